@@ -1,0 +1,121 @@
+"""The APIs that this broker serves: what ApiVersions advertises is what has a handler here, nothing else.
+
+Each module of this package is one Kafka API. It defines
+
+    API = Api(key=…, versions=(lowest, highest), gaps=(…))
+    async def handle(broker, context, request) -> dict        # most APIs: decoded in, plain dict out
+    def serve(broker, context, frame, body, end) -> Reply      # the hot ones: bytes in, bytes out, no task
+
+`docs/compatibility.md` is generated from this table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from kio.schema.index import api_key_map
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Broker
+    from ottla.net.server import Reply
+
+MODULES = (
+    "produce",
+    "fetch",
+    "list_offsets",
+    "metadata",
+    "offset_commit",
+    "offset_fetch",
+    "find_coordinator",
+    "join_group",
+    "heartbeat",
+    "leave_group",
+    "sync_group",
+    "describe_groups",
+    "list_groups",
+    "api_versions",
+    "create_topics",
+    "delete_topics",
+    "delete_records",
+    "init_producer_id",
+    "offset_for_leader_epoch",
+    "describe_configs",
+    "alter_configs",
+    "alter_replica_log_dirs",
+    "describe_log_dirs",
+    "create_partitions",
+    "delete_groups",
+    "elect_leaders",
+    "incremental_alter_configs",
+    "list_partition_reassignments",
+    "offset_delete",
+    "describe_client_quotas",
+    "alter_client_quotas",
+    "describe_cluster",
+    "describe_producers",
+    "list_config_resources",
+    "describe_topic_partitions",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One Kafka API: its key, the versions (inclusive) that it is advertised with, and what is missing in them.
+
+    `served` differs from `versions` only where Kafka advertises versions that it refuses (Produce 0–2, KAFKA-18659).
+    """
+
+    key: int
+    versions: tuple[int, int]
+    gaps: tuple[str, ...] = ()
+    served: tuple[int, int] | None = None
+
+    @property
+    def name(self) -> str:
+        """Kafka's name in snake case, as in kio."""
+        return api_key_map[self.key]
+
+    def serves(self, version: int) -> bool:
+        """Whether a request of this version gets a real answer."""
+        lowest, highest = self.served or self.versions
+        return lowest <= version <= highest
+
+
+@dataclass(frozen=True, slots=True)
+class RequestContext:
+    """Who asks, and by which way they came in."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    listener: str
+    principal: str
+    client_host: str
+    connection_id: int
+
+
+Handler = Callable[["Broker", RequestContext, Any], Awaitable[dict[str, Any]]]
+HotHandler = Callable[["Broker", RequestContext, bytearray, int, int], "Reply"]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """An API with its code: exactly one of `handle` and `serve`."""
+
+    api: Api
+    handle: Handler | None
+    serve: HotHandler | None
+
+
+def load_routes() -> dict[int, Route]:
+    """Imports every API module; api key → route."""
+    routes = {}
+    for name in MODULES:
+        module = import_module(f"ottla.broker.api.{name}")
+        api: Api = module.API
+        routes[api.key] = Route(api, getattr(module, "handle", None), getattr(module, "serve", None))
+    return routes

@@ -1,0 +1,27 @@
+"""The two kinds of failure that the protocol knows, and Kafka's error codes.
+
+A peer that breaks the framing or the schema is answered by closing the connection (`ProtocolError`); a request that is
+well formed but can't be served is answered by an error code (`KafkaError`). Codes are Kafka's `Errors` enum.
+"""
+
+from __future__ import annotations
+
+from kio.schema.errors import ErrorCode
+
+__all__ = ["ErrorCode", "KafkaError", "ProtocolError"]
+
+
+class ProtocolError(Exception):
+    """The peer's bytes make no sense; the connection that brought them must be closed."""
+
+
+class KafkaError(Exception):
+    """A request, or one element of it, can't be served; `code` becomes the client's answer.
+
+    `message` is the sentence that answers with an error-message field carry; empty where the code says it all.
+    """
+
+    def __init__(self, code: ErrorCode, message: str = "") -> None:
+        super().__init__(f"{code.name}: {message}" if message else code.name)
+        self.code = code
+        self.message = message

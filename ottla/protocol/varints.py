@@ -1,0 +1,41 @@
+"""Variable-length integers: unsigned as in compact fields (KIP-482), zigzag as inside record batches. Pure."""
+
+from __future__ import annotations
+
+from .errors import ProtocolError
+
+
+def write_unsigned_varint(out: bytearray, value: int) -> None:
+    """Appends `value` (0 … 2**64−1), seven bits a byte, least significant first."""
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def read_unsigned_varint(data: bytes | bytearray | memoryview, position: int) -> tuple[int, int]:
+    """(value, position after it). Raises ProtocolError where the bytes end first or it exceeds 10 bytes."""
+    value = shift = 0
+    try:
+        while True:
+            byte = data[position]
+            position += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value, position
+            shift += 7
+            if shift > 63:
+                raise ProtocolError("a varint of more than 10 bytes")
+    except IndexError:
+        raise ProtocolError("the bytes end inside a varint") from None
+
+
+def write_varint(out: bytearray, value: int) -> None:
+    """Appends `value` (−2**63 … 2**63−1), zigzag."""
+    write_unsigned_varint(out, (value << 1) ^ (value >> 63))
+
+
+def read_varint(data: bytes | bytearray | memoryview, position: int) -> tuple[int, int]:
+    """(value, position after it), zigzag. Raises ProtocolError as `read_unsigned_varint`."""
+    raw, position = read_unsigned_varint(data, position)
+    return (raw >> 1) ^ -(raw & 1), position
