@@ -4,7 +4,7 @@ Each module of this package is one Kafka API. It defines
 
     API = Api(key=…, versions=(lowest, highest), gaps=(…))
     async def handle(broker, context, request) -> dict        # most APIs: decoded in, plain dict out
-    def serve(broker, context, frame, body, end) -> Reply      # the hot ones: bytes in, bytes out, no task
+    def serve(broker, connection, header, frame, body, end) -> Reply   # the hot ones: bytes in, bytes out, no task
 
 `docs/compatibility.md` is generated from this table.
 """
@@ -18,8 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.index import api_key_map
 
+from ottla.protocol.frames import RequestHeader
+
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
+    from ottla.net.connection import Connection
     from ottla.net.server import Reply
 
 MODULES = (
@@ -99,7 +102,7 @@ class RequestContext:
 
 
 Handler = Callable[["Broker", RequestContext, Any], Awaitable[dict[str, Any]]]
-HotHandler = Callable[["Broker", RequestContext, bytearray, int, int], "Reply"]
+HotHandler = Callable[["Broker", "Connection", RequestHeader, bytearray, int, int], "Reply"]
 
 
 @dataclass(frozen=True, slots=True)

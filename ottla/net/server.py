@@ -1,0 +1,185 @@
+"""Listening sockets, and the limits that protect the clients from one another.
+
+A `Server` has one listener per name (Kafka's `listeners`) and one function, `dispatch`, which serves a frame. Limits, in
+Kafka's words: `socket.request.max.bytes`, `max.connections`, `max.connections.per.ip`, `connections.max.idle.ms`; and
+two of our own: unanswered requests per connection, and memory for half-received frames in all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from ottla.net.connection import Connection, Part, Pending
+from ottla.net.memory import FrameMemory
+
+logger = logging.getLogger(__name__)
+
+RECEIVE_BUFFER_BYTES = 256 * 1024
+ACCEPTS_PER_TURN = 64
+
+Reply = list[Part] | tuple[Part, ...] | Pending | None
+Dispatch = Callable[[Connection, bytearray, int, int], Reply]
+
+
+@dataclass
+class Limits:
+    """What a server allows; each can change while it runs."""
+
+    frame_bytes_max: int = 104857600
+    frame_memory_bytes: int = 256 * 1024 * 1024
+    unanswered_max: int = 100
+    connections_max: int = 2**31 - 1
+    connections_per_ip_max: int = 2**31 - 1
+    connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
+    idle_seconds_max: float = 600.0
+    send_buffer_bytes: int = -1
+    receive_buffer_bytes: int = -1
+    backlog: int = 50
+
+
+class Server:
+    """All listeners of a process. `pipelined` are the API keys whose requests may start behind one another."""
+
+    def __init__(self, dispatch: Dispatch, limits: Limits, pipelined: frozenset[int]) -> None:
+        self.dispatch = dispatch
+        self.limits = limits
+        self.pipelined = pipelined
+        self.memory = FrameMemory(limits.frame_memory_bytes)
+        self.receive_buffer = bytearray(RECEIVE_BUFFER_BYTES)
+        self.listeners: dict[str, Listener] = {}
+        self.connections_by_host: dict[str, int] = {}
+        self.connection_count = 0
+        self.connections_refused = 0
+        self._sweeper: asyncio.Task[None] | None = None
+
+    @property
+    def frame_bytes_max(self) -> int:
+        """`socket.request.max.bytes`."""
+        return self.limits.frame_bytes_max
+
+    @property
+    def unanswered_max(self) -> int:
+        """Requests that a connection may have under way."""
+        return self.limits.unanswered_max
+
+    async def listen(self, name: str, host: str, port: int) -> Listener:
+        """Opens a listener. `host` '' means all addresses; port 0 takes a free one. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        infos = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = infos[0]
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if self.limits.receive_buffer_bytes > 0:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.limits.receive_buffer_bytes)
+            sock.setblocking(False)
+            sock.bind(address)
+            sock.listen(max(self.limits.backlog, 128))
+        except OSError:
+            sock.close()
+            raise
+        listener = Listener(self, name, sock)
+        self.listeners[name] = listener
+        if self._sweeper is None:
+            self._sweeper = asyncio.create_task(self._sweep(), name="idle connections")
+        return listener
+
+    async def close(self) -> None:
+        """Stops accepting and closes every connection."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            await asyncio.gather(self._sweeper, return_exceptions=True)
+        for listener in self.listeners.values():
+            listener.close()
+
+    async def _sweep(self) -> None:
+        """Closes idle connections and those that hold memory too slowly, once a second."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(1.0)
+            for holder in self.memory.overdue(loop.time()):
+                if isinstance(holder, Connection):
+                    holder.close("it announced a large frame and sends it too slowly while others wait")
+            for listener in self.listeners.values():
+                for connection in list(listener.connections):
+                    connection.idle_sweeps += 1
+                    if connection.idle_sweeps > self.limits.idle_seconds_max and connection.idle:
+                        connection.close("idle for connections.max.idle.ms")
+
+
+class Listener:
+    """One listening socket and its connections."""
+
+    def __init__(self, server: Server, name: str, sock: socket.socket) -> None:
+        self.server = server
+        self.name = name
+        self.host, self.port = sock.getsockname()[:2]
+        self.connections: set[Connection] = set()
+        self._socket = sock
+        self._loop = asyncio.get_running_loop()
+        self._next_id = 0
+        self._loop.add_reader(sock.fileno(), self._acceptable)
+
+    def _acceptable(self) -> None:
+        for _ in range(ACCEPTS_PER_TURN):
+            try:
+                sock, address = self._socket.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                # Out of file descriptors or memory: let the others go on, try again in a moment.
+                logger.error("listener %s can't accept: %s", self.name, error.strerror)
+                self._loop.remove_reader(self._socket.fileno())
+                self._loop.call_later(1.0, self._accept_again)
+                return
+            self._accepted(sock, address[0])
+
+    def _accept_again(self) -> None:
+        if self._socket.fileno() >= 0:
+            self._loop.add_reader(self._socket.fileno(), self._acceptable)
+
+    def _accepted(self, sock: socket.socket, host: str) -> None:
+        server, limits = self.server, self.server.limits
+        from_host = server.connections_by_host.get(host, 0)
+        per_ip_max = limits.connections_per_ip_overrides.get(host, limits.connections_per_ip_max)
+        if server.connection_count >= limits.connections_max or from_host >= per_ip_max:
+            server.connections_refused += 1
+            if server.connections_refused & (server.connections_refused - 1) == 0:
+                logger.warning(
+                    "connection from %s refused: %d of it, %d in all (%d refused so far)",
+                    host, from_host, server.connection_count, server.connections_refused,
+                )  # fmt: skip
+            sock.close()
+            return
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if limits.send_buffer_bytes > 0:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, limits.send_buffer_bytes)
+        server.connections_by_host[host] = from_host + 1
+        server.connection_count += 1
+        self._next_id += 1
+        self.connections.add(Connection(self, sock, self._next_id, host))
+
+    def connection_closed(self, connection: Connection) -> None:
+        """Bookkeeping of a connection that has just closed."""
+        self.connections.discard(connection)
+        server = self.server
+        server.connection_count -= 1
+        left = server.connections_by_host[connection.client_host] - 1
+        if left:
+            server.connections_by_host[connection.client_host] = left
+        else:
+            del server.connections_by_host[connection.client_host]
+
+    def close(self) -> None:
+        """Closes the socket and all its connections."""
+        if self._socket.fileno() < 0:
+            return
+        self._loop.remove_reader(self._socket.fileno())
+        self._socket.close()
+        for connection in list(self.connections):
+            connection.close()
