@@ -1,4 +1,4 @@
-"""The two kinds of failure that the protocol knows, and Kafka's error codes.
+"""The two kinds of failure that the protocol knows, and Kafka's error codes. Pure.
 
 A peer that breaks the framing or the schema is answered by closing the connection (`ProtocolError`); a request that is
 well formed but can't be served is answered by an error code (`KafkaError`). Codes are Kafka's `Errors` enum.

@@ -1,0 +1,60 @@
+# Every target makes the environment it needs (.venv, from requirements.lock) by itself.
+
+# The first Python from 3.11 on; `make PYTHON=/path/to/python3.13 …` picks another.
+PYTHON ?= $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 python3.11,$(shell \
+	$(p) -c 'import sys; sys.version_info >= (3, 11) and print("$(p)")' 2>/dev/null)))
+VENV := .venv
+BIN := $(VENV)/bin
+# What `make test` hands to pytest: make test PYTEST="tests/unit -k batches"
+PYTEST ?= tests
+
+.PHONY: help setup test lint format demo bench e2e docs lock clean
+.DEFAULT_GOAL := help
+
+help:  ## list the targets
+	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+setup: $(VENV)/.setup  ## .venv with everything; .venv/bin/ottla works afterwards
+
+$(VENV)/.setup: pyproject.toml requirements.lock
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is missing: install it, or say make PYTHON=…" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
+test: lint  ## lint, then every test; the last line is pytest's
+	$(BIN)/python -m pytest $(PYTEST)
+
+lint: setup  ## ruff, mypy strict, the layers, the house rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy ottla broker controller
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q tests/unit/test_tidy.py
+
+format: setup  ## what ruff can put right by itself
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+demo: setup  ## one broker, 336,776 flights, and a Spark job over them
+	$(BIN)/python examples/flights.py
+
+bench: setup  ## throughput, latency, start-up and memory, beside Apache Kafka
+	$(BIN)/python -m bench
+
+e2e: setup  ## scenarios on a real Kubernetes
+	@test -d tests/e2e || { echo "no end-to-end scenario yet: they come with the operator"; exit 0; }; \
+	test ! -d tests/e2e || $(BIN)/python -m pytest tests/e2e
+
+docs: setup  ## docs/settings.md and docs/compatibility.md, from the tables in the source
+	$(BIN)/python -m ottla.broker.documentation docs
+
+lock:  ## requirements.lock anew, for Python 3.11 to 3.14 on every platform (uv resolves; pip installs)
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is missing" >&2; exit 1; }
+	@test -x .cache/lock/bin/uv || { $(PYTHON) -m venv .cache/lock && .cache/lock/bin/pip install --quiet uv; }
+	.cache/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--custom-compile-command "make lock" --extra dev --output-file requirements.lock $(LOCK) pyproject.toml
+
+clean:  ## what the targets made, downloads kept
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist build
