@@ -1,0 +1,142 @@
+"""The Fetch (key 1) response, by hand: record sets stay in the files they lie in. Pure.
+
+The answer is a list of parts: bytes, and file ranges that the connection sends with `sendfile`. Versions 4–18; the
+generic writer is the twin that tests compare this module with.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from .varints import write_unsigned_varint
+
+FLEXIBLE = 12
+TOPIC_IDS = 13
+NO_RECORDS: Sequence[Any] = ()
+_int = struct.Struct(">i")
+_short = struct.Struct(">h")
+_start_sessionless = struct.Struct(">ii")  # correlation id, throttle time
+_start = struct.Struct(">iihi")  # … error, session id
+_start_flexible = struct.Struct(">ibihi")  # correlation id, no header tags, throttle time, error, session id
+_partition_4 = struct.Struct(">ihqq")  # index, error, high watermark, last stable offset
+_partition_5 = struct.Struct(">ihqqq")  # … log start offset
+_two_ints = struct.Struct(">ii")
+
+
+class PartitionAnswer(NamedTuple):
+    """What a partition answers. `records` are the parts of its record set, `size` their bytes in all; `aborted` is
+    None for a reader of uncommitted records, else (producer id, first offset) pairs. `tags` are the encoded tagged
+    fields with their count, for followers (diverging epoch) and lost leaders."""
+
+    index: int
+    error: int
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    records: Sequence[Any] = NO_RECORDS
+    size: int = 0
+    aborted: Sequence[tuple[int, int]] | None = None
+    preferred_read_replica: int = -1
+    tags: bytes = b"\x00"
+
+
+def diverging_epoch_tags(epoch: int, end_offset: int) -> bytes:
+    """The tagged fields that tell a follower to truncate (KIP-595)."""
+    return b"\x01\x00\x0d" + struct.pack(">iqb", epoch, end_offset, 0)
+
+
+def current_leader_tags(leader: int, leader_epoch: int) -> bytes:
+    """The tagged fields that tell a client who leads now (KIP-951)."""
+    return b"\x01\x01\x09" + struct.pack(">iib", leader, leader_epoch, 0)
+
+
+def write_fetch_answer(
+    version: int,
+    correlation_id: int,
+    error: int,
+    session_id: int,
+    topics: Sequence[tuple[str | UUID, Sequence[PartitionAnswer]]],
+    throttle_time: int = 0,
+) -> list[Any]:
+    """The whole response frame as parts: the first begins with size and header."""
+    flexible = version >= FLEXIBLE
+    out = bytearray(4)
+    if flexible:
+        out += _start_flexible.pack(correlation_id, 0, throttle_time, error, session_id)
+        write_unsigned_varint(out, len(topics) + 1)
+    else:
+        if version >= 7:
+            out += _start.pack(correlation_id, throttle_time, error, session_id)
+        else:
+            out += _start_sessionless.pack(correlation_id, throttle_time)
+        out += _int.pack(len(topics))
+    parts: list[Any] = [out]
+    total = 0
+    for topic, partitions in topics:
+        _write_topic(version, out, topic, len(partitions))
+        for answer in partitions:
+            if flexible:
+                _write_flexible_partition(out, answer)
+            else:
+                _write_plain_partition(version, out, answer)
+            if answer.size:
+                total += len(out)
+                parts.extend(answer.records)
+                total += answer.size
+                out = bytearray()
+                parts.append(out)
+            if flexible:
+                out += answer.tags
+        if flexible:
+            out.append(0)
+    if flexible:
+        out.append(0)
+    if not out:
+        parts.pop()
+    _int.pack_into(parts[0], 0, total + len(out) - 4)
+    return parts
+
+
+def _write_topic(version: int, out: bytearray, topic: str | UUID, partition_count: int) -> None:
+    if version >= TOPIC_IDS:
+        out += topic.bytes  # type: ignore[union-attr]
+        write_unsigned_varint(out, partition_count + 1)
+        return
+    name = str(topic).encode()
+    if version >= FLEXIBLE:
+        write_unsigned_varint(out, len(name) + 1)
+        out += name
+        write_unsigned_varint(out, partition_count + 1)
+    else:
+        out += _short.pack(len(name))
+        out += name
+        out += _int.pack(partition_count)
+
+
+def _write_flexible_partition(out: bytearray, answer: PartitionAnswer) -> None:
+    out += _partition_5.pack(*answer[:5])
+    if answer.aborted is None:
+        out.append(0)
+    else:
+        write_unsigned_varint(out, len(answer.aborted) + 1)
+        for producer_id, first_offset in answer.aborted:
+            out += struct.pack(">qqb", producer_id, first_offset, 0)
+    out += _int.pack(answer.preferred_read_replica)
+    write_unsigned_varint(out, answer.size + 1)
+
+
+def _write_plain_partition(version: int, out: bytearray, answer: PartitionAnswer) -> None:
+    out += _partition_5.pack(*answer[:5]) if version >= 5 else _partition_4.pack(*answer[:4])
+    if answer.aborted is None:
+        out += b"\xff\xff\xff\xff"
+    else:
+        out += _int.pack(len(answer.aborted))
+        for producer_id, first_offset in answer.aborted:
+            out += struct.pack(">qq", producer_id, first_offset)
+    if version >= 11:
+        out += _two_ints.pack(answer.preferred_read_replica, answer.size)
+    else:
+        out += _int.pack(answer.size)

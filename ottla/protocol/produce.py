@@ -1,0 +1,265 @@
+"""Produce (key 0), the hottest request, by hand: positions in the frame instead of copies. Pure.
+
+The record sets stay where they were received, so that their offsets can be patched in place and the bytes written from
+there. Versions 3–13; kio's reader and our generic writer are the twins that tests compare this module with.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+from uuid import UUID
+
+from .errors import ProtocolError
+from .varints import read_unsigned_varint, write_unsigned_varint
+
+FLEXIBLE = 9
+TOPIC_IDS = 13
+_acks_timeout_count = struct.Struct(">hii")
+_acks_timeout = struct.Struct(">hi")
+_short = struct.Struct(">h")
+_int = struct.Struct(">i")
+_two_ints = struct.Struct(">ii")
+_answer = struct.Struct(">ihqq")  # index, error, base offset, log append time
+_answer_start = struct.Struct(">ihqqq")  # … and log start offset
+
+
+class PartitionRecords(NamedTuple):
+    """One partition's record set: frame[start:end]; start is −1 where it is null."""
+
+    index: int
+    start: int
+    end: int
+
+
+class TopicRecords(NamedTuple):
+    """A topic by its name, or from version 13 by its id."""
+
+    topic: str | UUID
+    partitions: list[PartitionRecords]
+
+
+class ProduceRequest(NamedTuple):
+    """A decoded request; acks is −1, 0 or 1 (or anything else that a client sent), timeout in ms."""
+
+    transactional_id: str | None
+    acks: int
+    timeout: int
+    topics: list[TopicRecords]
+
+
+class PartitionAnswer(NamedTuple):
+    """What a partition answers; errors of single records (KIP-467) as (batch index, message)."""
+
+    index: int
+    error: int
+    base_offset: int = -1
+    log_append_time: int = -1
+    log_start_offset: int = -1
+    message: str | None = None
+    record_errors: Sequence[tuple[int, str | None]] = ()
+
+
+@lru_cache(4096)
+def _name(encoded: bytes) -> str:
+    return encoded.decode()
+
+
+def read_produce_request(version: int, frame: bytearray | bytes, position: int, end: int) -> ProduceRequest:
+    """The request body at frame[position:end]. Raises ProtocolError where the bytes don't follow the schema."""
+    try:
+        if version >= FLEXIBLE:
+            request, position = _read_flexible(version, frame, position, end)
+        else:
+            request, position = _read_plain(frame, position, end)
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"malformed Produce request: {error}") from error
+    if position != end:
+        raise ProtocolError(f"a Produce request of {end} bytes whose fields end at {position}")
+    return request
+
+
+def _read_flexible(version: int, frame: bytearray | bytes, position: int, end: int) -> tuple[ProduceRequest, int]:
+    transactional_id, position = _compact_nullable(frame, position)
+    acks, timeout = _acks_timeout.unpack_from(frame, position)
+    topic_count, position = _count(frame, position + 6, end)
+    topics = []
+    topic: str | UUID
+    for _ in range(topic_count):
+        if version >= TOPIC_IDS:
+            topic = UUID(bytes=bytes(frame[position : position + 16]))
+            position += 16
+        else:
+            size = frame[position]
+            if size < 0x80:
+                position += 1
+            else:
+                size, position = read_unsigned_varint(frame, position)
+            if size == 0:
+                raise ProtocolError("a null topic name")
+            topic = _name(bytes(frame[position : position + size - 1]))
+            position += size - 1
+        partition_count, position = _count(frame, position, end)
+        partitions = []
+        for _ in range(partition_count):
+            (index,) = _int.unpack_from(frame, position)
+            size, position = read_unsigned_varint(frame, position + 4)
+            if size == 0:
+                partitions.append(PartitionRecords(index, -1, -1))
+            else:
+                start = position
+                position += size - 1
+                if position > end:
+                    raise ProtocolError("the frame ends inside a record set")
+                partitions.append(PartitionRecords(index, start, position))
+            position = position + 1 if frame[position] == 0 else _skip_tags(frame, position, end)
+        topics.append(TopicRecords(topic, partitions))
+        position = position + 1 if frame[position] == 0 else _skip_tags(frame, position, end)
+    position = position + 1 if frame[position] == 0 else _skip_tags(frame, position, end)
+    return ProduceRequest(transactional_id, acks, timeout, topics), position
+
+
+def _read_plain(frame: bytearray | bytes, position: int, end: int) -> tuple[ProduceRequest, int]:
+    transactional_id, position = _nullable(frame, position, end)
+    acks, timeout, topic_count = _acks_timeout_count.unpack_from(frame, position)
+    position += 10
+    topics = []
+    for _ in range(_plausible(topic_count, position, end)):
+        topic, position = _nullable(frame, position, end)
+        if topic is None:
+            raise ProtocolError("a null topic name")
+        (partition_count,) = _int.unpack_from(frame, position)
+        position += 4
+        partitions = []
+        for _ in range(_plausible(partition_count, position, end)):
+            index, size = _two_ints.unpack_from(frame, position)
+            position += 8
+            if size < 0:
+                if size != -1:
+                    raise ProtocolError(f"a record set of {size} bytes")
+                partitions.append(PartitionRecords(index, -1, -1))
+                continue
+            if position + size > end:
+                raise ProtocolError("the frame ends inside a record set")
+            partitions.append(PartitionRecords(index, position, position + size))
+            position += size
+        topics.append(TopicRecords(topic, partitions))
+    return ProduceRequest(transactional_id, acks, timeout, topics), position
+
+
+def _count(frame: bytearray | bytes, position: int, end: int) -> tuple[int, int]:
+    count, position = read_unsigned_varint(frame, position)
+    if count == 0:
+        raise ProtocolError("a null array")
+    return _plausible(count - 1, position, end), position
+
+
+def _plausible(count: int, position: int, end: int) -> int:
+    """An array's count, refused where so many elements can't follow."""
+    if not 0 <= count <= end - position:
+        raise ProtocolError(f"an array of {count} elements in {end - position} bytes")
+    return count
+
+
+def _compact_nullable(frame: bytearray | bytes, position: int) -> tuple[str | None, int]:
+    size, position = read_unsigned_varint(frame, position)
+    if size == 0:
+        return None, position
+    return bytes(frame[position : position + size - 1]).decode(), position + size - 1
+
+
+def _nullable(frame: bytearray | bytes, position: int, end: int) -> tuple[str | None, int]:
+    (size,) = _short.unpack_from(frame, position)
+    position += 2
+    if size < 0:
+        return None, position
+    if position + size > end:
+        raise ProtocolError("the frame ends inside a string")
+    return _name(bytes(frame[position : position + size])), position + size
+
+
+def _skip_tags(frame: bytearray | bytes, position: int, end: int) -> int:
+    count, position = read_unsigned_varint(frame, position)
+    for _ in range(count):
+        _, position = read_unsigned_varint(frame, position)
+        size, position = read_unsigned_varint(frame, position)
+        position += size
+        if position > end:
+            raise ProtocolError("the frame ends inside a tagged field")
+    return position
+
+
+def write_produce_answer(
+    version: int, correlation_id: int, answers: Sequence[tuple[str | UUID, Sequence[PartitionAnswer]]], throttle_time: int = 0
+) -> bytearray:
+    """The whole response frame, size and header included."""
+    out = bytearray(4)
+    out += _int.pack(correlation_id)
+    if version >= FLEXIBLE:
+        out.append(0)
+        write_unsigned_varint(out, len(answers) + 1)
+    else:
+        out += _int.pack(len(answers))
+    for topic, partitions in answers:
+        if version >= TOPIC_IDS:
+            out += topic.bytes  # type: ignore[union-attr]
+        else:
+            name = str(topic).encode()
+            if version >= FLEXIBLE:
+                write_unsigned_varint(out, len(name) + 1)
+            else:
+                out += _short.pack(len(name))
+            out += name
+        if version >= FLEXIBLE:
+            write_unsigned_varint(out, len(partitions) + 1)
+        else:
+            out += _int.pack(len(partitions))
+        for answer in partitions:
+            _write_partition(version, out, answer)
+        if version >= FLEXIBLE:
+            out.append(0)
+    out += _int.pack(throttle_time)
+    if version >= FLEXIBLE:
+        out.append(0)
+    _int.pack_into(out, 0, len(out) - 4)
+    return out
+
+
+def _write_partition(version: int, out: bytearray, answer: PartitionAnswer) -> None:
+    if version < 5:
+        out += _answer.pack(answer.index, answer.error, answer.base_offset, answer.log_append_time)
+        return
+    out += _answer_start.pack(*answer[:5])
+    if version < 8:
+        return
+    if version < FLEXIBLE:
+        out += _int.pack(len(answer.record_errors))
+        for index, message in answer.record_errors:
+            out += _int.pack(index) + _plain_string(message)
+        out += _plain_string(answer.message)
+        return
+    if answer.error == 0:
+        out += b"\x01\x00\x00"  # no record errors, null message, no tags
+        return
+    write_unsigned_varint(out, len(answer.record_errors) + 1)
+    for index, message in answer.record_errors:
+        out += _int.pack(index) + _compact_string(message) + b"\x00"
+    out += _compact_string(answer.message) + b"\x00"
+
+
+def _plain_string(text: str | None) -> bytes:
+    if text is None:
+        return b"\xff\xff"
+    encoded = text.encode()
+    return _short.pack(len(encoded)) + encoded
+
+
+def _compact_string(text: str | None) -> bytes:
+    if text is None:
+        return b"\x00"
+    encoded = text.encode()
+    out = bytearray()
+    write_unsigned_varint(out, len(encoded) + 1)
+    return bytes(out + encoded)
