@@ -1,0 +1,76 @@
+"""What the broker advertises, API by API, beside Apache Kafka 4.3."""
+
+import socket
+import struct
+
+from tests.peers.apache_kafka import ApacheKafka, tool
+from tests.peers.wire import Wire
+
+API_VERSIONS = 18
+UNSUPPORTED_VERSION = 35
+
+# What Kafka advertises and Ottla doesn't, with the reason. docs/compatibility.md says the same to users.
+LEFT_OUT = {
+    "transactions, a later issue": {24, 25, 26, 27, 28, 65, 66},
+    "authentication and authorisation, a later issue": {17, 29, 30, 31, 36, 38, 39, 40, 41, 50, 51},
+    "moving replicas needs replication, a later issue": {45},
+    "the metadata is etcd's, not a Raft quorum's": {55, 57, 64, 80, 81},
+    "the new consumer protocol (KIP-848), a later issue": {68, 69},
+    "share groups (KIP-932), a later issue": {76, 77, 78, 79, 83, 84, 85, 86, 87, 90, 91, 92},
+    "streams groups (KIP-1071), a later issue": {88, 89},
+    "client telemetry (KIP-714); Kafka advertises it only with a receiver": {71, 72},
+}
+
+
+def advertised(bootstrap: str) -> dict[int, tuple[int, int]]:
+    with Wire(bootstrap) as wire:
+        answer = wire.call(API_VERSIONS, 3, {"client_software_name": "ottla-tests", "client_software_version": "1"})
+    return {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}
+
+
+def test_ranges_are_those_of_apache_kafka(bootstrap: str, apache_kafka: ApacheKafka) -> None:
+    ours, theirs = advertised(bootstrap), advertised(apache_kafka.bootstrap)
+    left_out = set().union(*LEFT_OUT.values())
+    assert not {key: versions for key, versions in ours.items() if key not in theirs}, "advertised, but Kafka doesn't"
+    assert not set(ours) & left_out, "there by now: take it from LEFT_OUT"
+    expected = {key: versions for key, versions in theirs.items() if key not in left_out}
+    assert ours == expected
+
+
+def test_features_that_are_not_there_are_not_finalised(bootstrap: str) -> None:
+    with Wire(bootstrap) as wire:
+        answer = wire.call(API_VERSIONS, 4, {"client_software_name": "ottla-tests", "client_software_version": "1"})
+    finalised = {feature.name for feature in answer.finalized_features}
+    assert not finalised & {"transaction.version", "group.version", "share.version", "streams.version"}
+
+
+def test_unknown_version_is_answered_in_version_0(bootstrap: str) -> None:
+    with Wire(bootstrap) as wire:
+        wire.ask(API_VERSIONS, 99, b"whatever")
+        frame = wire.receive()
+        correlation_id, error, count, key, lowest, highest = struct.unpack(">ihihhh", frame)
+        assert (correlation_id, error, count, key) == (1, UNSUPPORTED_VERSION, 1, API_VERSIONS)
+        assert (lowest, highest) == advertised(bootstrap)[API_VERSIONS]
+        # The connection lives on: clients ask again with what they were told.
+        assert wire.call(API_VERSIONS, highest, {"client_software_name": "x", "client_software_version": "1"}).error_code == 0
+
+
+def test_client_name_outside_the_rule_is_invalid(bootstrap: str) -> None:
+    with Wire(bootstrap) as wire:
+        assert wire.call(API_VERSIONS, 3, {"client_software_name": "-no-", "client_software_version": "1"}).error_code == 42
+
+
+def test_pipelined_with_another_request(bootstrap: str) -> None:
+    """A client may send its next request before the first answer: answers come in order."""
+    with Wire(bootstrap) as wire:
+        assert isinstance(wire.socket, socket.socket)
+        for _ in range(5):
+            wire.ask(API_VERSIONS, 0, b"")
+        answers = [struct.unpack_from(">i", wire.receive())[0] for _ in range(5)]
+    assert answers == [1, 2, 3, 4, 5]
+
+
+def test_kafkas_own_tool_understands_every_range(bootstrap: str) -> None:
+    printed = tool("broker-api-versions", "--bootstrap-server", bootstrap)
+    assert "Produce(0): 0 to" in printed
+    assert "ListConfigResources(74)" in printed

@@ -1,0 +1,139 @@
+"""Apache Kafka from Maven Central: its tools against any broker, and a broker of its own to compare with.
+
+The jars are fetched once into the cache, by `tests/conformance/java/kafka.pom.xml`, with checksums verified by Maven.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from tests.peers.tools import ROOT, locked, need
+from tests.peers.wire import free_port, wait_until_ready
+
+JAVA = ROOT / "tests/conformance/java"
+TOOLS = {
+    "topics": "org.apache.kafka.tools.TopicCommand",
+    "configs": "kafka.admin.ConfigCommand",
+    "consumer-groups": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
+    "groups": "org.apache.kafka.tools.GroupsCommand",
+    "console-producer": "org.apache.kafka.tools.ConsoleProducer",
+    "console-consumer": "org.apache.kafka.tools.consumer.ConsoleConsumer",
+    "get-offsets": "org.apache.kafka.tools.GetOffsetShell",
+    "delete-records": "org.apache.kafka.tools.DeleteRecordsCommand",
+    "log-dirs": "org.apache.kafka.tools.LogDirsCommand",
+    "dump-log": "org.apache.kafka.tools.DumpLogSegments",
+    "broker-api-versions": "org.apache.kafka.tools.BrokerApiVersionsCommand",
+    "leader-election": "org.apache.kafka.tools.LeaderElectionCommand",
+    "verifiable-producer": "org.apache.kafka.tools.VerifiableProducer",
+    "verifiable-consumer": "org.apache.kafka.tools.VerifiableConsumer",
+    "producer-perf-test": "org.apache.kafka.tools.ProducerPerformance",
+    "consumer-perf-test": "org.apache.kafka.tools.ConsumerPerformance",
+    "storage": "kafka.tools.StorageTool",
+    "connect-distributed": "org.apache.kafka.connect.cli.ConnectDistributed",
+}
+
+
+def jars(pom: str) -> str:
+    """The class path of `tests/conformance/java/<pom>.pom.xml`, fetched where it isn't in the cache yet."""
+    need("java", "mvn")
+    source = JAVA / f"{pom}.pom.xml"
+    digest = hashlib.sha256(source.read_bytes()).hexdigest()[:12]
+    with locked(f"maven/{pom}-{digest}") as folder:
+        if not (folder / ".done").exists():
+            plugin = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
+            goal = [plugin, f"-DoutputDirectory={folder}", "-DincludeScope=runtime"]
+            subprocess.run(["mvn", "-q", "-B", "-C", "-f", str(source), *goal], check=True, timeout=900)
+            (folder / ".done").touch()
+    return f"{folder}/*"
+
+
+def java(classpath: str, main: str, *arguments: str, heap: str = "256M") -> list[str]:
+    """The command that runs a class, with settings for short-lived processes."""
+    quick = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Djava.awt.headless=true"]
+    logging = f"-Dlog4j2.configurationFile={JAVA / 'log4j2.yaml'}"
+    return ["java", f"-Xmx{heap}", *quick, logging, "-cp", classpath, main, *arguments]
+
+
+def tool(name: str, *arguments: str, input: str | None = None, timeout: float = 90.0) -> str:
+    """Runs one of Kafka's command-line tools; its standard output. Raises AssertionError with both streams where it fails."""
+    command = java(jars("kafka"), TOOLS[name], *arguments, heap="512M")
+    done = subprocess.run(command, input=input, capture_output=True, text=True, timeout=timeout, check=False)
+    assert done.returncode == 0, f"kafka-{name} {' '.join(arguments)}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def compile_program(folder: str, pom: str) -> str:
+    """Compiles `tests/conformance/java/<folder>/*.java`; the class path to run it with."""
+    need("javac")
+    classpath = jars(pom)
+    sources = sorted((JAVA / folder).glob("*.java"))
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources) + classpath.encode()).hexdigest()[:12]
+    with locked(f"java/{folder}-{digest}") as out:
+        if not (out / ".done").exists():
+            command = ["javac", "--release", "17", "-parameters", "-proc:none", "-cp", classpath, "-d", str(out)]
+            subprocess.run([*command, *map(str, sources)], check=True, timeout=120)
+            (out / ".done").touch()
+    return f"{out}:{classpath}"
+
+
+class ApacheKafka:
+    """One combined broker and controller (KRaft) in `folder`, with Kafka's own default settings except for addresses."""
+
+    def __init__(self, folder: Path, heap: str = "1G", **settings: str) -> None:
+        self.bootstrap = f"127.0.0.1:{free_port()}"
+        self.data = folder / "data"
+        controller = f"127.0.0.1:{free_port()}"
+        self._folder = folder
+        self._heap = heap
+        folder.mkdir(parents=True, exist_ok=True)
+        values = {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.bootstrap.servers": controller,
+            "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://{controller}",
+            "controller.listener.names": "CONTROLLER",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "log.dirs": str(self.data),
+            "offsets.topic.replication.factor": "1",
+            "share.coordinator.state.topic.replication.factor": "1",
+            "share.coordinator.state.topic.min.isr": "1",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+        } | {name.replace("_", "."): value for name, value in settings.items()}
+        self._properties = folder / "server.properties"
+        self._properties.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
+        self._classpath = jars("kafka")
+        tool("storage", "format", "-t", "4L6g3nShT-eMCtK--X86sw", "-c", str(self._properties), "--standalone")
+        self._log = open(folder / "server.log", "ab")
+        self.process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        command = java(self._classpath, "kafka.Kafka", str(self._properties), heap=self._heap)
+        process = subprocess.Popen(command, stdout=self._log, stderr=self._log, env=os.environ | {"KAFKA_LOG_LEVEL": "INFO"})
+        try:
+            wait_until_ready(self.bootstrap, 90)
+        except TimeoutError:
+            process.kill()
+            raise AssertionError((self._folder / "server.log").read_text()[-4000:]) from None
+        return process
+
+    def restart(self) -> None:
+        """A clean stop and a start."""
+        self.stop()
+        self._log = open(self._folder / "server.log", "ab")
+        self.process = self._start()
+
+    def stop(self, timeout: float = 60.0) -> None:
+        """SIGTERM, then SIGKILL where it takes too long."""
+        self.process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + timeout
+        while self.process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self.process.kill()
+        self.process.wait()
+        self._log.close()

@@ -1,0 +1,72 @@
+"""An Ottla broker of one's own: a process in a folder, as a user would start it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.peers.wire import free_port, wait_until_ready
+
+
+class OttlaBroker:
+    """`python -m ottla.broker` on a free port of the loopback interface, with the embedded metadata store in `folder`."""
+
+    def __init__(self, folder: Path, **settings: str) -> None:
+        self.bootstrap = f"127.0.0.1:{free_port()}"
+        self.data = folder / "data"
+        self.log_path = folder / "broker.log"
+        folder.mkdir(parents=True, exist_ok=True)
+        values = {
+            "listeners": f"PLAINTEXT://{self.bootstrap}",
+            "log.dirs": str(self.data),
+            "offsets.topic.replication.factor": "1",
+        } | {name.replace("_", "."): value for name, value in settings.items()}
+        properties = folder / "server.properties"
+        properties.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
+        self._command = [sys.executable, "-m", "ottla.broker", "--config", str(properties)]
+        self.process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        with open(self.log_path, "ab") as log:
+            process = subprocess.Popen(self._command, stdout=log, stderr=log, env=os.environ | {"PYTHONUNBUFFERED": "1"})
+        try:
+            wait_until_ready(self.bootstrap, 30)
+        except TimeoutError:
+            process.kill()
+            process.wait()
+            raise AssertionError(f"the broker doesn't start:\n{self.log_path.read_text()[-4000:]}") from None
+        return process
+
+    def restart(self) -> None:
+        """A clean stop and a start."""
+        self.stop()
+        self.process = self._start()
+
+    def kill(self) -> None:
+        """SIGKILL: what the broker hadn't written is gone."""
+        self.process.kill()
+        self.process.wait()
+
+    def start_again(self) -> None:
+        """After `kill`."""
+        self.process = self._start()
+
+    def stop(self, timeout: float = 30.0) -> None:
+        """SIGTERM. Raises AssertionError where the broker doesn't end in time by itself, or not with 0."""
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            code = self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise AssertionError(f"the broker doesn't stop:\n{self.log_path.read_text()[-4000:]}") from None
+        assert code == 0, f"the broker ended with {code}:\n{self.log_path.read_text()[-4000:]}"
+
+    def resident_bytes(self) -> int:
+        """The process's memory in RAM."""
+        import psutil
+
+        return int(psutil.Process(self.process.pid).memory_info().rss)

@@ -1,0 +1,43 @@
+"""Programs that are not ours and not on PyPI: find them, or say in one line what is missing and how to get it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CACHE = Path(os.environ.get("OTTLA_TEST_CACHE", ROOT / ".cache"))
+
+_HOW = {
+    "java": "Java 17 or newer (apt-get install openjdk-17-jre-headless)",
+    "javac": "a Java compiler (apt-get install openjdk-17-jdk-headless)",
+    "mvn": "Maven (apt-get install maven)",
+    "go": "Go 1.21 or newer (apt-get install golang, or go.dev/dl)",
+}
+
+
+def need(*programs: str) -> None:
+    """Skips the test where one of `programs` is missing; under CI that is a failure."""
+    missing = [_HOW[program] for program in programs if shutil.which(program) is None]
+    if not missing:
+        return
+    message = f"needs {' and '.join(missing)}"
+    if os.environ.get("CI"):
+        pytest.fail(message)
+    pytest.skip(message)
+
+
+@contextmanager
+def locked(name: str) -> Iterator[Path]:
+    """A folder of the cache, held by this process alone: two test runs never prepare the same thing at once."""
+    folder = CACHE / name
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ".lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield folder
