@@ -132,7 +132,9 @@ def _lz4_frame(data: Buffer, level: int) -> bytes:
     As in Kafka, the default level is the fast compressor and every other one the slow.
     """
     view = memoryview(data)
-    options = {} if level == DEFAULT_LEVELS[Codec.lz4] else {"mode": "high_compression", "compression": level}
+    options: dict[str, Any] = (
+        {} if level == DEFAULT_LEVELS[Codec.lz4] else {"mode": "high_compression", "compression": level}
+    )
     out = bytearray(_LZ4_HEADER)
     for start in range(0, len(view), _LZ4_BLOCK_SIZE):
         source = view[start : start + _LZ4_BLOCK_SIZE]
