@@ -1,0 +1,166 @@
+"""Reads one partition's raw record sets over a range of offsets, always one request ahead of its caller.
+
+The next Fetch request leaves as soon as an answer's batch headers show where it ends, so a broker reads while the
+caller decodes. A leader that moves, or a connection that breaks, costs a retry from the last offset that was handed
+out: nothing is skipped or handed out twice. Sessions aren't used (session id 0, KIP-227).
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from ottla.protocol.batches import HEADER_SIZE, LOG_OVERHEAD
+from ottla.protocol.errors import ErrorCode, KafkaError
+
+from .client import READ_UNCOMMITTED, Client, Retry, TopicPartition, check
+from .connection import Connection
+
+FETCH = 1
+BYTES_MAX = 4 << 20
+_BYTES_MIN = 64 << 10
+_RECORD_BYTES_GUESS = 1 << 10  # how large records are taken to be before the first answer
+_offset_and_length = struct.Struct(">qi")
+_int32 = struct.Struct(">i")
+
+
+class FetchedRecords(NamedTuple):
+    """Whole batches (the last one may be cut off), and the aborted transactions in them as (producer id, first offset)."""
+
+    records: bytes
+    next_offset: int
+    aborted: tuple[tuple[int, int], ...]
+
+
+class OffsetOutOfRange(KafkaError):
+    """The offset asked for is not in the log: it was deleted, or never written."""
+
+
+class RecordsMissing(Exception):
+    """No record came within the time allowed, although the range isn't read to its end."""
+
+
+class RangeReader:
+    """Iterates over FetchedRecords until every offset in [start, end) has been covered.
+
+    `max_bytes` bounds one answer (a larger first batch still comes whole, KIP-74), `poll_timeout_ms` the wait for the
+    next record. Raises OffsetOutOfRange, RecordsMissing, KafkaError, Unreachable.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        partition: TopicPartition,
+        start: int,
+        end: int,
+        *,
+        isolation: int = READ_UNCOMMITTED,
+        max_bytes: int = BYTES_MAX,
+        min_bytes: int = 1,
+        max_wait_ms: int = 500,
+        poll_timeout_ms: int = 120_000,
+    ) -> None:
+        self._client = client
+        self._partition = partition
+        self._start = start
+        self._end = end
+        self._isolation = isolation
+        self._max_bytes = max_bytes
+        self._min_bytes = min_bytes
+        self._max_wait_ms = max_wait_ms
+        self._poll_timeout_ms = poll_timeout_ms
+        self._bytes_read = 0
+        self._asked: tuple[Connection, int] | None = None  # where a request is under way, and its offset
+
+    def __iter__(self) -> Iterator[FetchedRecords]:
+        offset = self._start
+        try:
+            while offset < self._end:
+                fetched = self._next(offset)
+                self._bytes_read += len(fetched.records)
+                offset = fetched.next_offset
+                if offset < self._end:
+                    self._ask_ahead(offset)
+                yield fetched
+        finally:
+            if self._asked is not None:
+                self._client.drop(self._asked[0])  # its answer would meet the wrong request
+                self._asked = None
+
+    def _next(self, offset: int) -> FetchedRecords:
+        deadline = time.monotonic() + self._poll_timeout_ms / 1000
+        while True:
+            data = self._client.retrying(lambda: self._attempt(offset), f"Fetch of {self._partition} at offset {offset}")
+            next_offset = end_of(data.records, offset) if data.records else offset
+            if next_offset > offset:
+                aborted = tuple((each.producer_id, each.first_offset) for each in data.aborted_transactions or ())
+                return FetchedRecords(data.records, next_offset, aborted)
+            if time.monotonic() >= deadline:
+                raise RecordsMissing(
+                    f"{self._partition} gave no record at offset {offset} in {self._poll_timeout_ms} ms, and the range "
+                    f"goes to {self._end} (high watermark {data.high_watermark})"
+                )
+
+    def _attempt(self, offset: int) -> Any:
+        if self._asked is None or self._asked[1] != offset:
+            self._ask(offset)
+        assert self._asked is not None
+        connection = self._asked[0]
+        self._asked = None  # whatever comes now, this request is used up
+        answer = connection.receive(extra_s=self._max_wait_ms / 1000)
+        check(answer.error_code, str(self._partition), connection.address)
+        data = answer.responses[0].partitions[0]
+        if data.error_code == ErrorCode.offset_out_of_range:
+            raise OffsetOutOfRange(data.error_code, f"{self._partition} has no offset {offset}")
+        if data.error_code == ErrorCode.unknown_topic_or_partition:
+            self._client.forget_leader(self._partition)
+            raise KafkaError(data.error_code, f"{self._partition} is gone (answered by {connection.address})")
+        if data.error_code != ErrorCode.none:
+            self._client.forget_leader(self._partition)
+        check(data.error_code, str(self._partition), connection.address)
+        return data
+
+    def _ask_ahead(self, offset: int) -> None:
+        try:
+            self._ask(offset)
+        except (ConnectionError, Retry):
+            self._asked = None  # the next attempt connects anew and meets the trouble itself, with its deadline
+
+    def _ask(self, offset: int) -> None:
+        connection = self._client.leader(self._partition)
+        version = connection.version(FETCH, 4, 12)
+        size = self._answer_size(offset)
+        wanted = {"partition": self._partition.partition, "fetch_offset": offset, "partition_max_bytes": size}
+        message = {
+            "replica_id": -1,
+            "max_wait": self._max_wait_ms,
+            "min_bytes": self._min_bytes,
+            "max_bytes": size,
+            "isolation_level": self._isolation,
+            "topics": [{"topic": self._partition.topic, "partitions": [wanted]}],
+            "forgotten_topics_data": [],
+        }
+        connection.send(FETCH, version, message)
+        self._asked = (connection, offset)
+
+    def _answer_size(self, offset: int) -> int:
+        """Enough for what is left of the range by the records' size so far, so that little is fetched in vain."""
+        done = offset - self._start
+        average = self._bytes_read / done if done else _RECORD_BYTES_GUESS
+        expected = int((self._end - offset) * average * 1.1) + HEADER_SIZE
+        return min(self._max_bytes, max(expected, _BYTES_MIN))
+
+
+def end_of(records: bytes, offset: int) -> int:
+    """The offset after the last whole batch of a record set that was fetched at `offset`; `offset` if none is whole."""
+    position, stop = 0, len(records)
+    while position + HEADER_SIZE <= stop:
+        base_offset, length = _offset_and_length.unpack_from(records, position)
+        size = LOG_OVERHEAD + length
+        if size < HEADER_SIZE or position + size > stop:
+            break
+        offset = max(offset, base_offset + _int32.unpack_from(records, position + 23)[0] + 1)
+        position += size
+    return offset

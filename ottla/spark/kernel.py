@@ -1,0 +1,232 @@
+"""The loop that turns uncompressed records into Arrow's buffers, compiled by numba. Pure.
+
+One call walks all batches of a record set: `plan` names each batch's records in `source` (see the P_ columns), and every
+wanted column's buffers are filled from their start; `totals` says how far (the T_ entries). Buffers are sized by the
+caller so that no record can overflow them: rows by the batches' counts, bytes by the records' own bytes. Every read is
+checked against the batch's end; a record that breaks the format ends the walk with T_ERROR.
+
+Integers stay int64 throughout: numba turns a mix of int64 and uint64 into float64.
+
+The compiled code is kept on disk beside this file or, where that can't be written, in a directory of the user's, so that
+a cold worker only loads it. Source of the format: Kafka's DefaultRecord.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba import config, int64, njit, types
+
+P_START, P_END, P_BASE_OFFSET, P_BASE_TIMESTAMP, P_APPEND_TIME, P_COUNT = range(6)
+T_ROWS, T_KEY, T_VALUE, T_HEADERS, T_NAME, T_CONTENT, T_KEY_NULLS, T_VALUE_NULLS, T_HEADER_NULLS, T_CONTENT_NULLS, T_ERROR = (
+    range(11)
+)
+PLAN_COLUMNS, TOTALS = 6, 11
+NOT_APPENDED = -(2**63)  # P_APPEND_TIME of batches whose records carry their own timestamps
+
+_bytes_in = types.Array(types.uint8, 1, "C", readonly=True)
+_bytes_out = types.uint8[::1]
+_int32s = types.int32[::1]
+_int64s = types.int64[::1]
+
+
+def _compiled(*signature: Any) -> Callable[[Callable[..., Any]], Any]:
+    def decorate(function: Callable[..., Any]) -> Any:
+        try:
+            return njit(*signature, cache=True, nogil=True)(function)
+        except RuntimeError:  # numba found no place for its cache: a read-only file system
+            config.CACHE_DIR = os.path.join(tempfile.gettempdir(), f"ottla-kernels-{getpass.getuser()}")
+            return njit(*signature, cache=True, nogil=True)(function)
+
+    return decorate
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def _varint(source: Any, position: int, end: int) -> tuple[int, int]:
+    """(value, position after it); the position is −1 where the bytes end first."""
+    raw = int64(0)
+    shift = int64(0)
+    while position < end and shift < 64:
+        byte = int64(source[position])
+        position += 1
+        raw |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return ((raw >> 1) & 0x7FFFFFFFFFFFFFFF) ^ -(raw & 1), position
+        shift += 7
+    return int64(0), int64(-1)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def _copy(source: Any, position: int, size: int, target: Any, at: int) -> None:
+    for index in range(size):
+        target[at + index] = source[position + index]
+
+
+@_compiled(
+    types.void(
+        _bytes_in,
+        types.int64[:, ::1],
+        int64,
+        int64,
+        _int64s,
+        _int64s,
+        _int32s,
+        types.boolean,
+        _int32s,
+        _bytes_out,
+        _bytes_out,
+        types.boolean,
+        _int32s,
+        _bytes_out,
+        _bytes_out,
+        types.boolean,
+        _int32s,
+        _bytes_out,
+        _int32s,
+        _bytes_out,
+        _int32s,
+        _bytes_out,
+        _bytes_out,
+        _int64s,
+    )
+)
+def walk(
+    source: Any,
+    plan: Any,
+    start: int,
+    end: int,
+    offsets: Any,
+    timestamps: Any,
+    timestamp_types: Any,
+    want_key: bool,
+    key_ends: Any,
+    key_bytes: Any,
+    key_valid: Any,
+    want_value: bool,
+    value_ends: Any,
+    value_bytes: Any,
+    value_valid: Any,
+    want_headers: bool,
+    header_ends: Any,
+    header_valid: Any,
+    name_ends: Any,
+    name_bytes: Any,
+    content_ends: Any,
+    content_bytes: Any,
+    content_valid: Any,
+    totals: Any,
+) -> None:
+    """Fills the buffers with the records of `plan` whose offsets are in [start, end)."""
+    rows = int64(0)
+    keys = int64(0)
+    values = int64(0)
+    headers = int64(0)
+    names = int64(0)
+    contents = int64(0)
+    for batch in range(plan.shape[0]):
+        position = plan[batch, P_START]
+        batch_end = plan[batch, P_END]
+        append_time = plan[batch, P_APPEND_TIME]
+        for _ in range(plan[batch, P_COUNT]):
+            size, position = _varint(source, position, batch_end)
+            record_end = position + size
+            if position < 0 or size < 0 or record_end > batch_end or position >= record_end:
+                totals[T_ERROR] = batch + 1
+                return
+            delta, position = _varint(source, position + 1, record_end)
+            if position < 0:
+                totals[T_ERROR] = batch + 1
+                return
+            offset_delta, position = _varint(source, position, record_end)
+            if position < 0:
+                totals[T_ERROR] = batch + 1
+                return
+            offset = plan[batch, P_BASE_OFFSET] + offset_delta
+            if offset < start or offset >= end:
+                position = record_end
+                continue
+            key_size, position = _varint(source, position, record_end)
+            if position < 0 or position + key_size > record_end:
+                totals[T_ERROR] = batch + 1
+                return
+            if key_size >= 0:
+                if want_key:
+                    _copy(source, position, key_size, key_bytes, keys)
+                    keys += key_size
+                    key_valid[rows >> 3] |= 1 << (rows & 7)
+                position += key_size
+            else:
+                totals[T_KEY_NULLS] += 1
+            value_size, position = _varint(source, position, record_end)
+            if position < 0 or position + value_size > record_end:
+                totals[T_ERROR] = batch + 1
+                return
+            if value_size >= 0:
+                if want_value:
+                    _copy(source, position, value_size, value_bytes, values)
+                    values += value_size
+                    value_valid[rows >> 3] |= 1 << (rows & 7)
+                position += value_size
+            else:
+                totals[T_VALUE_NULLS] += 1
+            if want_key:
+                key_ends[rows + 1] = keys
+            if want_value:
+                value_ends[rows + 1] = values
+            if want_headers:
+                count, position = _varint(source, position, record_end)
+                if position < 0 or count < 0:
+                    totals[T_ERROR] = batch + 1
+                    return
+                if count > 0:
+                    header_valid[rows >> 3] |= 1 << (rows & 7)
+                else:
+                    totals[T_HEADER_NULLS] += 1
+                for _ in range(count):
+                    name_size, position = _varint(source, position, record_end)
+                    if position < 0 or name_size < 0 or position + name_size > record_end:
+                        totals[T_ERROR] = batch + 1
+                        return
+                    _copy(source, position, name_size, name_bytes, names)
+                    names += name_size
+                    position += name_size
+                    content_size, position = _varint(source, position, record_end)
+                    if position < 0 or position + content_size > record_end:
+                        totals[T_ERROR] = batch + 1
+                        return
+                    if content_size >= 0:
+                        _copy(source, position, content_size, content_bytes, contents)
+                        contents += content_size
+                        position += content_size
+                        content_valid[headers >> 3] |= 1 << (headers & 7)
+                    else:
+                        totals[T_CONTENT_NULLS] += 1
+                    headers += 1
+                    name_ends[headers] = names
+                    content_ends[headers] = contents
+                header_ends[rows + 1] = headers
+            offsets[rows] = offset
+            if append_time == NOT_APPENDED:
+                timestamps[rows] = (plan[batch, P_BASE_TIMESTAMP] + delta) * 1000
+                timestamp_types[rows] = 0
+            else:
+                timestamps[rows] = append_time * 1000
+                timestamp_types[rows] = 1
+            rows += 1
+            position = record_end
+    totals[T_ROWS] = rows
+    totals[T_KEY] = keys
+    totals[T_VALUE] = values
+    totals[T_HEADERS] = headers
+    totals[T_NAME] = names
+    totals[T_CONTENT] = contents
+
+
+def plan_array(rows: list[tuple[int, int, int, int, int, int]]) -> Any:
+    """The plan as the kernel takes it."""
+    return np.array(rows, dtype=np.int64).reshape(-1, PLAN_COLUMNS)

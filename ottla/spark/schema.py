@@ -1,0 +1,48 @@
+"""The columns of Spark's Kafka source, as Spark and as Arrow see them, and the arrays that need no decoding. Pure.
+
+Source: Spark's KafkaRecordToRowConverter.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+COLUMNS = (
+    ("key", "binary"),
+    ("value", "binary"),
+    ("topic", "string"),
+    ("partition", "int"),
+    ("offset", "bigint"),
+    ("timestamp", "timestamp"),
+    ("timestampType", "int"),
+)
+HEADERS = ("headers", "array<struct<key: string, value: binary>>")
+CREATE_TIME, LOG_APPEND_TIME = 0, 1
+
+HEADER_ARROW = pa.struct([("key", pa.string()), ("value", pa.binary())])
+ARROW_TYPES: dict[str, pa.DataType] = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestampType": pa.int32(),
+    "headers": pa.list_(HEADER_ARROW),
+}
+
+
+def ddl(include_headers: bool) -> str:
+    """The schema as a DDL string."""
+    columns = [*COLUMNS, HEADERS] if include_headers else COLUMNS
+    return ", ".join(f"{name} {kind}" for name, kind in columns)
+
+
+def repeated_string(text: str, count: int) -> pa.Array:
+    """An array of `count` times `text`."""
+    return pa.repeat(pa.scalar(text, pa.string()), count)
+
+
+def repeated_int(value: int, count: int) -> pa.Array:
+    """An int32 array of `count` times `value`."""
+    return pa.repeat(pa.scalar(value, pa.int32()), count)
