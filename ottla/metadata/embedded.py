@@ -1,0 +1,350 @@
+"""The metadata store of one machine: a SQLite file that its processes share. No etcd needed.
+
+One worker thread per process does everything that blocks (`tables.py`); the event loop only exchanges messages with it.
+Transactions that wait for the worker at the same time share one sync of the disk, each with its own guards and its own
+revision. Watches learn of this process's own changes at once; of the others' by asking SQLite's data version, which
+costs a few microseconds, every `poll_interval_s`.
+
+Numbered argument that a watch misses nothing and doubles nothing: (1) the worker alone reads changes, always from
+`_delivered` on, in revision order, and moves `_delivered` as it posts them to the loop; (2) a new watch's backlog is
+read up to `_delivered` by the worker too, and posted in the same order; (3) the loop runs what is posted in that order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import sqlite3
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from .store import (
+    Change,
+    Committed,
+    Compacted,
+    Guard,
+    LeaseExpired,
+    LeaseId,
+    Rejected,
+    Revision,
+    Snapshot,
+    StoreUnavailable,
+    UnknownOutcome,
+    Write,
+    check_transaction,
+)
+from .tables import Tables
+
+logger = logging.getLogger(__name__)
+
+_GROUP_MAX = 64  # transactions that share one sync
+_PENDING_MAX = 100_000
+_WATCH_QUEUE_MAX = 100_000
+_LEASE_CHECK_S = 0.25
+
+
+@dataclass(slots=True)
+class _Job:
+    """Work for the worker. `transactional` jobs run inside a shared transaction."""
+
+    run: Callable[[], Any]
+    future: asyncio.Future[Any]
+    transactional: bool = False
+    durable: bool = True
+
+
+@dataclass(slots=True, eq=False)
+class _Watch:
+    prefix: str
+    after_revision: int
+    queue: asyncio.Queue[Revision | None] = field(default_factory=lambda: asyncio.Queue(_WATCH_QUEUE_MAX))
+    compacted: bool = False
+
+
+class EmbeddedStore:
+    """A `Store` over the SQLite file at `path`. Made by `open`; belongs to the event loop that opened it."""
+
+    def __init__(self, tables: Tables, poll_interval_s: float, timeout_s: float) -> None:
+        self._tables = tables
+        self._poll_interval_s = poll_interval_s
+        self._timeout_s = timeout_s
+        self._loop = asyncio.get_running_loop()
+        self._jobs: queue.Queue[_Job | None] = queue.Queue(_PENDING_MAX)
+        self._watches: set[_Watch] = set()
+        self._watched = False  # whether the worker has to look for changes; set by the worker itself
+        self._closed = False
+        # Owned by the worker:
+        self._delivered = tables.revision()
+        self._data_version = -1
+        self._leases_checked_at = 0.0
+        self._worker = threading.Thread(target=self._run, name="metadata", daemon=True)
+        self._worker.start()
+
+    @classmethod
+    async def open(cls, path: Path, *, poll_interval_s: float = 0.02, timeout_s: float = 10.0) -> Self:
+        """Opens or creates the file. Raises StoreUnavailable."""
+        tables = await asyncio.to_thread(Tables, path, _monotonic_ms)
+        return cls(tables, poll_interval_s, timeout_s)
+
+    async def read(self, prefix: str = "") -> Snapshot:
+        """See `Store.read`."""
+        snapshot: Snapshot = await self._ask(lambda: self._tables.read(prefix))
+        return snapshot
+
+    async def watch(self, prefix: str, after_revision: int) -> AsyncIterator[Revision]:
+        """See `Store.watch`. A watcher that falls 100,000 revisions behind gets Compacted."""
+        watch = _Watch(prefix, after_revision)
+        try:
+            await self._ask(lambda: self._subscribe(watch))
+            while True:
+                revision = await watch.queue.get()
+                if watch.compacted:
+                    raise Compacted("the watcher fell too far behind")
+                if revision is None:
+                    return
+                yield revision
+        finally:
+            self._watches.discard(watch)
+
+    async def transact(self, guards: Sequence[Guard], writes: Sequence[Write]) -> Committed | Rejected:
+        """See `Store.transact`."""
+        check_transaction(guards, writes)
+        result: Committed | Rejected = await self._ask(
+            lambda: self._tables.transact(guards, writes), transactional=True, late=UnknownOutcome
+        )
+        return result
+
+    async def grant(self, ttl_s: float) -> LeaseId:
+        """See `Store.grant`."""
+        lease: LeaseId = await self._ask(lambda: self._tables.grant(ttl_s), transactional=True, durable=False)
+        return lease
+
+    async def keep_alive(self, lease: LeaseId) -> None:
+        """See `Store.keep_alive`."""
+        await self._ask(lambda: self._tables.keep_alive(lease), transactional=True, durable=False)
+
+    async def revoke(self, lease: LeaseId) -> None:
+        """See `Store.revoke`."""
+        await self._ask(lambda: self._tables.revoke(lease), transactional=True, late=UnknownOutcome)
+
+    async def compact(self, revision: int) -> None:
+        """Forgets the history up to `revision`: watches from before it get Compacted."""
+        await self._ask(lambda: self._tables.compact(revision), transactional=True)
+
+    async def close(self) -> None:
+        """See `Store.close`. The leases of this process end as soon as another one looks."""
+        if self._closed:
+            return
+        self._closed = True
+        self._jobs.put(None)
+        await asyncio.to_thread(self._worker.join)
+        for watch in self._watches:
+            _offer(watch, None)
+
+    async def _ask(
+        self,
+        run: Callable[[], Any],
+        *,
+        transactional: bool = False,
+        durable: bool = True,
+        late: type[Exception] = StoreUnavailable,
+    ) -> Any:
+        if self._closed:
+            raise StoreUnavailable("the metadata store is closed")
+        future: asyncio.Future[Any] = self._loop.create_future()
+        try:
+            self._jobs.put_nowait(_Job(run, future, transactional, durable))
+        except queue.Full:
+            raise StoreUnavailable("too many calls wait for the metadata file") from None
+        try:
+            return await asyncio.wait_for(future, self._timeout_s)
+        except TimeoutError:
+            raise late(f"the metadata file didn't answer within {self._timeout_s} s") from None
+
+    # What follows runs in the worker.
+
+    def _run(self) -> None:
+        try:
+            while True:
+                jobs = self._next_jobs()
+                if jobs is None:
+                    return
+                self._perform(jobs)
+                try:
+                    self._end_overdue_leases()
+                    self._deliver_changes()
+                except (sqlite3.Error, StoreUnavailable, UnknownOutcome) as error:
+                    logger.warning("metadata file: %s", error)
+        finally:
+            self._tables.close()
+            self._refuse_pending()
+
+    def _next_jobs(self) -> list[_Job] | None:
+        """What waits (maybe nothing, after the poll interval); None when the store closes."""
+        jobs: list[_Job] = []
+        try:
+            job = self._jobs.get(timeout=self._poll_interval_s if self._watched else _LEASE_CHECK_S)
+            while job is not None:
+                jobs.append(job)
+                if len(jobs) == _GROUP_MAX:
+                    return jobs
+                job = self._jobs.get_nowait()
+        except queue.Empty:
+            return jobs
+        if jobs:
+            self._jobs.put(None)
+            return jobs
+        return None
+
+    def _perform(self, jobs: list[_Job]) -> None:
+        start = 0
+        while start < len(jobs):
+            end = start + 1
+            if not jobs[start].transactional:
+                result, error = _attempt(jobs[start].run)
+                if isinstance(error, sqlite3.Error):
+                    error = StoreUnavailable(f"the metadata file can't be read: {error}")
+                self._settle([(jobs[start], result, error)])
+            else:
+                while end < len(jobs) and jobs[end].transactional:
+                    end += 1
+                self._perform_together(jobs[start:end])
+            start = end
+
+    def _perform_together(self, jobs: list[_Job]) -> None:
+        outcomes: list[tuple[_Job, Any, Exception | None]] = []
+        try:
+            with self._tables.transaction(durable=any(job.durable for job in jobs)):
+                self._tables.end_leases(check_owners=False)
+                for job in jobs:
+                    result, error = _attempt(job.run)
+                    if isinstance(error, sqlite3.Error):
+                        raise error
+                    outcomes.append((job, result, error))
+        except (StoreUnavailable, UnknownOutcome) as error:
+            outcomes = [(job, None, error) for job in jobs]
+        self._settle(outcomes)
+        if self._watched:
+            self._deliver_revisions()
+
+    def _settle(self, outcomes: list[tuple[_Job, Any, Exception | None]]) -> None:
+        def on_loop() -> None:
+            for job, result, error in outcomes:
+                if job.future.done():
+                    continue
+                if error is None:
+                    job.future.set_result(result)
+                else:
+                    job.future.set_exception(error)
+
+        self._post(on_loop)
+
+    def _subscribe(self, watch: _Watch) -> None:
+        self._deliver_revisions()
+        backlog: list[Revision] = []
+        after = watch.after_revision
+        while after < self._delivered:
+            page = self._tables.changes_after(after)
+            if not page:
+                break
+            backlog.extend(page)
+            after = page[-1].revision
+        backlog = [revision for revision in backlog if revision.revision <= self._delivered]
+        self._watched = True
+
+        def on_loop() -> None:
+            self._watches.add(watch)
+            for revision in backlog:
+                _offer(watch, revision)
+
+        self._post(on_loop)
+
+    def _deliver_changes(self) -> None:
+        """Passes on what other processes changed."""
+        if self._watched and (version := self._tables.data_version()) != self._data_version:
+            self._data_version = version
+            self._deliver_revisions()
+
+    def _deliver_revisions(self) -> None:
+        try:
+            revisions = self._tables.changes_after(self._delivered)
+        except Compacted:
+            self._delivered = self._tables.revision()
+            self._post(self._lose_watches)
+            return
+        if not revisions:
+            return
+        self._delivered = revisions[-1].revision
+
+        def on_loop() -> None:
+            for watch in tuple(self._watches):
+                for revision in revisions:
+                    _offer(watch, revision)
+
+        self._post(on_loop)
+
+    def _end_overdue_leases(self) -> None:
+        now = time.monotonic()
+        if now - self._leases_checked_at < _LEASE_CHECK_S:
+            return
+        self._leases_checked_at = now
+        if self._tables.overdue_leases():
+            with self._tables.transaction():
+                self._tables.end_leases()
+            if self._watched:
+                self._deliver_revisions()
+
+    def _refuse_pending(self) -> None:
+        outcomes: list[tuple[_Job, Any, Exception | None]] = []
+        while True:
+            try:
+                job = self._jobs.get_nowait()
+            except queue.Empty:
+                break
+            if job is not None:
+                outcomes.append((job, None, StoreUnavailable("the metadata store is closed")))
+        self._settle(outcomes)
+
+    def _lose_watches(self) -> None:
+        for watch in self._watches:
+            watch.compacted = True
+            _offer(watch, None)
+
+    def _post(self, callback: Callable[[], None]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback)
+        except RuntimeError:
+            logger.debug("the event loop ended before the metadata store was closed")
+
+
+def _attempt(run: Callable[[], Any]) -> tuple[Any, Exception | None]:
+    try:
+        return run(), None
+    except (LeaseExpired, Compacted, StoreUnavailable, sqlite3.Error) as error:
+        return None, error
+
+
+def _offer(watch: _Watch, revision: Revision | None) -> None:
+    """Queues what of `revision` the watch is about; a watch whose queue is full is told to start anew."""
+    if watch.queue.full():
+        watch.compacted = True
+        return
+    if revision is None:
+        watch.queue.put_nowait(None)
+        return
+    if revision.revision <= watch.after_revision:
+        return
+    changes: tuple[Change, ...] = revision.changes
+    if watch.prefix:
+        changes = tuple(change for change in changes if change.key.startswith(watch.prefix))
+    if changes:
+        watch.queue.put_nowait(Revision(revision.revision, changes))
+
+
+def _monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000

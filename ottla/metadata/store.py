@@ -1,0 +1,168 @@
+"""The port to what the cluster agrees on: read, watch from a revision, guarded transactions, leases.
+
+Every store counts revisions: each transaction that changes something makes the next one, and all its changes carry that
+number. A reader takes a snapshot at one revision and watches from there; it then passes through the same sequence of
+states as everyone else. Nothing is written but by `transact`, whose guards are compared and whose writes are applied at
+one instant. Keys are relative to the cluster (`keys.py`); values are opaque bytes (`model.py`).
+
+What may go wrong is told apart, because each calls for something else:
+
+- `Rejected`: a guard failed; nothing was written. Look at what is there now and think again.
+- `StoreUnavailable`: nothing was written, the store can't be reached. Wait.
+- `UnknownOutcome`: it may or may not have been written. Read before doing anything that depends on it.
+- `Compacted`: the watch can't go on from where it was. Take a new snapshot and compare.
+
+`embedded.py` implements the port for the processes of one machine; `tests/contract` is the suite that each must pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, NewType, Protocol
+
+LeaseId = NewType("LeaseId", int)
+NO_LEASE = LeaseId(0)
+
+# A transaction holds at most this many guards and as many writes: etcd's default limit is 128.
+TRANSACTION_OPERATIONS_MAX = 120
+TRANSACTION_SIZE_BYTES_MAX = 1_000_000
+
+
+class StoreUnavailable(Exception):
+    """The store didn't do what was asked, and will not."""
+
+
+class UnknownOutcome(Exception):
+    """A write was sent and no answer came: it may have happened, or may yet."""
+
+
+class Compacted(Exception):
+    """The history that a watch asked for is gone; the watcher must start from a new snapshot."""
+
+
+class LeaseExpired(Exception):
+    """The lease doesn't exist (any more), and neither do the keys that were attached to it."""
+
+
+class Entry(NamedTuple):
+    """A key's value, with the revisions that created and last changed it."""
+
+    key: str
+    value: bytes
+    mod_revision: int
+    create_revision: int
+    lease: LeaseId = NO_LEASE
+
+
+class Change(NamedTuple):
+    """What one revision did to one key: `entry` is what it is now, None if it is gone."""
+
+    key: str
+    entry: Entry | None
+
+
+class Revision(NamedTuple):
+    """All changes of one transaction (or of one lease's end), in the order of its writes."""
+
+    revision: int
+    changes: tuple[Change, ...]
+
+
+class Snapshot(NamedTuple):
+    """Everything under a prefix at one revision, ordered by key."""
+
+    revision: int
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """A condition of a transaction: the key's last change is `mod_revision` (0: it doesn't exist).
+
+    With `lease` also: it is attached to that lease.
+    """
+
+    key: str
+    mod_revision: int
+    lease: LeaseId | None = None
+
+    def holds(self, entry: Entry | None) -> bool:
+        """Whether `entry`, the key's state now (None: absent), satisfies it."""
+        if entry is None:
+            return self.mod_revision == 0 and self.lease is None
+        return entry.mod_revision == self.mod_revision and (self.lease is None or entry.lease == self.lease)
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Sets a key, attached to `lease` unless that is NO_LEASE."""
+
+    key: str
+    value: bytes
+    lease: LeaseId = NO_LEASE
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Removes a key; no change if it doesn't exist."""
+
+    key: str
+
+
+Write = Put | Delete
+
+
+class Committed(NamedTuple):
+    """The writes are there, as of `revision`."""
+
+    revision: int
+
+
+class Rejected(NamedTuple):
+    """Nothing was written: what the keys of the failed guards are now (None: absent)."""
+
+    failed: dict[str, Entry | None]
+
+
+class Store(Protocol):
+    """A metadata store, seen from one process. All methods may raise StoreUnavailable."""
+
+    async def read(self, prefix: str = "") -> Snapshot:
+        """Everything under `prefix`, at one revision."""
+        ...
+
+    def watch(self, prefix: str, after_revision: int) -> AsyncIterator[Revision]:
+        """Each later revision that touches `prefix`, once and in order. Raises Compacted.
+
+        A revision is yielded whole (its changes under the prefix). The iterator ends when the store is closed.
+        """
+        ...
+
+    async def transact(self, guards: Sequence[Guard], writes: Sequence[Write]) -> Committed | Rejected:
+        """Applies `writes` if all `guards` hold. No key may be written twice. Raises UnknownOutcome, LeaseExpired."""
+        ...
+
+    async def grant(self, ttl_s: float) -> LeaseId:
+        """A new lease, which ends `ttl_s` after it was last kept alive."""
+        ...
+
+    async def keep_alive(self, lease: LeaseId) -> None:
+        """Starts the lease's time anew. Raises LeaseExpired."""
+        ...
+
+    async def revoke(self, lease: LeaseId) -> None:
+        """Ends the lease: its keys are deleted in one revision. No error if it has ended already."""
+        ...
+
+    async def close(self) -> None:
+        """Ends watches and releases what the process holds. Leases are left to end by themselves."""
+        ...
+
+
+def check_transaction(guards: Sequence[Guard], writes: Sequence[Write]) -> None:
+    """Raises ValueError for a transaction that some store would refuse: too large, or with a key written twice."""
+    if len(guards) > TRANSACTION_OPERATIONS_MAX or len(writes) > TRANSACTION_OPERATIONS_MAX:
+        raise ValueError(f"{len(guards)} guards and {len(writes)} writes; at most {TRANSACTION_OPERATIONS_MAX} each")
+    if len({write.key for write in writes}) != len(writes):
+        raise ValueError("a key is written twice in one transaction")

@@ -1,0 +1,313 @@
+"""The embedded store's SQLite file: revisions, entries, history and leases as tables. Blocking; one thread at a time.
+
+| table | holds |
+|---|---|
+| `counter` | `revision` (the last), `compacted` (history up to it is gone), `lease` (the last id) |
+| `entry` | what each key is now |
+| `change` | what each revision did to each key; the oldest are dropped |
+| `lease` | when each lease ends, and which process holds it |
+
+Time is the system's monotonic clock, which all processes of a machine share and which stands still while the machine
+sleeps. A lease also ends when its owner dies: each process locks a file of its own (flock, released by the kernel when
+the process ends), and a lease whose owner's file can be locked has none. So a process killed and started again needn't
+wait for its own session, nor does a reboot leave leases behind, although the clock starts anew.
+
+Transactions are synced to disk before they are reported, keep-alives aren't: after a power cut no owner lives anyway.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from .store import (
+    NO_LEASE,
+    Change,
+    Committed,
+    Compacted,
+    Delete,
+    Entry,
+    Guard,
+    LeaseExpired,
+    LeaseId,
+    Put,
+    Rejected,
+    Revision,
+    Snapshot,
+    StoreUnavailable,
+    UnknownOutcome,
+    Write,
+)
+
+SCHEMA_VERSION = 1
+HISTORY_REVISIONS = 50_000
+_COMPACT_EVERY = 1_000
+_LAST = "\U0010ffff"
+_ENTRY = "key, value, mod_revision, create_revision, lease"
+
+_SCHEMA = """
+CREATE TABLE counter (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+INSERT INTO counter VALUES ('revision', 0), ('compacted', 0), ('lease', 0);
+CREATE TABLE entry (
+    key TEXT PRIMARY KEY, value BLOB NOT NULL, mod_revision INTEGER NOT NULL, create_revision INTEGER NOT NULL,
+    lease INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX entry_lease ON entry (lease) WHERE lease <> 0;
+CREATE TABLE change (
+    revision INTEGER NOT NULL, sequence INTEGER NOT NULL, key TEXT NOT NULL, value BLOB,
+    create_revision INTEGER NOT NULL, lease INTEGER NOT NULL, PRIMARY KEY (revision, sequence)
+) WITHOUT ROWID;
+CREATE TABLE lease (id INTEGER PRIMARY KEY, owner TEXT NOT NULL, ttl_ms INTEGER NOT NULL, ends_at_ms INTEGER NOT NULL);
+"""
+
+
+class Tables:
+    """One process's connection to the file. `now_ms` is the monotonic clock."""
+
+    def __init__(self, path: Path, now_ms: Callable[[], int]) -> None:
+        """Opens or creates the file. Raises StoreUnavailable where that fails or a newer version of Ottla wrote it."""
+        self._now_ms = now_ms
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._owners = path.with_name(path.name + ".owners")
+        self._owners.mkdir(exist_ok=True)
+        self._owner = secrets.token_hex(8)
+        self._owner_file = os.open(self._owners / self._owner, os.O_CREAT | os.O_RDWR, 0o600)
+        fcntl.flock(self._owner_file, fcntl.LOCK_EX)
+        try:
+            self._db = sqlite3.connect(
+                path, timeout=5, isolation_level=None, check_same_thread=False, cached_statements=256
+            )
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=FULL")
+            self._create_schema(path)
+        except sqlite3.Error as error:
+            self._release_owner()
+            raise StoreUnavailable(f"the metadata file {path} can't be opened: {error}") from error
+        except StoreUnavailable:
+            self._release_owner()
+            raise
+
+    def close(self) -> None:
+        """Closes the file and lets go of the owner lock, which ends this process's leases for the others."""
+        self._db.close()
+        self._release_owner()
+
+    def data_version(self) -> int:
+        """A number that differs from the last call's if another process has committed since."""
+        return int(self._db.execute("PRAGMA data_version").fetchone()[0])
+
+    def revision(self) -> int:
+        """The last revision."""
+        return self._counter("revision")
+
+    def read(self, prefix: str) -> Snapshot:
+        """All entries under `prefix`, at one revision."""
+        self._db.execute("BEGIN")
+        try:
+            revision = self._counter("revision")
+            rows = self._db.execute(
+                f"SELECT {_ENTRY} FROM entry WHERE key >= ? AND key < ? ORDER BY key",
+                (prefix, prefix + _LAST),
+            )
+            return Snapshot(revision, tuple(Entry(*row) for row in rows))
+        finally:
+            self._db.execute("COMMIT")
+
+    def changes_after(self, revision: int, limit: int = 100_000) -> list[Revision]:
+        """Whole revisions after `revision`, until they hold `limit` changes or more. Raises Compacted."""
+        self._db.execute("BEGIN")
+        try:
+            if revision < self._counter("compacted"):
+                raise Compacted(f"the changes after revision {revision} are gone")
+            found: list[Revision] = []
+            changes: list[Change] = []
+            current = 0
+            rows = self._db.execute(
+                "SELECT revision, key, value, create_revision, lease FROM change WHERE revision > ?"
+                " ORDER BY revision, sequence",
+                (revision,),
+            )
+            for count, (number, key, value, created, lease) in enumerate(rows):
+                if number != current:
+                    if changes:
+                        found.append(Revision(current, tuple(changes)))
+                    if count >= limit:
+                        return found
+                    current, changes = number, []
+                changes.append(
+                    Change(key, None if value is None else Entry(key, value, number, created, LeaseId(lease)))
+                )
+            if changes:
+                found.append(Revision(current, tuple(changes)))
+            return found
+        finally:
+            self._db.execute("COMMIT")
+
+    @contextmanager
+    def transaction(self, *, durable: bool = True) -> Iterator[None]:
+        """Everything written inside is committed together at the end. Raises StoreUnavailable, UnknownOutcome."""
+        try:
+            if not durable:
+                self._db.execute("PRAGMA synchronous=NORMAL")
+            self._db.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as error:
+            raise StoreUnavailable(f"the metadata file can't be written: {error}") from error
+        try:
+            yield
+        except BaseException as error:
+            if self._db.in_transaction:  # SQLite itself rolls back after some errors
+                self._db.execute("ROLLBACK")
+            if isinstance(error, sqlite3.Error):
+                raise StoreUnavailable(f"the metadata file can't be written: {error}") from error
+            raise
+        try:
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise UnknownOutcome(f"the metadata file couldn't be synced: {error}") from error
+        finally:
+            if not durable:
+                self._db.execute("PRAGMA synchronous=FULL")
+
+    def transact(self, guards: Sequence[Guard], writes: Sequence[Write]) -> Committed | Rejected:
+        """Compares and writes, inside `transaction`. Raises LeaseExpired (and has written nothing)."""
+        failed = {guard.key: entry for guard in guards if not guard.holds(entry := self._entry(guard.key))}
+        if failed:
+            return Rejected(failed)
+        for write in writes:
+            if isinstance(write, Put) and write.lease != NO_LEASE and not self._lease_exists(write.lease):
+                raise LeaseExpired(f"lease {write.lease} has ended")
+        return Committed(self._write(writes))
+
+    def grant(self, ttl_s: float) -> LeaseId:
+        """A new lease of this process, inside `transaction`."""
+        lease = self._counter("lease") + 1
+        self._set_counter("lease", lease)
+        ttl_ms = max(1, int(ttl_s * 1000))
+        self._db.execute("INSERT INTO lease VALUES (?, ?, ?, ?)", (lease, self._owner, ttl_ms, self._now_ms() + ttl_ms))
+        return LeaseId(lease)
+
+    def keep_alive(self, lease: LeaseId) -> None:
+        """Restarts the lease's time, inside `transaction`, after `end_leases`. Raises LeaseExpired."""
+        updated = self._db.execute("UPDATE lease SET ends_at_ms = ? + ttl_ms WHERE id = ?", (self._now_ms(), lease))
+        if updated.rowcount == 0:
+            raise LeaseExpired(f"lease {lease} has ended")
+
+    def revoke(self, lease: LeaseId) -> None:
+        """Ends a lease and deletes its keys, inside `transaction`."""
+        self._db.execute("DELETE FROM lease WHERE id = ?", (lease,))
+        keys = [
+            row[0]
+            for row in self._db.execute("SELECT key FROM entry WHERE lease = ? AND lease <> 0 ORDER BY key", (lease,))
+        ]
+        self._write([Delete(key) for key in keys])
+
+    def overdue_leases(self, *, check_owners: bool = True) -> list[LeaseId]:
+        """Leases whose time is over or (with `check_owners`) whose process is gone."""
+        now = self._now_ms()
+        overdue = []
+        alive: dict[str, bool] = {self._owner: True}
+        for lease, owner, ends_at_ms in self._db.execute(
+            "SELECT id, owner, ends_at_ms FROM lease ORDER BY id"
+        ).fetchall():
+            if check_owners and owner not in alive:
+                alive[owner] = self._owner_lives(owner)
+            if ends_at_ms < now or not alive.get(owner, True):
+                overdue.append(LeaseId(lease))
+        return overdue
+
+    def end_leases(self, *, check_owners: bool = True) -> None:
+        """Ends each overdue lease in a revision of its own, inside `transaction`."""
+        for lease in self.overdue_leases(check_owners=check_owners):
+            self.revoke(lease)
+
+    def compact(self, revision: int) -> None:
+        """Forgets the history up to and including `revision`, inside `transaction`."""
+        self._set_counter("compacted", revision)
+        self._db.execute("DELETE FROM change WHERE revision <= ?", (revision,))
+
+    def _create_schema(self, path: Path) -> None:
+        self._db.execute("BEGIN IMMEDIATE")
+        version = self._db.execute("PRAGMA user_version").fetchone()[0]
+        if version == 0:
+            for statement in _SCHEMA.split(";"):
+                self._db.execute(statement)
+            self._db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+        self._db.execute("COMMIT")
+        if version > SCHEMA_VERSION:
+            raise StoreUnavailable(
+                f"{path} was written by a newer version of Ottla (schema {version}); upgrade this one"
+            )
+
+    def _entry(self, key: str) -> Entry | None:
+        row = self._db.execute(f"SELECT {_ENTRY} FROM entry WHERE key = ?", (key,)).fetchone()
+        return None if row is None else Entry(*row)
+
+    def _write(self, writes: Sequence[Write]) -> int:
+        """Applies writes as one revision; the present revision if none of them changes anything."""
+        previous = self._counter("revision")
+        revision = previous + 1
+        sequence = 0
+        for write in writes:
+            row = self._db.execute("SELECT create_revision FROM entry WHERE key = ?", (write.key,)).fetchone()
+            if isinstance(write, Put):
+                created = revision if row is None else row[0]
+                self._db.execute(
+                    "INSERT OR REPLACE INTO entry VALUES (?, ?, ?, ?, ?)",
+                    (write.key, write.value, revision, created, write.lease),
+                )
+                self._record(revision, sequence, write.key, write.value, created, write.lease)
+            elif row is None:
+                continue
+            else:
+                self._db.execute("DELETE FROM entry WHERE key = ?", (write.key,))
+                self._record(revision, sequence, write.key, None, 0, NO_LEASE)
+            sequence += 1
+        if sequence == 0:
+            return previous
+        self._set_counter("revision", revision)
+        if revision % _COMPACT_EVERY == 0 and revision > HISTORY_REVISIONS:
+            self.compact(revision - HISTORY_REVISIONS)
+        return revision
+
+    def _record(
+        self, revision: int, sequence: int, key: str, value: bytes | None, created: int, lease: LeaseId
+    ) -> None:
+        self._db.execute(
+            "INSERT INTO change VALUES (?, ?, ?, ?, ?, ?)", (revision, sequence, key, value, created, lease)
+        )
+
+    def _lease_exists(self, lease: LeaseId) -> bool:
+        return self._db.execute("SELECT 1 FROM lease WHERE id = ?", (lease,)).fetchone() is not None
+
+    def _counter(self, name: str) -> int:
+        return int(self._db.execute("SELECT value FROM counter WHERE name = ?", (name,)).fetchone()[0])
+
+    def _set_counter(self, name: str, value: int) -> None:
+        self._db.execute("UPDATE counter SET value = ? WHERE name = ?", (value, name))
+
+    def _owner_lives(self, owner: str) -> bool:
+        path = self._owners / owner
+        try:
+            file = os.open(path, os.O_RDWR)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        else:
+            path.unlink(missing_ok=True)
+            return False
+        finally:
+            os.close(file)
+
+    def _release_owner(self) -> None:
+        (self._owners / self._owner).unlink(missing_ok=True)
+        os.close(self._owner_file)

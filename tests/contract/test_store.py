@@ -1,0 +1,311 @@
+"""What every metadata store must do: each test runs once per store, with connections as two processes would have."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.metadata.embedded import EmbeddedStore
+from ottla.metadata.store import (
+    NO_LEASE,
+    TRANSACTION_OPERATIONS_MAX,
+    Committed,
+    Compacted,
+    Delete,
+    Guard,
+    LeaseExpired,
+    LeaseId,
+    Put,
+    Rejected,
+    Revision,
+    Store,
+    StoreUnavailable,
+)
+
+Opener = Callable[[], Awaitable[Any]]
+Test = Callable[[Opener], Coroutine[Any, Any, None]]
+
+
+@pytest.fixture(params=["embedded"])
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Test], None]:
+    """Runs a coroutine function with an opener of connections to one fresh store."""
+
+    def runner(test: Test) -> None:
+        async def body() -> None:
+            opened: list[Store] = []
+
+            async def opener() -> Store:
+                store = await EmbeddedStore.open(tmp_path / "metadata.db")
+                opened.append(store)
+                return store
+
+            try:
+                async with asyncio.timeout(30):
+                    await test(opener)
+            finally:
+                for store in opened:
+                    await store.close()
+
+        asyncio.run(body())
+
+    return runner
+
+
+async def put(store: Store, key: str, value: bytes, lease: LeaseId = NO_LEASE) -> int:
+    result = await store.transact([], [Put(key, value, lease)])
+    assert isinstance(result, Committed)
+    return result.revision
+
+
+@asynccontextmanager
+async def watching(store: Store, prefix: str, after: int) -> AsyncIterator[Callable[[], Awaitable[Revision]]]:
+    revisions = store.watch(prefix, after)
+    try:
+        yield lambda: asyncio.wait_for(anext(revisions), 10)
+    finally:
+        await revisions.aclose()  # type: ignore[attr-defined]
+
+
+def test_reads_what_was_written_at_one_revision(run: Any) -> None:
+    async def test(opener: Opener) -> None:
+        one, two = await opener(), await opener()
+        assert (await one.read()).entries == ()
+        first = await put(one, "a/1", b"x")
+        second = await put(two, "a/2", b"y")
+        await put(two, "b", b"z")
+        third = await put(one, "a/1", b"xx")
+        assert first < second < third
+        snapshot = await two.read("a/")
+        assert snapshot.revision == third
+        assert [(e.key, e.value, e.mod_revision, e.create_revision) for e in snapshot.entries] == [
+            ("a/1", b"xx", third, first),
+            ("a/2", b"y", second, second),
+        ]
+
+    run(test)
+
+
+def test_a_failed_guard_writes_nothing_and_shows_what_is_there(run: Any) -> None:
+    async def test(opener: Opener) -> None:
+        store = await opener()
+        revision = await put(store, "a", b"1")
+        rejected = await store.transact([Guard("a", 0), Guard("b", 0), Guard("c", 7)], [Put("d", b"")])
+        assert isinstance(rejected, Rejected)
+        assert set(rejected.failed) == {"a", "c"}
+        there = rejected.failed["a"]
+        assert there is not None
+        assert there.value == b"1"
+        assert rejected.failed["c"] is None
+        assert (await store.read("d")).entries == ()
+        assert isinstance(await store.transact([Guard("a", revision), Guard("b", 0)], [Put("b", b"")]), Committed)
+        assert isinstance(await store.transact([Guard("a", revision), Guard("b", 0)], [Put("b", b"")]), Rejected)
+
+    run(test)
+
+
+def test_compare_and_swap_loses_no_increment(run: Any) -> None:
+    async def test(opener: Opener) -> None:
+        stores = [await opener(), await opener()]
+        await put(stores[0], "n", b"0")
+
+        async def increment(store: Store) -> None:
+            while True:
+                entry = (await store.read("n")).entries[0]
+                result = await store.transact(
+                    [Guard("n", entry.mod_revision)], [Put("n", b"%d" % (int(entry.value) + 1))]
+                )
+                if isinstance(result, Committed):
+                    return
+
+        await asyncio.gather(*(increment(stores[i % 2]) for i in range(40)))
+        assert (await stores[0].read("n")).entries[0].value == b"40"
+
+    run(test)
+
+
+def test_a_watch_sees_every_later_revision_once_whole_and_in_order(run: Any) -> None:
+    async def test(opener: Opener) -> None:
+        one, two = await opener(), await opener()
+        start = await put(one, "before", b"")
+        expected = []
+        for number in range(3):
+            result = await one.transact([], [Put(f"k/{number}", b"x"), Put(f"k/{number}b", b"y"), Put("other", b"")])
+            assert isinstance(result, Committed)
+            expected.append((result.revision, [f"k/{number}", f"k/{number}b"]))
+        async with watching(two, "k/", start) as following:
+            seen = [await following() for _ in range(3)]
+
+            async def write(store: Store, index: int) -> None:
+                result = await store.transact([], [Put(f"k/{index}", b""), Delete("k/0b")])
+                assert isinstance(result, Committed)
+                deleted = ["k/0b"] if index == first_delete[0] else []
+                expected.append((result.revision, [f"k/{index}", *deleted]))
+
+            first_delete = [100]
+            await write(one, 100)
+            await asyncio.gather(
+                *(write(store, 101 + i * 2 + n) for i in range(30) for n, store in enumerate((one, two)))
+            )
+            seen += [await following() for _ in range(61)]
+        expected.sort()
+        assert [(r.revision, [change.key for change in r.changes]) for r in seen] == expected
+        assert seen[3].changes[1].entry is None
+        assert seen[0].changes[0].entry is not None
+        assert seen[0].changes[0].entry.mod_revision == seen[0].revision
+
+    run(test)
+
+
+def test_snapshot_and_watch_meet_without_gap(run: Any) -> None:
+    async def test(opener: Opener) -> None:
+        one, two = await opener(), await opener()
+
+        enough = asyncio.Event()
+
+        async def writer() -> int:
+            number = 0
+            while not enough.is_set():
+                last = await put(one, f"k{number % 17}", b"%d" % number)
+                number += 1
+            return last
+
+        task = asyncio.ensure_future(writer())
+        for _ in range(5):
+            snapshot = await two.read("k")
+            state = {entry.key: entry.value for entry in snapshot.entries}
+            async with watching(two, "k", snapshot.revision) as following:
+                for _ in range(20):
+                    for change in (await following()).changes:
+                        assert change.entry is not None
+                        state[change.key] = change.entry.value
+                        latest = change.entry.mod_revision
+            assert len(state) <= 17
+            assert latest == snapshot.revision + 20
+        enough.set()
+        last = await task
+        final = await two.read("k")
+        assert final.revision == last
+
+    run(test)
+
+
+def test_history_that_is_gone_asks_for_a_new_snapshot(run: Any) -> None:
+    async def test(opener: Opener) -> None:
+        store = await opener()
+        first = await put(store, "a", b"1")
+        for _ in range(5):
+            last = await put(store, "a", b"2")
+        await store.compact(last - 1)
+        async with watching(store, "", first) as following:
+            with pytest.raises(Compacted):
+                await following()
+        async with watching(store, "", last - 1) as following:
+            assert (await following()).revision == last
+
+    run(test)
+
+
+def test_a_lease_that_is_not_kept_alive_ends_and_its_keys_go_in_one_revision(run: Any) -> None:
+    async def test(opener: Opener) -> None:
+        one, two = await opener(), await opener()
+        lease = await one.grant(1.0)
+        kept = await one.grant(1.0)
+        await put(one, "eph/1", b"", lease)
+        await put(one, "eph/2", b"", lease)
+        revision = await put(one, "eph/kept", b"", kept)
+        assert (await two.read("eph/1")).entries[0].lease == lease
+        async with watching(two, "eph/", revision) as following:
+            gone = asyncio.ensure_future(following())
+            while not gone.done():
+                await one.keep_alive(kept)
+                await asyncio.sleep(0.1)
+            assert sorted(change.key for change in gone.result().changes) == ["eph/1", "eph/2"]
+            assert all(change.entry is None for change in gone.result().changes)
+        with pytest.raises(LeaseExpired):
+            await one.keep_alive(lease)
+        with pytest.raises(LeaseExpired):
+            await put(one, "eph/3", b"", lease)
+        assert [entry.key for entry in (await two.read("eph/")).entries] == ["eph/kept"]
+
+    run(test)
+
+
+def test_revoking_deletes_at_once_and_twice_is_fine(run: Any) -> None:
+    async def test(opener: Opener) -> None:
+        store = await opener()
+        lease = await store.grant(30)
+        await put(store, "a", b"", lease)
+        await store.revoke(lease)
+        assert (await store.read("a")).entries == ()
+        await store.revoke(lease)
+
+    run(test)
+
+
+def test_a_key_put_without_its_lease_outlives_it(run: Any) -> None:
+    async def test(opener: Opener) -> None:
+        store = await opener()
+        lease = await store.grant(30)
+        await put(store, "a", b"", lease)
+        await put(store, "a", b"")
+        await store.revoke(lease)
+        assert len((await store.read("a")).entries) == 1
+
+    run(test)
+
+
+def test_a_guard_can_name_the_lease(run: Any) -> None:
+    async def test(opener: Opener) -> None:
+        store = await opener()
+        mine, other = await store.grant(30), await store.grant(30)
+        revision = await put(store, "controller", b"me", mine)
+        write = [Put("x", b"")]
+        assert isinstance(await store.transact([Guard("controller", revision, other)], write), Rejected)
+        assert isinstance(await store.transact([Guard("controller", revision, mine)], write), Committed)
+
+    run(test)
+
+
+def test_keys_of_a_closed_connection_go_within_the_session(run: Any) -> None:
+    async def test(opener: Opener) -> None:
+        one, two = await opener(), await opener()
+        revision = await put(one, "eph", b"", await one.grant(2.0))
+        await one.close()
+        with pytest.raises(StoreUnavailable):
+            await one.read()
+        async with watching(two, "eph", revision) as following:
+            assert (await following()).changes[0].entry is None
+
+    run(test)
+
+
+def test_a_watch_ends_when_its_connection_closes(run: Any) -> None:
+    async def test(opener: Opener) -> None:
+        store = await opener()
+        revision = await put(store, "a", b"")
+        watch = store.watch("", revision - 1)
+        await anext(watch)
+        closing = asyncio.ensure_future(store.close())
+        with pytest.raises(StopAsyncIteration):
+            await anext(watch)
+        await closing
+
+    run(test)
+
+
+def test_refuses_what_another_store_would_refuse(run: Any) -> None:
+    async def test(opener: Opener) -> None:
+        store = await opener()
+        with pytest.raises(ValueError, match="at most"):
+            await store.transact([], [Put(f"k{i}", b"") for i in range(TRANSACTION_OPERATIONS_MAX + 1)])
+        with pytest.raises(ValueError, match="twice"):
+            await store.transact([], [Put("k", b""), Delete("k")])
+        with pytest.raises(LeaseExpired):
+            await put(store, "k", b"", LeaseId(12345))
+
+    run(test)
