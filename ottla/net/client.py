@@ -16,7 +16,7 @@ from uuid import UUID
 
 from ottla.protocol.errors import ErrorCode, KafkaError
 
-from .connection import Address, Connection, ConnectionLost
+from .blocking import Address, Connection, ConnectionLost
 
 LIST_OFFSETS, METADATA, CREATE_TOPICS, INIT_PRODUCER_ID = 2, 3, 19, 22
 LATEST, EARLIEST = -1, -2
@@ -145,7 +145,9 @@ class Client:
 
     def metadata(self, topics: Iterable[str] | None = None) -> ClusterMetadata:
         """The cluster and `topics` (None: every topic). Topics are never created by asking."""
-        names = None if topics is None else [{"name": name, "topic_id": None} for name in topics]
+        names: list[dict[str, object]] | None = (
+            None if topics is None else [{"name": name, "topic_id": None} for name in topics]
+        )
         return self.retrying(lambda: self._metadata(names), "Metadata")
 
     def list_offsets(
@@ -181,7 +183,9 @@ class Client:
             connection = self.broker(self.metadata([]).controller_id)
             version = connection.version(CREATE_TOPICS, 2, 7)
             message = {"topics": [wanted], "timeout": self.request_timeout_ms, "validate_only": False}
-            result = connection.request(CREATE_TOPICS, version, message, extra_s=self.request_timeout_ms / 1000).topics[0]
+            result = connection.request(CREATE_TOPICS, version, message, extra_s=self.request_timeout_ms / 1000).topics[
+                0
+            ]
             if result.error_code == ErrorCode.topic_already_exists:
                 return False
             check(result.error_code, f"topic '{name}'", connection.address, result.error_message)
@@ -298,14 +302,17 @@ class Client:
     def _by_leader(self, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
         unknown = [each for each in partitions if self._leaders.get(each, -1) < 0]
         if unknown:
-            cluster = self._metadata([{"name": name, "topic_id": None} for name in dict.fromkeys(each.topic for each in unknown)])
+            cluster = self._metadata(
+                [{"name": name, "topic_id": None} for name in dict.fromkeys(each.topic for each in unknown)]
+            )
             for each in unknown:
                 if each.topic in cluster.errors:
                     raise KafkaError(cluster.errors[each.topic], f"topic '{each.topic}' at {self._bootstrap_text()}")
+                count = len(cluster.topics[each.topic].leaders)
                 if each.partition not in cluster.topics[each.topic].leaders:
                     raise KafkaError(
                         ErrorCode.unknown_topic_or_partition,
-                        f"topic '{each.topic}' has {len(cluster.topics[each.topic].leaders)} partitions, not partition {each.partition}",
+                        f"topic '{each.topic}' has {count} partitions, no partition {each.partition}",
                     )
         grouped: dict[int, list[TopicPartition]] = {}
         for each in partitions:

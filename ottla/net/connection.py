@@ -1,151 +1,395 @@
-"""One blocking connection to a broker: frames out, frames in, every wait bounded.
+"""One client's connection: frames in, answers out, in the order of the requests.
 
-Owns a socket, the broker's version ranges (asked for by ApiVersions right after connecting) and the order of answers:
-Kafka answers a connection's requests in the order they came, so `receive` needs only a queue of what was sent. Several
-requests may be on the way (`send` … `send` … `receive` … `receive`). Whoever catches `ConnectionLost` drops the
-connection: after a time-out or half a frame the stream can't be used again.
+Bytes are received into a buffer that all connections share, and whole frames are served there, without a copy. Only the
+rest of a frame that hasn't arrived yet moves to memory of the connection's own (`FrameMemory`). Answers leave at once
+from the same callback: no task, no queue between.
 
-Source: KIP-511 for the fallback when a broker lacks our ApiVersions version.
+Order, as Kafka's clients rely on: a request starts when the ones before it are answered, except that requests of the
+pipelined APIs (Produce) may start behind one another. Answers are sent in the order of the requests. While a request
+can't start, or the peer doesn't take its answers, nothing more is read.
+
+The socket is driven by the loop's reader and writer callbacks rather than by a transport, because that allows
+`sendfile` in between and a shared receive buffer.
 """
 
 from __future__ import annotations
 
-import itertools
+import asyncio
+import logging
+import os
 import socket
 import struct
-import time
 from collections import deque
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
 
-from ottla.protocol.errors import ErrorCode, ProtocolError
-from ottla.protocol.frames import API_VERSIONS, request_frame, response_body
-from ottla.protocol.messages import Message, read_response, write_request
+from ottla.protocol.errors import ProtocolError
 
-RESPONSE_BYTES_MAX = 1 << 30
+if TYPE_CHECKING:
+    from ottla.net.server import Listener
+
+logger = logging.getLogger(__name__)
+
+OWN_MEMORY_FREE_BYTES = 64 * 1024  # a frame up to this size is collected without asking the budget
 _size = struct.Struct(">i")
+_key = struct.Struct(">h")
 
 
-class Address(NamedTuple):
-    """Where a broker listens."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+class _Descriptor(Protocol):
+    def fileno(self) -> int: ...
 
 
-class ConnectionLost(ConnectionError):
-    """The connection to one address failed; a request under way may or may not have been carried out."""
+class FileRange(Protocol):
+    """A piece of a file to send; holding it keeps the file open."""
+
+    file: _Descriptor
+    position: int
+    size: int
 
 
-class UnsupportedVersion(Exception):
-    """The broker serves no version of an API that we speak."""
+Part = bytes | bytearray | memoryview | FileRange
+Reply = "Sequence[Part] | Pending | None"
+
+
+class Pending:
+    """An answer that comes later. `answer` may be called once, from the event loop."""
+
+    __slots__ = ("abandoned", "api_key", "parts", "_connection")
+
+    def __init__(self, connection: Connection, api_key: int) -> None:
+        self._connection: Connection | None = connection
+        self.api_key = api_key
+        self.parts: Sequence[Part] | None = None
+        self.abandoned: Callable[[], None] | None = None  # called when the connection closes first
+
+    def answer(self, parts: Sequence[Part]) -> None:
+        """Sends `parts` as soon as the answers before it are out; none means that the request has no answer."""
+        connection = self._connection
+        if connection is None:
+            return
+        self.parts = parts
+        self._connection = None
+        self.abandoned = None
+        connection.answered()
+
+    def close_connection(self) -> None:
+        """For a request without an answer (acks=0) that failed: closing is all that can be said."""
+        if self._connection is not None:
+            self._connection.close()
+
+    def forget(self) -> None:
+        """The connection is gone."""
+        self._connection = None
+        if self.abandoned is not None:
+            self.abandoned()
+            self.abandoned = None
 
 
 class Connection:
-    """A connection that is open from construction until `close`. Not safe to share between threads.
+    """A served socket. Created by `Listener`; everything happens on the event loop."""
 
-    `timeout_s` bounds the whole answer of one request, `connect_timeout_s` the opening of the connection.
-    """
+    __slots__ = (
+        "_blocked",
+        "_descriptor",
+        "_have",
+        "_inbox",
+        "_loop",
+        "_out",
+        "_reading",
+        "_socket",
+        "_unanswered",
+        "_waits_for_memory",
+        "_writing",
+        "client_host",
+        "client_software",
+        "closed",
+        "id",
+        "idle_sweeps",
+        "listener",
+        "principal",
+    )
 
-    def __init__(self, address: Address, client_id: str, *, timeout_s: float = 30.0, connect_timeout_s: float = 10.0):
-        self.address = address
-        self._client_id = client_id
-        self._timeout_s = timeout_s
-        self._correlation_ids = itertools.count()
-        self._sent: deque[tuple[int, int, int]] = deque()  # (correlation id, API key, version) not yet answered
+    def __init__(self, listener: Listener, sock: socket.socket, connection_id: int, client_host: str) -> None:
+        self.id = connection_id
+        self.listener = listener
+        self.client_host = client_host
+        self.client_software = ""
+        self.principal = "User:ANONYMOUS"
+        self.closed = False
+        self.idle_sweeps = 0
+        self._loop = asyncio.get_running_loop()
+        self._socket = sock
+        self._descriptor = sock.fileno()
+        self._inbox: bytearray | None = None
+        self._have = 0
+        self._out: deque[Part] = deque()
+        self._unanswered: deque[Pending] = deque()
+        self._reading = True
+        self._writing = False
+        self._blocked = False  # a whole request waits in the inbox for the ones before it
+        self._waits_for_memory = False
+        self._loop.add_reader(self._descriptor, self._readable)
+
+    # ---- in
+
+    def _readable(self) -> None:
+        self.idle_sweeps = 0
+        inbox = self._inbox
         try:
-            self._socket = socket.create_connection(address, timeout=connect_timeout_s)
+            if inbox is None:
+                shared = self.listener.server.receive_buffer
+                received = self._socket.recv_into(shared)
+                if received:
+                    self._take(shared, received)
+                    return
+            else:
+                received = self._socket.recv_into(memoryview(inbox)[self._have :])
+                if received:
+                    self._have += received
+                    if self._have == len(inbox):
+                        if self._blocked:
+                            self._pause()
+                        else:
+                            self._take_inbox()
+                    return
+        except (BlockingIOError, InterruptedError):
+            return
         except OSError as error:
-            raise ConnectionLost(f"cannot connect to {address}: {_reason(error)}") from error
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self.close(f"receive failed: {error.strerror}")
+            return
+        self.close()
+
+    def _take_inbox(self) -> None:
+        inbox, have = self._inbox, self._have
+        assert inbox is not None
+        self._inbox = None
+        self._have = 0
+        self._take(inbox, have)
+        # What _take left over has memory of its own by now; this frame's goes back.
+
+    def _take(self, buffer: bytearray, end: int) -> None:
+        """Serves the whole frames in buffer[:end] and keeps the rest."""
+        self._blocked = False
+        position = 0
+        server = self.listener.server
+        while end - position >= 4:
+            (size,) = _size.unpack_from(buffer, position)
+            if not 10 <= size <= server.frame_bytes_max:
+                self.close(f"a frame of {size} bytes: allowed are 10 to {server.frame_bytes_max}")
+                return
+            frame_end = position + 4 + size
+            if frame_end > end:
+                break
+            if (self._unanswered or self._out) and not self._may_start(buffer, position + 4):
+                self._blocked = True
+                break
+            self._serve(buffer, position + 4, frame_end)
+            if self.closed:
+                return
+            position = frame_end
+        if self._out and not self._writing:
+            self._send()
+            if self.closed:
+                return
+            if self._blocked and not self._unanswered and not self._out:
+                # Only the answers just sent were in the way.
+                self._keep(buffer, position, end)
+                self._loop.call_soon(self._resume)
+                return
+        if server.memory.used_bytes:
+            server.memory.release(self, self._loop.time())
+        if position < end:
+            self._keep(buffer, position, end)
+        elif not self._reading:
+            self._unpause()
+
+    def _may_start(self, buffer: bytearray, start: int) -> bool:
+        server = self.listener.server
+        if self._writing or len(self._unanswered) >= server.unanswered_max:
+            return False
+        (api_key,) = _key.unpack_from(buffer, start)
+        if api_key not in server.pipelined:
+            return not self._unanswered
+        return all(pending.api_key in server.pipelined for pending in self._unanswered)
+
+    def _serve(self, buffer: bytearray, start: int, end: int) -> None:
         try:
-            self._versions = self._ask_versions()
-        except BaseException:
+            reply = self.listener.server.dispatch(self, buffer, start, end)
+        except ProtocolError as error:
+            self.close(f"malformed request: {error}")
+            return
+        except Exception:
+            logger.exception("request failed; connection %d from %s is closed", self.id, self.client_host)
             self.close()
-            raise
+            return
+        if reply is None:
+            return
+        if isinstance(reply, Pending):
+            if reply.parts is None or self._unanswered:
+                self._unanswered.append(reply)
+            else:
+                self._out.extend(reply.parts)
+        elif self._unanswered:
+            done = Pending(self, -1)
+            done.parts = reply
+            self._unanswered.append(done)
+        else:
+            self._out.extend(reply)
 
-    def version(self, api_key: int, lowest: int, highest: int) -> int:
-        """The newest version in [lowest, highest] that the broker serves. Raises UnsupportedVersion."""
-        served = self._versions.get(api_key)
-        if served is None or served[0] > highest or served[1] < lowest:
-            has = "none" if served is None else f"{served[0]} to {served[1]}"
-            raise UnsupportedVersion(f"{self.address} serves {has} of API {api_key}; versions {lowest} to {highest} are needed")
-        return min(served[1], highest)
+    def _keep(self, buffer: bytearray, position: int, end: int) -> None:
+        """Moves buffer[position:end], which can't be served now, to memory of this connection's own."""
+        have = end - position
+        need = 4
+        if have >= 4:
+            need = 4 + int(_size.unpack_from(buffer, position)[0])
+        capacity = max(need, have)
+        server = self.listener.server
+        if capacity > OWN_MEMORY_FREE_BYTES and capacity > have and not server.memory.acquire(self, capacity, self._loop.time()):
+            server.memory.wait(self, capacity, lambda: self._memory_granted(capacity))
+            self._waits_for_memory = True
+            capacity = have
+        inbox = bytearray(capacity)
+        inbox[:have] = memoryview(buffer)[position:end]
+        self._inbox = inbox
+        self._have = have
+        if have == capacity:
+            self._pause()
+        else:
+            self._unpause()
 
-    def request(self, api_key: int, version: int, message: Message, *, extra_s: float = 0.0) -> Any:
-        """Sends one request and waits for its answer; `extra_s` is how long the broker itself may hold it."""
-        self.send(api_key, version, message)
-        return self.receive(extra_s=extra_s)
+    def _memory_granted(self, capacity: int) -> None:
+        assert self._inbox is not None
+        self._waits_for_memory = False
+        self._inbox.extend(bytes(capacity - len(self._inbox)))
+        self._unpause()
 
-    def send(self, api_key: int, version: int, message: Message, *, answered: bool = True) -> None:
-        """Sends one request; `answered` is False only for Produce with acks=0."""
-        correlation_id = next(self._correlation_ids) & 0x7FFFFFFF
-        frame = request_frame(api_key, version, correlation_id, self._client_id, write_request(api_key, version, message))
+    def _pause(self) -> None:
+        if self._reading:
+            self._reading = False
+            self._loop.remove_reader(self._descriptor)
+
+    def _unpause(self) -> None:
+        if not self._reading and not self.closed:
+            self._reading = True
+            self._loop.add_reader(self._descriptor, self._readable)
+
+    # ---- out
+
+    def answered(self) -> None:
+        """One of the unanswered requests has its answer; sends what is next in order."""
+        unanswered = self._unanswered
+        sent = False
+        while unanswered:
+            parts = unanswered[0].parts
+            if parts is None:
+                break
+            unanswered.popleft()
+            self._out.extend(parts)
+            sent = True
+        if not sent:
+            return
+        if self._out and not self._writing:
+            self._send()
+        self._resume()
+
+    def _resume(self) -> None:
+        """Serves the requests that waited behind an answer."""
+        if self._blocked and not self.closed and not self._writing and self._inbox is not None:
+            self._take_inbox()
+
+    def _send(self) -> None:
+        """Sends what is queued as far as the peer takes it; the rest when the socket is writable again."""
+        out = self._out
         try:
-            self._socket.settimeout(self._timeout_s)
-            self._socket.sendall(frame)
+            while out:
+                part = out.popleft()
+                if isinstance(part, (bytes, bytearray, memoryview)):
+                    flags = 0
+                    if out:
+                        if isinstance(out[0], (bytes, bytearray, memoryview)):
+                            part = self._join(part)
+                        if out:
+                            flags = socket.MSG_MORE
+                    sent = self._socket.send(part, flags)
+                    if sent < len(part):
+                        out.appendleft(memoryview(part)[sent:])
+                        raise BlockingIOError
+                else:
+                    self._send_file(part)
+        except (BlockingIOError, InterruptedError):
+            if not self._writing:
+                self._writing = True
+                self._loop.add_writer(self._descriptor, self._writable)
+            return
         except OSError as error:
-            raise ConnectionLost(f"sending to {self.address} failed: {_reason(error)}") from error
-        if answered:
-            self._sent.append((correlation_id, api_key, version))
+            self.close(f"send failed: {error.strerror}")
+            return
+        if self._writing:
+            self._writing = False
+            self._loop.remove_writer(self._descriptor)
 
-    def receive(self, *, extra_s: float = 0.0) -> Any:
-        """The answer to the oldest unanswered request, as kio's object."""
-        correlation_id, api_key, version = self._sent.popleft()
-        frame = self._read_frame(time.monotonic() + self._timeout_s + extra_s)
-        try:
-            answered_id, position = response_body(api_key, version, frame)
-            if answered_id != correlation_id:
-                raise ProtocolError(f"answer {answered_id} where {correlation_id} was due")
-            if api_key == API_VERSIONS and frame[position : position + 2] == b"\x00\x23":
-                version = 0  # the broker answers a version it lacks by v0 and error 35
-            return read_response(api_key, version, frame, position)
-        except (ProtocolError, struct.error, IndexError) as error:
-            raise ConnectionLost(f"{self.address} sent an answer that makes no sense: {error}") from error
+    def _join(self, first: Part) -> bytes:
+        """`first` and the small byte parts behind it as one, so that they take one system call."""
+        out = self._out
+        parts = [first]
+        size = len(first)  # type: ignore[arg-type]
+        while out and isinstance(out[0], (bytes, bytearray, memoryview)) and size < 65536:
+            size += len(out[0])
+            parts.append(out.popleft())
+        return b"".join(parts)  # type: ignore[arg-type]
+
+    def _send_file(self, part: FileRange) -> None:
+        position, left = part.position, part.size
+        while left:
+            try:
+                sent = os.sendfile(self._descriptor, part.file.fileno(), position, left)
+            except (BlockingIOError, InterruptedError):
+                self._out.appendleft(_Rest(part.file, position, left))
+                raise
+            if not sent:
+                # The file is shorter than announced: the frame can't be completed.
+                raise OSError(0, "the log ended inside an answer")
+            position += sent
+            left -= sent
+
+    def _writable(self) -> None:
+        self.idle_sweeps = 0
+        self._send()
+        if not self._writing:
+            self._resume()
+
+    def close(self, reason: str = "") -> None:
+        """Closes the socket and forgets what waits for an answer."""
+        if self.closed:
+            return
+        self.closed = True
+        if reason:
+            logger.info("connection %d from %s is closed: %s", self.id, self.client_host, reason)
+        if self._reading:
+            self._loop.remove_reader(self._descriptor)
+        if self._writing:
+            self._loop.remove_writer(self._descriptor)
+        self._socket.close()
+        self._out.clear()
+        self._inbox = None
+        self.listener.server.memory.release(self, self._loop.time())
+        for pending in self._unanswered:
+            pending.forget()
+        self._unanswered.clear()
+        self.listener.connection_closed(self)
 
     @property
-    def unanswered(self) -> int:
-        """How many requests wait for their answer."""
-        return len(self._sent)
-
-    def close(self) -> None:
-        """Closes the socket; safe to call twice."""
-        self._socket.close()
-
-    def _ask_versions(self) -> dict[int, tuple[int, int]]:
-        names = {"client_software_name": "ottla", "client_software_version": "0.1.0"}
-        answer = self.request(API_VERSIONS, 3, names)
-        if answer.error_code == ErrorCode.unsupported_version:
-            answer = self.request(API_VERSIONS, 0, {})
-        if answer.error_code != ErrorCode.none:
-            raise ConnectionLost(f"{self.address} refused ApiVersions: {answer.error_code.name}")
-        return {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}
-
-    def _read_frame(self, deadline: float) -> bytes:
-        size = _size.unpack(self._read_exactly(4, deadline))[0]
-        if not 4 <= size <= RESPONSE_BYTES_MAX:
-            raise ConnectionLost(f"{self.address} announced an answer of {size} bytes; is it a Kafka listener?")
-        return self._read_exactly(size, deadline)
-
-    def _read_exactly(self, size: int, deadline: float) -> bytes:
-        buffer = bytearray(size)
-        view = memoryview(buffer)
-        filled = 0
-        while filled < size:
-            try:
-                self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
-                received = self._socket.recv_into(view[filled:])
-            except OSError as error:
-                raise ConnectionLost(f"waiting for {self.address} failed: {_reason(error)}") from error
-            if received == 0:
-                raise ConnectionLost(f"{self.address} closed the connection")
-            filled += received
-        return bytes(buffer)
+    def idle(self) -> bool:
+        """Nothing is under way in either direction."""
+        return not self._unanswered and not self._out
 
 
-def _reason(error: OSError) -> str:
-    if isinstance(error, TimeoutError):
-        return "timed out"
-    return error.strerror or str(error)
+class _Rest:
+    """What is left of a file range that the peer took in part."""
+
+    __slots__ = ("file", "position", "size")
+
+    def __init__(self, file: _Descriptor, position: int, size: int) -> None:
+        self.file = file
+        self.position = position
+        self.size = size

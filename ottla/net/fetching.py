@@ -16,7 +16,7 @@ from ottla.protocol.batches import HEADER_SIZE, LOG_OVERHEAD
 from ottla.protocol.errors import ErrorCode, KafkaError
 
 from .client import READ_UNCOMMITTED, Client, Retry, TopicPartition, check
-from .connection import Connection
+from .blocking import Connection
 
 FETCH = 1
 BYTES_MAX = 4 << 20
@@ -27,7 +27,7 @@ _int32 = struct.Struct(">i")
 
 
 class FetchedRecords(NamedTuple):
-    """Whole batches (the last one may be cut off), and the aborted transactions in them as (producer id, first offset)."""
+    """Whole batches, the last one maybe cut off; `aborted` has (producer id, first offset) of aborted transactions."""
 
     records: bytes
     next_offset: int
@@ -92,7 +92,9 @@ class RangeReader:
     def _next(self, offset: int) -> FetchedRecords:
         deadline = time.monotonic() + self._poll_timeout_ms / 1000
         while True:
-            data = self._client.retrying(lambda: self._attempt(offset), f"Fetch of {self._partition} at offset {offset}")
+            data = self._client.retrying(
+                lambda: self._attempt(offset), f"Fetch of {self._partition} at offset {offset}"
+            )
             next_offset = end_of(data.records, offset) if data.records else offset
             if next_offset > offset:
                 aborted = tuple((each.producer_id, each.first_offset) for each in data.aborted_transactions or ())

@@ -1,0 +1,155 @@
+"""One blocking connection to a broker: frames out, frames in, every wait bounded.
+
+Owns a socket, the broker's version ranges (asked for by ApiVersions right after connecting) and the order of answers:
+Kafka answers a connection's requests in the order they came, so `receive` needs only a queue of what was sent. Several
+requests may be on the way (`send` … `send` … `receive` … `receive`). Whoever catches `ConnectionLost` drops the
+connection: after a time-out or half a frame the stream can't be used again.
+
+Source: KIP-511 for the fallback when a broker lacks our ApiVersions version.
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import struct
+import time
+from collections import deque
+from typing import Any, NamedTuple
+
+from ottla.protocol.errors import ErrorCode, ProtocolError
+from ottla.protocol.frames import API_VERSIONS, request_frame, response_body
+from ottla.protocol.messages import Message, read_response, write_request
+
+RESPONSE_BYTES_MAX = 1 << 30
+_size = struct.Struct(">i")
+
+
+class Address(NamedTuple):
+    """Where a broker listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class ConnectionLost(ConnectionError):
+    """The connection to one address failed; a request under way may or may not have been carried out."""
+
+
+class UnsupportedVersion(Exception):
+    """The broker serves no version of an API that we speak."""
+
+
+class Connection:
+    """A connection that is open from construction until `close`. Not safe to share between threads.
+
+    `timeout_s` bounds the whole answer of one request, `connect_timeout_s` the opening of the connection.
+    """
+
+    def __init__(self, address: Address, client_id: str, *, timeout_s: float = 30.0, connect_timeout_s: float = 10.0):
+        self.address = address
+        self._client_id = client_id
+        self._timeout_s = timeout_s
+        self._correlation_ids = itertools.count()
+        self._sent: deque[tuple[int, int, int]] = deque()  # (correlation id, API key, version) not yet answered
+        try:
+            self._socket = socket.create_connection(address, timeout=connect_timeout_s)
+        except OSError as error:
+            raise ConnectionLost(f"cannot connect to {address}: {_reason(error)}") from error
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            self._versions = self._ask_versions()
+        except BaseException:
+            self.close()
+            raise
+
+    def version(self, api_key: int, lowest: int, highest: int) -> int:
+        """The newest version in [lowest, highest] that the broker serves. Raises UnsupportedVersion."""
+        served = self._versions.get(api_key)
+        if served is None or served[0] > highest or served[1] < lowest:
+            has = "none" if served is None else f"{served[0]} to {served[1]}"
+            raise UnsupportedVersion(
+                f"{self.address} serves {has} of API {api_key}; versions {lowest} to {highest} are needed"
+            )
+        return min(served[1], highest)
+
+    def request(self, api_key: int, version: int, message: Message, *, extra_s: float = 0.0) -> Any:
+        """Sends one request and waits for its answer; `extra_s` is how long the broker itself may hold it."""
+        self.send(api_key, version, message)
+        return self.receive(extra_s=extra_s)
+
+    def send(self, api_key: int, version: int, message: Message, *, answered: bool = True) -> None:
+        """Sends one request; `answered` is False only for Produce with acks=0."""
+        correlation_id = next(self._correlation_ids) & 0x7FFFFFFF
+        frame = request_frame(
+            api_key, version, correlation_id, self._client_id, write_request(api_key, version, message)
+        )
+        try:
+            self._socket.settimeout(self._timeout_s)
+            self._socket.sendall(frame)
+        except OSError as error:
+            raise ConnectionLost(f"sending to {self.address} failed: {_reason(error)}") from error
+        if answered:
+            self._sent.append((correlation_id, api_key, version))
+
+    def receive(self, *, extra_s: float = 0.0) -> Any:
+        """The answer to the oldest unanswered request, as kio's object."""
+        correlation_id, api_key, version = self._sent.popleft()
+        frame = self._read_frame(time.monotonic() + self._timeout_s + extra_s)
+        try:
+            answered_id, position = response_body(api_key, version, frame)
+            if answered_id != correlation_id:
+                raise ProtocolError(f"answer {answered_id} where {correlation_id} was due")
+            if api_key == API_VERSIONS and frame[position : position + 2] == b"\x00\x23":
+                version = 0  # the broker answers a version it lacks by v0 and error 35
+            return read_response(api_key, version, frame, position)
+        except (ProtocolError, struct.error, IndexError) as error:
+            raise ConnectionLost(f"{self.address} sent an answer that makes no sense: {error}") from error
+
+    @property
+    def unanswered(self) -> int:
+        """How many requests wait for their answer."""
+        return len(self._sent)
+
+    def close(self) -> None:
+        """Closes the socket; safe to call twice."""
+        self._socket.close()
+
+    def _ask_versions(self) -> dict[int, tuple[int, int]]:
+        names = {"client_software_name": "ottla", "client_software_version": "0.1.0"}
+        answer = self.request(API_VERSIONS, 3, names)
+        if answer.error_code == ErrorCode.unsupported_version:
+            answer = self.request(API_VERSIONS, 0, {})
+        if answer.error_code != ErrorCode.none:
+            raise ConnectionLost(f"{self.address} refused ApiVersions: {answer.error_code.name}")
+        return {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}
+
+    def _read_frame(self, deadline: float) -> bytes:
+        size = _size.unpack(self._read_exactly(4, deadline))[0]
+        if not 4 <= size <= RESPONSE_BYTES_MAX:
+            raise ConnectionLost(f"{self.address} announced an answer of {size} bytes; is it a Kafka listener?")
+        return self._read_exactly(size, deadline)
+
+    def _read_exactly(self, size: int, deadline: float) -> bytes:
+        buffer = bytearray(size)
+        view = memoryview(buffer)
+        filled = 0
+        while filled < size:
+            try:
+                self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
+                received = self._socket.recv_into(view[filled:])
+            except OSError as error:
+                raise ConnectionLost(f"waiting for {self.address} failed: {_reason(error)}") from error
+            if received == 0:
+                raise ConnectionLost(f"{self.address} closed the connection")
+            filled += received
+        return bytes(buffer)
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, TimeoutError):
+        return "timed out"
+    return error.strerror or str(error)
