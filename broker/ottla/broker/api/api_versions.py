@@ -1,0 +1,43 @@
+"""ApiVersions (key 18), versions 0–4: what this broker serves, straight from the registry.
+
+A request of an unknown version is answered in version 0 with UNSUPPORTED_VERSION and ApiVersions' own range, without
+reading its body (KIP-511); that is `unsupported`. No features are finalised: `transaction.version` and `group.version`
+stay unset until transactions and the consumer protocol are there, so that clients fall back.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.api.registry import Api, RequestContext
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages import write_response
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Broker
+
+API = Api(key=18, versions=(0, 4))
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+
+async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+    """All APIs with their ranges."""
+    if context.api_version >= 3 and not (
+        _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
+    ):
+        return {"error_code": ErrorCode.invalid_request}
+    return {
+        "error_code": ErrorCode.none,
+        "api_keys": [
+            {"api_key": api.key, "min_version": api.versions[0], "max_version": api.versions[1]} for api in broker.apis
+        ],
+        "finalized_features_epoch": -1,
+    }
+
+
+def unsupported() -> bytes:
+    """The body, in version 0, that answers a version which isn't served."""
+    lowest, highest = API.versions
+    own = {"api_key": API.key, "min_version": lowest, "max_version": highest}
+    return write_response(API.key, 0, {"error_code": ErrorCode.unsupported_version, "api_keys": [own]})

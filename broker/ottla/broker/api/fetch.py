@@ -1,0 +1,238 @@
+"""Fetch (key 1), versions 4–18, with incremental sessions (KIP-227).
+
+What can be sent is worked out as file ranges, which the connection sends with `sendfile`. A fetch that finds less than
+its min bytes waits until a partition moves or its time is over. Batches are sent whole, also beyond the limits when they
+are the first of the answer (KIP-74).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.api.registry import Api
+from ottla.broker.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, FetchPartition, FetchSession, PartitionKey
+from ottla.net.connection import Connection, Pending
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.fetch import TOPIC_IDS, PartitionAnswer, write_fetch_answer
+from ottla.protocol.frames import RequestHeader
+from ottla.protocol.messages import milliseconds, read_request
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Broker
+    from ottla.broker.partition import Partition
+    from ottla.net.server import Reply
+
+API = Api(
+    key=1,
+    versions=(4, 18),
+    gaps=("READ_COMMITTED readers see the high watermark as last stable offset until transactions are there.",),
+)
+CONSUMER = -1
+
+
+def serve(broker: Broker, connection: Connection, header: RequestHeader, frame: bytearray, body: int, end: int) -> Reply:
+    """Answers at once if there is enough to read, else returns a Pending that waits for more."""
+    request = read_request(API.key, header.api_version, bytes(memoryview(frame)[body:end]))
+    fetch = _Fetch(broker, header, request)
+    try:
+        fetch.open(request)
+    except KafkaError as error:
+        return write_fetch_answer(header.api_version, header.correlation_id, error.code, 0, ())
+    fetch.read()
+    if fetch.size >= fetch.min_bytes or fetch.max_wait_ms <= 0 or fetch.failed or not fetch.partitions:
+        return fetch.answer()
+    return fetch.wait(connection)
+
+
+class _Fetch:
+    """One request under way."""
+
+    __slots__ = (
+        "_answers",
+        "_broker",
+        "_header",
+        "_pending",
+        "_rerun",
+        "_timer",
+        "_watched",
+        "failed",
+        "follower",
+        "max_bytes",
+        "max_wait_ms",
+        "min_bytes",
+        "partitions",
+        "read_committed",
+        "session",
+        "size",
+    )
+
+    def __init__(self, broker: Broker, header: RequestHeader, request: Any) -> None:
+        self._broker = broker
+        self._header = header
+        self._pending: Pending | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._watched: list[Partition] = []
+        self._rerun = False
+        self._answers: list[tuple[FetchPartition, PartitionAnswer]] = []
+        self.max_wait_ms = milliseconds(request.max_wait)
+        self.min_bytes = request.min_bytes
+        self.max_bytes = min(request.max_bytes, broker.config.get_int("fetch.max.bytes"))
+        self.read_committed = request.isolation_level == 1
+        replica = request.replica_state.replica_id if header.api_version >= 15 else request.replica_id
+        self.follower = replica != CONSUMER
+        self.partitions: Iterable[FetchPartition] = ()
+        self.session: FetchSession | None = None
+        self.size = 0
+        self.failed = False
+
+    # ---- the session
+
+    def open(self, request: Any) -> None:
+        """Finds what is fetched: all that the request names, or its session's partitions. Raises KafkaError."""
+        sessions = self._broker.fetch_sessions
+        epoch = request.session_epoch
+        by_id = self._header.api_version >= TOPIC_IDS
+        now = asyncio.get_running_loop().time()
+        if epoch not in (INITIAL_EPOCH, FINAL_EPOCH):
+            self.session = sessions.resume(request.session_id, epoch, by_id, now)
+            self.session.update(_asked(request, by_id).values(), _forgotten(request, by_id))
+            self.partitions = self.session.partitions.values()
+            return
+        if request.session_id:
+            sessions.remove(request.session_id)
+        asked = _asked(request, by_id)
+        self.partitions = asked.values()
+        if epoch == INITIAL_EPOCH and asked:
+            self.session = sessions.create(asked, self.follower, by_id, now)
+
+    # ---- reading
+
+    def read(self) -> None:
+        """Works out the answer as things are now."""
+        self._answers = []
+        self.size = 0
+        self.failed = False
+        left = self.max_bytes
+        incremental = self._incremental
+        for asked in self.partitions:
+            answer = self._read_partition(asked, left)
+            size = answer.size
+            if answer.error:
+                self.failed = True
+            self.size += size
+            left -= size
+            self._answers.append((asked, answer))
+        if incremental and self.session is not None:
+            for asked, answer in self._answers:
+                if answer.size:
+                    self.session.served(asked)
+
+    @property
+    def _incremental(self) -> bool:
+        return self.session is not None and self.session.epoch != 1
+
+    def _read_partition(self, asked: FetchPartition, left: int) -> PartitionAnswer:
+        try:
+            partition = self._broker.partitions.find(asked.topic, asked.index)
+            partition.check_leader_epoch(asked.current_leader_epoch)
+            readable = partition.read(
+                asked.fetch_offset, min(asked.max_bytes, left), left > 0 and self.size == 0, self.read_committed
+            )
+        except KafkaError as error:
+            self._broker.count_fetch_failure(asked.topic)
+            return PartitionAnswer(asked.index, error.code)
+        ranges, size, high_watermark, last_stable_offset, log_start = readable
+        if size:
+            partition.counters.bytes_out += size
+        aborted = () if self.read_committed else None
+        return PartitionAnswer(
+            asked.index, 0, high_watermark, last_stable_offset, log_start, ranges, size, aborted
+        )
+
+    # ---- waiting
+
+    def wait(self, connection: Connection) -> Pending:
+        """Watches all partitions until there is enough."""
+        self._pending = Pending(connection, API.key)
+        self._pending.abandoned = self._stop
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self.max_wait_ms / 1000, self._finish)
+        for asked, _ in self._answers:
+            partition = self._broker.partitions.find(asked.topic, asked.index)
+            partition.waiters.append(self)
+            self._watched.append(partition)
+        return self._pending
+
+    def moved(self, partition: Partition, new_bytes: int) -> None:
+        """A watched partition has more to read, or can't be read any more."""
+        self.size += new_bytes
+        if not self._rerun and (self.size >= self.min_bytes or not new_bytes):
+            self._rerun = True
+            asyncio.get_running_loop().call_soon(self._finish)
+
+    def _finish(self) -> None:
+        pending = self._pending
+        if pending is None:
+            return
+        self._stop()
+        self.read()
+        pending.answer(self.answer())
+
+    def _stop(self) -> None:
+        self._pending = None
+        if self._timer is not None:
+            self._timer.cancel()
+        for partition in self._watched:
+            partition.waiters.remove(self)
+        self._watched.clear()
+
+    # ---- answering
+
+    def answer(self) -> list[Any]:
+        """The response. An incremental one names only partitions that have news."""
+        incremental = self._incremental
+        topics: list[tuple[str | bytes, list[PartitionAnswer]]] = []
+        last: object = None
+        for asked, answer in self._answers:
+            if self.session is not None:
+                news = asked.news(answer.error, answer.size, answer.high_watermark, answer.log_start_offset)
+                if incremental and not news:
+                    continue
+            if asked.topic != last:
+                last = asked.topic
+                topics.append((asked.topic, []))
+            topics[-1][1].append(answer)
+        session_id = 0 if self.session is None else self.session.id
+        return write_fetch_answer(self._header.api_version, self._header.correlation_id, 0, session_id, topics)
+
+
+def _asked(request: Any, by_id: bool) -> OrderedDict[PartitionKey, FetchPartition]:
+    asked: OrderedDict[PartitionKey, FetchPartition] = OrderedDict()
+    for topic in request.topics:
+        name = _topic_key(topic.topic_id) if by_id else topic.topic
+        for partition in topic.partitions:
+            asked[name, partition.partition] = FetchPartition(
+                name,
+                partition.partition,
+                partition.fetch_offset,
+                partition.partition_max_bytes,
+                partition.current_leader_epoch,
+                partition.last_fetched_epoch,
+                partition.log_start_offset,
+            )
+    return asked
+
+
+def _forgotten(request: Any, by_id: bool) -> list[PartitionKey]:
+    return [
+        (_topic_key(topic.topic_id) if by_id else topic.topic, index)
+        for topic in request.forgotten_topics_data
+        for index in topic.partitions
+    ]
+
+
+def _topic_key(topic_id: Any) -> bytes:
+    return bytes(16) if topic_id is None else bytes(topic_id.bytes)

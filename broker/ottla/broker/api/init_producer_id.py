@@ -1,0 +1,33 @@
+"""InitProducerId (key 22), versions 0–5: an id for an idempotent producer.
+
+A transactional id is refused at once with a fatal error, so that no client waits for a coordinator that can't come.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.api.registry import Api, RequestContext
+from ottla.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Broker
+
+API = Api(
+    key=22,
+    versions=(0, 5),
+    gaps=("Transactional ids are refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED (53) until transactions are there.",),
+)
+NO_PRODUCER = {"producer_id": -1, "producer_epoch": -1}
+
+
+async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+    """A fresh id in epoch 0. An idempotent producer that asks with an id it has gets a new one, as from Kafka."""
+    if request.transactional_id is not None:
+        # Fatal in every client's transaction state machine; a retriable code would make it ask forever.
+        code = ErrorCode.transactional_id_authorization_failed if request.transactional_id else ErrorCode.invalid_request
+        return {"error_code": code, **NO_PRODUCER}
+    try:
+        return {"producer_id": await broker.producer_ids.next(), "producer_epoch": 0}
+    except KafkaError as error:
+        return {"error_code": error.code, **NO_PRODUCER}

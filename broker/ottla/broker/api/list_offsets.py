@@ -1,0 +1,77 @@
+"""ListOffsets (key 2), versions 1–11: the offset of a time, or of one of the special marks.
+
+−1 latest (the high watermark; for READ_COMMITTED the last stable offset), −2 earliest, −3 the record with the greatest
+timestamp (KIP-734), −4 the earliest on local disk, −5 the last in remote storage, −6 the earliest pending upload: without
+remote storage −4 is −2, and −5 and −6 know of none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.api.registry import Api, RequestContext
+from ottla.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Broker
+
+API = Api(key=2, versions=(1, 11), gaps=("Remote storage isn't there: −5 and −6 answer offset −1.",))
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
+FIRST_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+UNKNOWN = -1
+READ_COMMITTED = 1
+
+
+async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+    """Each partition by itself; an error of one doesn't touch the others."""
+    counts: dict[tuple[str, int], int] = {}
+    for topic in request.topics:
+        for partition in topic.partitions:
+            key = (topic.name, partition.partition_index)
+            counts[key] = counts.get(key, 0) + 1
+    topics = []
+    for topic in request.topics:
+        answers = []
+        for asked in topic.partitions:
+            answer = {"partition_index": asked.partition_index, "timestamp": -1, "offset": UNKNOWN, "leader_epoch": -1}
+            try:
+                if counts[topic.name, asked.partition_index] > 1:
+                    raise KafkaError(ErrorCode.invalid_request, "the partition is named twice")
+                timestamp, offset, epoch = await _look_up(broker, context, request, topic.name, asked)
+                answer |= {"timestamp": timestamp, "offset": offset, "leader_epoch": epoch}
+            except KafkaError as error:
+                answer["error_code"] = error.code
+            answers.append(answer)
+        topics.append({"name": topic.name, "partitions": answers})
+    return {"topics": topics}
+
+
+async def _look_up(
+    broker: Broker, context: RequestContext, request: Any, topic: str, asked: Any
+) -> tuple[int, int, int]:
+    """(timestamp, offset, leader epoch); −1 for what isn't known."""
+    target = asked.timestamp
+    if context.api_version < FIRST_VERSION.get(target, 0) or target < EARLIEST_PENDING_UPLOAD:
+        raise KafkaError(ErrorCode.unsupported_version, f"timestamp {target} in version {context.api_version}")
+    partition = broker.partitions.find(topic, asked.partition_index)
+    partition.check_leader_epoch(asked.current_leader_epoch)
+    log = partition.log
+    committed = request.isolation_level == READ_COMMITTED
+    end = partition.last_stable_offset if committed else partition.high_watermark
+    if target == LATEST:
+        return UNKNOWN, end, partition.leader_epoch
+    if target in (EARLIEST, EARLIEST_LOCAL):
+        return UNKNOWN, log.log_start_offset, log.epochs.epoch_for(log.log_start_offset)
+    if target in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return UNKNOWN, UNKNOWN, -1
+    try:
+        if target == MAX_TIMESTAMP:
+            found = await asyncio.to_thread(log.offset_of_max_timestamp)
+        else:
+            found = await asyncio.to_thread(log.offset_for_timestamp, target)
+    except OSError as error:
+        raise partition.failed(error) from error
+    if found is None or found.offset >= end:
+        return UNKNOWN, UNKNOWN, -1
+    return found.timestamp, found.offset, log.epochs.epoch_for(found.offset)

@@ -1,0 +1,33 @@
+"""OffsetForLeaderEpoch (key 23), versions 2–4: where an epoch ended in this leader's log (KIP-101, KIP-320)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.api.registry import Api, RequestContext
+from ottla.protocol.errors import KafkaError
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Broker
+
+API = Api(key=23, versions=(2, 4))
+UNDEFINED = -1
+
+
+async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+    """(epoch, end offset) of the largest epoch up to the asked one; both −1 where there is none."""
+    topics = []
+    for topic in request.topics:
+        answers = []
+        for asked in topic.partitions:
+            answer = {"partition": asked.partition, "leader_epoch": UNDEFINED, "end_offset": UNDEFINED}
+            try:
+                partition = broker.partitions.find(topic.topic, asked.partition)
+                partition.check_leader_epoch(asked.current_leader_epoch)
+                epoch, end = partition.log.end_offset_for_epoch(asked.leader_epoch)
+                answer |= {"leader_epoch": epoch, "end_offset": end}
+            except KafkaError as error:
+                answer["error_code"] = error.code
+            answers.append(answer)
+        topics.append({"topic": topic.topic, "partitions": answers})
+    return {"topics": topics}

@@ -1,0 +1,57 @@
+"""What the hot path counts: plain integers, read when somebody scrapes. Pure.
+
+Names follow Kafka's `BrokerTopicMetrics`, `ReplicaManager` and `RequestMetrics`; the page that exports them is
+`exposition.py`.
+"""
+
+from __future__ import annotations
+
+LATENCY_BUCKETS = 32  # bucket i counts latencies below 2**i µs
+
+
+class TopicCounters:
+    """Traffic of one topic on this broker."""
+
+    __slots__ = (
+        "bytes_in",
+        "bytes_out",
+        "bytes_rejected",
+        "failed_fetch_requests",
+        "failed_produce_requests",
+        "fetch_requests",
+        "messages_in",
+        "produce_requests",
+    )
+
+    def __init__(self) -> None:
+        self.messages_in = 0
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.bytes_rejected = 0
+        self.produce_requests = 0
+        self.fetch_requests = 0
+        self.failed_produce_requests = 0
+        self.failed_fetch_requests = 0
+
+
+class ApiCounters:
+    """Requests of one API: how many, how many bytes, how long they took from the last byte in to the answer handed to
+    the socket, and the errors that were answered."""
+
+    __slots__ = ("errors", "latency_buckets", "latency_microseconds", "request_bytes", "requests")
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.request_bytes = 0
+        self.latency_microseconds = 0
+        self.latency_buckets = [0] * LATENCY_BUCKETS
+        self.errors: dict[int, int] = {}
+
+    def answered(self, microseconds: int) -> None:
+        """One request was answered after this long."""
+        self.latency_microseconds += microseconds
+        self.latency_buckets[min(microseconds.bit_length(), LATENCY_BUCKETS - 1)] += 1
+
+    def failed(self, error: int) -> None:
+        """One answer carried an error code."""
+        self.errors[error] = self.errors.get(error, 0) + 1

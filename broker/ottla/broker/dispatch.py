@@ -1,0 +1,116 @@
+"""From a frame to its answer: header, version check, the API's handler, counting.
+
+Hot APIs answer from the socket's callback. The others get a task each, with the decoded request; what they raise
+becomes an error answer where the API's response has a place for it, else a closed connection, as in Kafka.
+"""
+
+from __future__ import annotations
+
+import logging
+from time import perf_counter_ns
+from typing import TYPE_CHECKING
+
+from kio.schema.index import api_key_map
+
+from ottla.broker.api import api_versions
+from ottla.broker.api.registry import RequestContext, Route
+from ottla.broker.counters import ApiCounters
+from ottla.net.connection import Connection, Pending
+from ottla.protocol.errors import ProtocolError
+from ottla.protocol.frames import (
+    API_VERSIONS,
+    RequestHeader,
+    read_request_header,
+    response_frame,
+    skip_tagged_fields,
+)
+from ottla.protocol.messages import is_flexible, read_request, write_response
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Broker
+    from ottla.net.server import Reply
+
+logger = logging.getLogger(__name__)
+
+PRODUCE = 0
+
+
+class Dispatcher:
+    """Serves frames by the routes of the registry."""
+
+    def __init__(self, broker: Broker, routes: dict[int, Route]) -> None:
+        self._broker = broker
+        self._routes = routes
+        self.counters = {key: ApiCounters() for key in routes}
+        self._flexible = {
+            (key, version): is_flexible(key, version)
+            for key, route in routes.items()
+            if route.serve is not None
+            for version in range((route.api.served or route.api.versions)[0], route.api.versions[1] + 1)
+        }
+
+    def dispatch(self, connection: Connection, frame: bytearray, start: int, end: int) -> Reply:
+        """Serves frame[start:end]. Raises ProtocolError where the peer must be cut off."""
+        began = perf_counter_ns()
+        header = read_request_header(frame, start, end)
+        key, version = header.api_key, header.api_version
+        route = self._routes.get(key)
+        if route is None or not route.api.serves(version):
+            return self._unsupported(header, route)
+        counters = self.counters[key]
+        counters.requests += 1
+        counters.request_bytes += end - start
+        body = header.end
+        if route.serve is not None:
+            if self._flexible[key, version]:
+                body = body + 1 if frame[body] == 0 else skip_tagged_fields(frame, body)
+            reply = route.serve(self._broker, connection, header, frame, body, end)
+            if not isinstance(reply, Pending):
+                counters.answered((perf_counter_ns() - began) // 1000)
+            return reply
+        if is_flexible(key, version):
+            body = skip_tagged_fields(frame, body)
+        request = read_request(key, version, bytes(memoryview(frame)[body:end]))
+        pending = Pending(connection, key)
+        self._broker.spawn(self._handle(route, connection, header, request, pending, began))
+        return pending
+
+    def _unsupported(self, header: RequestHeader, route: Route | None) -> Reply:
+        if header.api_key == API_VERSIONS:
+            return [response_frame(API_VERSIONS, 0, header.correlation_id, api_versions.unsupported())]
+        name = api_key_map.get(header.api_key, "an unknown API")
+        if route is None:
+            raise ProtocolError(f"API {header.api_key} ({name}) isn't served here")
+        lowest, highest = route.api.served or route.api.versions
+        raise ProtocolError(f"version {header.api_version} of {name} isn't served: {lowest} to {highest} are")
+
+    async def _handle(
+        self, route: Route, connection: Connection, header: RequestHeader, request: object, pending: Pending, began: int
+    ) -> None:
+        context = RequestContext(
+            header.api_key,
+            header.api_version,
+            header.correlation_id,
+            header.client_id,
+            connection.listener.name,
+            connection.principal,
+            connection.client_host,
+            connection.id,
+        )
+        assert route.handle is not None
+        version = header.api_version
+        try:
+            response = await route.handle(self._broker, context, request)
+            error = response.get("error_code")
+            if error and header.api_key == API_VERSIONS:
+                version = 0  # Kafka answers a refused ApiVersions in the schema that everybody reads
+            body = write_response(header.api_key, version, response)
+        except Exception:
+            logger.exception("%s version %d from %s failed", route.api.name, version, connection.client_host)
+            connection.close("its request failed inside the broker")
+            return
+        counters = self.counters[header.api_key]
+        if error:
+            counters.failed(error)
+        pending.answer([response_frame(header.api_key, version, header.correlation_id, body)])
+        counters.answered((perf_counter_ns() - began) // 1000)
