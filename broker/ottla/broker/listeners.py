@@ -1,0 +1,121 @@
+"""Listeners: parsing `NAME://host:port` lists and checking them against each other.
+
+Pure. The rules are those of Apache Kafka 4.3 (KafkaConfig.validateValues, SocketServerConfigs): names and ports are
+unique, every name has a protocol, what is advertised is listened on, and the inter-broker listener is advertised. Only
+the protocol PLAINTEXT is there yet.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_ENDPOINT = re.compile(r"(?P<name>.*)://\[?(?P<host>[0-9a-zA-Z\-%._:]*)\]?:(?P<port>-?[0-9]+)")
+
+
+class Endpoint(NamedTuple):
+    """One address of a broker; an empty host means all interfaces, and when advertised the machine's own name."""
+
+    listener: str
+    host: str
+    port: int
+    protocol: str
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.listener}://{host}:{self.port}"
+
+
+class Listeners(NamedTuple):
+    """What a broker opens, what it tells its clients, and by which name brokers reach each other."""
+
+    opened: tuple[Endpoint, ...]
+    advertised: tuple[Endpoint, ...]
+    inter_broker: str
+
+
+def parse_protocol_map(text: str) -> dict[str, str]:
+    """Listener name to protocol from `NAME:PROTOCOL,…`; ValueError with what is wrong."""
+    protocols: dict[str, str] = {}
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        name, separator, protocol = (part.strip() for part in entry.partition(":"))
+        if not separator or not name:
+            raise ValueError(f"{entry!r} is not NAME:PROTOCOL")
+        if protocol.upper() not in PROTOCOLS:
+            raise ValueError(f"{entry!r} names no known protocol (known are {', '.join(PROTOCOLS)})")
+        if protocols.setdefault(name.upper(), protocol.upper()) != protocol.upper():
+            raise ValueError(f"{name.upper()} is given two protocols")
+    return protocols
+
+
+def parse_endpoints(entries: Iterable[str], protocols: Mapping[str, str]) -> tuple[Endpoint, ...]:
+    """Endpoints of a listeners setting; ValueError with what is wrong."""
+    endpoints = []
+    for entry in entries:
+        match = _ENDPOINT.fullmatch(entry)
+        if match is None:
+            raise ValueError(f"{entry!r} is not NAME://host:port")
+        name, port = match["name"].upper(), int(match["port"])
+        if not 0 <= port <= 65535:
+            raise ValueError(f"{entry!r} has a port outside 0 to 65535")
+        if name not in protocols:
+            raise ValueError(f"{name} has no protocol in listener.security.protocol.map")
+        endpoints.append(Endpoint(name, match["host"], port, protocols[name]))
+    return tuple(endpoints)
+
+
+def check_listeners(
+    listeners: tuple[Endpoint, ...], advertised: tuple[Endpoint, ...] | None, inter_broker: str, controllers: set[str]
+) -> tuple[Listeners, list[tuple[str, str]]]:
+    """The listeners of a broker and what is wrong with them, as pairs of a setting's name and a reason.
+
+    `advertised` None means the same as `listeners`. Listeners named in `controllers` are neither opened nor
+    advertised: they are left over from a file for Apache Kafka, whose controllers have listeners of their own.
+    """
+    problems: list[tuple[str, str]] = []
+    opened = tuple(endpoint for endpoint in listeners if endpoint.listener not in controllers)
+    told = tuple(endpoint for endpoint in advertised or listeners if endpoint.listener not in controllers)
+    for setting, endpoints in (("listeners", opened), ("advertised.listeners", told)):
+        names = [endpoint.listener for endpoint in endpoints]
+        problems += [(setting, f"names the listener {name} twice") for name in sorted(_repeated(names))]
+    problems += [("listeners", f"uses the port {port} twice") for port in sorted(_clashing_ports(opened))]
+    if not opened:
+        problems.append(("listeners", "leaves no listener for clients, because all are controller listeners"))
+    for endpoint in opened:
+        if endpoint.protocol != "PLAINTEXT":
+            reason = f"uses {endpoint.protocol} for {endpoint.listener}, which is not there yet: only PLAINTEXT is"
+            problems.append(("listeners", reason))
+    names_opened = {endpoint.listener for endpoint in opened}
+    for endpoint in told:
+        if endpoint.host == "0.0.0.0" and advertised is not None:
+            problems.append(("advertised.listeners", "can't tell clients 0.0.0.0, which no client can reach"))
+        if endpoint.listener not in names_opened:
+            problems.append(("advertised.listeners", f"names {endpoint.listener}, which listeners does not open"))
+    if opened and inter_broker not in {endpoint.listener for endpoint in told}:
+        problems.append(("inter.broker.listener.name", f"is {inter_broker}, which no advertised listener is"))
+    return Listeners(opened, told, inter_broker), problems
+
+
+def _repeated(names: list[str]) -> set[str]:
+    return {name for name in names if names.count(name) > 1}
+
+
+def _clashing_ports(endpoints: tuple[Endpoint, ...]) -> set[int]:
+    """Ports used more than once; an IPv4 and an IPv6 address may share one, and port 0 means any free one."""
+    clashing = set()
+    for port in {endpoint.port for endpoint in endpoints} - {0}:
+        hosts = [endpoint.host for endpoint in endpoints if endpoint.port == port]
+        versions = sorted(_ip_version(host) for host in hosts)
+        if len(hosts) > 1 and versions != [4, 6]:
+            clashing.add(port)
+    return clashing
+
+
+def _ip_version(host: str) -> int:
+    try:
+        return ipaddress.ip_address(host).version
+    except ValueError:
+        return 0

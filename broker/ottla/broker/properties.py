@@ -1,0 +1,101 @@
+"""Java's .properties syntax: text to pairs and pairs to text.
+
+Pure. Source: the format in the documentation of java.util.Properties.load: comments, continuation lines, three
+separators, escapes. Of a name given twice the last value counts, as in Java.
+"""
+
+from collections.abc import Iterator, Mapping
+
+_BLANKS = " \t\f"
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_ESCAPED = {"\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f", "\\": "\\\\"}
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """Names and values of a .properties text, in its order; ValueError for a malformed \\uXXXX, with its line."""
+    properties: dict[str, str] = {}
+    for number, line in _logical_lines(text):
+        end, start = _split(line)
+        try:
+            properties[_unescape(line[:end])] = _unescape(line[start:])
+        except ValueError as error:
+            raise ValueError(f"line {number}: {error}") from None
+    return properties
+
+
+def format_properties(properties: Mapping[str, str]) -> str:
+    """Text that `parse_properties` reads back as the same pairs."""
+    return "".join(f"{_escape(name, '=:#! ')}={_escape_value(value)}\n" for name, value in properties.items())
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines that hold a pair, continuation lines joined, with the number (from 1) of the line they begin on."""
+    gathered, first, continues = "", 0, False
+    for number, line in enumerate(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"), 1):
+        line = line.lstrip(_BLANKS)
+        if not gathered:
+            # Only the beginning of a logical line can be a comment.
+            if line[:1] in ("#", "!"):
+                continues = False
+                continue
+            first = number
+        continues = (len(line) - len(line.rstrip("\\"))) % 2 == 1
+        gathered += line[:-1] if continues else line
+        if gathered and not continues:
+            yield first, gathered
+            gathered = ""
+    if gathered or continues:
+        yield first, gathered
+
+
+def _split(line: str) -> tuple[int, int]:
+    """Where the name ends and where the value begins: at the first unescaped separator, blanks around it skipped."""
+    position = 0
+    while position < len(line) and line[position] not in "=:" + _BLANKS:
+        position += 2 if line[position] == "\\" else 1
+    end = min(position, len(line))
+    start = end
+    while start < len(line) and line[start] in _BLANKS:
+        start += 1
+    if start < len(line) and line[start] in "=:":
+        start += 1
+        while start < len(line) and line[start] in _BLANKS:
+            start += 1
+    return end, start
+
+
+def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
+    parts: list[str] = []
+    position = 0
+    while position < len(text):
+        character = text[position]
+        position += 1
+        if character == "\\" and position < len(text):
+            character = text[position]
+            position += 1
+            if character == "u":
+                digits = text[position : position + 4]
+                if len(digits) != 4 or any(digit not in "0123456789abcdefABCDEF" for digit in digits):
+                    raise ValueError(f"\\u{digits} is not \\u and four hexadecimal digits")
+                character = chr(int(digits, 16))
+                position += 4
+            else:
+                character = _ESCAPES.get(character, character)
+        elif character == "\\":
+            break
+        parts.append(character)
+    # Characters beyond 16 bits are written as two \u escapes, a surrogate pair.
+    return "".join(parts).encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+
+
+def _escape(text: str, special: str) -> str:
+    return "".join(
+        _ESCAPED.get(character) or ("\\" + character if character in special else character) for character in text
+    )
+
+
+def _escape_value(value: str) -> str:
+    blanks = len(value) - len(value.lstrip(" "))
+    return "\\ " * blanks + _escape(value[blanks:], "")

@@ -1,0 +1,67 @@
+"""All settings by name, and the nearest known name for one that nobody knows.
+
+Pure. Names are unique within a scope; the same name may be a broker and a topic setting.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+from ottla.broker.settings import (
+    broker,
+    client_metrics,
+    group,
+    groups,
+    log,
+    network,
+    own,
+    quorum,
+    retired,
+    security,
+    tiered,
+    topic,
+    transactions,
+)
+from ottla.broker.settings.setting import Setting
+
+BROKER_PAGES: tuple[tuple[str, tuple[Setting, ...]], ...] = (
+    ("Ottla's own", own.SETTINGS),
+    ("Broker", broker.SETTINGS),
+    ("Network", network.SETTINGS),
+    ("Log", log.SETTINGS),
+    ("Groups", groups.SETTINGS),
+    ("Transactions", transactions.SETTINGS),
+    ("Security", security.SETTINGS),
+    ("Quorum of controllers", quorum.SETTINGS),
+    ("Tiered storage", tiered.SETTINGS),
+)
+"""Tables of broker settings under the headings that people look for them by."""
+
+
+def _by_name(settings: Iterable[Setting]) -> dict[str, Setting]:
+    table: dict[str, Setting] = {}
+    for setting in settings:
+        assert setting.name not in table, setting.name
+        table[setting.name] = setting
+    return table
+
+
+BROKER = _by_name(setting for _, settings in BROKER_PAGES for setting in settings)
+TOPIC = _by_name(topic.SETTINGS)
+GROUP = _by_name(group.SETTINGS)
+CLIENT_METRICS = _by_name(client_metrics.SETTINGS)
+
+
+def retired_instead(name: str) -> str | None:
+    """What Ottla does instead of a retired setting or one of a plug-in; None for any other name."""
+    if name in retired.RETIRED:
+        return retired.RETIRED[name]
+    for prefix, instead in retired.FAMILIES.items():
+        if name.startswith(prefix):
+            return instead
+    return None
+
+
+def nearest_name(name: str, table: Iterable[str]) -> str | None:
+    """The known name that looks most like `name`, or None when none does."""
+    matches = difflib.get_close_matches(name.lower(), list(table), n=1, cutoff=0.6)
+    return matches[0] if matches else None

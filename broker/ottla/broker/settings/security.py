@@ -1,0 +1,336 @@
+"""Authentication, authorization and encryption.
+
+Pure data, one row per setting. Names, types, defaults, bounds and update modes are those of Apache Kafka 4.3.1.
+"""
+
+from ottla.broker.settings.setting import Importance, Kind, Members, OneOf, Range, Setting, Update
+
+_AUTHORIZATION = "there is no authorization yet"
+_JAVA = "it names Java code, which has no place in a Python process"
+_TLS = "there is no TLS yet"
+_SASL = "there is no authentication yet"
+_TOKENS = "there are no delegation tokens yet"
+
+SETTINGS = (
+    Setting(
+        "authorizer.class.name", Kind.STRING, "", Importance.LOW,
+        "Class that decides who may do what.", instead=_AUTHORIZATION,
+    ),
+    Setting(
+        "super.users", Kind.STRING, "", Importance.LOW,
+        "Principals who may do everything.", instead=_AUTHORIZATION,
+    ),
+    Setting(
+        "allow.everyone.if.no.acl.found", Kind.BOOLEAN, "false", Importance.LOW,
+        "What holds for a resource without rules.", instead=_AUTHORIZATION,
+    ),
+    Setting(
+        "principal.builder.class",
+        Kind.CLASS, "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder", Importance.MEDIUM,
+        "Class that makes a principal of a connection.", update=Update.PER_BROKER, instead=_JAVA,
+    ),
+    Setting(
+        "security.providers", Kind.STRING, None, Importance.LOW,
+        "Classes that provide security algorithms.", instead=_JAVA,
+    ),
+    Setting(
+        "ssl.client.auth", Kind.STRING, "none", Importance.MEDIUM,
+        "Whether clients must show a certificate.", bounds=OneOf(("required", "requested", "none")),
+        update=Update.PER_BROKER, instead=_TLS,
+    ),
+    Setting(
+        "ssl.principal.mapping.rules", Kind.STRING, "DEFAULT", Importance.LOW,
+        "How a certificate's name becomes a user's.", instead=_TLS,
+    ),
+    Setting(
+        "ssl.allow.dn.changes", Kind.BOOLEAN, "false", Importance.LOW,
+        "Allow another distinguished name when a certificate is renewed.", instead=_TLS,
+    ),
+    Setting(
+        "ssl.allow.san.changes", Kind.BOOLEAN, "false", Importance.LOW,
+        "Allow other alternative names when a certificate is renewed.", instead=_TLS,
+    ),
+    Setting(
+        "ssl.protocol", Kind.STRING, "TLSv1.3", Importance.MEDIUM,
+        "Protocol of the TLS context.", update=Update.PER_BROKER, instead=_TLS,
+    ),
+    Setting(
+        "ssl.provider", Kind.STRING, None, Importance.MEDIUM,
+        "Provider of TLS.", update=Update.PER_BROKER, instead=_TLS,
+    ),
+    Setting(
+        "ssl.enabled.protocols", Kind.LIST, "TLSv1.2,TLSv1.3", Importance.MEDIUM,
+        "TLS versions that are allowed.", bounds=Members(), update=Update.PER_BROKER, instead=_TLS,
+    ),
+    Setting(
+        "ssl.keystore.type", Kind.STRING, "JKS", Importance.MEDIUM,
+        "Format of the key store.", update=Update.PER_BROKER, instead=_TLS,
+    ),
+    Setting(
+        "ssl.keystore.location", Kind.STRING, None, Importance.MEDIUM,
+        "File of the key store.", update=Update.PER_BROKER, instead=_TLS,
+    ),
+    Setting(
+        "ssl.keystore.password", Kind.PASSWORD, None, Importance.MEDIUM,
+        "Password of the key store.", update=Update.PER_BROKER, instead=_TLS,
+    ),
+    Setting(
+        "ssl.key.password", Kind.PASSWORD, None, Importance.MEDIUM,
+        "Password of the private key.", update=Update.PER_BROKER, instead=_TLS,
+    ),
+    Setting(
+        "ssl.keystore.key", Kind.PASSWORD, None, Importance.MEDIUM,
+        "Private key as PEM text.", update=Update.PER_BROKER, instead=_TLS,
+    ),
+    Setting(
+        "ssl.keystore.certificate.chain", Kind.PASSWORD, None, Importance.MEDIUM,
+        "Certificate chain as PEM text.", update=Update.PER_BROKER, instead=_TLS,
+    ),
+    Setting(
+        "ssl.truststore.type", Kind.STRING, "JKS", Importance.MEDIUM,
+        "Format of the trust store.", update=Update.PER_BROKER, instead=_TLS,
+    ),
+    Setting(
+        "ssl.truststore.location", Kind.STRING, None, Importance.MEDIUM,
+        "File of the trust store.", update=Update.PER_BROKER, instead=_TLS,
+    ),
+    Setting(
+        "ssl.truststore.password", Kind.PASSWORD, None, Importance.MEDIUM,
+        "Password of the trust store.", update=Update.PER_BROKER, instead=_TLS,
+    ),
+    Setting(
+        "ssl.truststore.certificates", Kind.PASSWORD, None, Importance.MEDIUM,
+        "Trusted certificates as PEM text.", update=Update.PER_BROKER, instead=_TLS,
+    ),
+    Setting(
+        "ssl.keymanager.algorithm", Kind.STRING, "SunX509", Importance.MEDIUM,
+        "Algorithm of the key manager.", update=Update.PER_BROKER, instead=_TLS,
+    ),
+    Setting(
+        "ssl.trustmanager.algorithm", Kind.STRING, "PKIX", Importance.MEDIUM,
+        "Algorithm of the trust manager.", update=Update.PER_BROKER, instead=_TLS,
+    ),
+    Setting(
+        "ssl.endpoint.identification.algorithm", Kind.STRING, "https", Importance.LOW,
+        "How a server's name is checked against its certificate.", update=Update.PER_BROKER, instead=_TLS,
+    ),
+    Setting(
+        "ssl.secure.random.implementation", Kind.STRING, None, Importance.LOW,
+        "Source of random numbers.", update=Update.PER_BROKER, instead=_TLS,
+    ),
+    Setting(
+        "ssl.cipher.suites", Kind.LIST, "", Importance.MEDIUM,
+        "Cipher suites that are allowed.", bounds=Members(), update=Update.PER_BROKER, instead=_TLS,
+    ),
+    Setting(
+        "ssl.engine.factory.class", Kind.CLASS, None, Importance.LOW,
+        "Class that makes TLS engines.", update=Update.PER_BROKER, instead=_TLS,
+    ),
+    Setting(
+        "sasl.mechanism.inter.broker.protocol", Kind.STRING, "GSSAPI", Importance.MEDIUM,
+        "SASL mechanism among brokers.", update=Update.PER_BROKER, instead=_SASL,
+    ),
+    Setting(
+        "sasl.enabled.mechanisms", Kind.LIST, "GSSAPI", Importance.MEDIUM,
+        "SASL mechanisms offered to clients.", bounds=Members(), update=Update.PER_BROKER, instead=_SASL,
+    ),
+    Setting(
+        "sasl.server.callback.handler.class", Kind.CLASS, None, Importance.MEDIUM,
+        "Class that checks credentials.", instead=_SASL,
+    ),
+    Setting(
+        "sasl.server.max.receive.size", Kind.INT, "524288", Importance.MEDIUM,
+        "Largest message before authentication.", instead=_SASL,
+    ),
+    Setting(
+        "sasl.kerberos.principal.to.local.rules", Kind.LIST, "DEFAULT", Importance.MEDIUM,
+        "How a Kerberos principal becomes a user's name.", bounds=Members(), update=Update.PER_BROKER, instead=_SASL,
+    ),
+    Setting(
+        "sasl.jaas.config", Kind.PASSWORD, None, Importance.MEDIUM,
+        "Login modules and their options.", update=Update.PER_BROKER, instead=_SASL,
+    ),
+    Setting(
+        "sasl.client.callback.handler.class", Kind.CLASS, None, Importance.MEDIUM,
+        "Class that provides credentials of the client's side.", instead=_SASL,
+    ),
+    Setting("sasl.login.class", Kind.CLASS, None, Importance.MEDIUM, "Class that logs in.", instead=_SASL),
+    Setting(
+        "sasl.login.callback.handler.class", Kind.CLASS, None, Importance.MEDIUM,
+        "Class that provides credentials for the login.", instead=_SASL,
+    ),
+    Setting(
+        "sasl.kerberos.service.name", Kind.STRING, None, Importance.MEDIUM,
+        "Kerberos name of the service.", update=Update.PER_BROKER, instead=_SASL,
+    ),
+    Setting(
+        "sasl.kerberos.kinit.cmd", Kind.STRING, "/usr/bin/kinit", Importance.MEDIUM,
+        "Path of kinit.", update=Update.PER_BROKER, instead=_SASL,
+    ),
+    Setting(
+        "sasl.kerberos.ticket.renew.window.factor", Kind.DOUBLE, "0.8", Importance.MEDIUM,
+        "Share of a ticket's life after which it is renewed.", update=Update.PER_BROKER, instead=_SASL,
+    ),
+    Setting(
+        "sasl.kerberos.ticket.renew.jitter", Kind.DOUBLE, "0.05", Importance.MEDIUM,
+        "Random part of that.", update=Update.PER_BROKER, instead=_SASL,
+    ),
+    Setting(
+        "sasl.kerberos.min.time.before.relogin", Kind.LONG, "60000", Importance.MEDIUM,
+        "Shortest time between two logins.", update=Update.PER_BROKER, instead=_SASL,
+    ),
+    Setting(
+        "sasl.login.refresh.window.factor", Kind.DOUBLE, "0.8", Importance.MEDIUM,
+        "Share of a token's life after which it is renewed.", update=Update.PER_BROKER, instead=_SASL,
+    ),
+    Setting(
+        "sasl.login.refresh.window.jitter", Kind.DOUBLE, "0.05", Importance.MEDIUM,
+        "Random part of that.", update=Update.PER_BROKER, instead=_SASL,
+    ),
+    Setting(
+        "sasl.login.refresh.min.period.seconds", Kind.SHORT, "60", Importance.MEDIUM,
+        "Shortest time between two renewals.", update=Update.PER_BROKER, instead=_SASL,
+    ),
+    Setting(
+        "sasl.login.refresh.buffer.seconds", Kind.SHORT, "300", Importance.MEDIUM,
+        "Rest of a token's life that renewal keeps free.", update=Update.PER_BROKER, instead=_SASL,
+    ),
+    Setting(
+        "sasl.login.connect.timeout.ms", Kind.INT, None, Importance.LOW,
+        "Longest wait for a connection to the identity provider.", instead=_SASL,
+    ),
+    Setting(
+        "sasl.login.read.timeout.ms", Kind.INT, None, Importance.LOW,
+        "Longest wait for its answer.", instead=_SASL,
+    ),
+    Setting(
+        "sasl.login.retry.backoff.max.ms", Kind.LONG, "10000", Importance.LOW,
+        "Longest pause between two logins.", instead=_SASL,
+    ),
+    Setting(
+        "sasl.login.retry.backoff.ms", Kind.LONG, "100", Importance.LOW,
+        "First pause between two logins.", instead=_SASL,
+    ),
+    Setting(
+        "sasl.oauthbearer.jwt.retriever.class",
+        Kind.CLASS, "org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever", Importance.MEDIUM,
+        "Class that fetches tokens.", instead=_SASL,
+    ),
+    Setting(
+        "sasl.oauthbearer.jwt.validator.class",
+        Kind.CLASS, "org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator", Importance.MEDIUM,
+        "Class that checks tokens.", instead=_SASL,
+    ),
+    Setting(
+        "sasl.oauthbearer.scope", Kind.STRING, None, Importance.MEDIUM,
+        "Scope that a token is asked for with.", instead=_SASL,
+    ),
+    Setting(
+        "sasl.oauthbearer.client.credentials.client.id", Kind.STRING, None, Importance.MEDIUM,
+        "Client id at the identity provider.", instead=_SASL,
+    ),
+    Setting(
+        "sasl.oauthbearer.client.credentials.client.secret", Kind.PASSWORD, None, Importance.MEDIUM,
+        "Client secret at the identity provider.", instead=_SASL,
+    ),
+    Setting(
+        "sasl.oauthbearer.assertion.algorithm", Kind.STRING, "RS256", Importance.MEDIUM,
+        "Algorithm that signs an assertion.", bounds=OneOf(("ES256", "RS256"), ignore_case=True), instead=_SASL,
+    ),
+    Setting(
+        "sasl.oauthbearer.assertion.claim.aud", Kind.STRING, None, Importance.MEDIUM,
+        "Audience claim of an assertion.", instead=_SASL,
+    ),
+    Setting(
+        "sasl.oauthbearer.assertion.claim.exp.seconds", Kind.INT, "300", Importance.LOW,
+        "Seconds an assertion is valid.", bounds=Range(0, 86400), instead=_SASL,
+    ),
+    Setting(
+        "sasl.oauthbearer.assertion.claim.iss", Kind.STRING, None, Importance.MEDIUM,
+        "Issuer claim of an assertion.", instead=_SASL,
+    ),
+    Setting(
+        "sasl.oauthbearer.assertion.claim.jti.include", Kind.BOOLEAN, "false", Importance.MEDIUM,
+        "Put a unique id into an assertion.", instead=_SASL,
+    ),
+    Setting(
+        "sasl.oauthbearer.assertion.claim.nbf.seconds", Kind.INT, "60", Importance.LOW,
+        "Seconds in the past from which an assertion is valid.", bounds=Range(0, 3600), instead=_SASL,
+    ),
+    Setting(
+        "sasl.oauthbearer.assertion.claim.sub", Kind.STRING, None, Importance.MEDIUM,
+        "Subject claim of an assertion.", instead=_SASL,
+    ),
+    Setting(
+        "sasl.oauthbearer.assertion.file", Kind.STRING, None, Importance.MEDIUM,
+        "File with a ready assertion.", instead=_SASL,
+    ),
+    Setting(
+        "sasl.oauthbearer.assertion.private.key.file", Kind.STRING, None, Importance.MEDIUM,
+        "Private key that signs assertions.", instead=_SASL,
+    ),
+    Setting(
+        "sasl.oauthbearer.assertion.private.key.passphrase", Kind.PASSWORD, None, Importance.MEDIUM,
+        "Passphrase of that key.", instead=_SASL,
+    ),
+    Setting(
+        "sasl.oauthbearer.assertion.template.file", Kind.STRING, None, Importance.MEDIUM,
+        "File with headers and claims of assertions.", instead=_SASL,
+    ),
+    Setting(
+        "sasl.oauthbearer.scope.claim.name", Kind.STRING, "scope", Importance.LOW,
+        "Name of the scope claim.", instead=_SASL,
+    ),
+    Setting(
+        "sasl.oauthbearer.sub.claim.name", Kind.STRING, "sub", Importance.LOW,
+        "Name of the subject claim.", instead=_SASL,
+    ),
+    Setting(
+        "sasl.oauthbearer.token.endpoint.url", Kind.STRING, None, Importance.MEDIUM,
+        "Where tokens are fetched.", instead=_SASL,
+    ),
+    Setting(
+        "sasl.oauthbearer.jwks.endpoint.url", Kind.STRING, None, Importance.MEDIUM,
+        "Where the keys to check tokens are fetched.", instead=_SASL,
+    ),
+    Setting(
+        "sasl.oauthbearer.jwks.endpoint.refresh.ms", Kind.LONG, "3600000", Importance.LOW,
+        "Time between two fetches of these keys.", instead=_SASL,
+    ),
+    Setting(
+        "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms", Kind.LONG, "100", Importance.LOW,
+        "First pause after a failed fetch of keys.", instead=_SASL,
+    ),
+    Setting(
+        "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms", Kind.LONG, "10000", Importance.LOW,
+        "Longest pause after failed fetches of keys.", instead=_SASL,
+    ),
+    Setting(
+        "sasl.oauthbearer.clock.skew.seconds", Kind.INT, "30", Importance.LOW,
+        "Difference allowed between the clocks.", instead=_SASL,
+    ),
+    Setting(
+        "sasl.oauthbearer.expected.audience", Kind.LIST, "", Importance.HIGH,
+        "Audiences that a token must name.", bounds=Members(), instead=_SASL,
+    ),
+    Setting(
+        "sasl.oauthbearer.expected.issuer", Kind.STRING, None, Importance.HIGH,
+        "Issuer that a token must come from.", instead=_SASL,
+    ),
+    Setting(
+        "delegation.token.secret.key", Kind.PASSWORD, None, Importance.MEDIUM,
+        "Key that signs delegation tokens.", instead=_TOKENS,
+    ),
+    Setting(
+        "delegation.token.max.lifetime.ms", Kind.LONG, "604800000", Importance.MEDIUM,
+        "Longest life of a delegation token.", bounds=Range(1), instead=_TOKENS,
+    ),
+    Setting(
+        "delegation.token.expiry.time.ms", Kind.LONG, "86400000", Importance.MEDIUM,
+        "Life of a delegation token between renewals.", bounds=Range(1), instead=_TOKENS,
+    ),
+    Setting(
+        "delegation.token.expiry.check.interval.ms", Kind.LONG, "3600000", Importance.LOW,
+        "Time between two looks for expired tokens.", bounds=Range(1), instead=_TOKENS,
+    ),
+)

@@ -1,0 +1,228 @@
+"""One setting: its type, default, bounds and update mode, and how text becomes a value and text again.
+
+Pure. A value that breaks its type or bounds never gets past `Setting.parse`. Parsing and formatting follow Kafka's
+ConfigDef (`parseType`, `convertToString`), so that a file means the same here as there.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import Enum, IntEnum
+
+Value = bool | int | float | str | tuple[str, ...] | None
+"""A parsed setting. Lists are tuples; a setting without a value is None."""
+
+
+class Kind(IntEnum):
+    """Type of a setting; the number is its code in DescribeConfigs responses."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+class Importance(Enum):
+    """How many users need to know about a setting, in Kafka's judgement."""
+
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+
+
+class Update(Enum):
+    """Whether a broker setting can change while the broker runs, and for whom."""
+
+    READ_ONLY = "read-only"
+    PER_BROKER = "per-broker"
+    CLUSTER_WIDE = "cluster-wide"
+
+
+class InvalidSetting(ValueError):
+    """A value that a setting can't take; `reason` starts with a verb ("must be at least 1")."""
+
+    def __init__(self, name: str, value: str, reason: str) -> None:
+        super().__init__(f"{name}={value}: {reason}")
+        self.name = name
+        self.value = value
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A number between two bounds, both included, or one value beside them."""
+
+    minimum: float
+    maximum: float | None = None
+    also: int | None = None
+
+    def __str__(self) -> str:
+        text = f"at least {self.minimum}" if self.maximum is None else f"between {self.minimum} and {self.maximum}"
+        return text if self.also is None else f"{text}, or {self.also}"
+
+    def violation(self, value: Value) -> str | None:
+        """Why the value is refused, or None."""
+        assert isinstance(value, int | float)
+        if value == self.also or (value >= self.minimum and (self.maximum is None or value <= self.maximum)):
+            return None
+        return f"must be {self}"
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """A word out of a closed set."""
+
+    words: tuple[str, ...]
+    ignore_case: bool = False
+
+    def __str__(self) -> str:
+        return "one of " + ", ".join(self.words) + (" (in any case)" if self.ignore_case else "")
+
+    def violation(self, value: Value) -> str | None:
+        """Why the value is refused, or None."""
+        known = value in self.words or (self.ignore_case and str(value).upper() in self.words)
+        return None if known else f"must be {self}"
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """A list without empty and repeated entries, out of a closed set if `words` is given."""
+
+    words: tuple[str, ...] = ()
+    may_be_empty: bool = True
+
+    def __str__(self) -> str:
+        text = "any of " + ", ".join(self.words) if self.words else "entries that differ"
+        return text if self.may_be_empty else f"{text}, at least one"
+
+    def violation(self, value: Value) -> str | None:
+        """Why the value is refused, or None."""
+        assert isinstance(value, tuple)
+        if not value and not self.may_be_empty:
+            return "must not be empty"
+        if "" in value:
+            return "must not have empty entries"
+        if len(set(value)) != len(value):
+            return "must not name an entry twice"
+        if self.words and any(entry not in self.words for entry in value):
+            return "must be out of " + ", ".join(self.words)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """Text, or every entry of a list, that matches a regular expression; `form` shows people what is meant."""
+
+    regex: str
+    form: str
+
+    def __str__(self) -> str:
+        return self.form
+
+    def violation(self, value: Value) -> str | None:
+        """Why the value is refused, or None."""
+        entries = value if isinstance(value, tuple) else (str(value),)
+        return None if all(re.fullmatch(self.regex, entry) for entry in entries) else f"must look like {self.form}"
+
+
+Bounds = Range | OneOf | Members | Pattern
+
+_INTEGER_BITS = {Kind.SHORT: 16, Kind.INT: 32, Kind.LONG: 64}
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_DOUBLE = re.compile(r"[+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?)")
+_COMMA = re.compile(r"\s*,\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A row of the tables.
+
+    `default` is text as a file would hold it, None for no value. `instead` is empty when Ottla honours the setting,
+    else what Ottla does instead, as the end of the sentence "has no effect: …". `synonyms` are the names of which the
+    first with a value counts, this one included (only where there are several); for a topic setting they are broker
+    settings. `internal` settings are for tests: pages and descriptions leave them out.
+    """
+
+    name: str
+    kind: Kind
+    default: str | None
+    importance: Importance
+    doc: str
+    bounds: Bounds | None = None
+    update: Update = Update.READ_ONLY
+    instead: str = ""
+    synonyms: tuple[str, ...] = ()
+    internal: bool = False
+
+    def parse(self, text: str) -> Value:
+        """The typed value of a text; InvalidSetting when type or bounds refuse it."""
+        text = text.strip()
+        value = self._typed(text)
+        violation = self.bounds.violation(value) if self.bounds is not None else None
+        if violation is not None:
+            raise InvalidSetting(self.name, text, violation)
+        return value
+
+    def _typed(self, text: str) -> Value:
+        kind = self.kind
+        if kind in _INTEGER_BITS:
+            bits = _INTEGER_BITS[kind]
+            if not _INTEGER.fullmatch(text):
+                raise InvalidSetting(self.name, text, "must be a whole number")
+            number = int(text)
+            if not -(1 << (bits - 1)) <= number < 1 << (bits - 1):
+                raise InvalidSetting(self.name, text, f"must fit in {bits} bits")
+            return number
+        if kind is Kind.DOUBLE:
+            if not _DOUBLE.fullmatch(text):
+                raise InvalidSetting(self.name, text, "must be a number")
+            return float(text.rstrip("fFdD")) if text[-1:] in "fFdD" else float(text)
+        if kind is Kind.BOOLEAN:
+            if text.lower() not in ("true", "false"):
+                raise InvalidSetting(self.name, text, "must be true or false")
+            return text.lower() == "true"
+        if kind is Kind.LIST:
+            return tuple(_COMMA.split(text)) if text else ()
+        return text
+
+    @property
+    def default_value(self) -> Value:
+        """The default, parsed."""
+        return None if self.default is None else self._typed(self.default)
+
+    @property
+    def sensitive(self) -> bool:
+        """True when the value must never be shown."""
+        return self.kind is Kind.PASSWORD
+
+
+def format_value(value: Value) -> str | None:
+    """Text of a value as Kafka prints it (ConfigDef.convertToString)."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return ",".join(value)
+    if isinstance(value, float):
+        return _format_double(value)
+    return None if value is None else str(value)
+
+
+def _format_double(value: float) -> str:
+    """Java's Double.toString: plain between 10^-3 and 10^7, else one digit, a fraction and E."""
+    if not math.isfinite(value):
+        return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)]
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        plain = format(Decimal(repr(value)), "f")
+        return plain if "." in plain else plain + ".0"
+    shortest = Decimal(repr(value)).normalize().as_tuple()
+    assert isinstance(shortest.exponent, int)
+    digits = "".join(map(str, shortest.digits))
+    return f"{'-' * shortest.sign}{digits[0]}.{digits[1:] or '0'}E{len(digits) - 1 + shortest.exponent}"

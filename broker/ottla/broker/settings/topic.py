@@ -1,0 +1,170 @@
+"""Settings of one topic.
+
+Pure data, one row per setting. Names, types, defaults, bounds and update modes are those of Apache Kafka 4.3.1.
+"""
+
+from ottla.broker.settings.setting import Importance, Kind, Members, OneOf, Pattern, Range, Setting
+
+_THROTTLED = Pattern(r"|\*|[0-9]+:[0-9]+", "partition:broker, or *")
+_REPLICATION = "brokers do not replicate to each other yet"
+_TIERED = "there is no tiered storage yet"
+
+SETTINGS = (
+    Setting(
+        "segment.bytes", Kind.INT, "1073741824", Importance.MEDIUM,
+        "Size at which a segment is closed.", bounds=Range(1048576), synonyms=("log.segment.bytes",),
+    ),
+    Setting(
+        "segment.ms", Kind.LONG, "604800000", Importance.MEDIUM,
+        "Age at which a segment is closed.", bounds=Range(1), synonyms=("log.roll.ms", "log.roll.hours"),
+    ),
+    Setting(
+        "segment.jitter.ms", Kind.LONG, "0", Importance.MEDIUM,
+        "Random part that is taken off that age.", bounds=Range(0),
+        synonyms=("log.roll.jitter.ms", "log.roll.jitter.hours"),
+    ),
+    Setting(
+        "segment.index.bytes", Kind.INT, "10485760", Importance.MEDIUM,
+        "Largest size of an index file.", bounds=Range(4), synonyms=("log.index.size.max.bytes",),
+    ),
+    Setting(
+        "flush.messages", Kind.LONG, "9223372036854775807", Importance.MEDIUM,
+        "Records between two fsyncs.", bounds=Range(1), synonyms=("log.flush.interval.messages",),
+    ),
+    Setting(
+        "flush.ms", Kind.LONG, "9223372036854775807", Importance.MEDIUM,
+        "Longest time a record stays without fsync.", bounds=Range(0),
+        synonyms=("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
+    ),
+    Setting(
+        "retention.bytes", Kind.LONG, "-1", Importance.MEDIUM,
+        "Size of a partition beyond which old segments are deleted; -1 means no limit.",
+        synonyms=("log.retention.bytes",),
+    ),
+    Setting(
+        "retention.ms", Kind.LONG, "604800000", Importance.MEDIUM,
+        "Age at which a segment is deleted; -1 means never.", bounds=Range(-1),
+        synonyms=("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
+    ),
+    Setting(
+        "max.message.bytes", Kind.INT, "1048588", Importance.MEDIUM,
+        "Largest record batch accepted, after compression.", bounds=Range(0), synonyms=("message.max.bytes",),
+    ),
+    Setting(
+        "index.interval.bytes", Kind.INT, "4096", Importance.MEDIUM,
+        "Bytes between two entries of an index.", bounds=Range(0), synonyms=("log.index.interval.bytes",),
+    ),
+    Setting(
+        "delete.retention.ms", Kind.LONG, "86400000", Importance.MEDIUM,
+        "How long tombstones stay in a compacted topic.", bounds=Range(0),
+        synonyms=("log.cleaner.delete.retention.ms",),
+    ),
+    Setting(
+        "min.compaction.lag.ms", Kind.LONG, "0", Importance.MEDIUM,
+        "Age before which a record is never compacted away.", bounds=Range(0),
+        synonyms=("log.cleaner.min.compaction.lag.ms",),
+    ),
+    Setting(
+        "max.compaction.lag.ms", Kind.LONG, "9223372036854775807", Importance.MEDIUM,
+        "Age at which a record is eligible for compaction in any case.", bounds=Range(1),
+        synonyms=("log.cleaner.max.compaction.lag.ms",),
+    ),
+    Setting(
+        "file.delete.delay.ms", Kind.LONG, "60000", Importance.MEDIUM,
+        "Time between the removal of a segment and the deletion of its files.", bounds=Range(0),
+        synonyms=("log.segment.delete.delay.ms",),
+    ),
+    Setting(
+        "min.cleanable.dirty.ratio", Kind.DOUBLE, "0.5", Importance.MEDIUM,
+        "Share of not yet compacted bytes that makes a log eligible.", bounds=Range(0, 1),
+        synonyms=("log.cleaner.min.cleanable.ratio",),
+    ),
+    Setting(
+        "cleanup.policy", Kind.LIST, "delete", Importance.MEDIUM,
+        "What becomes of old segments: delete, compact, or both.", bounds=Members(("compact", "delete")),
+        synonyms=("log.cleanup.policy",),
+    ),
+    Setting(
+        "unclean.leader.election.enable", Kind.BOOLEAN, "false", Importance.MEDIUM,
+        "Let a replica outside the ISR lead when no other is left; may lose records.",
+        synonyms=("unclean.leader.election.enable",),
+    ),
+    Setting(
+        "min.insync.replicas", Kind.INT, "1", Importance.MEDIUM,
+        "Replicas in sync that a write with acks=all needs.", bounds=Range(1), synonyms=("min.insync.replicas",),
+    ),
+    Setting(
+        "compression.type", Kind.STRING, "producer", Importance.MEDIUM,
+        "Codec in which batches are stored; `producer` keeps them as they came.",
+        bounds=OneOf(("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")), synonyms=("compression.type",),
+    ),
+    Setting(
+        "compression.gzip.level", Kind.INT, "-1", Importance.MEDIUM,
+        "Effort of gzip where the broker compresses.", bounds=Range(1, 9, also=-1),
+        synonyms=("compression.gzip.level",),
+    ),
+    Setting(
+        "compression.lz4.level", Kind.INT, "9", Importance.MEDIUM,
+        "Effort of lz4 where the broker compresses.", bounds=Range(1, 17), synonyms=("compression.lz4.level",),
+    ),
+    Setting(
+        "compression.zstd.level", Kind.INT, "3", Importance.MEDIUM,
+        "Effort of zstd where the broker compresses.", bounds=Range(-131072, 22),
+        synonyms=("compression.zstd.level",),
+    ),
+    Setting(
+        "preallocate", Kind.BOOLEAN, "false", Importance.MEDIUM,
+        "Reserve the room of a new segment at once.", synonyms=("log.preallocate",),
+    ),
+    Setting(
+        "message.timestamp.type", Kind.STRING, "CreateTime", Importance.MEDIUM,
+        "Whose clock a record's timestamp comes from: producer's or broker's.",
+        bounds=OneOf(("CreateTime", "LogAppendTime")), synonyms=("log.message.timestamp.type",),
+    ),
+    Setting(
+        "message.timestamp.before.max.ms", Kind.LONG, "9223372036854775807", Importance.MEDIUM,
+        "How far in the past a producer's timestamp may lie.", bounds=Range(0),
+        synonyms=("log.message.timestamp.before.max.ms",),
+    ),
+    Setting(
+        "message.timestamp.after.max.ms", Kind.LONG, "3600000", Importance.MEDIUM,
+        "How far in the future a producer's timestamp may lie.", bounds=Range(0),
+        synonyms=("log.message.timestamp.after.max.ms",),
+    ),
+    Setting(
+        "leader.replication.throttled.replicas", Kind.LIST, "", Importance.MEDIUM,
+        "Replicas throttled on the leader's side, as partition:broker, or `*`.", bounds=_THROTTLED,
+        instead=_REPLICATION,
+    ),
+    Setting(
+        "follower.replication.throttled.replicas", Kind.LIST, "", Importance.MEDIUM,
+        "Replicas throttled on the follower's side, as partition:broker, or `*`.", bounds=_THROTTLED,
+        instead=_REPLICATION,
+    ),
+    Setting(
+        "remote.storage.enable", Kind.BOOLEAN, "false", Importance.MEDIUM,
+        "Tiered storage for this topic.", instead=_TIERED,
+    ),
+    Setting(
+        "local.retention.ms", Kind.LONG, "-2", Importance.MEDIUM,
+        "Age at which the local copy of a tiered segment goes; -2 means as retention.ms.", bounds=Range(-2),
+        instead=_TIERED, synonyms=("log.local.retention.ms",),
+    ),
+    Setting(
+        "local.retention.bytes", Kind.LONG, "-2", Importance.MEDIUM,
+        "Size beyond which local copies of tiered segments go; -2 means as retention.bytes.", bounds=Range(-2),
+        instead=_TIERED, synonyms=("log.local.retention.bytes",),
+    ),
+    Setting(
+        "remote.log.copy.disable", Kind.BOOLEAN, "false", Importance.MEDIUM,
+        "Stop copying to the remote store.", instead=_TIERED,
+    ),
+    Setting(
+        "remote.log.delete.on.disable", Kind.BOOLEAN, "false", Importance.MEDIUM,
+        "Delete the remote copy when tiered storage is switched off.", instead=_TIERED,
+    ),
+    Setting(
+        "internal.segment.bytes", Kind.INT, None, Importance.MEDIUM,
+        "Segment size without the lower bound, for tests.", internal=True,
+    ),
+)

@@ -1,0 +1,64 @@
+"""Transactions: their coordinator and its log.
+
+Pure data, one row per setting. Names, types, defaults, bounds and update modes are those of Apache Kafka 4.3.1.
+"""
+
+from ottla.broker.settings.setting import Importance, Kind, Range, Setting, Update
+
+_TRANSACTIONS = "there are no transactions yet"
+
+SETTINGS = (
+    Setting(
+        "transaction.state.log.min.isr", Kind.INT, "2", Importance.HIGH,
+        "Replicas in sync that writes to the transaction log need.", bounds=Range(1), instead=_TRANSACTIONS,
+    ),
+    Setting(
+        "transaction.state.log.load.buffer.size", Kind.INT, "5242880", Importance.HIGH,
+        "Bytes read at once when a transaction coordinator starts.", bounds=Range(1), instead=_TRANSACTIONS,
+    ),
+    Setting(
+        "transaction.state.log.replication.factor", Kind.SHORT, "3", Importance.HIGH,
+        "Replicas of the transaction log.", bounds=Range(1), instead=_TRANSACTIONS,
+    ),
+    Setting(
+        "transaction.state.log.num.partitions", Kind.INT, "50", Importance.HIGH,
+        "Partitions of the transaction log.", bounds=Range(1), instead=_TRANSACTIONS,
+    ),
+    Setting(
+        "transaction.state.log.segment.bytes", Kind.INT, "104857600", Importance.HIGH,
+        "Segment size of the transaction log.", bounds=Range(1), instead=_TRANSACTIONS,
+    ),
+    Setting(
+        "transaction.partition.verification.enable", Kind.BOOLEAN, "true", Importance.LOW,
+        "Check that a partition belongs to the transaction that is written.", update=Update.CLUSTER_WIDE,
+        instead=_TRANSACTIONS,
+    ),
+    Setting(
+        "transactional.id.expiration.ms", Kind.INT, "604800000", Importance.HIGH,
+        "Time after which an idle transactional id is forgotten.", bounds=Range(1), instead=_TRANSACTIONS,
+    ),
+    Setting(
+        "transaction.max.timeout.ms", Kind.INT, "900000", Importance.HIGH,
+        "Longest time-out a transaction may ask for.", bounds=Range(1), instead=_TRANSACTIONS,
+    ),
+    Setting(
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms", Kind.INT, "10000", Importance.LOW,
+        "Time between two looks for transactions that took too long.", bounds=Range(1), instead=_TRANSACTIONS,
+    ),
+    Setting(
+        "transaction.remove.expired.transaction.cleanup.interval.ms", Kind.INT, "3600000", Importance.LOW,
+        "Time between two looks for expired transactional ids.", bounds=Range(1), instead=_TRANSACTIONS,
+    ),
+    Setting(
+        "transaction.two.phase.commit.enable", Kind.BOOLEAN, "false", Importance.LOW,
+        "Allow transactions that another system commits.", instead=_TRANSACTIONS,
+    ),
+    Setting(
+        "add.partitions.to.txn.retry.backoff.max.ms", Kind.INT, "100", Importance.HIGH,
+        "Longest time spent on adding a partition again.", bounds=Range(0), instead=_TRANSACTIONS,
+    ),
+    Setting(
+        "add.partitions.to.txn.retry.backoff.ms", Kind.INT, "20", Importance.HIGH,
+        "Pause before a partition is added again.", bounds=Range(1), instead=_TRANSACTIONS,
+    ),
+)
