@@ -14,6 +14,9 @@ import pytest
 from tests.peers.apache_kafka import ApacheKafka
 from tests.peers.ottla_broker import OttlaBroker
 
+# What both brokers are told: kafka-python's suite wants four partitions and short sessions, and no test wants to wait for more members.
+SETTINGS = {"num_partitions": "4", "group_min_session_timeout_ms": "1000", "group_initial_rebalance_delay_ms": "0"}
+
 
 @pytest.fixture(scope="session")
 def ottla(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OttlaBroker | None]:
@@ -21,7 +24,7 @@ def ottla(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OttlaBroker | No
     if os.environ.get("OTTLA_TEST_BOOTSTRAP"):
         yield None
         return
-    broker = OttlaBroker(tmp_path_factory.mktemp("ottla"), group_min_session_timeout_ms="1000", group_initial_rebalance_delay_ms="0")
+    broker = OttlaBroker(tmp_path_factory.mktemp("ottla"), **SETTINGS)
     yield broker
     broker.stop()
 
@@ -35,7 +38,7 @@ def bootstrap(ottla: OttlaBroker | None) -> str:
 @pytest.fixture(scope="session")
 def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
     """Apache Kafka 4.3 with the same settings."""
-    broker = ApacheKafka(tmp_path_factory.mktemp("kafka"), group_min_session_timeout_ms="1000", group_initial_rebalance_delay_ms="0")
+    broker = ApacheKafka(tmp_path_factory.mktemp("kafka"), **SETTINGS)
     yield broker
     broker.stop()
 

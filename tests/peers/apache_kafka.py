@@ -47,7 +47,9 @@ def jars(pom: str) -> str:
         if not (folder / ".done").exists():
             plugin = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
             goal = [plugin, f"-DoutputDirectory={folder}", "-DincludeScope=runtime"]
-            subprocess.run(["mvn", "-q", "-B", "-C", "-f", str(source), *goal], check=True, timeout=900)
+            command = ["mvn", "-q", "-B", "-C", "-f", str(source), *goal]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+            assert done.returncode == 0, f"Maven can't fetch {source.name}:\n{done.stdout}\n{done.stderr}"
             (folder / ".done").touch()
     return f"{folder}/*"
 
@@ -93,7 +95,7 @@ class ApacheKafka:
         folder.mkdir(parents=True, exist_ok=True)
         values = {
             "process.roles": "broker,controller",
-            "node.id": "1",
+            "node.id": "0",
             "controller.quorum.bootstrap.servers": controller,
             "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://{controller}",
             "controller.listener.names": "CONTROLLER",

@@ -20,6 +20,7 @@ class OttlaBroker:
         self.log_path = folder / "broker.log"
         folder.mkdir(parents=True, exist_ok=True)
         values = {
+            "node.id": "0",
             "listeners": f"PLAINTEXT://{self.bootstrap}",
             "log.dirs": str(self.data),
             "offsets.topic.replication.factor": "1",

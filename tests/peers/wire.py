@@ -41,10 +41,10 @@ class Wire:
         return self._correlation
 
     def answer(self, api_key: int, version: int) -> Any:
-        frame = self.receive()
-        correlation_id, start = response_body(api_key, version, frame)
+        received = self.receive()
+        correlation_id, start = response_body(api_key, version, received)
         assert correlation_id == self._correlation
-        return read_response(api_key, version, frame, start)
+        return read_response(api_key, version, received, start)
 
     def send(self, data: bytes) -> None:
         self.socket.sendall(data)
@@ -74,6 +74,11 @@ class Wire:
                 raise Closed
             data += part
         return bytes(data)
+
+
+def frame(payload: bytes) -> bytes:
+    """`payload` with its size in front."""
+    return struct.pack(">i", len(payload)) + payload
 
 
 def wait_until_ready(bootstrap: str, timeout: float = 60.0) -> None:

@@ -1,0 +1,106 @@
+"""kafka-python's own integration tests, from its source distribution, against any broker.
+
+    python -m tests.peers.kafka_python_suite HOST:PORT [pytest arguments]
+
+The archive lacks two files that its tests import; everything else is as published. What starts brokers of its own (TLS, SASL) isn't run.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+from tests.peers.tools import locked
+
+VERSION = "3.0.12"
+KAFKA_VERSION = "4.3"  # selects the tests, and which requests the client uses
+_STARTS_ITS_OWN_BROKERS = ["test/integration/test_ssl_integration.py", "test/integration/test_sasl_integration.py"]
+_SERVICE = '''
+class ExternalService:
+    def __init__(self, host, port):
+        self.host, self.port = host, port
+
+    def open(self):
+        pass
+
+    def close(self):
+        pass
+
+
+class SpawnedService:
+    def __init__(self, *args, **kwargs):
+        raise RuntimeError("this run starts no broker of its own")
+'''
+
+
+def sources() -> Path:
+    """The unpacked source distribution, fetched once."""
+    with locked("kafka-python") as cache:
+        folder = cache / f"kafka_python-{VERSION}"
+        if not (folder / ".done").exists():
+            archive = ["--no-deps", "--no-binary", ":all:", "--dest", str(cache), f"kafka-python=={VERSION}"]
+            pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+            subprocess.run([*pip, *archive], check=True, timeout=300)
+            with tarfile.open(cache / f"kafka_python-{VERSION}.tar.gz") as tar:
+                tar.extractall(cache, filter="data")
+            (folder / "test/__init__.py").touch()
+            (folder / "test/service.py").write_text(_SERVICE)
+            (folder / ".done").touch()
+    return folder
+
+
+def run(bootstrap: str, *arguments: str, test_timeout: int = 60) -> dict[str, str]:
+    """Test → "passed", "skipped: why" or "failed: why", in the order in which they ran."""
+    folder = sources()
+    ignored = [f"--ignore={path}" for path in _STARTS_ITS_OWN_BROKERS]
+    with tempfile.TemporaryDirectory() as out:
+        report = Path(out) / "report.xml"
+        options = ["-q", "-p", "no:cacheprovider", "--tb=short", f"--timeout={test_timeout}", "--timeout-method=signal"]
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "test/integration", *ignored, *options, f"--junitxml={report}", *arguments],
+            cwd=folder,
+            env=_environment(folder, bootstrap),
+            capture_output=True,
+            text=True,
+            timeout=900,
+            check=False,
+        )
+        assert report.exists(), done.stdout + done.stderr
+        return dict(_outcome(case) for case in ElementTree.parse(report).iter("testcase"))
+
+
+def _environment(folder: Path, bootstrap: str) -> dict[str, str]:
+    added = {
+        "PYTHONPATH": str(folder),
+        "KAFKA_ROOT": str(folder),  # only has to exist
+        "KAFKA_URI": f"kafka://{bootstrap}",
+        "KAFKA_VERSION": KAFKA_VERSION,
+    }
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")} | added
+
+
+def _outcome(case: ElementTree.Element) -> tuple[str, str]:
+    name = f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name')}"
+    for tag, word in (("failure", "failed"), ("error", "failed"), ("skipped", "skipped")):
+        if (found := case.find(tag)) is not None:
+            return name, f"{word}: {found.get('message', '')}"
+    return name, "passed"
+
+
+def main() -> int:
+    """Prints each outcome and the counts; 0 where nothing failed."""
+    outcomes = run(sys.argv[1], *sys.argv[2:])
+    for name, outcome in outcomes.items():
+        print(f"{name}  {outcome[:200]}")
+    counts = {word: sum(outcome.startswith(word) for outcome in outcomes.values()) for word in ("passed", "failed", "skipped")}
+    print(", ".join(f"{count} {word}" for word, count in counts.items()))
+    return 1 if counts["failed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
