@@ -9,7 +9,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from typing import Any, NamedTuple
-from uuid import UUID
 
 from .varints import write_unsigned_varint
 
@@ -58,7 +57,7 @@ def write_fetch_answer(
     correlation_id: int,
     error: int,
     session_id: int,
-    topics: Sequence[tuple[str | UUID, Sequence[PartitionAnswer]]],
+    topics: Sequence[tuple[str | bytes, Sequence[PartitionAnswer]]],
     throttle_time: int = 0,
 ) -> list[Any]:
     """The whole response frame as parts: the first begins with size and header."""
@@ -100,9 +99,9 @@ def write_fetch_answer(
     return parts
 
 
-def _write_topic(version: int, out: bytearray, topic: str | UUID, partition_count: int) -> None:
+def _write_topic(version: int, out: bytearray, topic: str | bytes, partition_count: int) -> None:
     if version >= TOPIC_IDS:
-        out += topic.bytes  # type: ignore[union-attr]
+        out += topic  # type: ignore[arg-type]
         write_unsigned_varint(out, partition_count + 1)
         return
     name = str(topic).encode()

@@ -10,7 +10,6 @@ import struct
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
-from uuid import UUID
 
 from .errors import ProtocolError
 from .varints import read_unsigned_varint, write_unsigned_varint
@@ -35,9 +34,9 @@ class PartitionRecords(NamedTuple):
 
 
 class TopicRecords(NamedTuple):
-    """A topic by its name, or from version 13 by its id."""
+    """A topic by its name, or from version 13 by the 16 bytes of its id."""
 
-    topic: str | UUID
+    topic: str | bytes
     partitions: list[PartitionRecords]
 
 
@@ -86,10 +85,10 @@ def _read_flexible(version: int, frame: bytearray | bytes, position: int, end: i
     acks, timeout = _acks_timeout.unpack_from(frame, position)
     topic_count, position = _count(frame, position + 6, end)
     topics = []
-    topic: str | UUID
+    topic: str | bytes
     for _ in range(topic_count):
         if version >= TOPIC_IDS:
-            topic = UUID(bytes=bytes(frame[position : position + 16]))
+            topic = bytes(frame[position : position + 16])
             position += 16
         else:
             size = frame[position]
@@ -192,7 +191,7 @@ def _skip_tags(frame: bytearray | bytes, position: int, end: int) -> int:
 
 
 def write_produce_answer(
-    version: int, correlation_id: int, answers: Sequence[tuple[str | UUID, Sequence[PartitionAnswer]]], throttle_time: int = 0
+    version: int, correlation_id: int, answers: Sequence[tuple[str | bytes, Sequence[PartitionAnswer]]], throttle_time: int = 0
 ) -> bytearray:
     """The whole response frame, size and header included."""
     out = bytearray(4)
@@ -204,7 +203,7 @@ def write_produce_answer(
         out += _int.pack(len(answers))
     for topic, partitions in answers:
         if version >= TOPIC_IDS:
-            out += topic.bytes  # type: ignore[union-attr]
+            out += topic  # type: ignore[arg-type]
         else:
             name = str(topic).encode()
             if version >= FLEXIBLE:

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-PRODUCE = 0
-
 
 class Dispatcher:
     """Serves frames by the routes of the registry."""
@@ -101,16 +99,13 @@ class Dispatcher:
         version = header.api_version
         try:
             response = await route.handle(self._broker, context, request)
-            error = response.get("error_code")
-            if error and header.api_key == API_VERSIONS:
-                version = 0  # Kafka answers a refused ApiVersions in the schema that everybody reads
             body = write_response(header.api_key, version, response)
         except Exception:
             logger.exception("%s version %d from %s failed", route.api.name, version, connection.client_host)
             connection.close("its request failed inside the broker")
             return
         counters = self.counters[header.api_key]
-        if error:
+        if error := response.get("error_code"):
             counters.failed(error)
         pending.answer([response_frame(header.api_key, version, header.correlation_id, body)])
         counters.answered((perf_counter_ns() - began) // 1000)

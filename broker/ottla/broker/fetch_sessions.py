@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 from random import Random
-from uuid import UUID
 
 from ottla.protocol.errors import ErrorCode, KafkaError
 
@@ -22,7 +21,7 @@ INVALID_SESSION = 0
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 
-PartitionKey = tuple[str | UUID, int]
+PartitionKey = tuple[str | bytes, int]
 
 
 class FetchPartition:
@@ -42,7 +41,7 @@ class FetchPartition:
 
     def __init__(
         self,
-        topic: str | UUID,
+        topic: str | bytes,
         index: int,
         fetch_offset: int,
         max_bytes: int,

@@ -19,6 +19,7 @@ from ottla.broker.admission import AdmissionRules, admit
 from ottla.broker.counters import TopicCounters
 from ottla.broker.log.log import Log
 from ottla.broker.log.segment import FileRange
+from ottla.metadata.image import INTERNAL_TOPICS
 from ottla.protocol import batches
 from ottla.protocol.batches import BatchHeader
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -26,6 +27,7 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 logger = logging.getLogger(__name__)
 
 NO_EPOCH = -1
+UP_TO_HIGH_WATERMARK = -1
 
 
 class Appended(NamedTuple):
@@ -59,8 +61,11 @@ class Partition:
     __slots__ = (
         "_commits",
         "_flushing",
+        "_next_flush",
+        "_turn",
         "counters",
         "index",
+        "internal",
         "isr",
         "leader",
         "leader_epoch",
@@ -83,6 +88,7 @@ class Partition:
         self.topic = topic
         self.topic_id = topic_id
         self.index = index
+        self.internal = topic in INTERNAL_TOPICS
         self.log = log
         self.counters = counters
         self.now_ms = now_ms
@@ -98,6 +104,8 @@ class Partition:
         self.waiters: list[Waiter] = []
         self._commits: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._flushing: asyncio.Future[None] | None = None
+        self._next_flush: asyncio.Future[None] | None = None
+        self._turn: asyncio.Lock | None = None
 
     def __repr__(self) -> str:
         return f"{self.topic}-{self.index}"
@@ -106,8 +114,8 @@ class Partition:
 
     @property
     def leads(self) -> bool:
-        """Whether this broker leads the partition."""
-        return self.leader_epoch_start >= 0 and not self.offline and self.leader_epoch != NO_EPOCH
+        """Whether this broker leads the partition and can serve it."""
+        return self.leader_epoch != NO_EPOCH and not self.offline
 
     def become_leader(self, leader: int, leader_epoch: int, partition_epoch: int, isr: Sequence[int]) -> None:
         """Leads from now on, by state of `leader_epoch`; a repeated call with the same epoch only takes the ISR."""
@@ -163,20 +171,48 @@ class Partition:
         """
         if self.leader_epoch == NO_EPOCH or self.offline:
             self.check_leader_epoch(-1)
-        now_ms = self.now_ms()
-        header = admit(frame, start, end, self.rules, version, now_ms)
+        header = admit(frame, start, end, self.rules, version, self.now_ms())
         if header.producer_id >= 0:
             duplicate = self.log.producers.check(header)
             if duplicate is not None:
                 return Appended(duplicate.first_offset, duplicate.last_offset, duplicate.append_time)
+        return self._append_admitted(memoryview(frame)[start:end], header)
+
+    def takes_turns(self, frame: bytearray, start: int) -> bool:
+        """Whether this batch must go by `append_recompressed`: it needs another codec, or batches before it do."""
+        if self.target_codec is None and self._turn is None:
+            return False
+        if self._turn is not None and self._turn.locked():
+            return True
+        codec_at = start + batches.CRC_START + 1
+        return self.target_codec is not None and codec_at < len(frame) and frame[codec_at] & 7 != self.target_codec
+
+    async def append_recompressed(self, batch: bytearray, version: int) -> Appended:
+        """`append`, with the records compressed as `compression.type` asks; in a thread, one batch after another."""
+        if self._turn is None:
+            self._turn = asyncio.Lock()
+        async with self._turn:
+            self.check_leader_epoch(-1)
+            header = admit(batch, 0, len(batch), self.rules, version, self.now_ms())
+            if header.producer_id >= 0:
+                duplicate = self.log.producers.check(header)
+                if duplicate is not None:
+                    return Appended(duplicate.first_offset, duplicate.last_offset, duplicate.append_time)
+            if self.target_codec is not None and header.codec != self.target_codec:
+                batch = await asyncio.to_thread(batches.recompress, batch, self.target_codec)
+                self.check_leader_epoch(-1)
+                header = batches.read_header(batch)
+            return self._append_admitted(memoryview(batch), header)
+
+    def _append_admitted(self, batch: memoryview, header: BatchHeader) -> Appended:
         append_time = -1
         if not self.rules.create_time:
-            append_time = now_ms
-            batches.stamp_append_time(frame, start, now_ms)
-        base_offset = self._write(memoryview(frame)[start:end], header, append_time)
+            append_time = self.now_ms()
+            batches.stamp_append_time(batch, 0, append_time)
+        base_offset = self._write(batch, header, append_time)
         counters = self.counters
         counters.messages_in += header.count
-        counters.bytes_in += end - start
+        counters.bytes_in += len(batch)
         return Appended(base_offset, base_offset + header.last_offset_delta, append_time)
 
     def append_batch(self, batch: bytearray, leader_epoch: int) -> int:
@@ -194,17 +230,58 @@ class Partition:
         try:
             log.append(batch, header, base_offset, self.leader_epoch, append_time)
         except OSError as error:
-            raise self._failed(error) from error
+            raise self.failed(error) from error
         if self._commits:
             self._commit()
         if self.waiters:
             self._wake(len(batch))
         return base_offset
 
-    def _failed(self, error: OSError) -> KafkaError:
+    def failed(self, error: OSError) -> KafkaError:
         """A write failed: nothing was appended. Disk full passes; anything else is for the log directory to judge."""
         self.log.directory_failed(error)
         return KafkaError(ErrorCode.kafka_storage_error, error.strerror or str(error))
+
+    @property
+    def flush_waits(self) -> bool:
+        """Whether `flush.messages` asks that an acknowledgement waits for the disk."""
+        return self.log.unflushed_messages >= self.log.config.flush_messages
+
+    def flush(self) -> asyncio.Future[None]:
+        """Forces what is written by now to disk, in a thread. Who comes while a flush runs shares the one after it."""
+        loop = asyncio.get_running_loop()
+        running = self._flushing
+        if running is None or running.done():
+            self._flushing = loop.run_in_executor(None, self.log.flush)
+            return self._flushing
+        if self._next_flush is None or self._next_flush.done():
+            following: asyncio.Future[None] = loop.create_future()
+            self._next_flush = following
+            running.add_done_callback(lambda _: self._flush_again(following))
+        return self._next_flush
+
+    def _flush_again(self, following: asyncio.Future[None]) -> None:
+        def finished(flush: asyncio.Future[None]) -> None:
+            error = flush.exception()
+            if following.done():
+                return
+            if error is None:
+                following.set_result(None)
+            else:
+                following.set_exception(error)
+
+        self._next_flush = None
+        self._flushing = asyncio.get_running_loop().run_in_executor(None, self.log.flush)
+        self._flushing.add_done_callback(finished)
+
+    def delete_records(self, before: int) -> int:
+        """Moves the log's start to `before` (−1: the high watermark); returns the new start. Raises KafkaError."""
+        high_watermark = self.high_watermark
+        target = high_watermark if before == UP_TO_HIGH_WATERMARK else before
+        if not 0 <= target <= high_watermark:
+            raise KafkaError(ErrorCode.offset_out_of_range)
+        self.log.delete_records_before(target)
+        return self.log.log_start_offset
 
     # ---- waiting
 
@@ -244,7 +321,7 @@ class Partition:
         try:
             ranges = log.read(offset, max_bytes, high_watermark, minimum_one)
         except OSError as error:
-            raise self._failed(error) from error
+            raise self.failed(error) from error
         size = 0
         for piece in ranges:
             size += piece.size

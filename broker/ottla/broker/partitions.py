@@ -21,6 +21,7 @@ class PartitionTable:
 
     def __init__(self) -> None:
         self.image: Image | None = None
+        self.any_takes_turns = False  # some topic has a `compression.type` of its own
         self._by_name: dict[str, dict[int, Partition]] = {}
         self._by_id: dict[bytes, dict[int, Partition]] = {}
 
@@ -56,6 +57,11 @@ class PartitionTable:
     def get_by_id(self, topic_id: UUID, index: int) -> Partition | None:
         """The replica of a topic by id, if this broker holds it."""
         partitions = self._by_id.get(topic_id.bytes)
+        return None if partitions is None else partitions.get(index)
+
+    def find_or_none(self, topic: str | bytes, index: int) -> Partition | None:
+        """`find` for those who don't ask why."""
+        partitions = self._by_name.get(topic) if isinstance(topic, str) else self._by_id.get(topic)
         return None if partitions is None else partitions.get(index)
 
     def of_topic(self, topic: str) -> list[Partition]:

@@ -31,7 +31,8 @@ def format_properties(properties: Mapping[str, str]) -> str:
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
     """Lines that hold a pair, continuation lines joined, with the number (from 1) of the line they begin on."""
     gathered, first, continues = "", 0, False
-    for number, line in enumerate(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"), 1):
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n").split("\n")
+    for number, line in enumerate(lines, 1):
         line = line.lstrip(_BLANKS)
         if not gathered:
             # Only the beginning of a logical line can be a comment.

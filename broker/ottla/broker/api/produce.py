@@ -14,10 +14,11 @@ from ottla.metadata.image import INTERNAL_TOPICS
 from ottla.net.connection import Connection, Pending
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.frames import RequestHeader
-from ottla.protocol.produce import PartitionAnswer, read_produce_request, write_produce_answer
+from ottla.protocol.produce import PartitionAnswer, ProduceRequest, read_produce_request, write_produce_answer
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
+    from ottla.broker.partition import Appended, Partition
     from ottla.net.server import Reply
 
 API = Api(
@@ -39,62 +40,118 @@ Answers = list[tuple[str | bytes, list[PartitionAnswer]]]
 
 def serve(broker: Broker, connection: Connection, header: RequestHeader, frame: bytearray, body: int, end: int) -> Reply:
     """Appends what the request brings; answers at once, or returns a Pending that will."""
-    version = header.api_version
-    request = read_produce_request(version, frame, body, end)
-    acks = request.acks
-    find = broker.partitions.find
-    waits: list[asyncio.Future[None]] = []
-    failed = False
-    answers: Answers = []
-    for topic, records_of_partitions in request.topics:
-        topic_answers = []
-        for index, start, stop in records_of_partitions:
+    request = read_produce_request(header.api_version, frame, body, end)
+    produce = _Produce(broker, header, request)
+    if broker.partitions.any_takes_turns and produce.takes_turns(frame):
+        # Recompression happens in a thread, and the frame's memory is reused as soon as this returns.
+        pending = Pending(connection, API.key)
+        broker.spawn(produce.append_in_turn(bytearray(frame), pending))
+        return pending
+    for topic, partitions in request.topics:
+        for index, start, stop in partitions:
             try:
-                partition = find(topic, index)
-                if partition.internal and header.client_id != INTERNAL_WRITER:
-                    raise KafkaError(ErrorCode.invalid_topic_exception, f"clients may not write to {partition.topic}")
-                if not -1 <= acks <= 1:
-                    raise KafkaError(ErrorCode.invalid_required_acks)
-                appended = partition.append(frame, start, stop, version)
+                partition = produce.find(topic, index)
+                produce.appended(topic, partition, partition.append(frame, start, stop, header.api_version))
             except KafkaError as error:
-                failed = True
-                broker.count_produce_failure(topic, stop - start)
-                topic_answers.append(PartitionAnswer(index, error.code, message=error.message or None))
-                continue
-            if acks == ALL and appended.last_offset >= partition.high_watermark:
-                waits.append(partition.committed(appended.last_offset))
-            if partition.flush_waits:
-                waits.append(partition.flush())
-            topic_answers.append(
-                PartitionAnswer(index, 0, appended.base_offset, appended.append_time, partition.log.log_start_offset)
-            )
-        answers.append((topic, topic_answers))
-    if acks == 0:
-        if failed:
+                produce.refused(topic, index, stop - start, error)
+    if request.acks == 0:
+        if produce.failed:
             connection.close("a Produce request with acks=0 failed: closing is the only answer")
         return None
-    if not waits:
-        return [write_produce_answer(version, header.correlation_id, answers)]
+    if not produce.waits:
+        return [write_produce_answer(header.api_version, header.correlation_id, produce.answers)]
     pending = Pending(connection, API.key)
-    broker.spawn(_answer_later(pending, header, answers, waits, request.timeout))
+    broker.spawn(produce.answer_later(pending))
     return pending
 
 
-async def _answer_later(
-    pending: Pending, header: RequestHeader, answers: Answers, waits: list[asyncio.Future[None]], timeout_ms: int
-) -> None:
-    """Waits until everything is committed and flushed, at most `timeout_ms`; then an unknown outcome is a time-out."""
-    done, late = await asyncio.wait(waits, timeout=max(timeout_ms, 0) / 1000)
-    error = ErrorCode.request_timed_out if late else ErrorCode.none
-    for future in done:
-        problem = future.exception()
-        if isinstance(problem, KafkaError):
-            error = problem.code
-        elif problem is not None:
-            error = ErrorCode.kafka_storage_error
-    if error:
-        answers = [
-            (topic, [answer if answer.error else PartitionAnswer(answer.index, error) for answer in partitions])
-            for topic, partitions in answers
-        ]
-    pending.answer([write_produce_answer(header.api_version, header.correlation_id, answers)])
+class _Produce:
+    """One request under way: what it may do, and the answers so far."""
+
+    __slots__ = ("_broker", "_header", "_request", "answers", "failed", "waits")
+
+    def __init__(self, broker: Broker, header: RequestHeader, request: ProduceRequest) -> None:
+        self._broker = broker
+        self._header = header
+        self._request = request
+        self.answers: Answers = []
+        self.waits: list[asyncio.Future[None]] = []
+        self.failed = False
+
+    def find(self, topic: str | bytes, index: int) -> Partition:
+        """The partition, if this request may write to it. Raises KafkaError."""
+        partition = self._broker.partitions.find(topic, index)
+        if partition.internal and self._header.client_id != INTERNAL_WRITER:
+            raise KafkaError(ErrorCode.invalid_topic_exception, f"clients may not write to {partition.topic}")
+        if not -1 <= self._request.acks <= 1:
+            raise KafkaError(ErrorCode.invalid_required_acks)
+        return partition
+
+    def appended(self, topic: str | bytes, partition: Partition, appended: Appended) -> None:
+        """A batch was written: notes its answer, and what the answer has to wait for."""
+        if self._request.acks == ALL and appended.last_offset >= partition.high_watermark:
+            self.waits.append(partition.committed(appended.last_offset))
+        if partition.flush_waits:
+            self.waits.append(partition.flush())
+        self._add(
+            topic,
+            PartitionAnswer(
+                partition.index, 0, appended.base_offset, appended.append_time, partition.log.log_start_offset
+            ),
+        )
+
+    def refused(self, topic: str | bytes, index: int, size_bytes: int, error: KafkaError) -> None:
+        """A batch wasn't written."""
+        self.failed = True
+        self._broker.count_produce_failure(topic, size_bytes)
+        self._add(topic, PartitionAnswer(index, error.code, message=error.message or None))
+
+    def _add(self, topic: str | bytes, answer: PartitionAnswer) -> None:
+        if not self.answers or self.answers[-1][0] != topic:
+            self.answers.append((topic, []))
+        self.answers[-1][1].append(answer)
+
+    def takes_turns(self, frame: bytearray) -> bool:
+        """Whether any of the batches needs recompression or follows one that does."""
+        get = self._broker.partitions.find_or_none
+        return any(
+            start >= 0 and (partition := get(topic, index)) is not None and partition.takes_turns(frame, start)
+            for topic, partitions in self._request.topics
+            for index, start, _ in partitions
+        )
+
+    async def append_in_turn(self, frame: bytearray, pending: Pending) -> None:
+        """Appends one batch after the other, each after those that came before it."""
+        for topic, partitions in self._request.topics:
+            for index, start, stop in partitions:
+                try:
+                    partition = self.find(topic, index)
+                    batch = frame[start:stop]
+                    self.appended(topic, partition, await partition.append_recompressed(batch, self._header.api_version))
+                except KafkaError as error:
+                    self.refused(topic, index, stop - start, error)
+        if self._request.acks == 0:
+            if self.failed:
+                pending.close_connection()
+            pending.answer(())
+        else:
+            await self.answer_later(pending)
+
+    async def answer_later(self, pending: Pending) -> None:
+        """Waits until everything is committed and flushed, at most the request's time-out: then nobody knows."""
+        error = ErrorCode.none
+        if self.waits:
+            done, late = await asyncio.wait(self.waits, timeout=max(self._request.timeout, 0) / 1000)
+            if late:
+                error = ErrorCode.request_timed_out
+            for future in done:
+                problem = future.exception()
+                if problem is not None:
+                    error = problem.code if isinstance(problem, KafkaError) else ErrorCode.kafka_storage_error
+        answers = self.answers
+        if error:
+            answers = [
+                (topic, [answer if answer.error else PartitionAnswer(answer.index, error) for answer in partitions])
+                for topic, partitions in answers
+            ]
+        pending.answer([write_produce_answer(self._header.api_version, self._header.correlation_id, answers)])

@@ -61,7 +61,7 @@ def retired_instead(name: str) -> str | None:
     return None
 
 
-def nearest_name(name: str, table: Iterable[str]) -> str | None:
-    """The known name that looks most like `name`, or None when none does."""
-    matches = difflib.get_close_matches(name.lower(), list(table), n=1, cutoff=0.6)
+def nearest_name(name: str, table: Iterable[str], likeness: float = 0.6) -> str | None:
+    """The known name that looks most like `name`, or None when none reaches the likeness (0 to 1)."""
+    matches = difflib.get_close_matches(name, list(table), n=1, cutoff=likeness)
     return matches[0] if matches else None
