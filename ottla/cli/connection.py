@@ -1,0 +1,215 @@
+"""Which cluster a command talks to, and the clients that talk to it.
+
+The address comes from `--bootstrap` (or OTTLA_BOOTSTRAP), else from the named context, else from the current one, else
+it is the default. Before a client is made, the address is tried with a plain socket, because the operating system knows
+why it fails ("connection refused") and a Kafka client only that it did.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from ottla.cli import contexts
+from ottla.cli.errors import CommandError, ExitCode, UsageError, explain_code
+from ottla.cli.options import BOOTSTRAP_DEFAULT
+
+if TYPE_CHECKING:
+    from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+
+T = TypeVar("T")
+
+PORT_DEFAULT = 9092
+CLIENT_ID = "ottla-cli"
+_CONNECT_TIMEOUT_S_MAX = 5.0
+# Coordinator loading, not available, moved: each passes by itself, for instance while the offsets topic is created.
+_COORDINATOR_CODES = (14, 15, 16)
+
+
+def resolve_bootstrap(bootstrap: str | None, context: str | None) -> str:
+    """The bootstrap address to use; an explicit address and an explicit context together are refused."""
+    if bootstrap and context:
+        raise UsageError("both a bootstrap address and a context are given", "Leave one of them out.")
+    if bootstrap:
+        return bootstrap
+    known = contexts.load()
+    name = context or known.current
+    return contexts.bootstrap_of(known, name) if name else BOOTSTRAP_DEFAULT
+
+
+def parse_bootstrap(bootstrap: str) -> list[tuple[str, int]]:
+    """`host:port,[v6]:port,host` as pairs; the port defaults to 9092."""
+    addresses = []
+    for part in (part.strip() for part in bootstrap.split(",")):
+        if not part:
+            continue
+        if "://" in part:
+            raise UsageError(f"'{part}' is not HOST:PORT", "Leave out what stands before and with '://'.")
+        host, colon, port = part.rpartition(":")
+        if not colon or part.endswith("]"):
+            host, port = part, str(PORT_DEFAULT)
+        elif ":" in host and not host.startswith("["):
+            raise UsageError(f"'{part}' is not HOST:PORT", "Write an IPv6 address as [::1]:9092.")
+        if not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+            raise UsageError(f"'{port}' in '{part}' is not a port", "A port is a number from 1 to 65535.")
+        if not host:
+            raise UsageError(f"'{part}' has no host", "Write HOST:PORT, for instance 127.0.0.1:9092.")
+        addresses.append((host.strip("[]"), int(port)))
+    if not addresses:
+        raise UsageError("the bootstrap address is empty", "Write HOST:PORT, for instance 127.0.0.1:9092.")
+    return addresses
+
+
+class Cluster:
+    """The cluster behind one bootstrap address; opens each client when it is first needed and closes all at the end."""
+
+    def __init__(self, bootstrap: str, timeout_s: float) -> None:
+        self.bootstrap = bootstrap
+        self.timeout_s = timeout_s
+        self._addresses = parse_bootstrap(bootstrap)
+        self._admin: KafkaAdminClient | None = None
+        self._reached = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._admin is not None:
+            self._admin.close()
+
+    @property
+    def timeout_ms(self) -> int:
+        """How long a single answer may take."""
+        return int(self.timeout_s * 1000)
+
+    @property
+    def admin(self) -> KafkaAdminClient:
+        """The admin client."""
+        if self._admin is None:
+            from kafka import KafkaAdminClient
+
+            self._admin = self._open(KafkaAdminClient, {})
+        return self._admin
+
+    def consumer(self, **settings: Any) -> KafkaConsumer:
+        """A new consumer with these settings of kafka-python; the caller closes it."""
+        from kafka import KafkaConsumer
+
+        return self._open(KafkaConsumer, settings)
+
+    def producer(self, **settings: Any) -> KafkaProducer:
+        """A new producer with these settings of kafka-python; the caller closes it."""
+        from kafka import KafkaProducer
+
+        return self._open(KafkaProducer, settings)
+
+    def patiently(self, call: Callable[[], T]) -> T:
+        """Call until a group's coordinator is there; the last error is raised when the time is over."""
+        deadline = time.monotonic() + self.timeout_s
+        while True:
+            try:
+                return call()
+            except Exception as error:
+                if getattr(error, "errno", None) not in _COORDINATOR_CODES or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
+
+    def _open(self, client: Callable[..., T], settings: dict[str, Any]) -> T:
+        if not self._reached:
+            self._reach()
+        quiet_client_log()
+        with explained(f"the cluster at {self.bootstrap}"):
+            try:
+                return client(
+                    bootstrap_servers=[
+                        f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self._addresses
+                    ],
+                    client_id=CLIENT_ID,
+                    bootstrap_timeout_ms=self.timeout_ms,
+                    **{"request_timeout_ms": self.timeout_ms, **settings},
+                )
+            except Exception as error:
+                if type(error).__name__ not in ("KafkaTimeoutError", "NoBrokersAvailable"):
+                    raise
+                raise CommandError(
+                    f"{self.bootstrap} accepts connections but doesn't answer as a Kafka broker",
+                    "Is that the port of another service, or of an encrypted listener?",
+                    ExitCode.unreachable,
+                ) from error
+
+    def _reach(self) -> None:
+        reasons = []
+        for host, port in self._addresses:
+            reason = _refusal(host, port, min(self.timeout_s, _CONNECT_TIMEOUT_S_MAX))
+            if reason is None:
+                self._reached = True
+                return
+            reasons.append(f"{host}:{port} ({reason})")
+        raise CommandError(
+            f"can't reach a broker at {', '.join(reasons)}",
+            "Start one with `ottla dev`, or name another address with --bootstrap.",
+            ExitCode.unreachable,
+        )
+
+
+def _refusal(host: str, port: int, timeout_s: float) -> str | None:
+    """Why a TCP connection fails, or None when it works."""
+    try:
+        socket.create_connection((host, port), timeout=timeout_s).close()
+    except socket.gaierror:
+        return "no such host"
+    except TimeoutError:
+        return f"no answer within {timeout_s:g} s"
+    except UnicodeError:
+        return "not a host name"
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    return None
+
+
+def quiet_client_log() -> None:
+    """Keep the client library's own warnings off the terminal unless `--debug` set logging up."""
+    logger = logging.getLogger("kafka")
+    if not logging.getLogger().handlers and not logger.handlers:
+        logger.addHandler(logging.NullHandler())
+        logger.propagate = False
+
+
+@contextmanager
+def explained(subject: str) -> Iterator[None]:
+    """Turn the Kafka client's exceptions into sentences about `subject`."""
+    from kafka import errors as kafka_errors
+
+    try:
+        yield
+    except kafka_errors.KafkaError as error:
+        raise sentence(error, subject) from error
+
+
+def sentence(error: BaseException, subject: str) -> CommandError:
+    """The sentence for an exception of the Kafka client."""
+    from kafka import errors as kafka_errors
+
+    if isinstance(error, kafka_errors.BrokerResponseError):
+        return explain_code(error.errno or -1, subject, code_name=type(error).__name__)
+    if isinstance(error, kafka_errors.KafkaTimeoutError):
+        return CommandError(
+            f"{subject}: no answer in time",
+            "Raise --timeout, or see whether the advertised addresses can be reached (`ottla brokers list`).",
+            ExitCode.timed_out,
+        )
+    if isinstance(error, kafka_errors.KafkaConnectionError | kafka_errors.NodeNotReadyError):
+        return CommandError(
+            f"{subject}: the connection to the broker was lost", "Is it still running?", ExitCode.unreachable
+        )
+    if isinstance(error, kafka_errors.IncompatibleBrokerVersion):
+        return CommandError(f"{subject}: the broker doesn't offer the API that this needs ({error})")
+    details = ", ".join(str(argument) for argument in error.args)
+    return CommandError(f"{subject}: {details or type(error).__name__}")

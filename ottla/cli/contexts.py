@@ -1,0 +1,139 @@
+"""`ottla contexts`: names for clusters, kept in one TOML file in the user's configuration directory.
+
+Owns the file. A context is a name with a bootstrap address; one of them is current and used when neither `--bootstrap`
+nor OTTLA_BOOTSTRAP says otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ottla.cli.errors import CommandError, NotFound, UsageError, nearest
+from ottla.cli.options import output_command
+from ottla.cli.output import Output
+
+app = typer.Typer(no_args_is_help=True, help="Names for clusters, so that nobody types addresses.")
+
+
+@dataclass(frozen=True)
+class ContextFile:
+    """What the file holds: each context's bootstrap address, and which one is current."""
+
+    current: str | None = None
+    bootstraps: dict[str, str] = field(default_factory=dict)
+
+
+def file_path() -> Path:
+    """OTTLA_CONFIG_FILE, else `config.toml` in the user's configuration directory."""
+    named = os.environ.get("OTTLA_CONFIG_FILE")
+    if named:
+        return Path(named)
+    from platformdirs import user_config_path
+
+    return user_config_path("ottla") / "config.toml"
+
+
+def load() -> ContextFile:
+    """Read the file; a missing one is empty."""
+    path = file_path()
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return ContextFile()
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise CommandError(f"can't read the contexts in {path}: {error}", "Repair or remove that file.") from error
+    current, contexts = data.get("current"), data.get("contexts", {})
+    try:
+        bootstraps = {str(name): str(context["bootstrap"]) for name, context in contexts.items()}
+    except (AttributeError, KeyError, TypeError) as error:
+        raise CommandError(f"a context in {path} has no bootstrap address", "Repair or remove that file.") from error
+    return ContextFile(current if isinstance(current, str) else None, bootstraps)
+
+
+def store(contexts: ContextFile) -> None:
+    """Replace the file in one step, so that nobody reads half of it."""
+    lines = [f"current = {json.dumps(contexts.current)}"] if contexts.current else []
+    for name, bootstrap in sorted(contexts.bootstraps.items()):
+        lines += ["", f"[contexts.{json.dumps(name)}]", f"bootstrap = {json.dumps(bootstrap)}"]
+    path = file_path()
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        raise CommandError(f"can't write the contexts to {path}: {error.strerror}", "See OTTLA_CONFIG_FILE.") from error
+
+
+def bootstrap_of(contexts: ContextFile, name: str) -> str:
+    """The address that a context stands for."""
+    try:
+        return contexts.bootstraps[name]
+    except KeyError:
+        raise NotFound(
+            f"there is no context '{name}'",
+            f"`ottla contexts list` shows what there is.{nearest(name, contexts.bootstraps)}",
+        ) from None
+
+
+@app.command("list")
+@output_command
+def list_contexts(output: Output) -> None:
+    """Show all contexts; the current one is marked."""
+    contexts = load()
+    rows = [
+        {"name": name, "bootstrap": bootstrap, "current": name == contexts.current}
+        for name, bootstrap in sorted(contexts.bootstraps.items())
+    ]
+    output.rows(
+        rows,
+        {"name": "NAME", "bootstrap": "BOOTSTRAP", "current": "CURRENT"},
+        empty="There are no contexts. Add one: ottla contexts add NAME HOST:PORT",
+    )
+
+
+@app.command("add")
+@output_command
+def add_context(
+    output: Output,
+    name: Annotated[str, typer.Argument(help="What to call the cluster.")],
+    bootstrap: Annotated[str, typer.Argument(metavar="HOST:PORT,…", help="Its bootstrap address.")],
+) -> None:
+    """Add or change a context. The first one becomes current."""
+    from ottla.cli.connection import parse_bootstrap
+
+    if not name:
+        raise UsageError("a context needs a name")
+    parse_bootstrap(bootstrap)
+    contexts = load()
+    bootstraps = {**contexts.bootstraps, name: bootstrap}
+    store(ContextFile(contexts.current or name, bootstraps))
+    output.done(f"Context {name} is {bootstrap}.", {"name": name, "bootstrap": bootstrap})
+
+
+@app.command("use")
+@output_command
+def use_context(output: Output, name: Annotated[str, typer.Argument(help="Which context.")]) -> None:
+    """Make a context the current one."""
+    contexts = load()
+    bootstrap = bootstrap_of(contexts, name)
+    store(replace(contexts, current=name))
+    output.done(f"Now using {name} ({bootstrap}).", {"name": name, "bootstrap": bootstrap})
+
+
+@app.command("delete")
+@output_command
+def delete_context(output: Output, name: Annotated[str, typer.Argument(help="Which context.")]) -> None:
+    """Forget a context; the cluster itself isn't touched."""
+    contexts = load()
+    bootstrap_of(contexts, name)
+    rest = {other: bootstrap for other, bootstrap in contexts.bootstraps.items() if other != name}
+    store(ContextFile(None if contexts.current == name else contexts.current, rest))
+    output.done(f"Context {name} is forgotten.", {"name": name})

@@ -1,0 +1,148 @@
+"""Every failure as one line: what was wrong, and what to do about it.
+
+Owns the exit codes that scripts rely on and the table from Kafka's error codes to sentences. Pure; nothing here imports
+the Kafka client, because error codes are plain numbers (Kafka's `Errors` enum).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import NamedTuple
+
+
+class ExitCode(IntEnum):
+    """What the process says to a script. Documented in docs/cli.md; a number never changes its meaning."""
+
+    ok = 0
+    failed = 1
+    usage = 2
+    unreachable = 3
+    not_found = 4
+    timed_out = 5
+    interrupted = 130
+    pipe_closed = 141
+    terminated = 143
+
+
+class CommandError(Exception):
+    """The command can't go on; `message` says why, `remedy` what to do about it (empty when nothing can be said)."""
+
+    def __init__(
+        self, message: str, remedy: str = "", exit_code: ExitCode = ExitCode.failed, kafka_code: int = 0
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+        self.exit_code = exit_code
+        self.kafka_code = kafka_code
+
+    def line(self) -> str:
+        """The error as a person reads it, on one line."""
+        message = " ".join(self.message.split())
+        if not self.remedy:
+            return message
+        return f"{message.rstrip('.')}. {' '.join(self.remedy.split())}"
+
+
+class UsageError(CommandError):
+    """The command line itself makes no sense."""
+
+    def __init__(self, message: str, remedy: str = "") -> None:
+        super().__init__(message, remedy, ExitCode.usage)
+
+
+class NotFound(CommandError):
+    """The named thing doesn't exist."""
+
+    def __init__(self, message: str, remedy: str = "", kafka_code: int = 0) -> None:
+        super().__init__(message, remedy, ExitCode.not_found, kafka_code)
+
+
+class _Sentence(NamedTuple):
+    """`{0}` in a message is the thing that the request was about."""
+
+    message: str
+    remedy: str = ""
+    exit_code: ExitCode = ExitCode.failed
+
+
+_SENTENCES: dict[int, _Sentence] = {
+    -1: _Sentence("the broker failed unexpectedly while working on {0}", "Its log says why."),
+    1: _Sentence(
+        "the offset is outside what {0} holds",
+        "`ottla offsets TOPIC` shows the first and the last.",
+        ExitCode.not_found,
+    ),
+    2: _Sentence("a record batch of {0} is corrupt", "`ottla log verify FILE` shows where."),
+    3: _Sentence("{0} doesn't exist", "`ottla topics list` shows what does.", ExitCode.not_found),
+    5: _Sentence("{0} has no leader at the moment", "Try again, or see `ottla topics describe`."),
+    6: _Sentence("the leader of {0} has just changed", "Try again."),
+    7: _Sentence("{0}: the request timed out in the broker; it may still be carried out", "", ExitCode.timed_out),
+    8: _Sentence("the broker that is needed for {0} isn't available", "`ottla brokers list` shows who is."),
+    10: _Sentence(
+        "a record is larger than {0} accepts", "Raise max.message.bytes of the topic, or send smaller records."
+    ),
+    14: _Sentence("the coordinator of {0} is still loading", "Try again in a moment."),
+    15: _Sentence("the coordinator of {0} isn't available", "Try again in a moment."),
+    16: _Sentence("the coordinator of {0} has just moved", "Try again."),
+    17: _Sentence("{0} is not a name that a topic can have, or it is internal"),
+    18: _Sentence("the record batch is larger than segment.bytes of {0}", "Send smaller batches."),
+    19: _Sentence(
+        "{0} has fewer in-sync replicas than min.insync.replicas asks for", "`ottla topics describe` shows them."
+    ),
+    20: _Sentence(
+        "{0} fell below min.insync.replicas after the write; the records may be lost",
+        "`ottla topics describe` shows the replicas.",
+    ),
+    24: _Sentence("{0} is not a name that a group can have"),
+    25: _Sentence("{0}: the member is not known to the group", "Stop the group's consumers first."),
+    27: _Sentence("{0} is rebalancing", "Try again in a moment."),
+    29: _Sentence("not allowed to work on {0}", "Ask for the right, or use another principal."),
+    30: _Sentence("not allowed to use {0}", "Ask for the right, or use another principal."),
+    31: _Sentence("not allowed to do this to the cluster", "Ask for the right, or use another principal."),
+    32: _Sentence(
+        "the timestamp is outside what {0} accepts",
+        "See message.timestamp.before.max.ms and message.timestamp.after.max.ms.",
+    ),
+    35: _Sentence("the broker is too old or too new for this request about {0}"),
+    36: _Sentence("{0} exists already", "`ottla topics create --if-not-exists` accepts that."),
+    37: _Sentence("the number of partitions of {0} can't be that", "It is at least 1 and can only grow."),
+    38: _Sentence("the replication factor of {0} can't be that", "It is at least 1 and at most the number of brokers."),
+    39: _Sentence("the replica assignment of {0} can't be that"),
+    40: _Sentence("the configuration of {0} can't be that", "`ottla configs describe --all` lists the names."),
+    41: _Sentence("the controller has just moved", "Try again."),
+    42: _Sentence("the request about {0} makes no sense to the broker"),
+    44: _Sentence("a policy of the cluster forbids this for {0}"),
+    56: _Sentence("the log directory of {0} has failed", "`ottla log-dirs` shows which."),
+    57: _Sentence("the broker has no such log directory for {0}"),
+    60: _Sentence("the partitions of {0} are being reassigned", "Try again when that is done."),
+    68: _Sentence("{0} still has active members", "Stop its consumers first, then try again."),
+    69: _Sentence("{0} doesn't exist", "`ottla groups list` shows what does.", ExitCode.not_found),
+    73: _Sentence("deleting topics is switched off in the cluster", "Set delete.topic.enable=true in the brokers."),
+    84: _Sentence("there is no leader to elect for {0}"),
+    86: _Sentence("{0}: the members of the group still read that topic", "Stop the consumers first, then try again."),
+    87: _Sentence("{0} refused a record", "A compacted topic needs a key in every record."),
+    89: _Sentence("the broker is over its quota", "Try again later."),
+    100: _Sentence("the topic id of {0} isn't known", "The topic may have been deleted and created again."),
+}
+
+
+def explain_code(code: int, subject: str, server_message: str | None = None, *, code_name: str = "") -> CommandError:
+    """The sentence for a Kafka error code about `subject` ("topic 'flights'"); the broker's own words win."""
+    sentence = _SENTENCES.get(code)
+    if sentence is None:
+        named = code_name or f"error {code}"
+        return CommandError(f"{subject}: {server_message or f'the broker answered {named}'}", kafka_code=code)
+    if server_message and not server_message.isupper() and code not in (3, 36, 69):
+        text = server_message.rstrip(".")
+        message = text if subject.split("'")[1:2] and subject.split("'")[1] in text else f"{subject}: {text}"
+        return CommandError(message, sentence.remedy, sentence.exit_code, code)
+    return CommandError(sentence.message.format(subject), sentence.remedy, sentence.exit_code, code)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """` Did you mean 'x'?` when something known is close to `name`, else nothing."""
+    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f" Did you mean '{matches[0]}'?" if matches else ""

@@ -1,0 +1,118 @@
+"""Topics and partitions by what a person typed: `flights`, `flights:0,2-4`.
+
+A name that doesn't exist is an error with the nearest name that does; nothing here creates a topic by asking for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ottla.cli.connection import explained
+from ottla.cli.errors import CommandError, NotFound, UsageError, explain_code, nearest
+
+if TYPE_CHECKING:
+    from kafka import TopicPartition
+
+    from ottla.cli.connection import Cluster
+
+
+def parse_partitions(text: str) -> list[int]:
+    """`0,2-4` as [0, 2, 3, 4]."""
+    partitions: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise UsageError(f"'{text}' is not a list of partitions", "Write numbers and ranges: 0,2-4.")
+        if dash and int(last) - int(first) > 100_000:
+            raise UsageError(f"'{part}' is too long a range of partitions")
+        partitions.update(range(int(first), int(last or first) + 1))
+    return sorted(partitions)
+
+
+def parse_topic(text: str) -> tuple[str, list[int] | None]:
+    """`name` or `name:partitions`; None stands for all partitions."""
+    name, colon, partitions = text.partition(":")
+    if not name:
+        raise UsageError(f"'{text}' has no topic", "Write TOPIC or TOPIC:PARTITIONS, for instance flights:0,2-4.")
+    return name, parse_partitions(partitions) if colon else None
+
+
+def topic_names(cluster: Cluster) -> list[str]:
+    """All topics' names, sorted."""
+    with explained("the list of topics"):
+        return sorted(cluster.admin.list_topics())
+
+
+def describe_topics(cluster: Cluster, names: Iterable[str]) -> list[dict[str, Any]]:
+    """The metadata of these topics, in the order of `names`; the first that doesn't exist is an error."""
+    wanted = list(dict.fromkeys(names))
+    if not wanted:
+        return []
+    with explained("the description of topics"):
+        described = {topic["name"]: topic for topic in cluster.admin.describe_topics(wanted)}
+    for name in wanted:
+        code = described[name]["error_code"] if name in described else 3
+        if code == 3:
+            raise no_topic(cluster, name)
+        if code:
+            raise explain_code(code, f"topic '{name}'")
+    return [described[name] for name in wanted]
+
+
+def no_topic(cluster: Cluster, name: str) -> NotFound:
+    """The error for a topic that isn't there."""
+    guess = nearest(name, topic_names(cluster))
+    return NotFound(
+        f"topic '{name}' doesn't exist",
+        (guess.strip() + " " if guess else "")
+        + f"`ottla topics list` shows what does, `ottla topics create {name}` makes it.",
+        kafka_code=3,
+    )
+
+
+def topic_partitions(cluster: Cluster, topics: Sequence[str]) -> list[TopicPartition]:
+    """The partitions that `topics` (each TOPIC or TOPIC:PARTITIONS) name, all of them existing."""
+    from kafka import TopicPartition
+
+    wanted = [parse_topic(topic) for topic in topics]
+    described = {topic["name"]: topic for topic in describe_topics(cluster, (name for name, _ in wanted))}
+    found: dict[TopicPartition, None] = {}
+    for name, partitions in wanted:
+        there = sorted(partition["partition_index"] for partition in described[name]["partitions"])
+        for partition in there if partitions is None else partitions:
+            if partition not in there:
+                raise NotFound(
+                    f"topic '{name}' has no partition {partition}",
+                    f"It has {len(there)}: 0 to {len(there) - 1}." if there else "",
+                    kafka_code=3,
+                )
+            found[TopicPartition(name, partition)] = None
+    return list(found)
+
+
+def end_offsets(
+    cluster: Cluster, partitions: Iterable[TopicPartition], *, earliest: bool = False
+) -> dict[TopicPartition, int]:
+    """The end (or with `earliest` the start) offset of each partition."""
+    from kafka.admin import OffsetSpec
+
+    return offsets_at(cluster, partitions, OffsetSpec.EARLIEST if earliest else OffsetSpec.LATEST)
+
+
+def offsets_at(cluster: Cluster, partitions: Iterable[TopicPartition], moment: Any) -> dict[TopicPartition, int]:
+    """The offset of each partition at an OffsetSpec or a timestamp in ms; -1 where nothing is that late."""
+    asked = dict.fromkeys(partitions, moment)
+    if not asked:
+        return {}
+    with explained("the offsets of " + _few(asked)):
+        found = cluster.admin.list_partition_offsets(asked)
+    missing = [partition for partition in asked if partition not in found]
+    if missing:
+        raise CommandError(f"no offset was returned for {_few(missing)}")
+    return {partition: found[partition].offset for partition in asked}
+
+
+def _few(partitions: Iterable[TopicPartition]) -> str:
+    names = sorted({partition.topic for partition in partitions})
+    return ("topic " if len(names) == 1 else "topics ") + ", ".join(f"'{name}'" for name in names[:5])

@@ -1,0 +1,147 @@
+"""The `ottla` command: puts the families together, and turns every failure into one line and an exit code.
+
+Nothing here or in the modules that it imports may import the Kafka client, rich or the broker at the top: `ottla
+--help` and shell completion have to be quick. What an uncaught exception means is decided here, once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from typing import Annotated
+
+import typer
+
+from ottla.cli import cluster, configs, consume, contexts, groups, offsets, produce, topics
+from ottla.cli.errors import CommandError, ExitCode
+from ottla.cli.options import output_command
+from ottla.cli.output import Output
+
+# The parser's own base of all usage errors; typer doesn't export it by a name of its own.
+_ParserError: type[Exception] = typer.BadParameter.__mro__[2]
+
+app = typer.Typer(
+    name="ottla",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Ottla: Apache Kafka's system in Python. Start with [bold]ottla dev[/bold].",
+    epilog="Exit codes: 0 done, 1 failed, 2 wrong use, 3 cluster not reachable, 4 no such thing, 5 no answer in time.",
+)
+
+_CLUSTER = "Topics, records and groups"
+_RUNNING = "Running brokers"
+_MORE = "More"
+
+app.command("produce", rich_help_panel=_CLUSTER)(produce.produce)
+app.command("consume", rich_help_panel=_CLUSTER)(consume.consume)
+app.add_typer(topics.app, name="topics", rich_help_panel=_CLUSTER)
+app.add_typer(groups.app, name="groups", rich_help_panel=_CLUSTER)
+app.add_typer(configs.app, name="configs", rich_help_panel=_CLUSTER)
+app.command("offsets", rich_help_panel=_CLUSTER)(offsets.offsets)
+app.command("delete-records", rich_help_panel=_CLUSTER)(offsets.delete_records)
+app.command("cluster", rich_help_panel=_CLUSTER)(cluster.cluster_overview)
+app.add_typer(cluster.brokers_app, name="brokers", rich_help_panel=_CLUSTER)
+app.command("log-dirs", rich_help_panel=_CLUSTER)(cluster.log_dirs)
+app.add_typer(contexts.app, name="contexts", rich_help_panel=_MORE)
+
+
+@app.callback()
+def _root(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the stack trace of an error.")] = False,
+) -> None:
+    pass
+
+
+@app.command(rich_help_panel=_MORE)
+@output_command
+def version(output: Output) -> None:
+    """Show the version."""
+    import platform
+    from importlib.metadata import version as installed
+
+    record = {"ottla": installed("ottla"), "python": platform.python_version()}
+    output.done(f"ottla {record['ottla']} (Python {record['python']})", record)
+
+
+def main() -> None:
+    """Run the command line and leave with one of the documented exit codes."""
+    arguments = sys.argv[1:]
+    debug = "--debug" in arguments or os.environ.get("OTTLA_DEBUG", "") not in ("", "0")
+    if debug:
+        import logging
+
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    code = _run(arguments, debug)
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        code = ExitCode.pipe_closed
+    if code == ExitCode.pipe_closed:
+        # Python would complain once more about the closed pipe at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    sys.exit(code)
+
+
+def _run(arguments: list[str], debug: bool) -> int:
+    try:
+        outcome = app(arguments, prog_name="ottla", standalone_mode=False)
+        return outcome if isinstance(outcome, int) else ExitCode.ok
+    except CommandError as error:
+        if debug:
+            traceback.print_exc()
+        _complain(error, "--json" in arguments)
+        return error.exit_code
+    except _ParserError as error:
+        return _usage(error)
+    except (KeyboardInterrupt, typer.Abort):
+        return ExitCode.interrupted
+    except BrokenPipeError:
+        return ExitCode.pipe_closed
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        _complain(_unforeseen(error), "--json" in arguments)
+        return ExitCode.failed
+
+
+def _usage(error: Exception) -> int:
+    context = getattr(error, "ctx", None)
+    if type(error).__name__ == "NoArgsIsHelpError":
+        print(context.get_help() if context else error, file=sys.stderr)
+        return ExitCode.usage
+    path = context.command_path if context else "ottla"
+    message = str(error.format_message()) if hasattr(error, "format_message") else str(error)
+    print(f"error: {' '.join(message.split()).rstrip('.')}. See: {path} --help", file=sys.stderr)
+    return ExitCode.usage
+
+
+def _unforeseen(error: Exception) -> CommandError:
+    """An exception that no command expected: still one line, with the way to its stack trace."""
+    if isinstance(error, OSError) and error.strerror:
+        name = f"{error.filename}: " if error.filename else ""
+        return CommandError(f"{name}{error.strerror.lower()}", "Run it again with --debug for the details.")
+    kafka_errors = sys.modules.get("kafka.errors")
+    if kafka_errors is not None and isinstance(error, kafka_errors.KafkaError):
+        from ottla.cli.connection import sentence
+
+        return sentence(error, "the request")
+    return CommandError(
+        f"this should not happen: {type(error).__name__}: {error}",
+        "Run it again with --debug and report what it shows.",
+    )
+
+
+def _complain(error: CommandError, as_json: bool) -> None:
+    if as_json:
+        fields = {"message": error.message, "remedy": error.remedy, "exit_code": int(error.exit_code)}
+        print(json.dumps({"error": {**fields, "kafka_code": error.kafka_code or None}}), file=sys.stderr)
+    else:
+        print(f"error: {error.line()}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

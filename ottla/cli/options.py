@@ -1,0 +1,115 @@
+"""The options that many commands share, added to each of them in one way.
+
+`@output_command` gives a command `--json` and `--debug` and hands it an `Output`; `@cluster_command` also gives it
+`--bootstrap`, `--context` and `--timeout` and hands it a `Cluster` before the `Output`. The shared options stand after
+the command's own in its help and work at the end of a line, where people put them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec
+
+import typer
+
+from ottla.cli.output import Output
+
+if TYPE_CHECKING:
+    from ottla.cli.connection import Cluster
+
+P = ParamSpec("P")
+
+BOOTSTRAP_DEFAULT = "127.0.0.1:9092"
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.", rich_help_panel="Shared options")]
+DebugOption = Annotated[
+    bool, typer.Option("--debug", help="Show the stack trace of an error.", rich_help_panel="Shared options")
+]
+BootstrapOption = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap",
+        "-b",
+        envvar="OTTLA_BOOTSTRAP",
+        metavar="HOST:PORT,…",
+        help=f"Where the cluster is; else the current context, else {BOOTSTRAP_DEFAULT}.",
+        rich_help_panel="Shared options",
+    ),
+]
+ContextOption = Annotated[
+    str | None,
+    typer.Option(
+        "--context",
+        envvar="OTTLA_CONTEXT",
+        metavar="NAME",
+        help="Which context of `ottla contexts` to use.",
+        rich_help_panel="Shared options",
+    ),
+]
+TimeoutOption = Annotated[
+    float,
+    typer.Option(
+        "--timeout",
+        min=0.1,
+        metavar="SECONDS",
+        help="How long to wait for the cluster.",
+        rich_help_panel="Shared options",
+    ),
+]
+
+_OUTPUT_OPTIONS: dict[str, tuple[Any, Any]] = {"as_json": (JsonOption, False), "debug": (DebugOption, False)}
+_CLUSTER_OPTIONS: dict[str, tuple[Any, Any]] = {
+    "bootstrap": (BootstrapOption, None),
+    "context": (ContextOption, None),
+    "timeout": (TimeoutOption, 15.0),
+    **_OUTPUT_OPTIONS,
+}
+
+
+def output_command(function: Callable[Concatenate[Output, P], None]) -> Callable[..., None]:
+    """Make a command out of a function whose first argument is the `Output`."""
+
+    def run(*, as_json: bool, debug: bool, **arguments: Any) -> None:
+        function(Output(as_json), **arguments)  # type: ignore[call-arg]
+
+    return _dressed(run, function, leading=1, options=_OUTPUT_OPTIONS)
+
+
+def cluster_command(function: Callable[Concatenate[Cluster, Output, P], None]) -> Callable[..., None]:
+    """Make a command out of a function whose first arguments are the `Cluster` and the `Output`."""
+
+    def run(
+        *, bootstrap: str | None, context: str | None, timeout: float, as_json: bool, debug: bool, **arguments: Any
+    ) -> None:
+        from ottla.cli.connection import Cluster, resolve_bootstrap
+
+        with Cluster(resolve_bootstrap(bootstrap, context), timeout) as cluster:
+            function(cluster, Output(as_json), **arguments)  # type: ignore[call-arg]
+
+    return _dressed(run, function, leading=2, options=_CLUSTER_OPTIONS)
+
+
+def _dressed(
+    run: Callable[..., None], function: Callable[..., None], leading: int, options: Mapping[str, tuple[Any, Any]]
+) -> Callable[..., None]:
+    """Give `run` the signature that typer reads: the function's own parameters, then the shared options."""
+    hints = {name: hint for name, hint in _hints(function).items() if name != "return"}
+    own = list(inspect.signature(function).parameters.values())[leading:]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [parameter.replace(kind=keyword, annotation=hints[parameter.name]) for parameter in own]
+    parameters += [
+        inspect.Parameter(name, keyword, default=default, annotation=annotation)
+        for name, (annotation, default) in options.items()
+    ]
+    run.__name__, run.__qualname__, run.__doc__ = function.__name__, function.__qualname__, function.__doc__
+    run.__module__ = function.__module__
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+def _hints(function: Callable[..., None]) -> dict[str, Any]:
+    # `Cluster` is imported for type checkers only, to keep the Kafka client out of `--help`.
+    module_names = {"Cluster": Any, **function.__globals__}
+    return inspect.get_annotations(function, globals=module_names, eval_str=True)

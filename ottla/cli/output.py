@@ -1,0 +1,109 @@
+"""What a command prints: tables for people, JSON for programs.
+
+A command hands over plain dictionaries; this module alone knows whether they become a table or a JSON document. The
+keys of the dictionaries are the stable interface for programs, the columns are for the eye. Results go to stdout,
+everything else (progress, notes) to stderr, so that a pipe receives results only.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+class Output:
+    """Prints results in the form that was asked for."""
+
+    def __init__(self, as_json: bool = False) -> None:
+        self.as_json = as_json
+
+    def rows(self, rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], *, empty: str = "") -> None:
+        """Print one line per row. `columns` maps a row's keys to headings, in order; the other keys show in JSON only.
+
+        `empty` is what a person is told when there are no rows.
+        """
+        if self.as_json:
+            self.document(list(rows))
+        elif rows:
+            self._table(rows, columns)
+        elif empty:
+            self.note(empty)
+
+    def record(self, record: Mapping[str, Any], labels: Mapping[str, str]) -> None:
+        """Print one thing with its properties below each other."""
+        if self.as_json:
+            self.document(record)
+            return
+        width = max(len(label) for label in labels.values())
+        for key, label in labels.items():
+            print(f"{label + ':':<{width + 1}} {cell(record.get(key))}")
+
+    def done(self, sentence: str, data: Mapping[str, Any]) -> None:
+        """Say that something was done: a sentence for people, `data` for programs."""
+        if self.as_json:
+            self.document(data)
+        else:
+            print(sentence)
+
+    def title(self, text: str) -> None:
+        """A heading between tables; programs don't see it."""
+        if not self.as_json:
+            print(text)
+
+    def note(self, text: str) -> None:
+        """Something a person wants to know that is no result; goes to stderr and never into JSON."""
+        if not self.as_json:
+            print(text, file=sys.stderr)
+
+    def document(self, value: Any) -> None:
+        """Print one JSON document."""
+        print(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+
+    def line(self, value: Mapping[str, Any]) -> None:
+        """Print one JSON document on one line and let it out at once, for streams of them."""
+        print(json.dumps(value, ensure_ascii=False, default=str), flush=True)
+
+    def _table(self, rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> None:
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold", show_edge=False)
+        for key, heading in columns.items():
+            values = [row.get(key) for row in rows]
+            numeric = all(isinstance(value, int | float) or value is None for value in values)
+            table.add_column(heading, justify="right" if numeric else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*(cell(row.get(key)) for key in columns))
+        console = Console(markup=False, highlight=False, emoji=False)
+        if not console.is_terminal:
+            # A pipe has no width: a cut-off name would be a wrong name.
+            console = Console(markup=False, highlight=False, emoji=False, width=100_000)
+        with console.capture() as capture:
+            console.print(table)
+        for line in capture.get().splitlines():
+            print(line.rstrip())
+
+
+def cell(value: Any) -> str:
+    """A value as a table shows it; a dash for what isn't there."""
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}={item}" for key, item in value.items()) or "-"
+    if isinstance(value, list | tuple | set):
+        return ",".join(str(item) for item in value) or "-"
+    return str(value)
+
+
+def size_text(size_bytes: int) -> str:
+    """A number of bytes for the eye: 1536 is 1.5 KiB."""
+    size = float(size_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(size) < 1024 or unit == "TiB":
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    raise AssertionError("unreachable")

@@ -1,0 +1,253 @@
+"""`ottla produce`: records from lines, from JSON, or from the command line.
+
+Owns the flow of one run: read, send, wait for the acknowledgements in order. At most `_UNACKNOWLEDGED_MAX` records wait
+at a time, so that a file of any size needs little memory, and the first failure ends the run with the number of records
+that are known to be written.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+
+import typer
+
+from ottla.cli import lookup, records
+from ottla.cli.connection import explained, sentence
+from ottla.cli.errors import CommandError, NotFound, UsageError, nearest
+from ottla.cli.options import cluster_command
+from ottla.cli.output import Output
+
+if TYPE_CHECKING:
+    from ottla.cli.connection import Cluster
+
+_UNACKNOWLEDGED_MAX = 20_000
+_CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+_ACKS: dict[str, Any] = {"all": "all", "-1": "all", "1": 1, "0": 0}
+
+
+@cluster_command
+def produce(
+    cluster: Cluster,
+    output: Output,
+    topic: Annotated[str, typer.Argument(help="Which topic; it must exist, unless --create.")],
+    file: Annotated[Path | None, typer.Option("--file", "-f", help="Read this file instead of standard input.")] = None,
+    value: Annotated[str | None, typer.Option("--value", "-v", help="Write this one record and read nothing.")] = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="The key of every record.")] = None,
+    key_separator: Annotated[
+        str | None,
+        typer.Option("--key-separator", "-K", metavar="TEXT", help="Each line is KEY TEXT VALUE, split here."),
+    ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header of every record; may be repeated."),
+    ] = None,
+    header_separator: Annotated[
+        str | None,
+        typer.Option("--header-separator", metavar="TEXT", help="Each line begins with a:1,b:2 and this text."),
+    ] = None,
+    null_marker: Annotated[
+        str | None, typer.Option("--null-marker", metavar="TEXT", help="A key or value that is this text is null.")
+    ] = None,
+    format_: Annotated[
+        str, typer.Option("--format", metavar="lines|json", help="json: one object a line, as `consume --json` prints.")
+    ] = "lines",
+    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Write to this partition.")] = None,
+    acks: Annotated[
+        str, typer.Option("--acks", metavar="all|1|0", help="Who must have a record before it counts.")
+    ] = "all",
+    codec: Annotated[str, typer.Option("--codec", "-z", metavar="|".join(_CODECS), help="Compress batches.")] = "none",
+    create: Annotated[bool, typer.Option("--create", help="Create the topic if it doesn't exist.")] = False,
+) -> None:
+    """Write records: one per line of standard input, of a file, or the one in --value."""
+    _check_choices(acks, codec, format_)
+    if value is not None and file is not None:
+        raise UsageError("--value and --file are both given", "Leave one of them out.")
+    marker = null_marker.encode() if null_marker is not None else None
+    constants = records.Constants(
+        key=records.nullable(key.encode(), marker) if key is not None else None,
+        headers=[records.parse_header(text) for text in header or []],
+        partition=partition,
+    )
+    if format_ == "json":
+        parse = records.parse_json
+    else:
+        lines = records.LineFormat(key_separator, header_separator, marker)
+        parse = lines.parse
+    _require_topic(cluster, topic, partition, create)
+    if value is not None:
+        raw = value.encode()
+        single = records.NewRecord(None, records.nullable(raw, marker), [], None, None)
+        run = _Run(cluster, topic, acks, codec, prompt_delivery=True)
+        run.send_all(constants.complete(record) for record in [single])
+    else:
+        with _opened(file) as source:
+            interactive = source.isatty()
+            if interactive:
+                output.note("One record per line; Ctrl-D ends.")
+            run = _Run(cluster, topic, acks, codec, prompt_delivery=interactive)
+            with _progress(source, file, interactive) as advance:
+                run.send_all(_parsed(source, parse, constants, interactive, advance))
+    output.done(f"{run.written} record(s) written to {topic}.", run.summary())
+
+
+def _check_choices(acks: str, codec: str, format_: str) -> None:
+    for given, known, option in (
+        (acks, tuple(_ACKS), "--acks"),
+        (codec, _CODECS, "--codec"),
+        (format_, ("lines", "json"), "--format"),
+    ):
+        if given not in known:
+            raise UsageError(f"{option} can't be '{given}'", f"Say one of: {', '.join(known)}.{nearest(given, known)}")
+
+
+def _require_topic(cluster: Cluster, topic: str, partition: int | None, create: bool) -> None:
+    name = topic if partition is None else f"{topic}:{partition}"
+    try:
+        lookup.topic_partitions(cluster, [name])
+    except NotFound as error:
+        if not create or error.kafka_code != 3 or "has no partition" in error.message:
+            raise
+        with explained(f"creating topic '{topic}'"):
+            cluster.admin.create_topics([topic], timeout_ms=cluster.timeout_ms)
+            cluster.admin.wait_for_topics([topic], timeout_ms=cluster.timeout_ms)
+
+
+class _Run:
+    """One producer, the records it has sent and those that are acknowledged."""
+
+    def __init__(self, cluster: Cluster, topic: str, acks: str, codec: str, *, prompt_delivery: bool) -> None:
+        self.topic = topic
+        self.written = 0
+        self._size_bytes = 0
+        self._offsets: dict[int, list[int]] = {}
+        self._prompt_delivery = prompt_delivery
+        self._timeout_s = cluster.timeout_s * 2 + 1
+        self._waiting: deque[Any] = deque()
+        self._producer = cluster.producer(
+            acks=_ACKS[acks],
+            enable_idempotence=_ACKS[acks] == "all",
+            compression_type=None if codec == "none" else codec,
+            linger_ms=0 if prompt_delivery else 5,
+            batch_size=128 * 1024,
+            # The broker decides what is too large, by the topic's max.message.bytes; it also says so in its answer.
+            max_request_size=512 * 1024 * 1024,
+            max_block_ms=cluster.timeout_ms,
+            delivery_timeout_ms=cluster.timeout_ms * 2,
+            allow_auto_create_topics=False,
+        )
+
+    def send_all(self, new_records: Iterable[records.NewRecord]) -> None:
+        """Send all of them and wait until each is acknowledged; raises at the first that isn't."""
+        try:
+            with explained(f"writing to topic '{self.topic}'"):
+                for record in new_records:
+                    self._send(record)
+                    while self._waiting and (self._waiting[0].is_done or len(self._waiting) > self._limit):
+                        self._settle()
+                while self._waiting:
+                    self._settle()
+        finally:
+            self._producer.close(timeout=0 if self._waiting else self._timeout_s)
+
+    @property
+    def _limit(self) -> int:
+        return 0 if self._prompt_delivery else _UNACKNOWLEDGED_MAX
+
+    def summary(self) -> dict[str, Any]:
+        """What was written, and at which offsets (-1 when acks=0 leaves them unknown)."""
+        return {
+            "topic": self.topic,
+            "records": self.written,
+            "size_bytes": self._size_bytes,
+            "partitions": [
+                {"partition": partition, "first_offset": first, "last_offset": last}
+                for partition, (first, last) in sorted(self._offsets.items())
+            ],
+        }
+
+    def _send(self, record: records.NewRecord) -> None:
+        future = self._producer.send(
+            self.topic,
+            value=record.value,
+            key=record.key,
+            headers=record.headers,
+            partition=record.partition,
+            timestamp_ms=record.timestamp_ms,
+        )
+        self._size_bytes += len(record.key or b"") + len(record.value or b"")
+        self._waiting.append(future)
+
+    def _settle(self) -> None:
+        from kafka.errors import KafkaError
+
+        try:
+            metadata = self._waiting[0].get(timeout=self._timeout_s)
+        except KafkaError as error:
+            reason = sentence(error, f"topic '{self.topic}'")
+            reason.message += f" (record {self.written + 1}; {self.written} written before it)"
+            raise reason from error
+        self._waiting.popleft()
+        self.written += 1
+        span = self._offsets.setdefault(metadata.partition, [metadata.offset, metadata.offset])
+        span[1] = metadata.offset
+
+
+@contextmanager
+def _opened(file: Path | None) -> Iterator[BinaryIO]:
+    if file is None or str(file) == "-":
+        yield sys.stdin.buffer
+        return
+    try:
+        source = file.open("rb")
+    except OSError as error:
+        raise CommandError(f"can't read {file}: {(error.strerror or str(error)).lower()}") from error
+    with source:
+        yield source
+
+
+def _parsed(
+    source: BinaryIO, parse: Any, constants: records.Constants, interactive: bool, advance: Any
+) -> Iterator[records.NewRecord]:
+    number = 0
+    while True:
+        if interactive:
+            print("> ", end="", file=sys.stderr, flush=True)
+        line = source.readline()
+        if not line:
+            return
+        number += 1
+        advance(len(line))
+        try:
+            yield constants.complete(parse(line.removesuffix(b"\n").removesuffix(b"\r")))
+        except UsageError as error:
+            raise CommandError(f"line {number}: {error.message}", error.remedy) from error
+
+
+@contextmanager
+def _progress(source: BinaryIO, file: Path | None, interactive: bool) -> Iterator[Any]:
+    """A progress bar on stderr for a person who watches; nothing in scripts and while a person types."""
+    if interactive or not sys.stderr.isatty():
+        yield lambda size: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    total = os.fstat(source.fileno()).st_size if file is not None else None
+    columns = (TextColumn("{task.fields[lines]:,} records"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=total or None, lines=0)
+        seen = [0, 0]
+
+        def advance(size: int) -> None:
+            seen[0] += 1
+            seen[1] += size
+            if seen[0] % 1000 == 1:
+                progress.update(task, completed=seen[1], lines=seen[0])
+
+        yield advance

@@ -1,0 +1,327 @@
+"""`ottla topics`: create, list, describe, alter and delete topics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+from uuid import UUID
+
+import typer
+
+from ottla.cli import lookup
+from ottla.cli.connection import explained
+from ottla.cli.errors import CommandError, UsageError, explain_code, nearest
+from ottla.cli.options import cluster_command
+from ottla.cli.output import Output
+from ottla.metadata.keys import uuid_text
+
+if TYPE_CHECKING:
+    from ottla.cli.connection import Cluster
+
+app = typer.Typer(no_args_is_help=True, help="Create, list, describe, alter and delete topics.")
+
+TOPIC_EXISTS = 36
+ConfigOption = Annotated[
+    list[str] | None, typer.Option("--config", "-c", metavar="NAME=VALUE", help="A setting; may be repeated.")
+]
+
+
+def parse_settings(settings: list[str] | None) -> dict[str, str]:
+    """`name=value` pairs as a dictionary."""
+    parsed = {}
+    for setting in settings or []:
+        name, equals, value = setting.partition("=")
+        if not equals or not name:
+            raise UsageError(f"'{setting}' is not NAME=VALUE", "For instance: --config retention.ms=3600000.")
+        parsed[name.strip()] = value
+    return parsed
+
+
+@app.command()
+@cluster_command
+def create(
+    cluster: Cluster,
+    output: Output,
+    names: Annotated[list[str], typer.Argument(metavar="NAME…", help="The topics' names.")],
+    partitions: Annotated[
+        int, typer.Option("--partitions", "-p", min=-1, help="How many partitions; -1 leaves it to the broker.")
+    ] = -1,
+    replication_factor: Annotated[
+        int, typer.Option("--replication-factor", "-r", min=-1, help="How many replicas; -1 leaves it to the broker.")
+    ] = -1,
+    config: ConfigOption = None,
+    assignment: Annotated[
+        str | None,
+        typer.Option(
+            "--assignment", metavar="1:2,2:3", help="Brokers of each partition: replicas by ':', partitions by ','."
+        ),
+    ] = None,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="A topic that exists is no error.")] = False,
+    validate_only: Annotated[bool, typer.Option("--validate-only", help="Only say whether it would work.")] = False,
+) -> None:
+    """Create topics."""
+    settings = parse_settings(config)
+    assignments = _parse_assignment(assignment)
+    if assignments and (partitions != -1 or replication_factor != -1):
+        raise UsageError("--assignment already says how many partitions and replicas", "Leave the numbers out.")
+    wanted = {
+        name: {
+            "num_partitions": partitions,
+            "replication_factor": replication_factor,
+            "configs": settings,
+            "assignments": assignments,
+        }
+        for name in names
+    }
+    with explained(f"creating {', '.join(names)}"):
+        answer = cluster.admin.create_topics(
+            wanted, validate_only=validate_only, raise_errors=False, timeout_ms=cluster.timeout_ms
+        )
+    created, failures = [], []
+    for topic in answer["topics"]:
+        if topic["error_code"] == TOPIC_EXISTS and if_not_exists:
+            output.note(f"Topic {topic['name']} exists already.")
+        elif topic["error_code"]:
+            failures.append(_creation_error(cluster, topic, settings))
+        else:
+            created.append(
+                {
+                    "name": topic["name"],
+                    "topic_id": kafka_uuid(topic.get("topic_id")),
+                    "partitions": topic.get("num_partitions", partitions),
+                    "replication_factor": topic.get("replication_factor", replication_factor),
+                }
+            )
+    if not validate_only:
+        with explained(f"waiting for {', '.join(names)}"):
+            cluster.admin.wait_for_topics([topic["name"] for topic in created], timeout_ms=cluster.timeout_ms)
+    if output.as_json:
+        output.document(created)
+    for topic in created:
+        verb = "could be created" if validate_only else "created"
+        if not output.as_json:
+            print(
+                f"Topic {topic['name']} {verb}: {_count(topic['partitions'], 'partition')}, "
+                f"replication factor {topic['replication_factor']}."
+            )
+    raise_all(failures)
+
+
+def _creation_error(cluster: Cluster, topic: dict[str, Any], settings: dict[str, str]) -> CommandError:
+    name, message = topic["name"], topic["error_message"] or ""
+    error = explain_code(topic["error_code"], f"topic '{name}'", message)
+    unknown = next((setting for setting in settings if message.endswith(setting)), None)
+    if unknown:
+        from ottla.cli.configs import known_topic_settings
+
+        error.remedy = nearest(unknown, known_topic_settings(cluster)).strip() or error.remedy
+    return error
+
+
+@app.command("list")
+@cluster_command
+def list_topics(
+    cluster: Cluster,
+    output: Output,
+    internal: Annotated[bool, typer.Option("--internal", help="Show Kafka's own topics, too.")] = False,
+) -> None:
+    """List topics."""
+    with explained("the list of topics"):
+        topics = sorted(cluster.admin.describe_topics(), key=lambda topic: str(topic["name"]))
+    rows = [
+        {
+            "name": topic["name"],
+            "topic_id": kafka_uuid(topic["topic_id"]),
+            "partitions": len(topic["partitions"]),
+            "replication_factor": max((len(p["replica_nodes"]) for p in topic["partitions"]), default=0),
+            "internal": topic["is_internal"],
+        }
+        for topic in topics
+        if internal or not topic["is_internal"]
+    ]
+    output.rows(
+        rows,
+        {"name": "NAME", "partitions": "PARTITIONS", "replication_factor": "REPLICAS", "topic_id": "ID"},
+        empty="There are no topics. Make one: ottla topics create NAME",
+    )
+
+
+@app.command()
+@cluster_command
+def describe(
+    cluster: Cluster,
+    output: Output,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME…]", help="Which topics; all when left out.")
+    ] = None,
+    under_replicated: Annotated[
+        bool, typer.Option("--under-replicated", help="Only partitions with replicas out of sync.")
+    ] = False,
+    unavailable: Annotated[bool, typer.Option("--unavailable", help="Only partitions without a leader.")] = False,
+) -> None:
+    """Show topics with their partitions and changed settings."""
+    from kafka.admin import ConfigResource, ConfigResourceType
+
+    wanted = names or [name for name in lookup.topic_names(cluster) if not name.startswith("__")]
+    topics = lookup.describe_topics(cluster, wanted)
+    resources = [ConfigResource(ConfigResourceType.TOPIC, topic["name"]) for topic in topics]
+    with explained("the settings of topics"):
+        configs = cluster.admin.describe_configs(resources).get("topic", {}) if resources else {}
+    described = []
+    for topic in topics:
+        settings = {
+            name: config["value"]
+            for name, config in sorted(configs.get(topic["name"], {}).items())
+            if config["config_source"] == "DYNAMIC_TOPIC_CONFIG"
+        }
+        partitions = [
+            _partition_row(partition)
+            for partition in sorted(topic["partitions"], key=lambda partition: int(partition["partition_index"]))
+        ]
+        if under_replicated:
+            partitions = [row for row in partitions if len(row["isr"]) < len(row["replicas"])]
+        if unavailable:
+            partitions = [row for row in partitions if row["leader"] is None]
+        if partitions or not (under_replicated or unavailable):
+            described.append(
+                {
+                    "name": topic["name"],
+                    "topic_id": kafka_uuid(topic["topic_id"]),
+                    "internal": topic["is_internal"],
+                    "configs": settings,
+                    "partitions": partitions,
+                }
+            )
+    if output.as_json:
+        output.document(described)
+        return
+    if not described:
+        output.note("No partition is like that." if under_replicated or unavailable else "There are no topics.")
+    for number, row in enumerate(described):
+        settings_text = ", ".join(f"{name}={value}" for name, value in row["configs"].items())
+        output.title(
+            ("\n" if number else "") + f"{row['name']}   id {row['topic_id']}   {settings_text or 'default settings'}"
+        )
+        output.rows(
+            row["partitions"],
+            {
+                "partition": "PARTITION",
+                "leader": "LEADER",
+                "leader_epoch": "EPOCH",
+                "replicas": "REPLICAS",
+                "isr": "ISR",
+                "offline": "OFFLINE",
+            },
+        )
+
+
+def _partition_row(partition: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "partition": partition["partition_index"],
+        "leader": partition["leader_id"] if partition["leader_id"] >= 0 else None,
+        "leader_epoch": partition.get("leader_epoch"),
+        "replicas": partition["replica_nodes"],
+        "isr": partition["isr_nodes"],
+        "offline": partition.get("offline_replicas", []),
+    }
+
+
+@app.command()
+@cluster_command
+def alter(
+    cluster: Cluster,
+    output: Output,
+    name: Annotated[str, typer.Argument(help="Which topic.")],
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", "-p", min=1, help="The new number of partitions, more than now.")
+    ] = None,
+    config: ConfigOption = None,
+    reset: Annotated[
+        list[str] | None, typer.Option("--reset", metavar="NAME", help="A setting to give back its default.")
+    ] = None,
+    validate_only: Annotated[bool, typer.Option("--validate-only", help="Only say whether it would work.")] = False,
+) -> None:
+    """Add partitions to a topic, or change its settings."""
+    from ottla.cli.configs import alter_resource
+
+    settings = parse_settings(config)
+    if partitions is None and not settings and not reset:
+        raise UsageError("nothing to change", "Give --partitions, --config NAME=VALUE or --reset NAME.")
+    lookup.describe_topics(cluster, [name])
+    if settings or reset:
+        alter_resource(cluster, "topic", name, settings, reset or [], validate_only=validate_only)
+    if partitions is not None:
+        with explained(f"topic '{name}'"):
+            answer = cluster.admin.create_partitions(
+                {name: partitions}, validate_only=validate_only, raise_errors=False, timeout_ms=cluster.timeout_ms
+            )
+        for result in answer.results:
+            if result.error_code:
+                raise explain_code(result.error_code, f"topic '{name}'", result.error_message)
+    verb = "could be changed" if validate_only else "changed"
+    output.done(
+        f"Topic {name} {verb}.",
+        {"name": name, "partitions": partitions, "configs": settings, "reset": list(reset or [])},
+    )
+
+
+@app.command()
+@cluster_command
+def delete(
+    cluster: Cluster,
+    output: Output,
+    names: Annotated[list[str], typer.Argument(metavar="NAME…", help="Which topics.")],
+    if_exists: Annotated[bool, typer.Option("--if-exists", help="A topic that doesn't exist is no error.")] = False,
+) -> None:
+    """Delete topics with all their records."""
+    with explained(f"deleting {', '.join(names)}"):
+        answer = cluster.admin.delete_topics(names, raise_errors=False, timeout_ms=cluster.timeout_ms)
+    deleted: list[str] = []
+    failures: list[CommandError] = []
+    for topic in answer["topics"]:
+        if not topic["error_code"]:
+            deleted.append(topic["name"])
+        elif topic["error_code"] != 3:
+            failures.append(explain_code(topic["error_code"], f"topic '{topic['name']}'", topic.get("error_message")))
+        elif not if_exists:
+            failures.append(lookup.no_topic(cluster, topic["name"]))
+    if output.as_json:
+        output.document([{"name": name} for name in deleted])
+    else:
+        for name in deleted:
+            print(f"Topic {name} deleted.")
+    raise_all(failures)
+
+
+def raise_all(failures: list[CommandError]) -> None:
+    """Raise one error for all of them; nothing when there are none."""
+    if len(failures) == 1:
+        raise failures[0]
+    if failures:
+        codes = {failure.exit_code for failure in failures}
+        raise CommandError(
+            "; ".join(failure.line().rstrip(".") for failure in failures),
+            exit_code=codes.pop() if len(codes) == 1 else failures[0].exit_code,
+        )
+
+
+def _parse_assignment(text: str | None) -> dict[int, list[int]]:
+    if text is None:
+        return {}
+    try:
+        return {
+            partition: [int(broker) for broker in brokers.split(":")]
+            for partition, brokers in enumerate(text.split(","))
+        }
+    except ValueError:
+        raise UsageError(
+            f"'{text}' is not an assignment", "Write broker ids: 1:2,2:3 is two partitions with two replicas each."
+        ) from None
+
+
+def kafka_uuid(text: str | UUID | None) -> str | None:
+    """A topic id as Kafka's own tools print it."""
+    return uuid_text(UUID(str(text))) if text else None
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
