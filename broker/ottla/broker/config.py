@@ -1,0 +1,218 @@
+"""A broker's configuration: defaults, what it was started with, and what was changed while it runs, in layers.
+
+Pure and immutable: a change makes a new BrokerConfig and says which names differ. A value is checked once, when its
+layer is built; afterwards a lookup is one dictionary access. Precedence as in Kafka: dynamic value of this broker,
+dynamic default of the cluster, command line, environment, file, default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from ottla.broker.listeners import Listeners, check_listeners, parse_endpoints, parse_protocol_map
+from ottla.broker.settings.catalogue import BROKER, TOPIC
+from ottla.broker.settings.consistency import inconsistencies
+from ottla.broker.settings.setting import InvalidSetting, Update, Value
+from ottla.broker.settings.sources import gather, known_setting
+from ottla.broker.settings.typed_values import TypedValues
+
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+_DEFAULTS = {name: setting.default_value for name, setting in BROKER.items()}
+
+
+class InvalidConfiguration(ValueError):
+    """A configuration that a broker can't start with; `problems` holds one sentence for each thing that is wrong."""
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(self.problems))
+
+
+class BrokerConfig(TypedValues):
+    """All settings of one broker at one moment.
+
+    `static`, `dynamic_broker` and `dynamic_default` are the layers as text by name; `warnings` says what is accepted
+    and not used. Values come typed: `config["log.segment.bytes"]`, or by `get_int` and its like where a type is wanted.
+    """
+
+    __slots__ = ("_topic_defaults", "dynamic_broker", "dynamic_default", "listeners", "static", "warnings")
+
+    static: Mapping[str, str]
+    dynamic_broker: Mapping[str, str]
+    dynamic_default: Mapping[str, str]
+    warnings: tuple[str, ...]
+    listeners: Listeners
+
+    def __init__(
+        self,
+        static: Mapping[str, str],
+        dynamic_broker: Mapping[str, str] = _NOTHING,
+        dynamic_default: Mapping[str, str] = _NOTHING,
+        problems: Iterable[str] = (),
+        warnings: Iterable[str] = (),
+    ) -> None:
+        """Check and join the layers; InvalidConfiguration with everything that is wrong."""
+        values, wrong = dict(_DEFAULTS), list(problems)
+        for layer in (static, dynamic_default, dynamic_broker):
+            for name, text in layer.items():
+                setting = known_setting(name)
+                assert setting is not None, name
+                try:
+                    values[name] = setting.parse(text)
+                except InvalidSetting as error:
+                    shown = "(hidden)" if setting.sensitive else error.value
+                    wrong.append(f"{name}={shown}: {error.reason}")
+        _join_identities(values)
+        if not wrong:
+            wrong.extend(inconsistencies(values))
+        listeners, listener_problems = _listeners(values)
+        wrong.extend(listener_problems)
+        if wrong:
+            raise InvalidConfiguration(wrong)
+        assert listeners is not None
+        self.static = dict(static)
+        self.dynamic_broker = dict(dynamic_broker)
+        self.dynamic_default = dict(dynamic_default)
+        self.warnings = tuple(warnings)
+        self.listeners = listeners
+        super().__init__(values)
+        self._topic_defaults = _topic_defaults(values)
+
+    @classmethod
+    def from_sources(
+        cls,
+        properties: str = "",
+        overrides: Mapping[str, str] = _NOTHING,
+        environment: Mapping[str, str] = _NOTHING,
+    ) -> BrokerConfig:
+        """Configuration from a properties file's text, `--set` pairs and OTTLA_… variables."""
+        given = gather(properties, overrides, environment)
+        return cls(given.values, problems=given.problems, warnings=given.warnings)
+
+    def with_dynamic(
+        self, broker: Mapping[str, str], default: Mapping[str, str]
+    ) -> tuple[BrokerConfig, frozenset[str]]:
+        """The configuration under other dynamic layers, and the names whose values differ.
+
+        What can't be used (it was checked when it was written, perhaps by another version) is left out with a warning,
+        so that a bad entry in the metadata never stops a broker.
+        """
+        warnings: list[str] = []
+        usable_broker = _usable(broker, True, warnings)
+        usable_default = _usable(default, False, warnings)
+        try:
+            changed = BrokerConfig(self.static, usable_broker, usable_default, warnings=warnings)
+        except InvalidConfiguration as error:
+            warnings.extend(f"{problem} (all dynamic settings are left out)" for problem in error.problems)
+            changed = BrokerConfig(self.static, warnings=warnings)
+        names = self._values.keys() | changed._values.keys()
+        return changed, frozenset(n for n in names if self._values.get(n) != changed._values.get(n))
+
+    def for_listener(self, listener: str, name: str) -> Value:
+        """Value of a setting for one listener (`listener.name.<listener>.<name>`), else the broker's."""
+        return self._values.get(f"listener.name.{listener.lower()}.{name}", self._values[name])
+
+    @property
+    def node_id(self) -> int:
+        """The broker's number."""
+        return self.get_int("node.id")
+
+    @property
+    def roles(self) -> frozenset[str]:
+        """What this process does: broker, controller, or both."""
+        return frozenset(self.get_list("process.roles"))
+
+    @property
+    def log_dirs(self) -> tuple[str, ...]:
+        """The log directories."""
+        return self.get_list("log.dirs") or self.get_list("log.dir")
+
+    @property
+    def topic_defaults(self) -> Mapping[str, Value]:
+        """What the broker's settings mean for a topic without settings of its own, by the topic settings' names."""
+        return self._topic_defaults
+
+
+def _join_identities(values: dict[str, Value]) -> None:
+    """node.id and broker.id are two names of one thing."""
+    if values["node.id"] is None and values["broker.id"] != -1:
+        values["node.id"] = values["broker.id"]
+    elif values["node.id"] is not None and values["broker.id"] == -1:
+        values["broker.id"] = values["node.id"]
+
+
+def _listeners(values: Mapping[str, Value]) -> tuple[Listeners | None, list[str]]:
+    """The listeners, or None, and sentences on what is wrong with them."""
+    entries, advertised = values["listeners"], values["advertised.listeners"]
+    names = values["controller.listener.names"]
+    assert isinstance(entries, tuple)
+    assert isinstance(names, tuple)
+    controllers = {name.upper() for name in names}
+    setting = "listener.security.protocol.map"
+    try:
+        protocols = parse_protocol_map(str(values[setting]))
+        for name in controllers:
+            protocols.setdefault(name, "PLAINTEXT")
+        setting = "listeners"
+        opened = parse_endpoints(entries, protocols)
+        setting = "advertised.listeners"
+        told = parse_endpoints(advertised, protocols) if isinstance(advertised, tuple) else None
+    except ValueError as error:
+        return None, [f"{setting}={_shown(values[setting])}: {error}"]
+    named, protocol = values["inter.broker.listener.name"], str(values["security.inter.broker.protocol"])
+    inter_broker = str(named or protocol).upper()
+    if named is None and opened and inter_broker not in {endpoint.listener for endpoint in opened}:
+        # Kafka takes the listener that is named like the protocol; with one listener there is nothing to choose.
+        serving = [endpoint.listener for endpoint in opened if endpoint.listener not in controllers]
+        inter_broker = serving[0] if len(serving) == 1 else inter_broker
+    listeners, problems = check_listeners(opened, told, inter_broker, controllers)
+    return listeners, [f"{name}={_shown(values[name])}: {reason}" for name, reason in problems]
+
+
+def _shown(value: Value) -> str:
+    return ",".join(value) if isinstance(value, tuple) else "" if value is None else str(value)
+
+
+def _usable(layer: Mapping[str, str], per_broker: bool, warnings: list[str]) -> dict[str, str]:
+    """Entries of a dynamic layer that are known, dynamic and valid; a warning for each of the others."""
+    usable: dict[str, str] = {}
+    for name, text in layer.items():
+        setting = known_setting(name)
+        if setting is None or not _is_dynamic(setting.update, per_broker):
+            warnings.append(f"{name} is left out: it is no setting that changes while a broker runs")
+            continue
+        try:
+            setting.parse(text)
+        except InvalidSetting as error:
+            warnings.append(f"{name} is left out: it {error.reason}")
+            continue
+        usable[name] = text
+    return usable
+
+
+def _is_dynamic(update: Update, per_broker: bool) -> bool:
+    return update is Update.CLUSTER_WIDE or (per_broker and update is Update.PER_BROKER)
+
+
+_UNITS_MS = {"hours": 3_600_000, "minutes": 60_000}
+
+
+def _topic_defaults(values: Mapping[str, Value]) -> Mapping[str, Value]:
+    """Each topic setting from the first of its synonyms that has a value, times in milliseconds."""
+    defaults: dict[str, Value] = {}
+    for name, setting in TOPIC.items():
+        defaults[name] = setting.default_value
+        for synonym in setting.synonyms:
+            value = values[synonym]
+            if value is not None:
+                factor = _UNITS_MS.get(synonym.rpartition(".")[2])
+                if factor is not None:
+                    assert isinstance(value, int)
+                    value = value * factor
+                defaults[name] = value
+                break
+    retention_ms = defaults["retention.ms"]
+    assert isinstance(retention_ms, int)
+    defaults["retention.ms"] = max(retention_ms, -1)
+    return MappingProxyType(defaults)

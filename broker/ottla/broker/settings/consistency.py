@@ -1,0 +1,72 @@
+"""Checks between settings: what no single row of the tables can say.
+
+Pure. Source: Apache Kafka 4.3's KafkaConfig.validateValues and the constructors of its coordinators' configurations.
+Only settings that Ottla honours, or in which a typing error is likely, are checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from ottla.broker.settings.setting import Value
+
+_ORDERED = (
+    ("group.min.session.timeout.ms", "group.max.session.timeout.ms"),
+    ("group.consumer.min.session.timeout.ms", "group.consumer.session.timeout.ms"),
+    ("group.consumer.session.timeout.ms", "group.consumer.max.session.timeout.ms"),
+    ("group.consumer.min.heartbeat.interval.ms", "group.consumer.heartbeat.interval.ms"),
+    ("group.consumer.heartbeat.interval.ms", "group.consumer.max.heartbeat.interval.ms"),
+    ("group.share.min.session.timeout.ms", "group.share.session.timeout.ms"),
+    ("group.share.session.timeout.ms", "group.share.max.session.timeout.ms"),
+    ("group.streams.min.session.timeout.ms", "group.streams.session.timeout.ms"),
+    ("group.streams.session.timeout.ms", "group.streams.max.session.timeout.ms"),
+    ("replica.fetch.wait.max.ms", "replica.socket.timeout.ms"),
+    ("replica.fetch.wait.max.ms", "replica.lag.time.max.ms"),
+    ("log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"),
+    ("socket.request.max.bytes", "ottla.buffered.memory.bytes.max"),
+)
+"""Pairs of settings of which the first must not exceed the second."""
+
+_ABOVE = (
+    ("log.roll.ms", 1),
+    ("log.roll.jitter.ms", 0),
+    ("default.replication.factor", -1),
+    ("socket.send.buffer.bytes", -1),
+    ("socket.receive.buffer.bytes", -1),
+)
+
+
+def _number(values: Mapping[str, Value], name: str) -> int | float:
+    value = values[name]
+    assert isinstance(value, int | float)
+    return value
+
+
+def inconsistencies(values: Mapping[str, Value]) -> Iterator[str]:
+    """Sentences on what is wrong between settings; `values` holds every broker setting, typed."""
+    for low, high in _ORDERED:
+        if _number(values, low) > _number(values, high):
+            yield f"{low}={values[low]}: must not exceed {high}, which is {values[high]}"
+    for name, minimum in _ABOVE:
+        if values[name] is not None and _number(values, name) < minimum:
+            yield f"{name}={values[name]}: must be at least {minimum}"
+    for name in ("log.retention.ms", "log.retention.minutes", "log.retention.hours"):
+        if values[name] == 0:
+            yield f"{name}=0: must be at least 1, or -1 for no limit"
+    if values["node.id"] is None:
+        yield "node.id: every broker needs a number of its own, 0 or greater"
+    if values["broker.id"] not in (-1, values["node.id"]):
+        yield f"broker.id={values['broker.id']}: must be the same as node.id, which is {values['node.id']}"
+    if values["max.connections.per.ip"] == 0 and not values["max.connections.per.ip.overrides"]:
+        yield "max.connections.per.ip=0: is allowed only with max.connections.per.ip.overrides"
+    if _number(values, "log.cleaner.dedupe.buffer.size") / max(1, _number(values, "log.cleaner.threads")) <= 1048576:
+        yield (
+            f"log.cleaner.dedupe.buffer.size={values['log.cleaner.dedupe.buffer.size']}: "
+            "must be more than 1048576 for each of log.cleaner.threads"
+        )
+    if values["offsets.topic.compression.codec"] not in range(5):
+        yield f"offsets.topic.compression.codec={values['offsets.topic.compression.codec']}: must be between 0 and 4"
+    rebalance_protocols = values["group.coordinator.rebalance.protocols"]
+    assert isinstance(rebalance_protocols, tuple)
+    if "classic" not in rebalance_protocols:
+        yield f"group.coordinator.rebalance.protocols={','.join(rebalance_protocols)}: must name classic"

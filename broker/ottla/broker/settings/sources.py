@@ -1,0 +1,106 @@
+"""Where a broker's settings come from: a properties file, the environment, the command line.
+
+Pure: texts and mappings come in. Names are looked up, values are not judged here. The command line outweighs the
+environment, which outweighs the file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from ottla.broker.properties import parse_properties
+from ottla.broker.settings.catalogue import BROKER, nearest_name, retired_instead
+from ottla.broker.settings.setting import Setting
+
+ENVIRONMENT_PREFIX = "OTTLA_"
+_LISTENER_PREFIX = re.compile(r"listener\.name\.([^.]+)\.(.+)")
+# Kubernetes puts the address of a Service named "ottla" (or "ottla-…") into every container of its namespace.
+_SERVICE_VARIABLE = re.compile(r"(.*_)?(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_.*)?)")
+
+
+class Given(NamedTuple):
+    """What the sources hold: settings that are known, what is wrong, and what is worth a warning."""
+
+    values: dict[str, str]
+    problems: list[str]
+    warnings: list[str]
+
+
+def environment_name(name: str) -> str:
+    """The environment variable of a setting: OTTLA_LOG_SEGMENT_BYTES, and OTTLA_LOG_LEVEL for ottla.log.level."""
+    return ENVIRONMENT_PREFIX + re.sub(r"[^A-Za-z0-9]", "_", name.removeprefix("ottla.")).upper()
+
+
+_BY_ENVIRONMENT_NAME = {environment_name(name): name for name in BROKER}
+
+
+def known_setting(name: str) -> Setting | None:
+    """The broker setting that a name means, also with a listener's prefix; None when nobody knows it."""
+    if name in BROKER:
+        return BROKER[name]
+    match = _LISTENER_PREFIX.fullmatch(name)
+    suffix = match[2] if match else ""
+    while suffix and suffix not in BROKER:
+        # listener.name.client.scram-sha-256.sasl.jaas.config: a SASL mechanism may stand before the setting.
+        suffix = suffix.partition(".")[2]
+    return BROKER.get(suffix)
+
+
+def gather(properties: str, overrides: Mapping[str, str], environment: Mapping[str, str]) -> Given:
+    """All that the three sources give, by the settings' names."""
+    given = Given({}, [], [])
+    try:
+        _take(given, parse_properties(properties), "")
+    except ValueError as error:
+        given.problems.append(f"the properties file, {error}")
+    _take(given, _from_environment(given, environment), " (from the environment)")
+    _take(given, overrides, " (from --set)")
+    return given
+
+
+def _take(given: Given, pairs: Mapping[str, str], origin: str) -> None:
+    for name, value in pairs.items():
+        setting = known_setting(name)
+        if setting is not None:
+            given.values[name] = value
+            if setting.instead:
+                given.warnings.append(f"{name} has no effect{origin}: {setting.instead}")
+            continue
+        instead = retired_instead(name)
+        if instead is not None:
+            given.warnings.append(f"{name} has no effect{origin}: {instead}")
+        else:
+            given.problems.append(f"{name}={value}{origin}: there is no such setting{_did_you_mean(name)}")
+
+
+def _from_environment(given: Given, environment: Mapping[str, str]) -> dict[str, str]:
+    """Settings out of OTTLA_… variables.
+
+    Other parts of Ottla have variables too (OTTLA_BOOTSTRAP), so a name nobody knows is wrong only when it looks much
+    like a setting's.
+    """
+    found: dict[str, str] = {}
+    for variable, value in sorted(environment.items()):
+        if not variable.startswith(ENVIRONMENT_PREFIX):
+            continue
+        if variable in _BY_ENVIRONMENT_NAME:
+            found[_BY_ENVIRONMENT_NAME[variable]] = value
+            continue
+        rest = variable.removeprefix(ENVIRONMENT_PREFIX)
+        name = rest.lower().replace("_", ".")
+        if _SERVICE_VARIABLE.fullmatch(rest) or value.startswith("tcp://"):
+            continue
+        if retired_instead(name) is not None:
+            found[name] = value
+        else:
+            nearest = nearest_name(variable, _BY_ENVIRONMENT_NAME, 0.85)
+            if nearest is not None:
+                given.problems.append(f"{variable}={value}: there is no such setting; the nearest is {nearest}")
+    return found
+
+
+def _did_you_mean(name: str) -> str:
+    nearest = nearest_name(name, BROKER)
+    return f"; the nearest is {nearest}" if nearest is not None else ""
