@@ -1,15 +1,16 @@
 """What a producer's record set must look like before it is appended. Pure.
 
 The rules are those of Kafka's `ProduceRequest.validateRecords`, `LogValidator` and `UnifiedLog`; they need the batch's
-61-byte header and its CRC only. The inside of a batch is looked at where the topic is compacted (a null key would be
-lost) or `ottla.validate.records` asks for it.
+61-byte header and its CRC only. The inside of a batch (`ottla.protocol.inspection`) is always looked at where its
+records are uncompressed and of one size, which costs next to nothing; otherwise where the topic is compacted (a record
+without a key would be lost) or `ottla.validate.records` asks for it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ottla.protocol import batches
+from ottla.protocol import batches, inspection
 from ottla.protocol.batches import BatchHeader
 from ottla.protocol.errors import ErrorCode, KafkaError
 
@@ -61,9 +62,25 @@ def admit(
         raise KafkaError(ErrorCode.corrupt_message, "the batch's CRC doesn't match its bytes")
     _check_header(header, version)
     _check_times(header, rules, now_ms)
+    return _inspected(buffer, start, end, header, rules)
+
+
+def _inspected(
+    buffer: bytearray | memoryview, start: int, end: int, header: BatchHeader, rules: AdmissionRules
+) -> BatchHeader:
+    """Looks inside the batch as far as the rules ask; a wrong greatest timestamp is corrected in place, as by Kafka."""
+    batch = memoryview(buffer)[start:end]
     if rules.compacted or rules.validate_records:
-        batches.validate_records(memoryview(buffer)[start:end], header, compacted=rules.compacted)
-    return header
+        times = inspection.validate_records(batch, header, compacted=rules.compacted)
+    else:
+        alike = inspection.validate_alike(batch, header, compacted=False)
+        if alike is None:
+            return header
+        times = alike
+    if times.maximum == header.max_timestamp or header.log_append_time or not rules.create_time:
+        return header
+    batches.stamp_create_time(buffer, start, times.maximum)
+    return batches.read_header(buffer, start)
 
 
 def _old_format(magic: int) -> KafkaError:
