@@ -1,0 +1,619 @@
+"""One classic consumer group: joins, syncs, heartbeats, leaves and time-outs in; effects out. Pure.
+
+The tables of what is answered where are in `states`, the people in `roster`. Here is what moves the group along its
+ring. Rules that it protects:
+
+1. A generation only grows, and has one leader, one protocol and one set of members, fixed when it begins.
+2. A member gets an assignment only from the leader of its own generation, and only after that was committed.
+3. Nobody waits forever: every parked request hangs on a deadline that is armed whenever it is parked.
+
+`wake_ms` is a lower bound of the next deadline: the shell calls `time_passed` then. Heartbeats only push deadlines
+out, so they never touch a timer; a wake-up that finds nothing due just computes the next one.
+
+Member metadata and assignments are opaque: the protocol type may be `consumer`, `connect`, `sr` or anything.
+
+Source: Kafka's GroupMetadataManager; KIP-62, 134, 345, 389 (group.max.size), 394, 800 (reasons), 814.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ottla.protocol.errors import ErrorCode
+
+from .effects import (
+    NEVER_MS,
+    Answer,
+    Assigned,
+    Created,
+    Effects,
+    Emptied,
+    Join,
+    Leaver,
+    Limits,
+    Now,
+    Replaced,
+    Store,
+    Sync,
+)
+from .records import GroupMetadata, MemberMetadata
+from .roster import Member, Roster
+from .states import APPEND_ERROR, COMMIT, COMMIT_RENEWS_SESSION, HEARTBEAT, NEXT, REJOIN, Rejoin, State
+from .subscription import CONSUMER, subscribed_topics
+
+NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000  # a JoinGroup that nobody reads the answer of must not keep a seat for longer
+SILENT_GROUP_RETRY_MS = 1_000  # floor of the rebalance time-out when only silent static members are left
+
+
+class ClassicGroup:
+    """A group with members, or one that only keeps offsets (Empty and without protocol type)."""
+
+    def __init__(self, group_id: str, limits: Limits) -> None:
+        self.group_id = group_id
+        self.limits = limits
+        self.state = State.EMPTY
+        self.generation = 0
+        self.protocol: str | None = None
+        self.roster = Roster()
+        self.state_since_ms: int | None = None
+        self.topics: frozenset[str] | None = None  # what a `consumer` group subscribes to; None where not known
+        self.wake_ms = NEVER_MS
+        self._join_deadline_ms: int | None = None
+        self._sync_deadline_ms: int | None = None
+        self._initial_wait: tuple[int, int] | None = None  # (this delay, what may still be waited after it)
+        self._someone_new = False
+        self._unsynced: set[str] = set()
+
+    # --- what a replay gives ---
+
+    @classmethod
+    def restored(cls, group_id: str, limits: Limits, value: GroupMetadata) -> ClassicGroup:
+        """The group that `value` describes; `loaded` starts its clocks."""
+        group = cls(group_id, limits)
+        group.generation = value.generation
+        group.protocol = value.protocol
+        group.state_since_ms = None if value.state_timestamp_ms < 0 else value.state_timestamp_ms
+        group.roster.protocol_type = value.protocol_type or None
+        for member in value.members:
+            timeout = member.session_timeout_ms if member.rebalance_timeout_ms < 0 else member.rebalance_timeout_ms
+            seat = Member(
+                member.member_id,
+                member.instance_id,
+                member.client_id,
+                member.client_host,
+                timeout,
+                member.session_timeout_ms,
+                ((value.protocol or "", member.subscription),),
+                member.assignment,
+            )
+            group.roster.add(seat, value.protocol_type)
+        if value.members:
+            group.state = State.STABLE
+            if value.leader in group.roster:
+                group.roster.leader = value.leader
+        group._learn_topics()
+        return group
+
+    def loaded(self, now: Now) -> Effects:
+        """This broker now looks after the group: sessions start anew; a group above group.max.size rebalances."""
+        effects = Effects()
+        for member in self.roster:
+            self._renew_session(member, now)
+        if len(self.roster) > self.limits.group_max_size:
+            self._prepare_rebalance("the loaded group is above group.max.size", now, effects)
+        return effects
+
+    def snapshot(self, assignments: dict[str, bytes] | None = None) -> GroupMetadata:
+        """What is written down about the group, with `assignments` in place of the current ones if given."""
+        return GroupMetadata(
+            protocol_type=self.roster.protocol_type or "",
+            generation=self.generation,
+            protocol=self.protocol,
+            leader=self.roster.leader,
+            state_timestamp_ms=-1 if self.state_since_ms is None else self.state_since_ms,
+            members=tuple(
+                MemberMetadata(
+                    member_id=member.member_id,
+                    instance_id=member.instance_id,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                    rebalance_timeout_ms=member.rebalance_timeout_ms,
+                    session_timeout_ms=member.session_timeout_ms,
+                    subscription=member.metadata(self.protocol),
+                    assignment=member.assignment if assignments is None else assignments.get(member.member_id, b""),
+                )
+                for member in self.roster
+            ),
+        )
+
+    # --- commands ---
+
+    def join(self, join: Join, now: Now) -> Effects:
+        """Somebody wants to be a member, or a member comes back for the next generation."""
+        effects = Effects()
+        if not self._accepts(join.member_id):
+            self._drop(join.member_id, effects)
+            effects.answer_join(join.ticket, ErrorCode.group_max_size_reached, "")
+            self._complete_join_if_all_came(now, effects)
+        elif self.state is State.DEAD:
+            effects.answer_join(join.ticket, ErrorCode.coordinator_not_available, join.member_id)
+        elif not self.roster.supports(join.protocol_type, join.protocols):
+            effects.answer_join(join.ticket, ErrorCode.inconsistent_group_protocol, join.member_id)
+        elif not join.member_id:
+            self._join_unknown(join, now, effects)
+        else:
+            self._join_known(join, now, effects)
+        return effects
+
+    def sync(self, sync: Sync, now: Now) -> Effects:
+        """A member of the generation asks for its part; the leader brings everybody's."""
+        effects = Effects()
+        error = self._sync_error(sync)
+        if error is not ErrorCode.none:
+            effects.answer_sync(sync.ticket, error)
+        elif self.state is State.PREPARING_REBALANCE:
+            effects.answer_sync(sync.ticket, ErrorCode.rebalance_in_progress)
+        elif self.state is State.STABLE:
+            self._synced(sync.member_id)
+            effects.answers.append((sync.ticket, self._assignment_answer(self.roster.members[sync.member_id])))
+        else:
+            self._park_sync(sync, effects)
+        return effects
+
+    def heartbeat(self, member_id: str, generation: int, instance_id: str | None, now: Now) -> ErrorCode:
+        """A member is alive. REBALANCE_IN_PROGRESS tells it to join again."""
+        if self.state is State.DEAD:
+            return HEARTBEAT[self.state]
+        error = self.roster.validate(member_id, instance_id)
+        if error is not ErrorCode.none:
+            return error
+        if generation != self.generation:
+            return ErrorCode.illegal_generation
+        self._renew_session(self.roster.members[member_id], now)
+        return HEARTBEAT[self.state]
+
+    def commit(self, member_id: str, generation: int, instance_id: str | None, now: Now) -> ErrorCode:
+        """Whether offsets may be committed: by a member of this generation, or by anyone (generation −1) while the group
+        is empty. It is a sign of life too."""
+        if self.state is State.DEAD:
+            return COMMIT[self.state]
+        if generation < 0 and self.state is State.EMPTY:
+            return ErrorCode.none
+        if generation < 0 and not member_id and instance_id is None:
+            return ErrorCode.unknown_member_id
+        error = self.roster.validate(member_id, instance_id)
+        if error is not ErrorCode.none:
+            return error
+        if generation != self.generation:
+            return ErrorCode.illegal_generation
+        if self.state in COMMIT_RENEWS_SESSION:
+            self._renew_session(self.roster.members[member_id], now)
+        return COMMIT[self.state]
+
+    def leave(self, leavers: Sequence[Leaver], now: Now) -> tuple[list[Answer], Effects]:
+        """Members go, or are put out; one answer for each."""
+        effects = Effects()
+        answers: list[Answer] = []
+        gone: list[str] = []
+        for leaver in leavers:
+            error = self._leave_one(leaver, effects)
+            if error is ErrorCode.none:
+                gone.append(f"{leaver.member_id or leaver.instance_id} ({leaver.reason or 'not provided'})")
+            answers.append(
+                {"member_id": leaver.member_id, "group_instance_id": leaver.instance_id, "error_code": error}
+            )
+        if gone:
+            self._rebalance_or_complete(f"left: {', '.join(gone)}", now, effects)
+        return answers, effects
+
+    def time_passed(self, now: Now) -> Effects:
+        """Performs every deadline that is due, in order of time, and sets `wake_ms` to the next."""
+        effects = Effects()
+        for at_ms, kind, member_id in sorted(self._deadlines()):
+            if at_ms > now.steady_ms:
+                break
+            if kind == "session":
+                self._session_due(member_id, at_ms, now, effects)
+            elif kind == "pending" and self.roster.pending.get(member_id) == at_ms:
+                self.roster.remove(member_id)
+                if self.state is State.PREPARING_REBALANCE and self.roster.all_joined:
+                    self._complete_join("a handed-out member id was not used", now, effects)
+            elif kind == "join" and self._join_deadline_ms == at_ms:
+                self._join_due(now, effects)
+            elif kind == "sync" and self._sync_deadline_ms == at_ms:
+                self._sync_due(now, effects)
+        self.wake_ms = min((at_ms for at_ms, _, _ in self._deadlines()), default=NEVER_MS)
+        return effects
+
+    def stored(self, store: Store, error: ErrorCode, now: Now) -> Effects:
+        """What `store` asked for is committed, or (with an error) lost."""
+        effects = Effects()
+        code = APPEND_ERROR.get(error, error)
+        match store.meaning:
+            case Created() if code is not ErrorCode.none:
+                self._die(code, effects)
+            case Assigned(assignments):
+                self._assignment_stored(store, dict(assignments), code, now, effects)
+            case Replaced() as replaced:
+                self._replacement_stored(replaced, code, now, effects)
+            case _:
+                pass
+        return effects
+
+    def unload(self, error: ErrorCode) -> Effects:
+        """Another broker looks after the group now, or it was deleted: everyone who waits is told `error`."""
+        effects = Effects()
+        self._die(error, effects)
+        return effects
+
+    # --- join ---
+
+    def _accepts(self, member_id: str) -> bool:
+        """group.max.size: in a rebalance the first to join get the seats, otherwise the members keep theirs."""
+        size = self.limits.group_max_size
+        if self.state in (State.EMPTY, State.DEAD):
+            return True
+        member = self.roster.members.get(member_id)
+        if self.state is State.PREPARING_REBALANCE:
+            return (member is not None and member.join_ticket is not None) or self.roster.joined_count < size
+        return member is not None or len(self.roster) < size
+
+    def _join_unknown(self, join: Join, now: Now, effects: Effects) -> None:
+        old_id = self.roster.member_of(join.instance_id)
+        if old_id is not None:
+            self._replace_static(join, old_id, now, effects)
+        elif join.instance_id is None and join.requires_known_id:
+            self.roster.pending[join.new_member_id] = self._arm(now.steady_ms + join.session_timeout_ms)
+            effects.answer_join(join.ticket, ErrorCode.member_id_required, join.new_member_id)
+        else:
+            self._add(join, join.new_member_id, now, effects)
+
+    def _join_known(self, join: Join, now: Now, effects: Effects) -> None:
+        if join.member_id in self.roster.pending:
+            if join.instance_id is not None:  # ids are handed out to dynamic members only
+                effects.answer_join(join.ticket, ErrorCode.unknown_server_error, join.member_id)
+            else:
+                self._add(join, join.member_id, now, effects)
+            return
+        error = self.roster.validate(join.member_id, join.instance_id)
+        if error is not ErrorCode.none:
+            effects.answer_join(join.ticket, error, join.member_id)
+            return
+        member = self.roster.members[join.member_id]
+        leads = self.roster.leader == join.member_id
+        match REJOIN[self.state][leads, member.protocols == join.protocols]:
+            case Rejoin.UNKNOWN:
+                effects.answer_join(join.ticket, ErrorCode.unknown_member_id, join.member_id)
+            case Rejoin.CURRENT:
+                # Only a leader that still owes the assignment needs to see the others.
+                effects.answers.append((join.ticket, self._generation_answer(member, with_members=leads)))
+            case Rejoin.REBALANCE:
+                self.roster.update(member, join.protocols, join.rebalance_timeout_ms, join.session_timeout_ms)
+                self._park_join(member, join, effects)
+                who = "leader" if leads else "member"
+                self._rebalance_or_complete(join.why(f"{who} {join.member_id} joins again"), now, effects)
+
+    def _add(self, join: Join, member_id: str, now: Now, effects: Effects) -> None:
+        if self._initial_wait is not None:
+            self._someone_new = True
+        member = Member(
+            member_id,
+            join.instance_id,
+            join.client_id,
+            join.client_host,
+            join.rebalance_timeout_ms,
+            join.session_timeout_ms,
+            join.protocols,
+            is_new=True,
+        )
+        self.roster.add(member, join.protocol_type)
+        self._park_join(member, join, effects)
+        # It knows no member id yet, so it can't send heartbeats; and if its client has gone, nobody would notice.
+        member.session_deadline_ms = self._arm(now.steady_ms + NEW_MEMBER_JOIN_TIMEOUT_MS)
+        self._rebalance_or_complete(join.why(f"new member {member_id}"), now, effects)
+
+    def _park_join(self, member: Member, join: Join, effects: Effects) -> None:
+        if member.join_ticket is not None:  # the client gave up on its earlier request and sent another
+            effects.answer_join(member.join_ticket, ErrorCode.rebalance_in_progress, member.member_id)
+        member.join_ticket = join.ticket
+
+    def _replace_static(self, join: Join, old_id: str, now: Now, effects: Effects) -> None:
+        """KIP-345: a static member came back without its member id. Whoever still uses the old one is fenced."""
+        old_leader = self.roster.leader
+        old = self.roster.members[old_id]
+        self._answer_parked(old, ErrorCode.fenced_instance_id, old_id, effects)
+        undo = Replaced(join, old_id, old_leader, old.protocols, old.rebalance_timeout_ms, old.session_timeout_ms)
+        member = self.roster.replace(old_id, join.new_member_id)
+        member.is_new = False
+        if old_id in self._unsynced:
+            self._unsynced.remove(old_id)
+            self._unsynced.add(join.new_member_id)
+        self._renew_session(member, now)
+        self.roster.update(member, join.protocols, join.rebalance_timeout_ms, join.session_timeout_ms)
+        member.join_ticket = join.ticket
+        why = join.why(f"static member {join.instance_id} came back as {join.new_member_id}")
+        if self.state is State.STABLE and self.roster.select_protocol() == self.protocol:
+            effects.stores.append(Store(self.snapshot(), undo))
+        elif self.state in (State.STABLE, State.COMPLETING_REBALANCE):
+            # In CompletingRebalance the leader may be assigning to the old id just now.
+            self._prepare_rebalance(why, now, effects)
+        else:
+            self._complete_join_if_all_came(now, effects)
+
+    def _replacement_stored(self, replaced: Replaced, error: ErrorCode, now: Now, effects: Effects) -> None:
+        join = replaced.join
+        member = self.roster.members.get(join.new_member_id)
+        if member is None or member.join_ticket is not join.ticket or self.state is not State.STABLE:
+            return  # the ring has turned meanwhile: it was answered, or will be when the rebalance completes
+        if error is not ErrorCode.none:
+            member.join_ticket = None
+            self.roster.update(
+                member, replaced.old_protocols, replaced.old_rebalance_timeout_ms, replaced.old_session_timeout_ms
+            )
+            self._renew_session(self.roster.replace(join.new_member_id, replaced.old_id), now)
+            effects.answer_join(join.ticket, error, "")
+        else:
+            member.join_ticket = None
+            leads = self.roster.leader == member.member_id
+            answer = self._generation_answer(member, with_members=leads and join.skips_assignment)
+            answer["skip_assignment"] = leads and join.skips_assignment
+            if not join.skips_assignment:
+                # Named as leader, it would compute an assignment that nobody asked for.
+                answer["leader"] = replaced.old_leader
+            effects.answers.append((join.ticket, answer))
+
+    # --- rebalance ---
+
+    def _rebalance_or_complete(self, why: str, now: Now, effects: Effects) -> None:
+        if State.PREPARING_REBALANCE in NEXT[self.state] and (self.roster.members or self.state is not State.EMPTY):
+            self._prepare_rebalance(why, now, effects)
+        else:
+            self._complete_join_if_all_came(now, effects)
+
+    def _prepare_rebalance(self, why: str, now: Now, effects: Effects) -> None:
+        if self.state is State.COMPLETING_REBALANCE:
+            self._fail_syncs(ErrorCode.rebalance_in_progress, effects, now)
+        self._unsynced.clear()
+        self._sync_deadline_ms = None
+        first = self.state is State.EMPTY
+        self._move(State.PREPARING_REBALANCE, why, now, effects)
+        if first:  # give the other members of a starting application time to come
+            delay_ms = self.limits.group_initial_rebalance_delay_ms
+            self._initial_wait = (delay_ms, max(self.roster.rebalance_timeout_ms - delay_ms, 0))
+            self._someone_new = False
+            self._join_deadline_ms = self._arm(now.steady_ms + delay_ms)
+        elif self.roster.all_joined:
+            self._complete_join(why, now, effects)
+        else:
+            self._join_deadline_ms = self._arm(now.steady_ms + self.roster.rebalance_timeout_ms)
+
+    def _complete_join_if_all_came(self, now: Now, effects: Effects) -> None:
+        if self.state is State.PREPARING_REBALANCE and self._initial_wait is None and self.roster.all_joined:
+            self._complete_join("all members joined", now, effects)
+
+    def _join_due(self, now: Now, effects: Effects) -> None:
+        if self._initial_wait is not None and self._someone_new:
+            delay_ms, remaining_ms = self._initial_wait
+            if remaining_ms > 0:  # somebody came during the wait: perhaps more will
+                self._someone_new = False
+                next_ms = min(self.limits.group_initial_rebalance_delay_ms, remaining_ms)
+                self._initial_wait = (next_ms, max(remaining_ms - delay_ms, 0))
+                self._join_deadline_ms = self._arm(now.steady_ms + next_ms)
+                return
+        self._complete_join("the time to join is over", now, effects)
+
+    def _complete_join(self, why: str, now: Now, effects: Effects) -> None:
+        """The next generation begins, of all who joined and of the static members, whether they joined or not."""
+        self._join_deadline_ms = None
+        for member in [member for member in self.roster if member.join_ticket is None and member.instance_id is None]:
+            self.roster.remove(member.member_id)
+        if self.roster.members and not self.roster.elect_joined_leader():
+            wait_ms = max(self.roster.rebalance_timeout_ms, SILENT_GROUP_RETRY_MS)
+            self._join_deadline_ms = self._arm(now.steady_ms + wait_ms)  # their sessions will end before long
+            return
+        self._initial_wait = None
+        self.generation += 1
+        self._unsynced.clear()
+        if not self.roster.members:
+            self.protocol = None
+            self._learn_topics()
+            self._move(State.EMPTY, why, now, effects)
+            effects.stores.append(Store(self.snapshot(), Emptied()))
+            return
+        self.protocol = self.roster.select_protocol()
+        self._learn_topics()
+        self._move(State.COMPLETING_REBALANCE, why, now, effects)
+        for member in self.roster:
+            if member.join_ticket is not None:
+                leads = member.member_id == self.roster.leader
+                effects.answers.append((member.join_ticket, self._generation_answer(member, with_members=leads)))
+                member.join_ticket = None
+            member.is_new = False
+            self._renew_session(member, now)
+            self._unsynced.add(member.member_id)
+        self._sync_deadline_ms = self._arm(now.steady_ms + self.roster.rebalance_timeout_ms)
+
+    # --- sync ---
+
+    def _sync_error(self, sync: Sync) -> ErrorCode:
+        if self.state is State.DEAD:
+            return ErrorCode.coordinator_not_available
+        error = self.roster.validate(sync.member_id, sync.instance_id)
+        if error is not ErrorCode.none:
+            return error
+        if sync.generation != self.generation:
+            return ErrorCode.illegal_generation
+        ours = (self.roster.protocol_type, self.protocol)
+        if any(
+            theirs is not None and mine is not None and theirs != mine
+            for theirs, mine in zip((sync.protocol_type, sync.protocol), ours, strict=True)
+        ):
+            return ErrorCode.inconsistent_group_protocol
+        return ErrorCode.none
+
+    def _park_sync(self, sync: Sync, effects: Effects) -> None:
+        member = self.roster.members[sync.member_id]
+        if member.sync_ticket is not None:  # the client gave up on its earlier request and sent another
+            effects.answer_sync(member.sync_ticket, ErrorCode.rebalance_in_progress)
+        member.sync_ticket = sync.ticket
+        self._synced(sync.member_id)
+        if self.roster.leader == sync.member_id:
+            plan = {member.member_id: sync.assignments.get(member.member_id, b"") for member in self.roster}
+            effects.stores.append(Store(self.snapshot(plan), Assigned(plan)))
+
+    def _synced(self, member_id: str) -> None:
+        self._unsynced.discard(member_id)
+        if not self._unsynced:
+            self._sync_deadline_ms = None
+
+    def _assignment_stored(
+        self, store: Store, assignments: dict[str, bytes], error: ErrorCode, now: Now, effects: Effects
+    ) -> None:
+        if self.state is not State.COMPLETING_REBALANCE or self.generation != store.value.generation:
+            return  # the ring has turned meanwhile; the members were told
+        if error is not ErrorCode.none:
+            self._fail_syncs(error, effects, now)
+            self._prepare_rebalance(f"the assignment could not be stored: {error.name}", now, effects)
+            return
+        self._move(State.STABLE, "assignment stored", now, effects)
+        for member in self.roster:
+            member.assignment = assignments.get(member.member_id, b"")
+            if member.sync_ticket is not None:
+                effects.answers.append((member.sync_ticket, self._assignment_answer(member)))
+                member.sync_ticket = None
+                self._renew_session(member, now)  # waiting, it may have outlived its session
+
+    def _fail_syncs(self, error: ErrorCode, effects: Effects, now: Now) -> None:
+        for member in self.roster:
+            member.assignment = b""
+            if member.sync_ticket is not None:
+                effects.answer_sync(member.sync_ticket, error)
+                member.sync_ticket = None
+                self._renew_session(member, now)
+
+    # --- leave, time ---
+
+    def _leave_one(self, leaver: Leaver, effects: Effects) -> ErrorCode:
+        if self.state is State.DEAD:
+            return ErrorCode.coordinator_not_available
+        member_id = leaver.member_id
+        if not member_id:
+            found = self.roster.member_of(leaver.instance_id)
+            if found is None:
+                return ErrorCode.unknown_member_id
+            member_id = found
+        elif member_id not in self.roster.pending:
+            error = self.roster.validate(member_id, leaver.instance_id)
+            if error is not ErrorCode.none:
+                return error
+        self._drop(member_id, effects)
+        return ErrorCode.none
+
+    def _drop(self, member_id: str, effects: Effects) -> None:
+        member = self.roster.members.get(member_id)
+        if member is not None:
+            self._answer_parked(member, ErrorCode.unknown_member_id, "", effects)
+        self.roster.remove(member_id)
+        self._synced(member_id)
+
+    def _answer_parked(self, member: Member, error: ErrorCode, member_id: str, effects: Effects) -> None:
+        if member.join_ticket is not None:
+            effects.answer_join(member.join_ticket, error, member_id)
+        if member.sync_ticket is not None:
+            effects.answer_sync(member.sync_ticket, error)
+        member.join_ticket = member.sync_ticket = None
+
+    def _session_due(self, member_id: str, at_ms: int, now: Now, effects: Effects) -> None:
+        member = self.roster.members.get(member_id)
+        if member is None or member.session_deadline_ms != at_ms:
+            return
+        if member.satisfied:
+            member.session_deadline_ms = None  # armed again when it is answered
+            return
+        self._drop(member_id, effects)
+        why = f"member {member_id} was not heard of in time"
+        if self.state in (State.STABLE, State.COMPLETING_REBALANCE):
+            self._prepare_rebalance(why, now, effects)
+        elif self.state is State.PREPARING_REBALANCE and self.roster.all_joined:
+            self._complete_join(why, now, effects)
+
+    def _sync_due(self, now: Now, effects: Effects) -> None:
+        silent = sorted(self._unsynced)
+        for member_id in silent:
+            self._drop(member_id, effects)
+        self._prepare_rebalance(f"no SyncGroup from {', '.join(silent)}", now, effects)
+
+    def _deadlines(self) -> list[tuple[int, str, str]]:
+        """Every deadline: (when, what, member id)."""
+        found = [
+            (member.session_deadline_ms, "session", member.member_id)
+            for member in self.roster
+            if member.session_deadline_ms is not None
+        ]
+        found += [(at_ms, "pending", member_id) for member_id, at_ms in self.roster.pending.items()]
+        if self._join_deadline_ms is not None:
+            found.append((self._join_deadline_ms, "join", ""))
+        if self._sync_deadline_ms is not None:
+            found.append((self._sync_deadline_ms, "sync", ""))
+        return found
+
+    def _arm(self, at_ms: int) -> int:
+        self.wake_ms = min(self.wake_ms, at_ms)
+        return at_ms
+
+    def _renew_session(self, member: Member, now: Now) -> None:
+        member.session_deadline_ms = self._arm(now.steady_ms + member.session_timeout_ms)
+
+    # --- shared ---
+
+    def _move(self, state: State, why: str, now: Now, effects: Effects) -> None:
+        assert state in NEXT[self.state], f"group {self.group_id} can't go from {self.state} to {state}"
+        effects.transitions.append((self.state, state, self.generation, why))
+        self.state = state
+        self.state_since_ms = now.wall_ms
+
+    def _die(self, error: ErrorCode, effects: Effects) -> None:
+        for member in self.roster:
+            self._answer_parked(member, error, member.member_id, effects)
+        effects.transitions.append((self.state, State.DEAD, self.generation, error.name))
+        self.state = State.DEAD
+        self.wake_ms = NEVER_MS
+
+    def _learn_topics(self) -> None:
+        if self.roster.protocol_type != CONSUMER:
+            self.topics = None
+        else:
+            self.topics = subscribed_topics(member.metadata(self.protocol) for member in self.roster)
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Whether a member reads `topic`; a consumer group whose subscriptions can't be read may read anything."""
+        return self.roster.protocol_type == CONSUMER if self.topics is None else topic in self.topics
+
+    def _generation_answer(self, member: Member, *, with_members: bool) -> dict[str, Any]:
+        members = self.roster if with_members else ()
+        return {
+            "error_code": ErrorCode.none,
+            "generation_id": self.generation,
+            "protocol_type": self.roster.protocol_type,
+            "protocol_name": self.protocol,
+            "leader": self.roster.leader,
+            "skip_assignment": False,
+            "member_id": member.member_id,
+            "members": [
+                {
+                    "member_id": other.member_id,
+                    "group_instance_id": other.instance_id,
+                    "metadata": other.metadata(self.protocol),
+                }
+                for other in members
+            ],
+        }
+
+    def _assignment_answer(self, member: Member) -> Answer:
+        return {
+            "error_code": ErrorCode.none,
+            "protocol_type": self.roster.protocol_type,
+            "protocol_name": self.protocol,
+            "assignment": member.assignment,
+        }

@@ -1,0 +1,143 @@
+"""What goes into a classic group and what comes out: commands, answers, things to store. Pure data.
+
+A command is a request with the shell's ticket for whoever waits, or the passing of time. Its effects are performed in
+order: answers leave at once; a `Store` is written, and `ClassicGroup.stored` is told when it is committed or lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ottla.protocol.errors import ErrorCode
+
+from .records import GroupMetadata
+from .roster import Protocols, Ticket
+from .states import State
+
+NEVER_MS = 2**63 - 1
+
+Answer = Mapping[str, Any]  # a response body, or one element of it, under kio's field names
+
+
+class Now(NamedTuple):
+    """The time as two clocks tell it: `steady_ms` for deadlines, `wall_ms` (since 1970) for what is written down."""
+
+    steady_ms: int
+    wall_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The settings that groups obey; Kafka's names with dots for underscores."""
+
+    group_min_session_timeout_ms: int = 6_000
+    group_max_session_timeout_ms: int = 1_800_000
+    group_initial_rebalance_delay_ms: int = 3_000
+    group_max_size: int = 2**31 - 1
+    offset_metadata_max_bytes: int = 4_096
+    offsets_retention_ms: int = 10_080 * 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A JoinGroup. `new_member_id` is the id to give to somebody who comes without one.
+
+    `requires_known_id` (version 4 on, KIP-394): an unknown dynamic member first gets an id and must come again with it.
+    `skips_assignment` (version 9 on, KIP-814): a returning static leader can be told that no assignment is wanted.
+    """
+
+    ticket: Ticket
+    member_id: str
+    new_member_id: str
+    protocol_type: str
+    protocols: Protocols
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    instance_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    reason: str | None = None
+    requires_known_id: bool = True
+    skips_assignment: bool = True
+
+    def why(self, event: str) -> str:
+        """`event` with what the client said about it, for the log."""
+        return f"{event}; client reason: {self.reason or 'not provided'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """A SyncGroup; `assignments` is the leader's plan, member id → opaque bytes."""
+
+    ticket: Ticket
+    member_id: str
+    generation: int
+    assignments: Mapping[str, bytes]
+    instance_id: str | None = None
+    protocol_type: str | None = None
+    protocol: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Leaver:
+    """One element of a LeaveGroup; an empty member id with a static id is an administrator's removal."""
+
+    member_id: str
+    instance_id: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """The group is new: until this is committed nobody may rely on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Emptied:
+    """The group has lost its last member. Nobody waits for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """The leader's plan for a generation; the SyncGroup answers wait for it."""
+
+    assignments: Mapping[str, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """A static member's new id; its JoinGroup answer waits. The rest is what to go back to if the write is lost."""
+
+    join: Join
+    old_id: str
+    old_leader: str | None
+    old_protocols: Protocols
+    old_rebalance_timeout_ms: int
+    old_session_timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A group's metadata to write, and what it means."""
+
+    value: GroupMetadata
+    meaning: Created | Emptied | Assigned | Replaced
+
+
+@dataclass(slots=True)
+class Effects:
+    """What a command led to. `transitions` are for the log: (from, to, generation, why)."""
+
+    answers: list[tuple[Ticket, Answer]] = field(default_factory=list)
+    stores: list[Store] = field(default_factory=list)
+    transitions: list[tuple[State, State, int, str]] = field(default_factory=list)
+
+    def answer_join(self, ticket: Ticket, error: ErrorCode, member_id: str) -> None:
+        """A JoinGroup that failed."""
+        self.answers.append((ticket, {"error_code": error, "member_id": member_id}))
+
+    def answer_sync(self, ticket: Ticket, error: ErrorCode) -> None:
+        """A SyncGroup that failed."""
+        self.answers.append((ticket, {"error_code": error}))

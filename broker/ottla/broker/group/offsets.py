@@ -1,0 +1,165 @@
+"""Committed offsets of the groups of one shard. Pure.
+
+Two views of one table. The *latest* has every record that was appended: what a commit, a deletion or an expiry decides
+on. The *committed* view has those below the high watermark: what OffsetFetch may show, for a consumer must not start
+from an offset that an election could still take back. Where both agree (nearly always) a value is held once.
+
+Offsets that a transaction brought (only Kafka writes those as yet, in a directory that we adopted) wait under their
+producer id until the marker decides.
+
+Source: Kafka's OffsetMetadataManager; KIP-211 and KIP-496 (expiry).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+
+from .classic import ClassicGroup
+from .records import Committed, OffsetKey
+from .states import State
+from .subscription import CONSUMER
+
+Partitions = dict[int, Committed]
+
+
+class Offsets:
+    """Every committed offset of a shard, by group, topic and partition."""
+
+    def __init__(self) -> None:
+        self._latest: dict[str, dict[str, Partitions]] = {}
+        # Where an appended value is not committed yet: the value to show until it is, and how many writes are on the way.
+        self._shown: dict[OffsetKey, tuple[Committed | None, int]] = {}
+        self._appended: deque[tuple[int, OffsetKey, Committed | None]] = deque()
+        self._undecided: dict[int, dict[OffsetKey, Committed]] = {}
+
+    def __len__(self) -> int:
+        return sum(len(partitions) for topics in self._latest.values() for partitions in topics.values())
+
+    def appended(self, log_offset: int, key: OffsetKey, value: Committed | None) -> None:
+        """A record (None: tombstone) was written at `log_offset`; it shows once `committed` passes it."""
+        shown, writes = self._shown.get(key, (self.latest(key), 0))
+        self._shown[key] = (shown, writes + 1)
+        self._appended.append((log_offset, key, value))
+        self._put(key, value)
+
+    def committed(self, high_watermark: int) -> None:
+        """Everything below `high_watermark` is committed."""
+        appended = self._appended
+        while appended and appended[0][0] < high_watermark:
+            _, key, value = appended.popleft()
+            writes = self._shown[key][1] - 1
+            if writes:
+                self._shown[key] = (value, writes)
+            else:
+                del self._shown[key]
+
+    def replayed(self, key: OffsetKey, value: Committed | None, producer_id: int = -1) -> None:
+        """A record was read back. With a producer id it belongs to a transaction that is not decided yet."""
+        if value is not None and producer_id >= 0:
+            self._undecided.setdefault(producer_id, {})[key] = value
+            return
+        self._put(key, value)
+        for pending in self._undecided.values():
+            pending.pop(key, None)  # written before this: whatever is decided, this is newer
+
+    def decided(self, producer_id: int, commit: bool) -> None:
+        """A transaction's marker was read back."""
+        pending = self._undecided.pop(producer_id, {})
+        if commit:
+            for key, value in pending.items():
+                self._put(key, value)
+
+    def latest(self, key: OffsetKey) -> Committed | None:
+        """The last value written, committed or not."""
+        return self._latest.get(key.group, {}).get(key.topic, {}).get(key.partition)
+
+    def show(self, key: OffsetKey) -> Committed | None:
+        """The last committed value."""
+        shown = self._shown.get(key)
+        return self.latest(key) if shown is None else shown[0]
+
+    def show_all(self, group: str) -> dict[str, Partitions]:
+        """All committed values of a group, by topic and partition."""
+        found = {topic: dict(partitions) for topic, partitions in self._latest.get(group, {}).items()}
+        for key, (value, _) in self._shown.items():
+            if key.group != group:
+                continue
+            if value is not None:
+                found.setdefault(key.topic, {})[key.partition] = value
+            else:
+                found.get(key.topic, {}).pop(key.partition, None)
+        return {topic: partitions for topic, partitions in found.items() if partitions}
+
+    def keys_of(self, group: str) -> Iterator[OffsetKey]:
+        """Whatever a group has an offset for, decided or not."""
+        for topic, partitions in self._latest.get(group, {}).items():
+            for partition in partitions:
+                yield OffsetKey(group, topic, partition)
+        for pending in self._undecided.values():
+            yield from (key for key in pending if key.group == group and self.latest(key) is None)
+
+    def keys_of_topics(self, topics: Iterable[str]) -> Iterator[OffsetKey]:
+        """Whatever any group has for these topics."""
+        wanted = set(topics)
+        for group, by_topic in self._latest.items():
+            for topic in wanted & by_topic.keys():
+                for partition in by_topic[topic]:
+                    yield OffsetKey(group, topic, partition)
+
+    def has(self, group: str) -> bool:
+        """Whether a group has any offset."""
+        return next(self.keys_of(group), None) is not None
+
+    def expired(self, group: ClassicGroup, retention_ms: int, now_ms: int) -> list[OffsetKey]:
+        """The offsets of `group` that nobody will miss at `now_ms` (wall clock).
+
+        | group | counts from |
+        |---|---|
+        | simple (no protocol type) | the commit |
+        | Empty | when it became empty, or the commit where that is not known |
+        | Stable consumer group, topics known | the commit, for topics that nobody subscribes to |
+        | any other | never |
+
+        An offset with an expiry time of its own goes by that, but also only if its group is one of these.
+        """
+        simple = group.roster.protocol_type is None
+        empty = group.state is State.EMPTY
+        reading = group.roster.protocol_type == CONSUMER and group.state is State.STABLE and group.topics is not None
+        if not (simple or empty or reading):
+            return []
+        undecided = {key for pending in self._undecided.values() for key in pending}
+        found = []
+        for topic, partitions in self._latest.get(group.group_id, {}).items():
+            if group.is_subscribed_to(topic):
+                continue
+            for partition, value in partitions.items():
+                key = OffsetKey(group.group_id, topic, partition)
+                since_ms = value.commit_ms
+                if empty and not simple and group.state_since_ms is not None:
+                    since_ms = group.state_since_ms
+                due_ms = value.expire_ms if value.expire_ms >= 0 else since_ms + retention_ms
+                if now_ms >= due_ms and key not in undecided:
+                    found.append(key)
+        return found
+
+    def as_mapping(self) -> Mapping[OffsetKey, Committed]:
+        """The latest view as one flat mapping, to compare states."""
+        return {
+            OffsetKey(group, topic, partition): value
+            for group, topics in self._latest.items()
+            for topic, partitions in topics.items()
+            for partition, value in partitions.items()
+        }
+
+    def _put(self, key: OffsetKey, value: Committed | None) -> None:
+        if value is not None:
+            self._latest.setdefault(key.group, {}).setdefault(key.topic, {})[key.partition] = value
+            return
+        topics = self._latest.get(key.group, {})
+        partitions = topics.get(key.topic, {})
+        partitions.pop(key.partition, None)
+        if not partitions:
+            topics.pop(key.topic, None)
+        if not topics:
+            self._latest.pop(key.group, None)

@@ -1,0 +1,181 @@
+"""Who is in a classic group, and what they can agree on. Pure.
+
+Owns the members, the static ids that stand for them (KIP-345), the leader, the member ids that were handed out but not
+used yet (KIP-394), and the vote on a protocol. Keeps two rules: a static id names at most one member, and the leader is a member
+whenever there is one. Nothing here knows a generation or a state.
+
+Source: Kafka's ClassicGroup and ClassicGroupMember.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from ottla.protocol.errors import ErrorCode
+
+Ticket = Any  # whom to answer: opaque here, chosen by the shell
+Protocols = tuple[tuple[str, bytes], ...]  # (name, metadata), the member's favourite first
+
+
+@dataclass(slots=True)
+class Member:
+    """One member. `join_ticket` and `sync_ticket` are the parked requests, None when nobody waits.
+
+    `session_deadline_ms` is when it counts as dead unless heard of; None when nothing watches it.
+    """
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    protocols: Protocols
+    assignment: bytes = b""
+    is_new: bool = False
+    join_ticket: Ticket | None = None
+    sync_ticket: Ticket | None = None
+    session_deadline_ms: int | None = None
+
+    def metadata(self, protocol: str | None) -> bytes:
+        """What the member said about itself under `protocol`; empty where it doesn't support it."""
+        return next((metadata for name, metadata in self.protocols if name == protocol), b"")
+
+    @property
+    def satisfied(self) -> bool:
+        """Whether it needs no heartbeat now: it waits for us. A new member is watched even while it waits."""
+        return not self.is_new and (self.join_ticket is not None or self.sync_ticket is not None)
+
+
+@dataclass(slots=True)
+class Roster:
+    """The members in the order in which they came."""
+
+    protocol_type: str | None = None
+    leader: str | None = None
+    members: dict[str, Member] = field(default_factory=dict)
+    pending: dict[str, int] = field(default_factory=dict)  # member ids handed out → when they lapse
+    _static: dict[str, str] = field(default_factory=dict)  # static id → member id
+    _support: Counter[str] = field(default_factory=Counter)  # protocol → how many members know it
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self.members.values())
+
+    def __contains__(self, member_id: str) -> bool:
+        return member_id in self.members
+
+    def member_of(self, instance_id: str | None) -> str | None:
+        """The member id that a static id stands for."""
+        return None if instance_id is None else self._static.get(instance_id)
+
+    def validate(self, member_id: str, instance_id: str | None) -> ErrorCode:
+        """Whether this (member id, static id) is a member: else UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if replaced."""
+        if instance_id is not None:
+            current = self._static.get(instance_id)
+            if current is None:
+                return ErrorCode.unknown_member_id
+            if current != member_id:
+                return ErrorCode.fenced_instance_id
+        return ErrorCode.none if member_id in self.members else ErrorCode.unknown_member_id
+
+    def supports(self, protocol_type: str, protocols: Protocols) -> bool:
+        """Whether somebody with these protocols can sit with everyone who is here (anyone can with nobody)."""
+        if not self.members:
+            return bool(protocol_type) and bool(protocols)
+        return protocol_type == self.protocol_type and any(
+            self._support[name] == len(self.members) for name, _ in protocols
+        )
+
+    def add(self, member: Member, protocol_type: str) -> None:
+        """A member comes in; the first one settles the protocol type, and leads."""
+        if member.instance_id is not None:
+            assert member.instance_id not in self._static, "a static id names two members"
+            self._static[member.instance_id] = member.member_id
+        if not self.members:
+            self.protocol_type = protocol_type
+        assert self.protocol_type == protocol_type, "two protocol types in one group"
+        if self.leader is None:
+            self.leader = member.member_id
+        self.members[member.member_id] = member
+        self._support.update(name for name, _ in member.protocols)
+        self.pending.pop(member.member_id, None)
+
+    def remove(self, member_id: str) -> None:
+        """A member, or a pending id, goes; the longest-standing of the others leads if it led."""
+        self.pending.pop(member_id, None)
+        member = self.members.pop(member_id, None)
+        if member is None:
+            return
+        self._withdraw(member)
+        if member.instance_id is not None:
+            del self._static[member.instance_id]
+        if self.leader == member_id:
+            self.leader = next(iter(self.members), None)
+
+    def replace(self, old_id: str, new_id: str) -> Member:
+        """A static member came back: the same seat, leadership and assignment under a new member id."""
+        member = self.members.pop(old_id)
+        assert member.instance_id is not None
+        member.member_id = new_id
+        self.members[new_id] = member
+        self._static[member.instance_id] = new_id
+        if self.leader == old_id:
+            self.leader = new_id
+        return member
+
+    def update(self, member: Member, protocols: Protocols, rebalance_timeout_ms: int, session_timeout_ms: int) -> None:
+        """A member said anew what it supports and how long it may be silent."""
+        self._withdraw(member)
+        member.protocols = protocols
+        self._support.update(name for name, _ in protocols)
+        member.rebalance_timeout_ms = rebalance_timeout_ms
+        member.session_timeout_ms = session_timeout_ms
+
+    def elect_joined_leader(self) -> bool:
+        """Makes sure that the leader is one who has joined again; False when nobody has, or nobody is there."""
+        if self.leader is None:
+            return False
+        if self.members[self.leader].join_ticket is not None:
+            return True
+        joined = next((member.member_id for member in self if member.join_ticket is not None), None)
+        if joined is not None:
+            self.leader = joined
+        return joined is not None
+
+    @property
+    def joined_count(self) -> int:
+        """How many members have a JoinGroup parked."""
+        return sum(member.join_ticket is not None for member in self)
+
+    @property
+    def all_joined(self) -> bool:
+        """Whether nobody is left to wait for: every member joined, and no handed-out id is unused."""
+        return not self.pending and all(member.join_ticket is not None for member in self)
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """The longest that any member asks to be waited for."""
+        return max((member.rebalance_timeout_ms for member in self), default=0)
+
+    def select_protocol(self) -> str:
+        """Each member votes for its favourite among those that all know; most votes win, then the earliest voter's.
+
+        Kafka breaks ties by the order of a hash map.
+        """
+        everybody = len(self.members)
+        votes: Counter[str] = Counter()
+        for member in self:
+            votes[next(name for name, _ in member.protocols if self._support[name] == everybody)] += 1
+        return votes.most_common(1)[0][0]
+
+    def _withdraw(self, member: Member) -> None:
+        for name, _ in member.protocols:
+            self._support[name] -= 1
+            if not self._support[name]:
+                del self._support[name]

@@ -1,0 +1,282 @@
+"""The groups of one partition of `__consumer_offsets`, and their offsets. Pure.
+
+What a request leads to is data: a command to a group gives `Effects`; anything that changes offsets or deletes groups gives
+a `Plan`, the records to append as one batch, with the response that may leave once they are committed. The state follows in
+`appended` (written) or `replayed` (read back): both roads end in the same place, so a restart is a replay.
+
+Source: Kafka's GroupCoordinatorShard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from ottla.protocol.errors import ErrorCode, KafkaError
+
+from .classic import ClassicGroup
+from .effects import Answer, Created, Effects, Join, Leaver, Limits, Now, Store, Sync
+from .offsets import Offsets
+from .records import (
+    Committed,
+    GroupKey,
+    GroupMetadata,
+    OffsetKey,
+    group_key,
+    group_value,
+    offset_key,
+    offset_value,
+    read_group_value,
+    read_key,
+    read_offset_value,
+)
+from .states import DELETE, State
+from .subscription import CONSUMER
+
+Change = tuple[OffsetKey | GroupKey, Committed | GroupMetadata | None]  # None: tombstone
+
+
+class OffsetToCommit(NamedTuple):
+    """One partition of an OffsetCommit."""
+
+    topic: str
+    topic_id: UUID | None
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str | None
+
+
+@dataclass(slots=True)
+class Plan:
+    """Records to append as one batch, and the response that waits for them."""
+
+    changes: list[Change] = field(default_factory=list)
+    response: Any = None
+
+    def encoded(self) -> Iterator[tuple[bytes, bytes | None]]:
+        """The records' keys and values."""
+        return (encode(change) for change in self.changes)
+
+
+def encode(change: Change) -> tuple[bytes, bytes | None]:
+    """A record's key and value."""
+    key, value = change
+    data = offset_key(key) if isinstance(key, OffsetKey) else group_key(key.group)
+    if isinstance(value, Committed):
+        return data, offset_value(value)
+    return data, None if value is None else group_value(value)
+
+
+class GroupShard:
+    """Groups by id, and `offsets`."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.groups: dict[str, ClassicGroup] = {}
+        self.offsets = Offsets()
+
+    # --- membership ---
+
+    def join(self, group_id: str, join: Join, now: Now) -> Effects:
+        """A JoinGroup; it creates the group, unless the member claims an id from an earlier one."""
+        effects = Effects()
+        limits = self.limits
+        if not limits.group_min_session_timeout_ms <= join.session_timeout_ms <= limits.group_max_session_timeout_ms:
+            effects.answer_join(join.ticket, ErrorCode.invalid_session_timeout, join.member_id)
+            return effects
+        group = self.groups.get(group_id)
+        if group is not None:
+            return group.join(join, now)
+        if join.member_id:
+            effects.answer_join(join.ticket, ErrorCode.unknown_member_id, join.member_id)
+            return effects
+        group = self.groups[group_id] = ClassicGroup(group_id, limits)
+        empty = group.snapshot()
+        effects = group.join(join, now)
+        # Written first, so that an older record of the same group can't come back in a replay.
+        effects.stores.insert(0, Store(empty, Created()))
+        return effects
+
+    def sync(self, group_id: str, sync: Sync, now: Now) -> Effects:
+        """A SyncGroup."""
+        group = self.groups.get(group_id)
+        if group is not None and group.state is not State.EMPTY:
+            return group.sync(sync, now)
+        effects = Effects()
+        effects.answer_sync(sync.ticket, ErrorCode.unknown_member_id)
+        return effects
+
+    def heartbeat(self, group_id: str, member_id: str, generation: int, instance_id: str | None, now: Now) -> ErrorCode:
+        """A Heartbeat."""
+        group = self.groups.get(group_id)
+        if group is None:
+            return ErrorCode.unknown_member_id
+        return group.heartbeat(member_id, generation, instance_id, now)
+
+    def leave(self, group_id: str, leavers: Sequence[Leaver], now: Now) -> tuple[list[Answer], Effects]:
+        """A LeaveGroup: an answer for each leaver."""
+        group = self.groups.get(group_id)
+        if group is not None:
+            return group.leave(leavers, now)
+        unknown = [
+            {
+                "member_id": leaver.member_id,
+                "group_instance_id": leaver.instance_id,
+                "error_code": ErrorCode.unknown_member_id,
+            }
+            for leaver in leavers
+        ]
+        return list(unknown), Effects()
+
+    def stored(self, group: ClassicGroup, store: Store, error: ErrorCode, now: Now) -> Effects:
+        """What became of a group's store."""
+        effects = group.stored(store, error, now)
+        if group.state is State.DEAD and self.groups.get(group.group_id) is group:
+            del self.groups[group.group_id]
+        return effects
+
+    # --- offsets ---
+
+    def commit(
+        self,
+        group_id: str,
+        member_id: str,
+        generation: int,
+        instance_id: str | None,
+        offsets: Sequence[OffsetToCommit],
+        retention_ms: int,
+        now: Now,
+    ) -> Plan:
+        """An OffsetCommit; the response is an error code for each of `offsets`.
+
+        `retention_ms` is −1 except for old clients that ask for an expiry of their own. Raises KafkaError where the group
+        takes no commit from this member; GROUP_ID_NOT_FOUND where a member claims a group that doesn't exist.
+        """
+        group = self.groups.get(group_id)
+        if group is None and generation >= 0:
+            raise KafkaError(ErrorCode.group_id_not_found)
+        if group is not None:
+            error = group.commit(member_id, generation, instance_id, now)
+            if error is not ErrorCode.none:
+                raise KafkaError(error)
+        expire_ms = now.wall_ms + retention_ms if retention_ms >= 0 else -1
+        plan = Plan(response=[])
+        for item in offsets:
+            metadata = item.metadata or ""
+            if _java_length(metadata) > self.limits.offset_metadata_max_bytes:
+                plan.response.append(ErrorCode.offset_metadata_too_large)
+                continue
+            plan.response.append(ErrorCode.none)
+            value = Committed(item.offset, item.leader_epoch, metadata, now.wall_ms, expire_ms, item.topic_id)
+            plan.changes.append((OffsetKey(group_id, item.topic, item.partition), value))
+        return plan
+
+    def delete_offsets(self, group_id: str, partitions: Iterable[tuple[str, int]]) -> Plan:
+        """An OffsetDelete; the response is an error code for each partition.
+
+        Raises KafkaError GROUP_ID_NOT_FOUND, or NON_EMPTY_GROUP for groups that aren't consumers and have members.
+        """
+        group = self.groups.get(group_id)
+        if group is None:
+            raise KafkaError(ErrorCode.group_id_not_found)
+        if group.state is not State.EMPTY and group.roster.protocol_type != CONSUMER:
+            raise KafkaError(ErrorCode.non_empty_group)
+        plan = Plan(response=[])
+        known = set(self.offsets.keys_of(group_id))
+        for topic, partition in partitions:
+            if group.is_subscribed_to(topic):
+                plan.response.append(ErrorCode.group_subscribed_to_topic)
+                continue
+            plan.response.append(ErrorCode.none)
+            key = OffsetKey(group_id, topic, partition)
+            if key in known:
+                plan.changes.append((key, None))
+        return plan
+
+    def delete_groups(self, group_ids: Iterable[str]) -> Plan:
+        """A DeleteGroups; the response is an error code for each group."""
+        plan = Plan(response=[])
+        for group_id in group_ids:
+            group = self.groups.get(group_id)
+            error = ErrorCode.group_id_not_found if group is None else DELETE[group.state]
+            plan.response.append(error)
+            if error is ErrorCode.none:
+                plan.changes += ((key, None) for key in self.offsets.keys_of(group_id))
+                plan.changes.append((GroupKey(group_id), None))
+        return plan
+
+    def expire(self, group_id: str, now: Now) -> Plan:
+        """The tombstones of a group's expired offsets, and of the group when it is empty and has none left."""
+        group = self.groups.get(group_id)
+        if group is None:
+            return Plan()
+        expired = self.offsets.expired(group, self.limits.offsets_retention_ms, now.wall_ms)
+        plan = Plan([(key, None) for key in expired])
+        gone = set(expired)
+        if group.state is State.EMPTY and all(key in gone for key in self.offsets.keys_of(group_id)):
+            plan.changes.append((GroupKey(group_id), None))
+        return plan
+
+    def topics_deleted(self, topics: Iterable[str]) -> Plan:
+        """The tombstones of offsets whose topics are gone."""
+        return Plan([(key, None) for key in self.offsets.keys_of_topics(topics)])
+
+    # --- how the state follows ---
+
+    def appended(self, changes: Sequence[Change], base_offset: int) -> None:
+        """`changes` were written, one record each from `base_offset` on; they are not committed yet."""
+        for offset, (key, value) in enumerate(changes, base_offset):
+            if isinstance(key, GroupKey):
+                if value is None:
+                    self._remove(key.group)
+            else:
+                assert not isinstance(value, GroupMetadata)
+                if value is not None and key.group not in self.groups:
+                    self.groups[key.group] = ClassicGroup(key.group, self.limits)  # offsets only: a simple group
+                self.offsets.appended(offset, key, value)
+
+    def replayed(
+        self, key: bytes, value: bytes | None, producer_id: int = -1, uncommitted_at: int | None = None
+    ) -> bool:
+        """One record was read back; False where it is of a kind that isn't ours.
+
+        `uncommitted_at` is its log offset where that is above the high watermark. Raises ProtocolError at malformed bytes.
+        """
+        about = read_key(key)
+        if about is None:
+            return False
+        if isinstance(about, GroupKey):
+            if value is None:
+                self._remove(about.group)
+            else:
+                self.groups[about.group] = ClassicGroup.restored(about.group, self.limits, read_group_value(value))
+            return True
+        committed = None if value is None else read_offset_value(value)
+        if committed is not None and about.group not in self.groups:
+            self.groups[about.group] = ClassicGroup(about.group, self.limits)
+        if uncommitted_at is not None and producer_id < 0:
+            self.offsets.appended(uncommitted_at, about, committed)
+        else:
+            self.offsets.replayed(about, committed, producer_id)
+        return True
+
+    def unload(self, error: ErrorCode) -> Effects:
+        """This broker no longer looks after the shard."""
+        effects = Effects()
+        for group in self.groups.values():
+            effects.answers += group.unload(error).answers
+        self.groups.clear()
+        return effects
+
+    def _remove(self, group_id: str) -> None:
+        group = self.groups.pop(group_id, None)
+        if group is not None:
+            group.unload(ErrorCode.unknown_member_id)  # an empty group: nobody waits
+
+
+def _java_length(text: str) -> int:
+    """The length as Java counts it: UTF-16 code units."""
+    return len(text) if text.isascii() else len(text.encode("utf-16-le")) // 2

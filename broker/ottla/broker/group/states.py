@@ -1,0 +1,111 @@
+"""The states of a classic group, as tables. Pure.
+
+A group goes round a ring. In PreparingRebalance it collects JoinGroup requests: who is still there, and with which
+protocols? When all members have come, or the rebalance time-out has thrown out who has not, the next generation
+begins: one protocol is chosen, everybody's JoinGroup is answered, and CompletingRebalance waits for the leader's
+SyncGroup, which brings the assignment. It is written to `__consumer_offsets`; once that is committed the group is
+Stable, and everybody's SyncGroup is answered. Whatever changes membership starts the next turn. Empty is the place
+outside the ring where a group without members keeps its offsets; Dead is a group that this broker has let go of.
+
+        join                 all joined              assignment stored
+Empty ────────→ Preparing ────────────→ Completing ─────────────────────→ Stable
+  ↑              ↑  │ ↑                     │                                │
+  └──────────────┘  │ └─────────────────────┴────────────────────────────────┘
+     nobody joined       join with something new, leave, time-out
+
+Source: Kafka's ClassicGroupState and GroupMetadataManager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+from ottla.protocol.errors import ErrorCode
+
+
+class State(Enum):
+    """A classic group's state; values are the names that DescribeGroups and ListGroups show."""
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+class Rejoin(Enum):
+    """What becomes of a JoinGroup from somebody who is a member already."""
+
+    REBALANCE = "take the new protocols, park the request, rebalance"
+    CURRENT = "answer at once with the current generation"
+    UNKNOWN = "answer UNKNOWN_MEMBER_ID"
+
+
+_EMPTY, _PREPARING, _COMPLETING, _STABLE, _DEAD = State
+
+NEXT: Mapping[State, frozenset[State]] = {
+    _EMPTY: frozenset({_PREPARING, _DEAD}),
+    _PREPARING: frozenset({_COMPLETING, _EMPTY, _DEAD}),
+    _COMPLETING: frozenset({_PREPARING, _STABLE, _DEAD}),
+    _STABLE: frozenset({_PREPARING, _DEAD}),
+    _DEAD: frozenset({_DEAD}),
+}
+"""Where a group may go from each state."""
+
+HEARTBEAT: Mapping[State, ErrorCode] = {
+    _EMPTY: ErrorCode.unknown_member_id,
+    _PREPARING: ErrorCode.rebalance_in_progress,
+    _COMPLETING: ErrorCode.none,
+    _STABLE: ErrorCode.none,
+    _DEAD: ErrorCode.coordinator_not_available,
+}
+"""The answer to a heartbeat of a member with the right generation."""
+
+COMMIT: Mapping[State, ErrorCode] = {
+    _EMPTY: ErrorCode.none,
+    _PREPARING: ErrorCode.none,  # offsets of the generation that ends are what the next one starts from
+    _COMPLETING: ErrorCode.rebalance_in_progress,
+    _STABLE: ErrorCode.none,
+    _DEAD: ErrorCode.coordinator_not_available,
+}
+"""The answer to an offset commit of a member with the right generation."""
+
+COMMIT_RENEWS_SESSION = frozenset({_PREPARING, _STABLE})
+"""Where an offset commit counts as a sign of life."""
+
+DELETE: Mapping[State, ErrorCode] = {
+    _EMPTY: ErrorCode.none,
+    _PREPARING: ErrorCode.non_empty_group,
+    _COMPLETING: ErrorCode.non_empty_group,
+    _STABLE: ErrorCode.non_empty_group,
+    _DEAD: ErrorCode.group_id_not_found,
+}
+"""The answer to DeleteGroups."""
+
+_ALWAYS = dict.fromkeys([(leader, same) for leader in (False, True) for same in (False, True)], Rejoin.REBALANCE)
+
+REJOIN: Mapping[State, Mapping[tuple[bool, bool], Rejoin]] = {
+    _PREPARING: _ALWAYS,
+    # The same protocols again: the member missed its answer, the generation still stands.
+    _COMPLETING: _ALWAYS | {(False, True): Rejoin.CURRENT, (True, True): Rejoin.CURRENT},
+    # A leader rejoins because something outside its own subscription changed, such as a topic's partitions.
+    _STABLE: _ALWAYS | {(False, True): Rejoin.CURRENT},
+    _EMPTY: dict.fromkeys(_ALWAYS, Rejoin.UNKNOWN),
+    _DEAD: dict.fromkeys(_ALWAYS, Rejoin.UNKNOWN),
+}
+"""For a member's JoinGroup: by state, then by (is the leader, came with the same protocols)."""
+
+APPEND_ERROR: Mapping[ErrorCode, ErrorCode] = {
+    ErrorCode.unknown_topic_or_partition: ErrorCode.coordinator_not_available,
+    ErrorCode.not_enough_replicas: ErrorCode.coordinator_not_available,
+    ErrorCode.not_enough_replicas_after_append: ErrorCode.coordinator_not_available,
+    ErrorCode.request_timed_out: ErrorCode.coordinator_not_available,
+    ErrorCode.not_leader_or_follower: ErrorCode.not_coordinator,
+    ErrorCode.fenced_leader_epoch: ErrorCode.not_coordinator,
+    ErrorCode.kafka_storage_error: ErrorCode.not_coordinator,
+    ErrorCode.message_too_large: ErrorCode.unknown_server_error,
+    ErrorCode.record_list_too_large: ErrorCode.unknown_server_error,
+    ErrorCode.invalid_fetch_size: ErrorCode.unknown_server_error,
+}
+"""What clients of a group hear when a write to `__consumer_offsets` fails; other codes pass as they are."""
