@@ -1,8 +1,8 @@
 """Record sets to Arrow without a Python loop over records: sizes buffers, lets the kernel fill them, wraps them. Pure.
 
-Batches are taken together until their records fill BYTES_MAX, so that Spark gets Arrow batches of a useful size whatever
-the producer's batch size was. Where numba is missing, or a header's name isn't plain ASCII (Arrow wants valid UTF-8), the
-twin in `decode_python` takes over.
+Batches are taken together until their records fill BYTES_MAX, so that Spark gets Arrow batches of a useful size
+whatever the producer's batch size was. Where numba is missing, or a header's name isn't plain ASCII (Arrow wants valid
+UTF-8), the twin in `decode_python` takes over.
 """
 
 from __future__ import annotations
@@ -123,7 +123,8 @@ def _arrow(
     if totals[kernel.T_ERROR]:
         batch = group[totals[kernel.T_ERROR] - 1][0]
         raise KafkaError(
-            ErrorCode.invalid_record, f"{topic}-{partition}: the batch at offset {batch.header.base_offset} is malformed"
+            ErrorCode.invalid_record,
+            f"{topic}-{partition}: the batch at offset {batch.header.base_offset} is malformed",
         )
     rows = int(totals[kernel.T_ROWS])
     if with_headers and name.bytes[: totals[kernel.T_NAME]].max(initial=0) > 0x7F:

@@ -1,14 +1,14 @@
 """The loop that turns uncompressed records into Arrow's buffers, compiled by numba. Pure.
 
-One call walks all batches of a record set: `plan` names each batch's records in `source` (see the P_ columns), and every
-wanted column's buffers are filled from their start; `totals` says how far (the T_ entries). Buffers are sized by the
+One call walks all batches of a record set: `plan` names each batch's records in `source` (see the P_ columns), and
+every wanted column's buffers are filled from their start; `totals` says how far (the T_ entries). Buffers are sized by the
 caller so that no record can overflow them: rows by the batches' counts, bytes by the records' own bytes. Every read is
 checked against the batch's end; a record that breaks the format ends the walk with T_ERROR.
 
 Integers stay int64 throughout: numba turns a mix of int64 and uint64 into float64.
 
-The compiled code is kept on disk beside this file or, where that can't be written, in a directory of the user's, so that
-a cold worker only loads it. Source of the format: Kafka's DefaultRecord.
+The compiled code is kept on disk beside this file or, where that can't be written, in a directory of the user's, so
+that a cold worker only loads it. Source of the format: Kafka's DefaultRecord.
 """
 
 from __future__ import annotations
@@ -19,13 +19,28 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
+import numba
 import numpy as np
-from numba import config, int64, njit, types
+
+njit: Any = numba.njit
+int64: Any = numba.int64
+numba_config: Any = numba.config
+types: Any = numba.types
 
 P_START, P_END, P_BASE_OFFSET, P_BASE_TIMESTAMP, P_APPEND_TIME, P_COUNT = range(6)
-T_ROWS, T_KEY, T_VALUE, T_HEADERS, T_NAME, T_CONTENT, T_KEY_NULLS, T_VALUE_NULLS, T_HEADER_NULLS, T_CONTENT_NULLS, T_ERROR = (
-    range(11)
-)
+(
+    T_ROWS,
+    T_KEY,
+    T_VALUE,
+    T_HEADERS,
+    T_NAME,
+    T_CONTENT,
+    T_KEY_NULLS,
+    T_VALUE_NULLS,
+    T_HEADER_NULLS,
+    T_CONTENT_NULLS,
+    T_ERROR,
+) = range(11)
 PLAN_COLUMNS, TOTALS = 6, 11
 NOT_APPENDED = -(2**63)  # P_APPEND_TIME of batches whose records carry their own timestamps
 
@@ -40,13 +55,13 @@ def _compiled(*signature: Any) -> Callable[[Callable[..., Any]], Any]:
         try:
             return njit(*signature, cache=True, nogil=True)(function)
         except RuntimeError:  # numba found no place for its cache: a read-only file system
-            config.CACHE_DIR = os.path.join(tempfile.gettempdir(), f"ottla-kernels-{getpass.getuser()}")
+            numba_config.CACHE_DIR = os.path.join(tempfile.gettempdir(), f"ottla-kernels-{getpass.getuser()}")
             return njit(*signature, cache=True, nogil=True)(function)
 
     return decorate
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@njit  # type: ignore[untyped-decorator]
 def _varint(source: Any, position: int, end: int) -> tuple[int, int]:
     """(value, position after it); the position is −1 where the bytes end first."""
     raw = int64(0)
@@ -61,7 +76,7 @@ def _varint(source: Any, position: int, end: int) -> tuple[int, int]:
     return int64(0), int64(-1)
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@njit  # type: ignore[untyped-decorator]
 def _copy(source: Any, position: int, size: int, target: Any, at: int) -> None:
     for index in range(size):
         target[at + index] = source[position + index]

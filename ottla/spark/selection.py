@@ -42,7 +42,9 @@ def select(
     view = memoryview(record_set)
     for position, header in iterate_headers(record_set):
         if header.magic != MAGIC:
-            raise KafkaError(ErrorCode.unsupported_for_message_format, f"{where} holds messages of magic {header.magic}")
+            raise KafkaError(
+                ErrorCode.unsupported_for_message_format, f"{where} holds messages of magic {header.magic}"
+            )
         while pending and pending[0][1] <= header.last_offset:
             aborting.add(pending.pop(0)[0])
         if header.is_control:
@@ -54,7 +56,9 @@ def select(
         if header.is_transactional and header.producer_id in aborting:
             continue
         if check_crc and not crc_valid(record_set, position, header.size):
-            raise KafkaError(ErrorCode.corrupt_message, f"{where}: the batch at offset {header.base_offset} has a wrong CRC")
+            raise KafkaError(
+                ErrorCode.corrupt_message, f"{where}: the batch at offset {header.base_offset} has a wrong CRC"
+            )
         yield SelectedBatch(position, header)
 
 

@@ -1,0 +1,333 @@
+"""The data source's options: parsed and checked before anything is read. Pure.
+
+Names, defaults and rules are those of Spark's Kafka source (KafkaSourceProvider); what it would refuse is refused here
+with the option, the value and what would be right. A name that nobody knows is refused too, with the nearest known one;
+Java client properties (`kafka.*`) are in `properties`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ottla.net.client import TopicPartition, parse_bootstrap
+
+from .properties import ClientProperties, client_properties
+
+LATEST, EARLIEST = -1, -2
+
+KNOWN = (
+    "subscribe",
+    "subscribePattern",
+    "assign",
+    "startingOffsets",
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "endingOffsets",
+    "endingTimestamp",
+    "endingOffsetsByTimestamp",
+    "failOnDataLoss",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "includeHeaders",
+    "groupIdPrefix",
+    "kafkaConsumer.pollTimeoutMs",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+    "isolation.level",
+    "topic",
+    "path",
+)
+_BY_LOWER = {name.lower(): name for name in KNOWN}
+_STRATEGIES = ("subscribe", "subscribePattern", "assign")
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "us": 0.001}
+
+
+class OptionError(ValueError):
+    """An option is missing, unknown, contradicts another, or has a value that can't be used."""
+
+
+@dataclass(frozen=True)
+class Offsets:
+    """A bound given by offsets: LATEST or EARLIEST for all partitions, or one offset (or those two) for each."""
+
+    everywhere: int | None = None
+    each: Mapping[TopicPartition, int] | None = None
+
+
+@dataclass(frozen=True)
+class Timestamps:
+    """A bound given by timestamps in ms, for all partitions or for each."""
+
+    everywhere: int | None = None
+    each: Mapping[TopicPartition, int] | None = None
+
+
+Bound = Offsets | Timestamps
+
+
+@dataclass(frozen=True)
+class Subscription:
+    """Which partitions to read: exactly one of the three is set."""
+
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    partitions: tuple[TopicPartition, ...] = ()
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """Everything a read needs to know."""
+
+    properties: ClientProperties
+    subscription: Subscription
+    starting: Bound
+    ending: Bound
+    no_match: Literal["error", "latest"]
+    fail_on_data_loss: bool
+    min_partitions: int | None
+    max_records_per_partition: int | None
+    max_offsets_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_trigger_delay_ms: int
+    include_headers: bool
+    poll_timeout_ms: int
+    offset_attempts: int
+    offset_retry_interval_ms: int
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """Everything a write needs to know."""
+
+    properties: ClientProperties
+    topic: str | None
+    include_headers: bool
+    warnings: tuple[str, ...]
+
+
+def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
+    """Checks `options` for a batch or a streaming read. Raises OptionError."""
+    own, properties = _split(options, "consumer")
+    warnings = list(properties.warnings)
+    subscription = _subscription(own)
+    default_start = LATEST if streaming else EARLIEST
+    starting = _bound(own, "starting", Offsets(default_start))
+    ending = _bound(own, "ending", Offsets(LATEST))
+    if streaming:
+        for name in ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"):
+            if name in own:
+                raise OptionError(f"{name} makes no sense for a stream, which has no end: remove it, or read a batch")
+    else:
+        _check_batch_bounds(starting, ending)
+        for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"):
+            if name in own:
+                warnings.append(f"option {name} has no meaning in a batch read and is ignored")
+    strategy = own.get("startingOffsetsByTimestampStrategy", "error").lower()
+    if strategy not in ("error", "latest"):
+        raise OptionError(f"startingOffsetsByTimestampStrategy is '{strategy}': it must be error or latest")
+    most, least = _positive(own, "maxOffsetsPerTrigger"), _positive(own, "minOffsetsPerTrigger")
+    if most is not None and least is not None and least > most:
+        raise OptionError(f"minOffsetsPerTrigger ({least}) is higher than maxOffsetsPerTrigger ({most})")
+    if "isolation.level" in own:
+        properties = properties.with_isolation(own["isolation.level"])
+    if "topic" in own:
+        warnings.append("option topic is for writing; a read takes subscribe, subscribePattern or assign")
+    return ReadOptions(
+        properties=properties,
+        subscription=subscription,
+        starting=starting,
+        ending=ending,
+        no_match="latest" if strategy == "latest" else "error",
+        fail_on_data_loss=_boolean(own, "failOnDataLoss", True),
+        min_partitions=_positive(own, "minPartitions"),
+        max_records_per_partition=_positive(own, "maxRecordsPerPartition"),
+        max_offsets_per_trigger=most,
+        min_offsets_per_trigger=least,
+        max_trigger_delay_ms=_duration_ms(own, "maxTriggerDelay", "15m"),
+        include_headers=_boolean(own, "includeHeaders", False),
+        poll_timeout_ms=_integer(own, "kafkaConsumer.pollTimeoutMs", 120_000, 0),
+        offset_attempts=_integer(own, "fetchOffset.numRetries", 3, 0),
+        offset_retry_interval_ms=_integer(own, "fetchOffset.retryIntervalMs", 1000, 0),
+        warnings=tuple(warnings),
+    )
+
+
+def read_names(options: Mapping[str, str]) -> bool:
+    """Checks names and subscription, which batch and streaming reads share, and returns whether headers are wanted."""
+    own, _ = _split(options, "consumer")
+    _subscription(own)
+    return _boolean(own, "includeHeaders", False)
+
+
+def write_options(options: Mapping[str, str]) -> WriteOptions:
+    """Checks `options` for a write. Raises OptionError."""
+    own, properties = _split(options, "producer")
+    warnings = list(properties.warnings)
+    written = {"topic", "includeHeaders", "path"}
+    for name in own:
+        if name not in written:
+            warnings.append(f"option {name} has no meaning in a write and is ignored")
+    topic = own.get("topic")
+    if topic is not None and not topic.strip():
+        raise OptionError("option topic is empty")
+    return WriteOptions(
+        properties=properties,
+        topic=None if topic is None else topic.strip(),
+        include_headers=_boolean(own, "includeHeaders", False),
+        warnings=tuple(warnings),
+    )
+
+
+def _split(
+    options: Mapping[str, str], side: Literal["consumer", "producer"]
+) -> tuple[dict[str, str], ClientProperties]:
+    own: dict[str, str] = {}
+    client: dict[str, str] = {}
+    for given, value in options.items():
+        lower = given.lower()
+        if lower.startswith("kafka."):
+            client[lower.removeprefix("kafka.")] = value
+        elif lower in _BY_LOWER:
+            own[_BY_LOWER[lower]] = value
+        else:
+            near = difflib.get_close_matches(lower, [*_BY_LOWER, "kafka.bootstrap.servers"], 1, 0.5)
+            hint = f"; did you mean {_BY_LOWER.get(near[0], near[0])}?" if near else ""
+            raise OptionError(f"unknown option '{given}'{hint}")
+    if "bootstrap.servers" not in client:
+        raise OptionError(
+            "option kafka.bootstrap.servers is missing: give a broker's host:port, for example localhost:9092"
+        )
+    try:
+        parse_bootstrap(client["bootstrap.servers"])
+        return own, client_properties(client, side)
+    except ValueError as error:
+        raise OptionError(str(error)) from None
+
+
+def _subscription(own: Mapping[str, str]) -> Subscription:
+    given = [name for name in _STRATEGIES if name in own]
+    if not given:
+        raise OptionError("nothing to read from: give one of subscribe, subscribePattern and assign")
+    if len(given) > 1:
+        raise OptionError(
+            f"{' and '.join(given)} exclude each other: give one of subscribe, subscribePattern and assign"
+        )
+    value = own[given[0]]
+    if given[0] == "subscribe":
+        topics = tuple(dict.fromkeys(filter(None, (part.strip() for part in value.split(",")))))
+        if not topics:
+            raise OptionError(f"subscribe is '{value}': it must name a topic, or several separated by commas")
+        return Subscription(topics=topics)
+    if given[0] == "subscribePattern":
+        if not value.strip():
+            raise OptionError("subscribePattern is empty: it must be a regular expression of topic names")
+        try:
+            re.compile(value.strip())
+        except re.error as error:
+            raise OptionError(f"subscribePattern '{value}' is no regular expression: {error}") from None
+        return Subscription(pattern=value.strip())
+    content = _json(own, "assign", '{"topic":[0,1]}')
+    partitions = []
+    for topic, indexes in content.items():
+        if not isinstance(indexes, list) or not all(type(index) is int and index >= 0 for index in indexes):
+            raise OptionError(f"assign is '{value}': each topic takes a list of partitions, as in {{\"topic\":[0,1]}}")
+        partitions += [TopicPartition(topic, index) for index in indexes]
+    if not partitions:
+        raise OptionError(f"assign is '{value}': it names no partition")
+    return Subscription(partitions=tuple(dict.fromkeys(partitions)))
+
+
+def _bound(own: Mapping[str, str], side: str, default: Offsets) -> Bound:
+    """In Spark's order of preference: the global timestamp, timestamps by partition, offsets."""
+    if f"{side}Timestamp" in own:
+        return Timestamps(everywhere=_integer(own, f"{side}Timestamp", 0, 0))
+    if f"{side}OffsetsByTimestamp" in own:
+        return Timestamps(each=_by_partition(own, f"{side}OffsetsByTimestamp", 0))
+    name = f"{side}Offsets"
+    text = own.get(name, "").strip()
+    if not text:
+        return default
+    if text.lower() in ("latest", "earliest"):
+        return Offsets(LATEST if text.lower() == "latest" else EARLIEST)
+    return Offsets(each=_by_partition(own, name, EARLIEST))
+
+
+def _check_batch_bounds(starting: Bound, ending: Bound) -> None:
+    if isinstance(starting, Offsets):
+        if starting.everywhere == LATEST:
+            raise OptionError("startingOffsets can't be latest for a batch read: nothing would be left to read")
+        for partition, offset in (starting.each or {}).items():
+            if offset == LATEST:
+                raise OptionError(f"startingOffsets for {partition} can't be latest (-1) for a batch read")
+    if isinstance(ending, Offsets):
+        if ending.everywhere == EARLIEST:
+            raise OptionError("endingOffsets can't be earliest for a batch read: nothing would be left to read")
+        for partition, offset in (ending.each or {}).items():
+            if offset == EARLIEST:
+                raise OptionError(f"endingOffsets for {partition} can't be earliest (-2) for a batch read")
+
+
+def _by_partition(own: Mapping[str, str], name: str, lowest: int) -> dict[TopicPartition, int]:
+    content = _json(own, name, '{"topic":{"0":23,"1":-2}}')
+    found = {}
+    for topic, partitions in content.items():
+        if not isinstance(partitions, dict):
+            raise OptionError(
+                f'{name}: topic \'{topic}\' takes one number for each partition, as in {{"{topic}":{{"0":23}}}}'
+            )
+        for index, number in partitions.items():
+            if not index.isdigit() or type(number) is not int or number < lowest:
+                raise OptionError(f"{name}: {topic}-{index} is {number!r}; an integer from {lowest} up is needed")
+            found[TopicPartition(topic, int(index))] = number
+    return found
+
+
+def _json(own: Mapping[str, str], name: str, example: str) -> dict[str, Any]:
+    try:
+        content = json.loads(own[name])
+    except json.JSONDecodeError:
+        content = None
+    if not isinstance(content, dict):
+        raise OptionError(f"{name} is '{own[name]}': JSON such as {example} is needed")
+    return content
+
+
+def _boolean(own: Mapping[str, str], name: str, default: bool) -> bool:
+    text = own.get(name, str(default)).strip().lower()
+    if text not in ("true", "false"):
+        raise OptionError(f"{name} is '{own[name]}': it must be true or false")
+    return text == "true"
+
+
+def _integer(own: Mapping[str, str], name: str, default: int, lowest: int) -> int:
+    text = own.get(name, str(default)).strip()
+    try:
+        number = int(text)
+    except ValueError:
+        raise OptionError(f"{name} is '{text}': it must be an integer") from None
+    if number < lowest:
+        raise OptionError(f"{name} is {number}: it must be at least {lowest}")
+    return number
+
+
+def _positive(own: Mapping[str, str], name: str) -> int | None:
+    return _integer(own, name, 1, 1) if name in own else None
+
+
+def _duration_ms(own: Mapping[str, str], name: str, default: str) -> int:
+    """As Spark reads times: a number with a unit, milliseconds without."""
+    text = own.get(name, default).strip().lower()
+    matched = re.fullmatch(r"(\d+)\s*([a-z]*)", text)
+    if matched is None or (matched[2] or "ms") not in _UNITS_MS:
+        raise OptionError(f"{name} is '{text}': a time such as 500ms, 10s or 15m is needed")
+    return int(int(matched[1]) * _UNITS_MS[matched[2] or "ms"])
