@@ -18,7 +18,7 @@ import queue
 import sqlite3
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -96,7 +96,7 @@ class EmbeddedStore:
         snapshot: Snapshot = await self._ask(lambda: self._tables.read(prefix))
         return snapshot
 
-    async def watch(self, prefix: str, after_revision: int) -> AsyncIterator[Revision]:
+    async def watch(self, prefix: str, after_revision: int) -> AsyncGenerator[Revision, None]:
         """See `Store.watch`. A watcher that falls 100,000 revisions behind gets Compacted."""
         watch = _Watch(prefix, after_revision)
         try:

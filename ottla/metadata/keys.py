@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import base64
 import enum
-import os
 from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import quote, unquote
@@ -87,14 +86,6 @@ def uuid_from_text(text: str) -> UUID:
     if len(raw) != 16:
         raise ValueError(f"not a Kafka UUID: {text!r}")
     return UUID(bytes=raw)
-
-
-def random_topic_id() -> UUID:
-    """A new random id, not starting with a dash, which tools would take for a flag."""
-    while True:
-        candidate = UUID(bytes=os.urandom(16), version=4)
-        if not uuid_text(candidate).startswith("-"):
-            return candidate
 
 
 def broker(broker_id: int) -> str:

@@ -17,7 +17,7 @@ What may go wrong is told apart, because each calls for something else:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, NewType, Protocol
 
@@ -132,10 +132,11 @@ class Store(Protocol):
         """Everything under `prefix`, at one revision."""
         ...
 
-    def watch(self, prefix: str, after_revision: int) -> AsyncIterator[Revision]:
+    def watch(self, prefix: str, after_revision: int) -> AsyncGenerator[Revision, None]:
         """Each later revision that touches `prefix`, once and in order. Raises Compacted.
 
-        A revision is yielded whole (its changes under the prefix). The iterator ends when the store is closed.
+        A revision is yielded whole (its changes under the prefix). The iterator ends when the store is closed; close
+        it (`aclose`) when leaving it early.
         """
         ...
 

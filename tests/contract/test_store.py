@@ -68,7 +68,7 @@ async def watching(store: Store, prefix: str, after: int) -> AsyncIterator[Calla
     try:
         yield lambda: asyncio.wait_for(anext(revisions), 10)
     finally:
-        await revisions.aclose()  # type: ignore[attr-defined]
+        await revisions.aclose()
 
 
 def test_reads_what_was_written_at_one_revision(run: Any) -> None:

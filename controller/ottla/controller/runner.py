@@ -1,0 +1,240 @@
+"""The controller as a task: hold the lease, watch, decide, write. It has no server and no state of its own.
+
+Whoever holds the key `controller` decides; any number of others wait for it to go. Every transaction compares that key, so
+that a holder that was paused beyond its session writes nothing more.
+
+After each round of writes the controller waits until its image shows them, and decides again what changed meanwhile. So
+there is at most one decision about a partition in flight, and a write whose outcome is unknown is simply looked at again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from uuid import UUID
+
+from ottla.metadata import keys
+from ottla.metadata.follower import Follower
+from ottla.metadata.image import Changed, Image
+from ottla.metadata.model import ControllerHolder
+from ottla.metadata.store import (
+    NO_LEASE,
+    TRANSACTION_OPERATIONS_MAX,
+    TRANSACTION_SIZE_BYTES_MAX,
+    Committed,
+    Guard,
+    LeaseExpired,
+    Put,
+    Rejected,
+    Store,
+    StoreUnavailable,
+    UnknownOutcome,
+    Write,
+)
+
+from .decide import Proposal, Scope, decide, scope_of, whole_scope
+
+logger = logging.getLogger(__name__)
+
+_RETRY_S = 0.2
+_NOTHING = Scope(frozenset(), frozenset())
+
+
+class Deposed(Exception):
+    """Another process may be the controller by now."""
+
+
+class Controller:
+    """One candidate. `follower` may be shared with a broker of the same process; its owner runs it."""
+
+    def __init__(
+        self,
+        store: Store,
+        follower: Follower,
+        name: str,
+        defaults: Mapping[str, str] = {},
+        session_s: float = 9.0,
+    ) -> None:
+        self.active = False  # whether this process decides now
+        self.transaction_count = 0
+        self.rejected_count = 0
+        self._store = store
+        self._follower = follower
+        self._name = name
+        self._defaults = defaults
+        self._session_s = session_s
+        self._lease = NO_LEASE
+        self._term: Guard | None = None
+        self._changed = Changed()
+        self._woken = asyncio.Event()
+        follower.listen(self._noticed)
+
+    async def run(self) -> None:
+        """Stands for controller, and is it whenever nobody else is, until cancelled."""
+        while True:
+            try:
+                await self._acquire()
+                await self._govern()
+            except (Deposed, LeaseExpired) as reason:
+                logger.warning("controller %s: deposed: %s", self._name, reason)
+            except (StoreUnavailable, UnknownOutcome) as reason:
+                logger.warning("controller %s: waiting for the metadata store: %s", self._name, reason)
+                await asyncio.sleep(_RETRY_S)
+            finally:
+                self.active = False
+                await self._resign()
+
+    def _noticed(self, image: Image, changed: Changed) -> None:
+        if self.active:
+            self._changed |= changed
+        self._woken.set()
+
+    async def _acquire(self) -> None:
+        while True:
+            self._lease = await self._store.grant(self._session_s)
+            put = Put(keys.CONTROLLER, ControllerHolder(self._name).encode(), self._lease)
+            result = await self._store.transact([Guard(keys.CONTROLLER, 0)], [put])
+            if isinstance(result, Committed):
+                self._term = Guard(keys.CONTROLLER, result.revision, self._lease)
+                logger.info("controller %s: decides from revision %d on", self._name, result.revision)
+                return
+            await self._store.revoke(self._lease)
+            self._lease = NO_LEASE
+            holder = result.failed[keys.CONTROLLER]
+            if holder is not None:
+                await self._wait_until_vacant(holder.mod_revision)
+
+    async def _wait_until_vacant(self, revision: int) -> None:
+        while True:
+            self._woken.clear()
+            image = self._follower.image
+            if image.revision >= revision and image.controller is None:
+                return
+            await self._woken.wait()
+
+    async def _resign(self) -> None:
+        lease, self._lease = self._lease, NO_LEASE
+        if lease != NO_LEASE:
+            try:
+                await self._store.revoke(lease)
+            except (StoreUnavailable, UnknownOutcome):
+                logger.info("controller %s: the lease ends by itself", self._name)
+
+    async def _govern(self) -> None:
+        assert self._term is not None
+        await self._follower.wait_for_revision(self._term.mod_revision, self._session_s)
+        self.active = True
+        self._changed = Changed()
+        keeper = asyncio.ensure_future(self._keep_lease())
+        try:
+            work = asyncio.ensure_future(self._work())
+            try:
+                await asyncio.wait((keeper, work), return_when=asyncio.FIRST_COMPLETED)
+                for task in (work, keeper):
+                    if task.done():
+                        task.result()
+            finally:
+                work.cancel()
+                await asyncio.gather(work, return_exceptions=True)
+        finally:
+            keeper.cancel()
+            await asyncio.gather(keeper, return_exceptions=True)
+
+    async def _keep_lease(self) -> None:
+        while True:
+            await asyncio.sleep(self._session_s / 4)
+            try:
+                await self._store.keep_alive(self._lease)
+            except (StoreUnavailable, UnknownOutcome) as reason:
+                logger.warning("controller %s: the lease couldn't be kept alive: %s", self._name, reason)
+
+    async def _work(self) -> None:
+        scope = whole_scope(self._follower.image)
+        again = _NOTHING
+        while True:
+            proposals = list(decide(self._follower.image, scope, self._defaults))
+            again = await self._perform(proposals, scope) if proposals else _NOTHING
+            if again is not _NOTHING:
+                await asyncio.sleep(_RETRY_S)  # the image will show why, or the store will be back
+            while not self._changed and again is _NOTHING:
+                self._woken.clear()
+                await self._woken.wait()
+            changed, self._changed = self._changed, Changed()
+            scope = _union(scope_of(self._follower.image, changed), again)
+
+    async def _perform(self, proposals: Sequence[Proposal], scope: Scope) -> Scope:
+        """Writes what was proposed; returns what has to be thought over again."""
+        assert self._term is not None
+        unsettled = False
+        latest = 0
+        for batch in _batches(proposals):
+            for part in await self._write(batch):
+                if isinstance(part, Committed):
+                    latest = max(latest, part.revision)
+                else:
+                    unsettled = True
+        if latest:
+            await self._follower.wait_for_revision(latest, self._session_s)
+        return scope if unsettled else _NOTHING
+
+    async def _write(self, batch: Sequence[Proposal]) -> list[Committed | Rejected | UnknownOutcome]:
+        """One transaction for all; where a guard fails, another one without the proposals that it belongs to."""
+        assert self._term is not None
+        results: list[Committed | Rejected | UnknownOutcome] = []
+        while batch:
+            guards, writes = _merged(batch)
+            self.transaction_count += 1
+            try:
+                result = await self._store.transact([self._term, *guards], writes)
+            except UnknownOutcome as unknown:
+                return [*results, unknown]
+            results.append(result)
+            if isinstance(result, Committed):
+                return results
+            self.rejected_count += 1
+            if keys.CONTROLLER in result.failed:
+                raise Deposed("the controller key has changed hands")
+            failed = result.failed.keys()
+            batch = [proposal for proposal in batch if not any(guard.key in failed for guard in proposal.guards)]
+        return results
+
+
+def _batches(proposals: Iterable[Proposal]) -> Iterable[list[Proposal]]:
+    """Groups of proposals that fit into one transaction, beside the guard of the term."""
+    batch: list[Proposal] = []
+    guarded: set[str] = set()
+    writes = size = 0
+    for proposal in proposals:
+        keys_guarded = guarded.union(guard.key for guard in proposal.guards)
+        proposal_size = sum(_size(write) for write in proposal.writes)
+        full = (
+            len(keys_guarded) >= TRANSACTION_OPERATIONS_MAX
+            or writes + len(proposal.writes) > TRANSACTION_OPERATIONS_MAX
+            or size + proposal_size > TRANSACTION_SIZE_BYTES_MAX
+        )
+        if batch and full:
+            yield batch
+            batch, writes, size = [], 0, 0
+            keys_guarded = {guard.key for guard in proposal.guards}
+        guarded = keys_guarded
+        batch.append(proposal)
+        writes += len(proposal.writes)
+        size += proposal_size
+    if batch:
+        yield batch
+
+
+def _merged(batch: Iterable[Proposal]) -> tuple[list[Guard], list[Write]]:
+    guards = {guard.key: guard for proposal in batch for guard in proposal.guards}
+    writes = {write.key: write for proposal in batch for write in proposal.writes}
+    return list(guards.values()), list(writes.values())
+
+
+def _size(write: Write) -> int:
+    return len(write.key) + (len(write.value) if isinstance(write, Put) else 0)
+
+
+def _union(one: Scope, other: Scope) -> Scope:
+    topics: frozenset[UUID] = one.topics | other.topics
+    return Scope(topics, one.partitions | other.partitions, one.elections | other.elections)

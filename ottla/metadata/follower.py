@@ -1,0 +1,123 @@
+"""Keeps a process's image of the metadata current: snapshot, watch, apply, tell the listeners, release the waiters.
+
+The order is what everything else builds on. For each revision, in revision order: the image is replaced, then every
+listener has run to its end, then those who wait for what this revision brought go on. So whoever waited for a topic to
+appear finds the local replicas of that topic already opened.
+
+The store may be away as long as it likes: the image stays as it was, and the watch goes on from the last applied
+revision. If the history in between is gone, a new snapshot is compared with the image, and the listeners get the
+difference as one change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+from uuid import UUID
+
+from .image import Changed, Image, difference
+from .store import Compacted, Store, StoreUnavailable
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Listener = Callable[[Image, Changed], None]
+
+_RETRY_S = 0.5
+
+
+@dataclass(slots=True, eq=False)
+class _Waiter:
+    find: Callable[[Image], Any]
+    future: asyncio.Future[Any]
+
+
+class Follower:
+    """The current image of one process. `start` first, then `run` in a task of the owner's."""
+
+    def __init__(self, store: Store) -> None:
+        self.image = Image()
+        self.resync_count = 0  # how often the watch had to start from a new snapshot
+        self.connected = False  # whether the watch is open
+        self._store = store
+        self._listeners: list[Listener] = []
+        self._waiters: dict[UUID | None, list[_Waiter]] = {}
+
+    def listen(self, listener: Listener) -> None:
+        """Calls `listener(image, changed)` after every change from now on. It mustn't block, nor raise."""
+        self._listeners.append(listener)
+
+    async def start(self) -> None:
+        """Reads the first snapshot and tells the listeners. Raises StoreUnavailable."""
+        await self._resync()
+
+    async def run(self) -> None:
+        """Follows the store until cancelled, or until the store is closed."""
+        while True:
+            try:
+                await self._follow()
+                return
+            except Compacted as reason:
+                logger.warning("metadata watch starts from a new snapshot: %s", reason)
+                await self._resync_when_possible()
+            except StoreUnavailable as reason:
+                logger.warning("metadata watch interrupted at revision %d: %s", self.image.revision, reason)
+                await asyncio.sleep(_RETRY_S)
+            finally:
+                self.connected = False
+
+    async def wait(self, find: Callable[[Image], T | None], timeout_s: float, topic_id: UUID | None = None) -> T:
+        """What `find` makes of an image, as soon as it isn't None. Raises TimeoutError.
+
+        With `topic_id`, only images in which something about that topic changed are looked at.
+        """
+        found = find(self.image)
+        if found is not None:
+            return found
+        waiter = _Waiter(find, asyncio.get_running_loop().create_future())
+        waiters = self._waiters.setdefault(topic_id, [])
+        waiters.append(waiter)
+        try:
+            return cast("T", await asyncio.wait_for(waiter.future, timeout_s))
+        finally:
+            waiters.remove(waiter)
+            if not waiters and self._waiters.get(topic_id) is waiters:
+                del self._waiters[topic_id]
+
+    async def wait_for_revision(self, revision: int, timeout_s: float) -> Image:
+        """The first image at `revision` or later. Raises TimeoutError."""
+        return await self.wait(lambda image: image if image.revision >= revision else None, timeout_s)
+
+    async def _follow(self) -> None:
+        async with aclosing(self._store.watch("", self.image.revision)) as revisions:
+            self.connected = True
+            async for revision in revisions:
+                image, changed = self.image.apply(revision)
+                self._publish(image, changed)
+                await asyncio.sleep(0)  # a long row of revisions mustn't keep the loop from serving
+
+    async def _resync_when_possible(self) -> None:
+        while True:
+            try:
+                return await self._resync()
+            except StoreUnavailable as reason:
+                logger.warning("metadata snapshot failed: %s", reason)
+                await asyncio.sleep(_RETRY_S)
+
+    async def _resync(self) -> None:
+        image = Image.of(await self._store.read())
+        self.resync_count += 1
+        self._publish(image, difference(self.image, image))
+
+    def _publish(self, image: Image, changed: Changed) -> None:
+        self.image = image
+        for listener in self._listeners:
+            listener(image, changed)
+        for topic_id in (None, *changed.topics, *changed.tombstones):
+            for waiter in self._waiters.get(topic_id, ()):
+                if not waiter.future.done() and (found := waiter.find(image)) is not None:
+                    waiter.future.set_result(found)

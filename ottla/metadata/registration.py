@@ -1,0 +1,164 @@
+"""A broker's own key: it says where the broker listens and how far it is, and exists as long as its lease.
+
+The epoch of a registration is the revision that created its key. When the lease was lost (a pause longer than the
+session) the broker registers again, with a new epoch; by then the controller has moved on, and the broker leads only by state
+written after that.
+
+A node id that is alive already makes a second process wait for one session, because a predecessor that was killed is
+gone by then; if the other is still there, the second process gives up and names it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Mapping
+from dataclasses import replace
+
+from . import keys
+from .model import Broker, BrokerState, Endpoint
+from .store import (
+    NO_LEASE,
+    Committed,
+    Entry,
+    Guard,
+    LeaseExpired,
+    Put,
+    Store,
+    StoreUnavailable,
+    UnknownOutcome,
+)
+
+logger = logging.getLogger(__name__)
+
+_RETRY_S = 0.25
+
+
+class NodeIdTaken(Exception):
+    """Another live process has registered under this node id."""
+
+
+class Registration:
+    """One broker's registration. `register` first, then `run` in a task of the owner's, `withdraw` at the end."""
+
+    def __init__(self, store: Store, broker: Broker, session_s: float = 9.0) -> None:
+        """`broker` says what to register; its epoch, revision and incarnation are filled in here."""
+        self._store = store
+        self._session_s = session_s
+        self._lease = NO_LEASE
+        self._changing = asyncio.Lock()
+        self._withdrawn = False
+        self.broker = replace(broker, incarnation=secrets.token_hex(8))
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the present registration; greater after each loss of the lease."""
+        return self.broker.epoch
+
+    async def register(self) -> Broker:
+        """Registers, waiting up to a session for a predecessor. Raises NodeIdTaken."""
+        async with self._changing:
+            return await self._register()
+
+    async def run(self) -> None:
+        """Keeps the lease alive until cancelled, and registers again when it was lost all the same."""
+        while not self._withdrawn:
+            await asyncio.sleep(self._session_s / 4)
+            try:
+                await self._store.keep_alive(self._lease)
+            except LeaseExpired:
+                await self._register_again()
+            except (StoreUnavailable, UnknownOutcome) as reason:
+                logger.warning("broker %d: the lease couldn't be kept alive: %s", self.broker.id, reason)
+
+    async def change(self, state: BrokerState | None = None, endpoints: Mapping[str, Endpoint] | None = None) -> None:
+        """Writes another state or other addresses under the same epoch. Raises StoreUnavailable, LeaseExpired."""
+        async with self._changing:
+            wanted = replace(
+                self.broker,
+                state=self.broker.state if state is None else state,
+                endpoints=self.broker.endpoints if endpoints is None else endpoints,
+            )
+            key = keys.broker(wanted.id)
+            put = Put(key, wanted.encode(), self._lease)
+            while True:
+                try:
+                    result = await self._store.transact([Guard(key, self.broker.revision, self._lease)], [put])
+                except UnknownOutcome:
+                    await self._reread(key)
+                    continue
+                if isinstance(result, Committed):
+                    self.broker = replace(wanted, revision=result.revision)
+                    return
+                self._adopt(result.failed[key])
+
+    async def withdraw(self) -> None:
+        """Ends the registration. A store that can't be reached is left to end the lease by itself."""
+        self._withdrawn = True
+        async with self._changing:
+            try:
+                await self._store.revoke(self._lease)
+            except (StoreUnavailable, UnknownOutcome) as reason:
+                logger.warning("broker %d: the registration ends with its session: %s", self.broker.id, reason)
+
+    async def _register_again(self) -> None:
+        async with self._changing:
+            while not self._withdrawn:
+                logger.warning("broker %d: registration epoch %d is lost, registering anew", self.broker.id, self.epoch)
+                try:
+                    await self._register()
+                    return
+                except (StoreUnavailable, UnknownOutcome, LeaseExpired) as reason:
+                    logger.warning("broker %d: can't register: %s", self.broker.id, reason)
+                    await asyncio.sleep(_RETRY_S)
+
+    async def _register(self) -> Broker:
+        key = keys.broker(self.broker.id)
+        self._lease = await self._store.grant(self._session_s)
+        put = Put(key, self.broker.encode(), self._lease)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._session_s + 1.0
+        said = False
+        while True:
+            try:
+                result = await self._store.transact([Guard(key, 0)], [put])
+            except UnknownOutcome:
+                continue  # if it did happen, the next try is rejected by our own key
+            if isinstance(result, Committed):
+                self.broker = replace(self.broker, epoch=result.revision, revision=result.revision)
+                break
+            entry = result.failed[key]
+            if entry is None:
+                continue
+            if entry.lease == self._lease:
+                self._adopt(entry)
+                break
+            holder = Broker.decode(entry)
+            if loop.time() > deadline:
+                await self._store.revoke(self._lease)
+                raise NodeIdTaken(
+                    f"node id {self.broker.id} is registered by a live broker on {holder.host or 'an unknown host'}"
+                    f" ({_addresses(holder)}); stop that one, or start this one with another node.id"
+                )
+            if not said:
+                said = True
+                logger.info("broker %d: waiting for the registration of a predecessor to end", self.broker.id)
+            await asyncio.sleep(_RETRY_S)
+            await self._store.keep_alive(self._lease)
+        logger.info("broker %d: registered with epoch %d", self.broker.id, self.epoch)
+        return self.broker
+
+    async def _reread(self, key: str) -> None:
+        found = [entry for entry in (await self._store.read(key)).entries if entry.key == key]
+        self._adopt(found[0] if found else None)
+
+    def _adopt(self, entry: Entry | None) -> None:
+        """Takes over the revisions of our own registration as the store has it."""
+        if entry is None or entry.lease != self._lease:
+            raise LeaseExpired(f"the registration of broker {self.broker.id} is gone")
+        self.broker = replace(self.broker, epoch=entry.create_revision, revision=entry.mod_revision)
+
+
+def _addresses(broker: Broker) -> str:
+    return ", ".join(f"{e.listener}://{e.host}:{e.port}" for e in broker.endpoints.values())

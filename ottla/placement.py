@@ -1,0 +1,86 @@
+"""Where the replicas of a topic's partitions go. Pure.
+
+As Apache Kafka's StripedReplicaPlacer: brokers are taken round robin, the first replicas of successive partitions on
+successive brokers; racks take turns, so that the replicas of a partition are on as many racks as there are. Live
+brokers come first; one that isn't running gets replicas only where the replication factor needs it, and never the first.
+
+The caller gives the starting position (Kafka's is random), so that the same input places the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from ottla.protocol.errors import ErrorCode, KafkaError
+
+
+class Candidate(NamedTuple):
+    """A broker that may get replicas."""
+
+    id: int
+    rack: str | None = None
+    live: bool = True
+
+
+def place(
+    candidates: Iterable[Candidate], partition_count: int, replication_factor: int, start: int = 0, first_index: int = 0
+) -> tuple[tuple[int, ...], ...]:
+    """The replicas of partitions `first_index` … `first_index + partition_count − 1`, first replica first.
+
+    Raises KafkaError INVALID_REPLICATION_FACTOR where there are fewer brokers than the factor asks for, or none lives.
+    """
+    brokers = sorted(candidates)
+    if replication_factor > len(brokers):
+        raise KafkaError(
+            ErrorCode.invalid_replication_factor,
+            f"Unable to replicate the partition {replication_factor} time(s): The target replication factor of"
+            f" {replication_factor} cannot be reached because only {len(brokers)} broker(s) are registered or some"
+            " brokers have all their log directories cordoned.",
+        )
+    if not any(broker.live for broker in brokers):
+        raise KafkaError(
+            ErrorCode.invalid_replication_factor,
+            f"Unable to replicate the partition {replication_factor} time(s): All brokers are currently fenced or have"
+            " all their log directories cordoned.",
+        )
+    live = _alternating([broker for broker in brokers if broker.live])
+    other = _alternating([broker for broker in brokers if not broker.live])
+    rack_of = {broker.id: broker.rack for broker in brokers}
+    return tuple(
+        _replicas(live, other, rack_of, start + index, replication_factor)
+        for index in range(first_index, first_index + partition_count)
+    )
+
+
+def _alternating(brokers: Sequence[Candidate]) -> list[int]:
+    """Broker ids such that neighbours are on different racks as far as possible."""
+    racks: dict[str | None, list[int]] = {}
+    for broker in brokers:
+        racks.setdefault(broker.rack, []).append(broker.id)
+    ordered = sorted(racks.values(), key=lambda ids: (-len(ids), ids))
+    longest = max((len(ids) for ids in ordered), default=0)
+    return [ids[turn] for turn in range(longest) for ids in ordered if turn < len(ids)]
+
+
+def _replicas(
+    live: Sequence[int], other: Sequence[int], rack_of: dict[int, str | None], position: int, count: int
+) -> tuple[int, ...]:
+    """The first `count` of the live brokers from `position` on, then of the others, each new rack before a used one."""
+    # After each full round of first replicas the followers shift by one, so that a dead broker's load spreads.
+    shift = position // len(live)
+    first = position % len(live)
+    rest = [live[(first + 1 + (shift + step) % max(1, len(live) - 1)) % len(live)] for step in range(len(live) - 1)]
+    spare = [other[(position + step) % len(other)] for step in range(len(other))]
+    chosen: list[int] = []
+    used_racks: set[str | None] = set()
+    for queue in ([live[first], *rest], spare):
+        for fresh_racks_only in (True, False):
+            for broker in queue:
+                if len(chosen) == count:
+                    return tuple(chosen)
+                if broker in chosen or (fresh_racks_only and rack_of[broker] in used_racks):
+                    continue
+                chosen.append(broker)
+                used_racks.add(rack_of[broker])
+    return tuple(chosen)
