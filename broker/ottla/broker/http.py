@@ -1,0 +1,166 @@
+"""A small HTTP/1.1 server on the broker's own loop, for what is looked at from outside: metrics, health, later /v1/….
+
+It serves GET and what else its routes name, one request per connection, without TLS, with bounds on everything: size of
+the head and the body, time, connections. Long answers come in pieces, and between two of them the loop serves Kafka's
+clients.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+logger = logging.getLogger(__name__)
+
+HEAD_BYTES_MAX = 16 * 1024
+BODY_BYTES_MAX = 1024 * 1024
+REQUEST_SECONDS_MAX = 30.0
+CONNECTIONS_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a client asks: the path without its query, decoded."""
+
+    method: str
+    path: str
+    query: dict[str, str] = field(default_factory=dict)
+    headers: dict[str, str] = field(default_factory=dict)  # names in lower case
+    body: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What it gets: all at once, or in pieces."""
+
+    status: int
+    body: bytes | AsyncIterator[bytes]
+    content_type: str = "text/plain; charset=utf-8"
+
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class _Refused(Exception):
+    """A request that isn't served: the status and a sentence."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+
+
+class HttpServer:
+    """Serves `routes`: (method, path) → handler. A path that ends with `/` also takes what is below it, the longest
+    such path first."""
+
+    def __init__(self, routes: dict[tuple[str, str], Handler]) -> None:
+        self.routes = routes
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self, host: str, port: int) -> int:
+        """Opens the port (0: a free one) and returns it. Raises OSError."""
+        self._server = await asyncio.start_server(self._accepted, host or None, port, limit=HEAD_BYTES_MAX)
+        bound: int = self._server.sockets[0].getsockname()[1]
+        return bound
+
+    async def stop(self) -> None:
+        """Closes the port and cuts what is under way."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._tasks) >= CONNECTIONS_MAX:
+            writer.transport.abort()
+            return
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer), name="http request")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(REQUEST_SECONDS_MAX):
+                await self._answer(reader, writer)
+        except (TimeoutError, ConnectionError):
+            writer.transport.abort()  # the peer is too slow or gone; there is nobody to tell
+        finally:
+            writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        method = "GET"
+        try:
+            request = await _read(reader)
+            if request is None:
+                return
+            method = request.method
+            response = await self._find(request)(request)
+        except _Refused as refused:
+            response = Response(refused.status, f"{refused.reason}\n".encode())
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            logger.exception("an HTTP request failed")
+            response = Response(500, b"the broker's log says more\n")
+        body = response.body
+        head = f"HTTP/1.1 {response.status} {HTTPStatus(response.status).phrase}\r\n"
+        head += f"Content-Type: {response.content_type}\r\n"
+        if isinstance(body, bytes):
+            head += f"Content-Length: {len(body)}\r\n"
+        writer.write(f"{head}Connection: close\r\n\r\n".encode())
+        if method != "HEAD":
+            if isinstance(body, bytes):
+                writer.write(body)
+            else:
+                async for piece in body:
+                    writer.write(piece)
+                    await writer.drain()
+        await writer.drain()
+
+    def _find(self, request: Request) -> Handler:
+        method = "GET" if request.method == "HEAD" else request.method
+        paths = [request.path]
+        parts = request.path.split("/")
+        paths += ["/".join(parts[:count]) + "/" for count in range(len(parts) - 1, 0, -1)]
+        for path in paths:
+            if handler := self.routes.get((method, path)):
+                return handler
+        allowed = sorted({method for method, path in self.routes if path in paths})
+        if allowed:
+            raise _Refused(405, f"{request.path} takes {', '.join(allowed)}")
+        known = ", ".join(sorted({path for _, path in self.routes}))
+        raise _Refused(404, f"nothing is at {request.path}; there are {known}")
+
+
+async def _read(reader: asyncio.StreamReader) -> Request | None:
+    """The request, or None where the peer closed without one."""
+    try:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+    except asyncio.LimitOverrunError:
+        raise _Refused(431, f"the request's head exceeds {HEAD_BYTES_MAX} bytes") from None
+    except asyncio.IncompleteReadError:
+        return None
+    first, *rest = head[:-4].split("\r\n")
+    try:
+        method, target, version = first.split(" ")
+        parts = urlsplit(target)
+        headers = {name.strip().lower(): value.strip() for name, value in (line.split(":", 1) for line in rest)}
+        length = int(headers.get("content-length", "0"))
+    except ValueError:
+        raise _Refused(400, "this isn't an HTTP request") from None
+    if not version.startswith("HTTP/1.") or length < 0:
+        raise _Refused(400, "this isn't an HTTP/1 request")
+    if "transfer-encoding" in headers:
+        raise _Refused(411, "a body needs a Content-Length")
+    if length > BODY_BYTES_MAX:
+        raise _Refused(413, f"the body exceeds {BODY_BYTES_MAX} bytes")
+    body = await reader.readexactly(length) if length else b""
+    return Request(method, unquote(parts.path), dict(parse_qsl(parts.query)), headers, body)

@@ -1,0 +1,65 @@
+"""How the broker writes its own log: one line for each event, for people (`text`) or for programs (`json`).
+
+`ottla.log.format` and `ottla.log.level` choose. A JSON line holds the message, and as `event` the text before its
+values were put in, which stays the same from one occurrence to the next and can be searched for.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+import traceback
+from typing import TextIO
+
+# What a LogRecord has by itself; anything else came from the caller's `extra`.
+_OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+class TextFormat(logging.Formatter):
+    """`2026-01-31 12:00:00.123 INFO  server: listening …`; times in UTC, the package's name left out."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line; a traceback follows on lines of its own."""
+        line = f"{_utc(record.created, ' ')} {record.levelname:<7} {_area(record.name)}: {record.getMessage()}"
+        if record.exc_info and record.exc_info[0] is not None:
+            line += "\n" + "".join(traceback.format_exception(*record.exc_info)).rstrip()
+        return line.replace("\x1b", "\\x1b")  # what clients sent must not drive a terminal
+
+
+class JsonFormat(logging.Formatter):
+    """One JSON object per line, whatever the message holds."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line, the traceback included."""
+        fields: dict[str, object] = {
+            "time": _utc(record.created, "T") + "Z",
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            "event": str(record.msg),
+        }
+        fields |= {name: value for name, value in vars(record).items() if name not in _OWN}
+        if record.exc_info and record.exc_info[0] is not None:
+            fields["exception"] = "".join(traceback.format_exception(*record.exc_info)).rstrip()
+        return json.dumps(fields, default=str)
+
+
+def configure_logging(form: str, level: str, stream: TextIO | None = None) -> None:
+    """Sends everything from `level` on to `stream` (standard error) as `form`: text or json."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonFormat() if form == "json" else TextFormat())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    logging.captureWarnings(True)
+
+
+def _utc(seconds: float, separator: str) -> str:
+    whole = time.gmtime(seconds)
+    return time.strftime(f"%Y-%m-%d{separator}%H:%M:%S", whole) + f".{int(seconds * 1000) % 1000:03d}"
+
+
+def _area(name: str) -> str:
+    return name.removeprefix("ottla.").removeprefix("broker.")
