@@ -1,6 +1,6 @@
 """A broker's configuration: defaults, what it was started with, and what was changed while it runs, in layers.
 
-Pure and immutable: a change makes a new BrokerConfig and says which names differ. A value is checked once, when its
+Pure. It is immutable: a change makes a new BrokerConfig and says which names differ. A value is checked once, when its
 layer is built; afterwards a lookup is one dictionary access. Precedence as in Kafka: dynamic value of this broker,
 dynamic default of the cluster, command line, environment, file, default.
 """

@@ -1,6 +1,6 @@
 """A topic's configuration: its own settings over what the broker's settings mean for it.
 
-Pure and immutable; built once per change of the topic's or the broker's settings.
+Pure. It is built once per change of the topic's or the broker's settings.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class TopicConfig(TypedValues):
             timestamp_after_max_ms=self.get_int("message.timestamp.after.max.ms"),
             create_time=self.get_str("message.timestamp.type") == "CreateTime",
             compacted=self.log.compacts,
-            validate_records=broker.get_bool("ottla.validate.compressed.batches"),
+            validate_records=broker.get_bool("ottla.validate.records"),
         )
 
     @classmethod

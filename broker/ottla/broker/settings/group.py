@@ -1,6 +1,6 @@
 """Settings of one group.
 
-Pure data, one row per setting. Names, types, defaults, bounds and update modes are those of Apache Kafka 4.3.1.
+Pure: one row per setting. Names, types, defaults, bounds and update modes are those of Apache Kafka 4.3.1.
 """
 
 from ottla.broker.settings.setting import Importance, Kind, OneOf, Pattern, Range, Setting

@@ -1,6 +1,6 @@
 """Listeners, sockets and limits on connections.
 
-Pure data, one row per setting. Names, types, defaults, bounds and update modes are those of Apache Kafka 4.3.1.
+Pure: one row per setting. Names, types, defaults, bounds and update modes are those of Apache Kafka 4.3.1.
 """
 
 from ottla.broker.settings.setting import Importance, Kind, Members, OneOf, Range, Setting, Update

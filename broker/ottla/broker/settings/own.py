@@ -1,6 +1,6 @@
 """Settings that only Ottla has. All begin with `ottla.`.
 
-Pure data, one row per setting.
+Pure: one row per setting.
 """
 
 from ottla.broker.settings.setting import Importance, Kind, OneOf, Pattern, Range, Setting, Update
@@ -34,8 +34,8 @@ SETTINGS = (
         bounds=Range(1),
     ),
     Setting(
-        "ottla.validate.compressed.batches", Kind.BOOLEAN, "false", Importance.MEDIUM,
-        "Decompress batches that producers send, to check the records inside as Apache Kafka does.",
+        "ottla.validate.records", Kind.BOOLEAN, "false", Importance.MEDIUM,
+        "Look at the records in every batch that producers send, compressed or not, as Apache Kafka does.",
         update=Update.CLUSTER_WIDE,
     ),
     Setting(

@@ -1,6 +1,6 @@
 """What Apache Kafka's KRaft quorum needs and a metadata store makes superfluous.
 
-Pure data, one row per setting. Names, types, defaults, bounds and update modes are those of Apache Kafka 4.3.1.
+Pure: one row per setting. Names, types, defaults, bounds and update modes are those of Apache Kafka 4.3.1.
 """
 
 from ottla.broker.settings.setting import Importance, Kind, Members, Pattern, Range, Setting

@@ -1,6 +1,6 @@
 """Settings of older Kafka lines, which people still have in their files, and families of open-ended names.
 
-Pure data. A name found here is accepted, warned about once and not used.
+Pure. A name found here is accepted, warned about once and not used.
 """
 
 RETIRED: dict[str, str] = {

@@ -1,6 +1,6 @@
 """Tiered storage: old segments in a remote store.
 
-Pure data, one row per setting. Names, types, defaults, bounds and update modes are those of Apache Kafka 4.3.1.
+Pure: one row per setting. Names, types, defaults, bounds and update modes are those of Apache Kafka 4.3.1.
 """
 
 from ottla.broker.settings.setting import Importance, Kind, Pattern, Range, Setting, Update

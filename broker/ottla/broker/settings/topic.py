@@ -1,6 +1,6 @@
 """Settings of one topic.
 
-Pure data, one row per setting. Names, types, defaults, bounds and update modes are those of Apache Kafka 4.3.1.
+Pure: one row per setting. Names, types, defaults, bounds and update modes are those of Apache Kafka 4.3.1.
 """
 
 from ottla.broker.settings.setting import Importance, Kind, Members, OneOf, Pattern, Range, Setting

@@ -1,6 +1,6 @@
 """Transactions: their coordinator and its log.
 
-Pure data, one row per setting. Names, types, defaults, bounds and update modes are those of Apache Kafka 4.3.1.
+Pure: one row per setting. Names, types, defaults, bounds and update modes are those of Apache Kafka 4.3.1.
 """
 
 from ottla.broker.settings.setting import Importance, Kind, Range, Setting, Update

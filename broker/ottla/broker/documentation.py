@@ -1,0 +1,22 @@
+"""Writes the generated pages of docs/: `python -m ottla.broker.documentation` in the repository's root.
+
+A unit test fails when a page in the repository is not what its source makes.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from ottla.broker.settings.page import settings_page
+
+PAGES: dict[str, Callable[[], str]] = {"settings.md": settings_page}
+"""File name in docs/ to what makes its text."""
+
+
+def main() -> None:
+    """Write every page into docs/ of the current directory."""
+    for name, make in PAGES.items():
+        Path("docs", name).write_text(make())
+
+
+if __name__ == "__main__":
+    main()
