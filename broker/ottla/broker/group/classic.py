@@ -90,7 +90,7 @@ class ClassicGroup:
             group.roster.add(seat, value.protocol_type)
         if value.members:
             group.state = State.STABLE
-            if value.leader in group.roster:
+            if value.leader is not None and value.leader in group.roster:
                 group.roster.leader = value.leader
         group._learn_topics()
         return group
@@ -174,8 +174,8 @@ class ClassicGroup:
         return HEARTBEAT[self.state]
 
     def commit(self, member_id: str, generation: int, instance_id: str | None, now: Now) -> ErrorCode:
-        """Whether offsets may be committed: by a member of this generation, or by anyone (generation −1) while the group
-        is empty. It is a sign of life too."""
+        """Whether offsets may be committed: by a member of this generation, or by anyone (generation −1) while the
+        group is empty. It is a sign of life too."""
         if self.state is State.DEAD:
             return COMMIT[self.state]
         if generation < 0 and self.state is State.EMPTY:

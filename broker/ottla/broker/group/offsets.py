@@ -28,7 +28,7 @@ class Offsets:
 
     def __init__(self) -> None:
         self._latest: dict[str, dict[str, Partitions]] = {}
-        # Where an appended value is not committed yet: the value to show until it is, and how many writes are on the way.
+        # Where an appended value is not committed yet: what to show until it is, and how many writes are on the way.
         self._shown: dict[OffsetKey, tuple[Committed | None, int]] = {}
         self._appended: deque[tuple[int, OffsetKey, Committed | None]] = deque()
         self._undecided: dict[int, dict[OffsetKey, Committed]] = {}
@@ -79,6 +79,10 @@ class Offsets:
         shown = self._shown.get(key)
         return self.latest(key) if shown is None else shown[0]
 
+    def undecided(self, key: OffsetKey) -> bool:
+        """Whether a transaction that isn't decided yet has an offset here."""
+        return any(key in pending for pending in self._undecided.values())
+
     def show_all(self, group: str) -> dict[str, Partitions]:
         """All committed values of a group, by topic and partition."""
         found = {topic: dict(partitions) for topic, partitions in self._latest.get(group, {}).items()}
@@ -128,7 +132,6 @@ class Offsets:
         reading = group.roster.protocol_type == CONSUMER and group.state is State.STABLE and group.topics is not None
         if not (simple or empty or reading):
             return []
-        undecided = {key for pending in self._undecided.values() for key in pending}
         found = []
         for topic, partitions in self._latest.get(group.group_id, {}).items():
             if group.is_subscribed_to(topic):
@@ -139,7 +142,7 @@ class Offsets:
                 if empty and not simple and group.state_since_ms is not None:
                     since_ms = group.state_since_ms
                 due_ms = value.expire_ms if value.expire_ms >= 0 else since_ms + retention_ms
-                if now_ms >= due_ms and key not in undecided:
+                if now_ms >= due_ms and not self.undecided(key):
                     found.append(key)
         return found
 

@@ -1,9 +1,9 @@
 """The records of `__consumer_offsets`, in Kafka's format. Pure.
 
-A key starts with an int16 that says what it is: 0 and 1 a committed offset (group, topic, partition), 2 a classic group.
-Keys 3 to 8 belong to KIP-848 groups, 9 to 15 to share and streams groups: they are skipped. A value starts with an
-int16 version; a null value is a tombstone. Written are key 1 with value version 4 (1 where the client asked for a retention
-time of its own), and key 2 with value version 3; versions 0 to 4 are read.
+A key starts with an int16 that says what it is: 0 and 1 a committed offset (group, topic, partition), 2 a classic
+group. Keys 3 to 8 belong to KIP-848 groups, 9 and up to share and streams groups: they are skipped. A value starts with
+an int16 version; a null value is a tombstone. Written are key 1 with value version 4 (1 where the client asked for a
+retention time of its own), and key 2 with value version 3; versions 0 to 4 are read.
 
 Source: Kafka's OffsetCommitKey/Value.json, GroupMetadataKey/Value.json, GroupCoordinatorRecordHelpers.
 """

@@ -1,8 +1,8 @@
 """Who is in a classic group, and what they can agree on. Pure.
 
 Owns the members, the static ids that stand for them (KIP-345), the leader, the member ids that were handed out but not
-used yet (KIP-394), and the vote on a protocol. Keeps two rules: a static id names at most one member, and the leader is a member
-whenever there is one. Nothing here knows a generation or a state.
+used yet (KIP-394), and the vote on a protocol. Keeps two rules: a static id names at most one member, and the leader is
+a member whenever there is one. Nothing here knows a generation or a state.
 
 Source: Kafka's ClassicGroup and ClassicGroupMember.
 """
@@ -75,7 +75,7 @@ class Roster:
         return None if instance_id is None else self._static.get(instance_id)
 
     def validate(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Whether this (member id, static id) is a member: else UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if replaced."""
+        """NONE for a member's (member id, static id), else UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if replaced."""
         if instance_id is not None:
             current = self._static.get(instance_id)
             if current is None:

@@ -1,8 +1,8 @@
 """The groups of one partition of `__consumer_offsets`, and their offsets. Pure.
 
-What a request leads to is data: a command to a group gives `Effects`; anything that changes offsets or deletes groups gives
-a `Plan`, the records to append as one batch, with the response that may leave once they are committed. The state follows in
-`appended` (written) or `replayed` (read back): both roads end in the same place, so a restart is a replay.
+What a request leads to is data: a command to a group gives `Effects`; anything that changes offsets or deletes groups
+gives a `Plan`, the records to append as one batch, with the response that may leave once they are committed. The state
+follows in `appended` (written) or `replayed` (read back): both roads end in the same place, so a restart is a replay.
 
 Source: Kafka's GroupCoordinatorShard.
 """
@@ -93,9 +93,12 @@ class GroupShard:
         if join.member_id:
             effects.answer_join(join.ticket, ErrorCode.unknown_member_id, join.member_id)
             return effects
-        group = self.groups[group_id] = ClassicGroup(group_id, limits)
+        group = ClassicGroup(group_id, limits)
         empty = group.snapshot()
         effects = group.join(join, now)
+        if not group.roster.members and not group.roster.pending:
+            return effects  # refused
+        self.groups[group_id] = group
         # Written first, so that an older record of the same group can't come back in a replay.
         effects.stores.insert(0, Store(empty, Created()))
         return effects
@@ -152,8 +155,8 @@ class GroupShard:
     ) -> Plan:
         """An OffsetCommit; the response is an error code for each of `offsets`.
 
-        `retention_ms` is −1 except for old clients that ask for an expiry of their own. Raises KafkaError where the group
-        takes no commit from this member; GROUP_ID_NOT_FOUND where a member claims a group that doesn't exist.
+        `retention_ms` is −1 except for old clients that ask for an expiry of their own. Raises KafkaError where the
+        group takes no commit from this member; GROUP_ID_NOT_FOUND where a member claims a group that isn't there.
         """
         group = self.groups.get(group_id)
         if group is None and generation >= 0:
@@ -243,7 +246,8 @@ class GroupShard:
     ) -> bool:
         """One record was read back; False where it is of a kind that isn't ours.
 
-        `uncommitted_at` is its log offset where that is above the high watermark. Raises ProtocolError at malformed bytes.
+        `uncommitted_at` is its log offset where that is above the high watermark. Raises ProtocolError at malformed
+        bytes.
         """
         about = read_key(key)
         if about is None:

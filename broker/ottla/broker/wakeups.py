@@ -1,0 +1,82 @@
+"""One timer for many things that want to be woken: a heap, and a single call scheduled on the loop.
+
+A thing is woken at the earliest time that was asked for; asking for a later one than is pending does nothing. So a
+thousand sessions that are renewed again and again cost a comparison each, and a wake-up now and then that finds nothing
+due and asks again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable, Hashable
+from itertools import count
+from typing import Generic, TypeVar
+
+T = TypeVar("T", bound=Hashable)
+
+BURST = 64  # things woken before other work gets its turn
+
+
+class Wakeups(Generic[T]):
+    """Calls `wake(thing)` at or after the time (ms of `now_ms`) that was asked for."""
+
+    def __init__(self, now_ms: Callable[[], int], wake: Callable[[T], None]) -> None:
+        self._now_ms = now_ms
+        self._wake = wake
+        self._heap: list[tuple[int, int, T]] = []
+        self._pending: dict[T, int] = {}
+        self._sequence = count()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def ask(self, thing: T, at_ms: int) -> None:
+        """Wake `thing` at `at_ms`, unless it will be woken earlier anyway."""
+        pending = self._pending.get(thing)
+        if pending is not None and pending <= at_ms:
+            return
+        self._pending[thing] = at_ms
+        heapq.heappush(self._heap, (at_ms, next(self._sequence), thing))
+        if self._timer is None or at_ms < self._timer_ms:
+            self._schedule()
+
+    def forget(self, thing: T) -> None:
+        """Wake `thing` no more."""
+        self._pending.pop(thing, None)
+
+    def stop(self) -> None:
+        """Forget everything."""
+        self._heap.clear()
+        self._pending.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _schedule(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        heap, pending = self._heap, self._pending
+        while heap and pending.get(heap[0][2]) != heap[0][0]:
+            heapq.heappop(heap)  # asked for an earlier time since, or forgotten
+        if heap:
+            self._timer_ms = heap[0][0]
+            delay_ms = max(self._timer_ms - self._now_ms(), 0)
+            self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._fire)
+
+    def _fire(self) -> None:
+        self._timer = None
+        now_ms = self._now_ms()
+        heap, pending = self._heap, self._pending
+        woken = 0
+        while heap and heap[0][0] <= now_ms and woken < BURST:
+            at_ms, _, thing = heapq.heappop(heap)
+            if pending.get(thing) != at_ms:
+                continue
+            del pending[thing]
+            woken += 1
+            self._wake(thing)
+        self._schedule()
