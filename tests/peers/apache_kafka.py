@@ -98,6 +98,7 @@ class ApacheKafka:
             "node.id": "0",
             "controller.quorum.bootstrap.servers": controller,
             "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://{controller}",
+            "advertised.listeners": f"PLAINTEXT://{self.bootstrap}",
             "controller.listener.names": "CONTROLLER",
             "inter.broker.listener.name": "PLAINTEXT",
             "log.dirs": str(self.data),

@@ -12,7 +12,7 @@ from tests.peers.wire import free_port, wait_until_ready
 
 
 class OttlaBroker:
-    """`python -m ottla.broker` on a free port of the loopback interface, with the embedded metadata store in `folder`."""
+    """`python -m ottla.cli.server` on a free port of the loopback interface, with the embedded metadata store in `folder`."""
 
     def __init__(self, folder: Path, **settings: str) -> None:
         self.bootstrap = f"127.0.0.1:{free_port()}"
@@ -22,12 +22,13 @@ class OttlaBroker:
         values = {
             "node.id": "0",
             "listeners": f"PLAINTEXT://{self.bootstrap}",
+            "advertised.listeners": f"PLAINTEXT://{self.bootstrap}",
             "log.dirs": str(self.data),
             "offsets.topic.replication.factor": "1",
         } | {name.replace("_", "."): value for name, value in settings.items()}
         properties = folder / "server.properties"
         properties.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
-        self._command = [sys.executable, "-m", "ottla.broker", "--config", str(properties)]
+        self._command = [sys.executable, "-m", "ottla.cli.server", "--config", str(properties)]
         self.process = self._start()
 
     def _start(self) -> subprocess.Popen[bytes]:

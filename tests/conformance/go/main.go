@@ -1,0 +1,79 @@
+// franz-go against a broker.
+//
+//	conformance BOOTSTRAP round-trip PREFIX          produce, consume, groups, admin
+//	conformance BOOTSTRAP produce TOPIC=CODEC...     the records of the codec tests
+//	conformance BOOTSTRAP digest TOPIC...            what is in them
+//	conformance BOOTSTRAP transactional              a transactional producer is refused at once
+//
+// One line a step: "ok NAME" or "failed NAME: why".
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+var failed bool
+
+func step(name string, body func(context.Context) error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 40*time.Second)
+	defer cancel()
+	if err := body(ctx); err != nil {
+		failed = true
+		fmt.Printf("failed %s: %v\n", name, err)
+		return
+	}
+	fmt.Printf("ok %s\n", name)
+}
+
+func main() {
+	bootstrap, command, rest := os.Args[1], os.Args[2], os.Args[3:]
+	switch command {
+	case "round-trip":
+		roundTrip(bootstrap, rest[0])
+	case "transactional":
+		step("a transaction is refused at once", func(ctx context.Context) error { return transactional(ctx, bootstrap) })
+	case "produce":
+		for _, pair := range rest {
+			topic, codec, _ := strings.Cut(pair, "=")
+			step(topic, func(ctx context.Context) error { return produce(ctx, bootstrap, topic, codec) })
+		}
+	case "digest":
+		for _, topic := range rest {
+			step(topic, func(ctx context.Context) error {
+				digest, err := digest(ctx, bootstrap, topic)
+				fmt.Printf("digest %s %s\n", topic, digest)
+				return err
+			})
+		}
+	}
+	if failed {
+		os.Exit(1)
+	}
+}
+
+// While there are no transactions, the first request of one has to fail at once and for good.
+func transactional(ctx context.Context, bootstrap string) error {
+	client, err := kgo.NewClient(kgo.SeedBrokers(bootstrap), kgo.TransactionalID("conformance-go"), kgo.DefaultProduceTopic("unused"))
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	start := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	_, _, err = client.ProducerID(ctx)
+	if err == nil {
+		return fmt.Errorf("accepted")
+	}
+	if ctx.Err() != nil || time.Since(start) > 10*time.Second {
+		return fmt.Errorf("refused only after %v: %w", time.Since(start), err)
+	}
+	fmt.Printf("refused with %v\n", err)
+	return nil
+}

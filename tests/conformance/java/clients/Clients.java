@@ -1,0 +1,40 @@
+/**
+ * Apache Kafka's Java client against a broker.
+ *
+ * <pre>
+ * Clients BOOTSTRAP round-trip PREFIX          every API that the clients reach, on topics whose names begin so
+ * Clients BOOTSTRAP produce TOPIC=CODEC...     the records of the codec tests
+ * Clients BOOTSTRAP digest TOPIC...            what is in them
+ * Clients BOOTSTRAP transactional              a transactional producer is refused at once
+ * </pre>
+ */
+public final class Clients {
+    public static void main(String[] arguments) {
+        String bootstrap = arguments[0];
+        Report report = new Report();
+        switch (arguments[1]) {
+            case "round-trip" -> new RoundTrip(bootstrap, arguments[2], report).run();
+            case "transactional" -> Transactional.run(bootstrap, report);
+            case "produce" -> {
+                for (int i = 2; i < arguments.length; i++) {
+                    String[] pair = arguments[i].split("=");
+                    report.step(pair[0], () -> {
+                        Records.produce(bootstrap, pair[0], pair[1]);
+                        return null;
+                    });
+                }
+            }
+            case "digest" -> {
+                for (int i = 2; i < arguments.length; i++) {
+                    String topic = arguments[i];
+                    report.step(topic, () -> {
+                        System.out.println("digest " + topic + " " + Records.digest(bootstrap, topic));
+                        return null;
+                    });
+                }
+            }
+            default -> throw new IllegalArgumentException(arguments[1]);
+        }
+        report.exit();
+    }
+}

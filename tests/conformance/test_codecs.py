@@ -1,0 +1,65 @@
+"""Every codec in both directions: each client writes each codec, each other client reads the same bytes."""
+
+from collections.abc import Callable
+
+import pytest
+from kafka import KafkaAdminClient
+
+from ottla.protocol.batches import iterate_headers
+from tests.peers.clients import CLIENTS, Client
+from tests.peers.records import CODECS, expected_digest
+from tests.peers.wire import Wire
+
+FETCH = 1
+
+
+@pytest.fixture(scope="module")
+def topics(bootstrap: str) -> dict[tuple[str, str], str]:
+    """(client, codec) → a topic of one partition that this client shall write."""
+    names = {(client.name, codec): f"codec-{client.name}-{codec}" for client in CLIENTS for codec in CODECS}
+    admin = KafkaAdminClient(bootstrap_servers=bootstrap)
+    admin.create_topics({name: {"num_partitions": 1, "replication_factor": 1} for name in names.values()}, wait_for_metadata=True)
+    admin.close()
+    return names
+
+
+@pytest.fixture(scope="module")
+def written(bootstrap: str, topics: dict[tuple[str, str], str]) -> Callable[[Client], list[str]]:
+    """Has a client write its topics, once."""
+    done: dict[str, list[str]] = {}
+
+    def write(client: Client) -> list[str]:
+        if client.name not in done:
+            codecs = {topics[client.name, codec]: codec for codec in CODECS}
+            client.produce(bootstrap, codecs)
+            done[client.name] = list(codecs)
+        return done[client.name]
+
+    return write
+
+
+@pytest.mark.parametrize("reader", CLIENTS, ids=lambda client: client.name)
+def test_reads_what_every_client_wrote(bootstrap: str, written: Callable[[Client], list[str]], reader: Client) -> None:
+    names = [name for writer in CLIENTS for name in written(writer)]
+    assert reader.digests(bootstrap, names) == dict.fromkeys(names, expected_digest())
+
+
+@pytest.mark.parametrize("writer", CLIENTS, ids=lambda client: client.name)
+def test_batches_stay_compressed_as_they_came(bootstrap: str, written: Callable[[Client], list[str]], writer: Client) -> None:
+    """The broker keeps each codec: what it serves has the attribute that the client set."""
+    for codec, topic in zip(range(5), written(writer), strict=True):
+        with Wire(bootstrap) as wire:
+            answer = wire.call(FETCH, 11, fetch_request(topic))
+        records = answer.responses[0].partitions[0].records
+        assert {header.codec for _, header in iterate_headers(records)} == {codec}
+
+
+def fetch_request(topic: str) -> dict[str, object]:
+    """All of partition 0 without a session, in version 11, the last one with topic names and no tags."""
+    partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20, "current_leader_epoch": -1}
+    return {
+        "replica_id": -1,
+        "max_bytes": 1 << 20,
+        "session_epoch": -1,
+        "topics": [{"topic": topic, "partitions": [partition]}],
+    }

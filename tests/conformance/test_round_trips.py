@@ -1,0 +1,200 @@
+"""Produce, consume, groups and admin with the clients that people use; and what a transactional client is told."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import aiokafka
+import confluent_kafka
+import pytest
+from aiokafka.admin import AIOKafkaAdminClient
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+
+from tests.peers.clients import GO, JAVA, Program
+
+COUNT = 500
+JAVA_STEPS = [
+    "describe the cluster",
+    "create topics",
+    "refuse what can't be created",
+    "describe topics by name and id",
+    "add partitions",
+    "configs",
+    "produce",
+    "refuse what is too large",
+    "large records",
+    "list offsets",
+    "consume by assignment",
+    "offset out of range",
+    "consume by group",
+    "resume at what was committed",
+    "two members share and rebalance",
+    "static membership",
+    "group administration",
+    "delete records",
+    "log directories and producers",
+    "elections and reassignments",
+    "quotas are stored",
+    "delete topics",
+]
+GO_STEPS = [
+    "create topics",
+    "add partitions",
+    "describe",
+    "produce",
+    "consume by group, commit, resume",
+    "two members share",
+    "offsets and lag",
+    "delete records",
+    "delete group and topic",
+]
+
+
+@pytest.fixture(scope="module")
+def outcomes(bootstrap: str) -> Callable[[Program], list[str]]:
+    """What a program's steps came to; it runs once."""
+    runs: dict[str, list[str]] = {}
+
+    def run(program: Program) -> list[str]:
+        if program.name not in runs:
+            runs[program.name] = program.run(bootstrap, "round-trip", f"round-trip-{program.name}", check=False).splitlines()
+        return runs[program.name]
+
+    return run
+
+
+@pytest.mark.parametrize("name", JAVA_STEPS)
+def test_java(outcomes: Callable[[Program], list[str]], name: str) -> None:
+    _passed(outcomes(JAVA), name)
+
+
+@pytest.mark.parametrize("name", GO_STEPS)
+def test_franz_go(outcomes: Callable[[Program], list[str]], name: str) -> None:
+    _passed(outcomes(GO), name)
+
+
+def _passed(lines: list[str], name: str) -> None:
+    found = [line for line in lines if line.startswith((f"ok {name}", f"failed {name}"))]
+    assert len(found) == 1, lines
+    assert found[0].startswith("ok "), found[0]
+
+
+def test_librdkafka(bootstrap: str, unique: Callable[[str], str]) -> None:
+    topic, group = unique("librdkafka"), unique("librdkafka-group")
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(topic, 3, 1, config={"retention.ms": "86400000"})])[topic].result(20)
+    admin.create_partitions([NewPartitions(topic, 4)])[topic].result(20)
+    assert topic in {name for name in admin.list_topics(timeout=20).topics}
+    _librdkafka_produce(bootstrap, topic)
+    first = _librdkafka_consume(bootstrap, topic, group, COUNT)
+    assert {m.key() for m in first} == {b"key-%d" % i for i in range(COUNT)}
+    _librdkafka_produce(bootstrap, topic)
+    again = _librdkafka_consume(bootstrap, topic, group, COUNT)
+    assert min(m.offset() for m in again if m.partition() == 0) > max(m.offset() for m in first if m.partition() == 0)
+    _librdkafka_admin(admin, topic, group)
+
+
+def _librdkafka_produce(bootstrap: str, topic: str) -> None:
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "compression.type": "lz4"})
+    errors: list[object] = []
+    for i in range(COUNT):
+        key = b"key-%d" % i
+        producer.produce(topic, b"value", key, on_delivery=lambda error, _: errors.append(error) if error else None)
+    assert producer.flush(20) == 0
+    assert not errors
+
+
+def _librdkafka_consume(bootstrap: str, topic: str, group: str, count: int) -> list[confluent_kafka.Message]:
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "partition.assignment.strategy": "cooperative-sticky",
+        }
+    )
+    consumer.subscribe([topic])
+    messages = consumer.consume(count, 20)
+    assert [m.error() for m in messages] == [None] * count
+    assert all(partition.error is None for partition in consumer.commit(asynchronous=False))
+    low, high = consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, 0), 20)
+    assert low == 0
+    assert high > 0
+    consumer.close()
+    return list(messages)
+
+
+def _librdkafka_admin(admin: AdminClient, topic: str, group: str) -> None:
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    assert admin.describe_configs([resource])[resource].result(20)["retention.ms"].value == "86400000"
+    change = ConfigEntry("retention.ms", "1000000", incremental_operation=AlterConfigOpType.SET)
+    wanted = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[change])
+    admin.incremental_alter_configs([wanted])[wanted].result(20)
+    assert group in {listing.group_id for listing in admin.list_consumer_groups().result(20).valid}
+    assert str(admin.describe_consumer_groups([group])[group].result(20).state) == "ConsumerGroupState.EMPTY"
+    committed = admin.list_consumer_group_offsets([confluent_kafka.ConsumerGroupTopicPartitions(group)])[group].result(20)
+    assert sum(partition.offset for partition in committed.topic_partitions) == 2 * COUNT
+    partition = confluent_kafka.TopicPartition(topic, 0)
+    latest = admin.list_offsets({partition: OffsetSpec.latest()})[partition].result(20).offset
+    deleted = admin.delete_records([confluent_kafka.TopicPartition(topic, 0, 3)])
+    assert next(iter(deleted.values())).result(20).low_watermark == 3
+    assert latest > 3
+    assert admin.describe_cluster().result(20).nodes
+    admin.delete_consumer_groups([group])[group].result(20)
+    admin.delete_topics([topic])[topic].result(20)
+
+
+def test_aiokafka(bootstrap: str, unique: Callable[[str], str]) -> None:
+    asyncio.run(asyncio.wait_for(_aiokafka(bootstrap, unique("aiokafka"), unique("aiokafka-group")), 90))
+
+
+async def _aiokafka(bootstrap: str, topic: str, group: str) -> None:
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    created = await admin.create_topics([aiokafka.admin.NewTopic(topic, 3, 1)])
+    assert [error[1] for error in created.topic_errors] == [0]
+    assert topic in await admin.list_topics()
+    for _ in range(2):
+        async with aiokafka.AIOKafkaProducer(bootstrap_servers=bootstrap, enable_idempotence=True) as producer:
+            sent = [await producer.send(topic, b"value", b"key-%d" % i) for i in range(COUNT)]
+            await asyncio.gather(*sent)
+        consumer = aiokafka.AIOKafkaConsumer(
+            topic, bootstrap_servers=bootstrap, group_id=group, auto_offset_reset="earliest", enable_auto_commit=False
+        )
+        async with consumer:
+            keys = {(await consumer.getone()).key for _ in range(COUNT)}
+            assert keys == {b"key-%d" % i for i in range(COUNT)}
+            await consumer.commit()
+    offsets = await admin.list_consumer_group_offsets(group)
+    assert sum(offset.offset for offset in offsets.values()) == 2 * COUNT
+    described = await admin.describe_cluster()
+    assert described["brokers"]
+    await admin.delete_topics([topic])
+    await admin.close()
+
+
+@pytest.mark.parametrize("program", [JAVA, GO], ids=lambda program: program.name)
+def test_transactions_are_refused_at_once(bootstrap: str, program: Program) -> None:
+    """They don't exist yet: the error is fatal, and nobody waits for a time-out."""
+    assert "refused with" in program.run(bootstrap, "transactional")
+
+
+def test_transactions_are_refused_at_once_librdkafka(bootstrap: str) -> None:
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "transactional.id": "conformance-librdkafka"})
+    start = time.monotonic()
+    with pytest.raises(confluent_kafka.KafkaException) as caught:
+        producer.init_transactions(30)
+    assert time.monotonic() - start < 10
+    error = caught.value.args[0]
+    assert error.fatal() or not error.retriable(), error
+    assert error.code() != confluent_kafka.KafkaError._TIMED_OUT
