@@ -67,7 +67,8 @@ class Server:
         return self.limits.unanswered_max
 
     async def listen(self, name: str, host: str, port: int) -> Listener:
-        """Opens a listener. `host` '' means all addresses; port 0 takes a free one. Raises OSError."""
+        """Opens a listener, whose clients wait until `accept`. `host` '' means all addresses; port 0 takes a free one.
+        Raises OSError."""
         loop = asyncio.get_running_loop()
         infos = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = infos[0]
@@ -84,9 +85,13 @@ class Server:
             raise
         listener = Listener(self, name, sock)
         self.listeners[name] = listener
-        if self._sweeper is None:
-            self._sweeper = asyncio.create_task(self._sweep(), name="idle connections")
         return listener
+
+    def accept(self) -> None:
+        """Serves the clients that have come so far, and those that come from now on."""
+        self._sweeper = asyncio.create_task(self._sweep(), name="idle connections")
+        for listener in self.listeners.values():
+            listener.accept()
 
     async def close(self) -> None:
         """Stops accepting and closes every connection."""
@@ -122,7 +127,10 @@ class Listener:
         self._socket = sock
         self._loop = asyncio.get_running_loop()
         self._next_id = 0
-        self._loop.add_reader(sock.fileno(), self._acceptable)
+
+    def accept(self) -> None:
+        """Begins to serve."""
+        self._loop.add_reader(self._socket.fileno(), self._acceptable)
 
     def _acceptable(self) -> None:
         for _ in range(ACCEPTS_PER_TURN):

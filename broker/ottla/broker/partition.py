@@ -245,34 +245,30 @@ class Partition:
     @property
     def flush_waits(self) -> bool:
         """Whether `flush.messages` asks that an acknowledgement waits for the disk."""
-        return self.log.unflushed_messages >= self.log.config.flush_messages
+        return self.log.flush_overdue
 
     def flush(self) -> asyncio.Future[None]:
         """Forces what is written by now to disk, in a thread. Who comes while a flush runs shares the one after it."""
-        loop = asyncio.get_running_loop()
         running = self._flushing
         if running is None or running.done():
-            self._flushing = loop.run_in_executor(None, self.log.flush)
+            self._flushing = asyncio.ensure_future(self._flush())
             return self._flushing
         if self._next_flush is None or self._next_flush.done():
-            following: asyncio.Future[None] = loop.create_future()
-            self._next_flush = following
-            running.add_done_callback(lambda _: self._flush_again(following))
+            self._next_flush = asyncio.ensure_future(self._flush_after(running))
         return self._next_flush
 
-    def _flush_again(self, following: asyncio.Future[None]) -> None:
-        def finished(flush: asyncio.Future[None]) -> None:
-            error = flush.exception()
-            if following.done():
-                return
-            if error is None:
-                following.set_result(None)
-            else:
-                following.set_exception(error)
+    async def _flush(self) -> None:
+        pending = self.log.begin_flush()
+        try:
+            await asyncio.to_thread(pending.run)
+        except OSError as error:
+            raise self.failed(error) from error
+        self.log.flushed(pending)
 
-        self._next_flush = None
-        self._flushing = asyncio.get_running_loop().run_in_executor(None, self.log.flush)
-        self._flushing.add_done_callback(finished)
+    async def _flush_after(self, running: asyncio.Future[None]) -> None:
+        await asyncio.wait([running])
+        self._flushing, self._next_flush = self._next_flush, None
+        await self._flush()
 
     def delete_records(self, before: int) -> int:
         """Moves the log's start to `before` (−1: the high watermark); returns the new start. Raises KafkaError."""

@@ -64,6 +64,10 @@ class PartitionTable:
         partitions = self._by_name.get(topic) if isinstance(topic, str) else self._by_id.get(topic)
         return None if partitions is None else partitions.get(index)
 
+    def of_id(self, topic_id: UUID) -> list[Partition]:
+        """This broker's replicas of a topic by id."""
+        return list(self._by_id.get(topic_id.bytes, {}).values())
+
     def of_topic(self, topic: str) -> list[Partition]:
         """This broker's replicas of a topic."""
         return list(self._by_name.get(topic, {}).values())

@@ -25,14 +25,14 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[
                 partition.check_leader_epoch(-1)
                 answer["active_producers"] = [
                     {
-                        "producer_id": producer.producer_id,
+                        "producer_id": producer_id,
                         "producer_epoch": producer.epoch,
                         "last_sequence": producer.last_sequence,
                         "last_timestamp": producer.last_timestamp,
                         "coordinator_epoch": -1,
                         "current_txn_start_offset": -1,
                     }
-                    for producer in partition.log.producers.active()
+                    for producer_id, producer in partition.log.producers.items()
                 ]
             except KafkaError as error:
                 answer |= {"error_code": error.code, "error_message": error.message or None}

@@ -62,7 +62,7 @@ async def _look_up(
     if target == LATEST:
         return UNKNOWN, end, partition.leader_epoch
     if target in (EARLIEST, EARLIEST_LOCAL):
-        return UNKNOWN, log.log_start_offset, log.epochs.epoch_for(log.log_start_offset)
+        return UNKNOWN, log.log_start_offset, log.epochs.epoch_of(log.log_start_offset)
     if target in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return UNKNOWN, UNKNOWN, -1
     try:
@@ -74,4 +74,4 @@ async def _look_up(
         raise partition.failed(error) from error
     if found is None or found.offset >= end:
         return UNKNOWN, UNKNOWN, -1
-    return found.timestamp, found.offset, log.epochs.epoch_for(found.offset)
+    return found.timestamp, found.offset, log.epochs.epoch_of(found.offset)

@@ -1,0 +1,225 @@
+"""One broker: builds its parts, starts and drains them in order, and is what API handlers reach everything through.
+
+Start: logs are opened and recovered, the metadata is read, the broker registers as starting, then as running, and only
+when the partitions that nobody else can lead are led does it accept clients. Stop: draining is announced, clients are
+closed, logs are flushed and marked clean, the registration is withdrawn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import platform
+import time
+from collections.abc import Coroutine
+from random import SystemRandom
+from typing import Any
+
+from ottla.broker.api.registry import Api, load_routes
+from ottla.broker.config import BrokerConfig
+from ottla.broker.dispatch import Dispatcher
+from ottla.broker.fetch_sessions import FetchSessionCache
+from ottla.broker.identity import agree_on_cluster_id
+from ottla.broker.log.directories import LogDirectories
+from ottla.broker.partitions import PartitionTable
+from ottla.broker.producer_id_source import ProducerIdSource
+from ottla.broker.replicas import Replicas
+from ottla.metadata.follower import Follower
+from ottla.metadata.image import Changed, Image
+from ottla.metadata.intents import Intents
+from ottla.metadata.model import Broker as Registered
+from ottla.metadata.model import BrokerState, Endpoint
+from ottla.metadata.registration import Registration
+from ottla.metadata.store import Store
+from ottla.net.server import Limits, Server
+
+logger = logging.getLogger(__name__)
+
+PIPELINED = frozenset({0})  # Produce
+LEADERSHIP_WAIT_SECONDS = 30.0
+
+
+class Broker:
+    """A running broker. `open`, `register`, `serve`, then `stop`; the process's main function calls them in order."""
+
+    def __init__(self, config: BrokerConfig, store: Store) -> None:
+        self.config = config
+        self.store = store
+        self.id = config.node_id
+        self.follower = Follower(store)
+        self.partitions = PartitionTable()
+        self.logs = LogDirectories(config.log_dirs, now_ms)
+        self.replicas = Replicas(self.id, self.partitions, self.logs, config, now_ms)
+        self.intents = Intents(store, self.follower)
+        self.producer_ids = ProducerIdSource(store)
+        self.fetch_sessions = FetchSessionCache(
+            config.get_int("max.incremental.fetch.session.cache.slots"),
+            config.get_int("min.incremental.fetch.session.eviction.ms") / 1000,
+            SystemRandom(),
+        )
+        routes = load_routes()
+        self.apis: list[Api] = sorted((route.api for route in routes.values()), key=lambda api: api.key)
+        self.dispatcher = Dispatcher(self, routes)
+        self.server = Server(self.dispatcher.dispatch, _limits(config), PIPELINED)
+        self.endpoints: dict[str, Endpoint] = {}
+        self.ready = False
+        self._registration: Registration | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    @property
+    def image(self) -> Image:
+        """The metadata as this broker knows it."""
+        return self.follower.image
+
+    @property
+    def counters(self) -> dict[str, Any]:
+        """Traffic by topic."""
+        return self.replicas.counters
+
+    @property
+    def session_seconds(self) -> float:
+        """How long the registration outlives a silent process."""
+        return self.config.get_int("broker.session.timeout.ms") / 1000
+
+    @property
+    def bootstrap(self) -> str:
+        """An address that clients can be given."""
+        endpoint = next(iter(self.endpoints.values()))
+        return f"{endpoint.host}:{endpoint.port}"
+
+    # ---- life
+
+    async def open(self) -> None:
+        """Reads the metadata, agrees on the cluster's id, opens and recovers the logs. Raises StartupError, OSError."""
+        self.follower.listen(self._configured)
+        await self.follower.start()
+        cluster_id = await agree_on_cluster_id(self.store, self.follower, self.logs.cluster_id)
+        await asyncio.to_thread(self.logs.open, cluster_id, self.id)
+        self.follower.listen(self.replicas.changed)
+        self.replicas.changed(self.image, Changed.everything(self.image))
+        self.spawn(self.follower.run(), "metadata follower")
+
+    async def register(self) -> None:
+        """Opens the listening sockets and registers with their addresses, as running. Raises OSError, NodeIdTaken."""
+        self.endpoints = await self._listen()
+        registered = Registered(
+            id=self.id,
+            epoch=-1,
+            endpoints=self.endpoints,
+            rack=self.config.get_str("broker.rack") or None,
+            state=BrokerState.RUNNING,
+            host=platform.node(),
+        )
+        self._registration = Registration(self.store, registered, self.session_seconds)
+        broker = await self._registration.register()
+        self.replicas.registered(broker.epoch)
+        self.spawn(self._registration.run(), "registration")
+
+    async def serve(self) -> None:
+        """Waits until what only this broker can lead is led, then accepts clients."""
+        deadline = time.monotonic() + LEADERSHIP_WAIT_SECONDS
+        while self._unled() and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+        self.server.accept()
+        self.ready = True
+
+    async def stop(self) -> None:
+        """Drains and closes everything. Logs end up marked clean."""
+        self.ready = False
+        if self._registration is not None:
+            try:
+                await self._registration.change(state=BrokerState.DRAINING)
+            except Exception as error:  # whatever the store does, the logs must be closed
+                logger.warning("draining couldn't be announced: %s", error)
+        await self.server.close()
+        await asyncio.to_thread(self.logs.close)
+        if self._registration is not None:
+            await self._registration.withdraw()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str | None = None) -> asyncio.Task[Any]:
+        """Runs a coroutine under this broker's care: it is cancelled at the end, and a failure is logged."""
+        task = asyncio.create_task(coroutine, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+        return task
+
+    def _finished(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("task %s failed", task.get_name(), exc_info=error)
+
+    async def _listen(self) -> dict[str, Endpoint]:
+        listeners = self.config.listeners
+        advertised = {endpoint.listener: endpoint for endpoint in listeners.advertised}
+        endpoints = {}
+        for endpoint in listeners.opened:
+            if endpoint.listener not in advertised:
+                continue  # a controller's listener of Kafka's: here the controller has no server
+            opened = await self.server.listen(endpoint.listener, endpoint.host, endpoint.port)
+            told = advertised[endpoint.listener]
+            host = told.host or endpoint.host or platform.node()
+            port = told.port or opened.port
+            endpoints[endpoint.listener] = Endpoint(endpoint.listener, host, port, endpoint.protocol)
+        return endpoints
+
+    def _unled(self) -> bool:
+        return any(
+            not partition.leads and tuple(partition.replicas) == (self.id,) and not partition.offline
+            for partition in self.partitions
+        )
+
+    def _configured(self, image: Image, changed: Changed) -> None:
+        """Dynamic broker settings take effect at once."""
+        if not any(resource.type == "broker" for resource in changed.configs):
+            return
+        config, names = self.config.with_dynamic(image.config("broker", str(self.id)), image.config("broker", ""))
+        if not names:
+            return
+        for warning in config.warnings:
+            logger.warning("%s", warning)
+        logger.info("settings changed: %s", ", ".join(sorted(names)))
+        self.config = config
+        self.server.limits = _limits(config)
+        self.replicas.configured(config)
+
+    # ---- what handlers count
+
+    def count_produce_failure(self, topic: str | bytes, size_bytes: int) -> None:
+        """A producer's batch of `size_bytes` was refused."""
+        counters = self.replicas.counters_of(topic)
+        if counters is not None:
+            counters.failed_produce_requests += 1
+            counters.bytes_rejected += max(size_bytes, 0)
+
+    def count_fetch_failure(self, topic: str | bytes) -> None:
+        """A partition of a fetch was refused."""
+        counters = self.replicas.counters_of(topic)
+        if counters is not None:
+            counters.failed_fetch_requests += 1
+
+
+def now_ms() -> int:
+    """The wall clock, ms since the epoch: for timestamps, never for durations."""
+    return time.time_ns() // 1_000_000
+
+
+def _limits(config: BrokerConfig) -> Limits:
+    overrides = {}
+    for entry in config.get_list("max.connections.per.ip.overrides"):
+        host, _, count = entry.rpartition(":")
+        overrides[host] = int(count)
+    return Limits(
+        frame_bytes_max=config.get_int("socket.request.max.bytes"),
+        frame_memory_bytes=config.get_int("ottla.buffered.memory.bytes.max"),
+        unanswered_max=config.get_int("ottla.connection.unanswered.requests.max"),
+        connections_max=config.get_int("max.connections"),
+        connections_per_ip_max=config.get_int("max.connections.per.ip"),
+        connections_per_ip_overrides=overrides,
+        idle_seconds_max=config.get_int("connections.max.idle.ms") / 1000,
+        send_buffer_bytes=config.get_int("socket.send.buffer.bytes"),
+        receive_buffer_bytes=config.get_int("socket.receive.buffer.bytes"),
+        backlog=config.get_int("socket.listen.backlog.size"),
+    )

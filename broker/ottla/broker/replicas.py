@@ -1,0 +1,188 @@
+"""Makes this broker's replicas follow the metadata: opens, leads, resigns, reconfigures and deletes them.
+
+A listener of the image: it runs on the event loop for every change, before anybody who waited for the change goes on.
+
+Rules: state is looked up by topic id, never by name. A broker leads only by state written for its present registration
+(`model.Partition.leads`). A directory is deleted only on a tombstone for its topic id; one that the metadata doesn't know
+is left for `LogDirectories` to set aside.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from uuid import UUID
+
+from ottla.broker.admission import AdmissionRules
+from ottla.broker.config import BrokerConfig
+from ottla.broker.counters import TopicCounters
+from ottla.broker.log.config import LogConfig
+from ottla.broker.log.directories import LogDirectories
+from ottla.broker.partition import Partition
+from ottla.broker.partitions import PartitionTable
+from ottla.broker.topic_config import TopicConfig
+from ottla.broker.topic_rules import admission_rules, log_config, target_codec
+from ottla.metadata import model
+from ottla.metadata.image import Changed, Image
+
+logger = logging.getLogger(__name__)
+
+TOPIC = "topic"
+
+
+class _TopicRules:
+    """What follows from one topic's configuration; shared by its partitions, and by topics without settings."""
+
+    __slots__ = ("admission", "codec", "log")
+
+    def __init__(self, topic: TopicConfig, broker: BrokerConfig) -> None:
+        self.log: LogConfig = log_config(topic, broker)
+        self.admission: AdmissionRules = admission_rules(topic, broker)
+        self.codec = target_codec(topic)
+
+
+class Replicas:
+    """Keeps a `PartitionTable` in step with the image. Listeners for leadership hear of every change of it."""
+
+    def __init__(
+        self, broker_id: int, table: PartitionTable, logs: LogDirectories, config: BrokerConfig, now_ms: Callable[[], int]
+    ) -> None:
+        self.broker_epoch = -1  # of the present registration; set by the node
+        self.counters: dict[str, TopicCounters] = {}
+        self.leadership_listeners: list[Callable[[Partition, bool], None]] = []
+        self.tombstone_done: Callable[[UUID], None] = lambda topic_id: None
+        self._broker_id = broker_id
+        self._table = table
+        self._logs = logs
+        self._config = config
+        self._now_ms = now_ms
+        self._image = Image()
+        self._rules: dict[str, _TopicRules] = {}
+        self._default_rules = _TopicRules(TopicConfig.resolve(config, {}), config)
+
+    def changed(self, image: Image, changed: Changed) -> None:
+        """Applies what a new image brought."""
+        self._image = image
+        self._table.image = image
+        for topic_id in changed.tombstones:
+            if topic_id in image.tombstones:
+                self._delete_topic(topic_id)
+        for resource in changed.configs:
+            if resource.type == TOPIC:
+                self._reconfigure(resource.name)
+        for topic_id, index in changed.partitions:
+            state = image.partition(topic_id, index)
+            if state is not None:
+                self._follow(topic_id, index, state)
+
+    def registered(self, broker_epoch: int) -> None:
+        """This broker has a new registration: what it led under the old one it leads no longer."""
+        self.broker_epoch = broker_epoch
+        for partition in list(self._table):
+            state = self._image.partition(partition.topic_id, partition.index)
+            if state is not None:
+                self._lead_or_resign(partition, state)
+
+    def configured(self, config: BrokerConfig) -> None:
+        """The broker's own settings changed: topics inherit from them."""
+        self._config = config
+        self._default_rules = _TopicRules(TopicConfig.resolve(config, {}), config)
+        self._rules.clear()
+        for partition in self._table:
+            self._apply_rules(partition)
+        self._note_codecs()
+
+    def counters_of(self, topic: str | bytes) -> TopicCounters | None:
+        """A topic's counters by its name or the 16 bytes of its id, if this broker holds any of it."""
+        if isinstance(topic, str):
+            return self.counters.get(topic)
+        held = self._table.of_id(UUID(bytes=topic))
+        return held[0].counters if held else None
+
+    def rules_of(self, topic: str) -> _TopicRules:
+        """What follows from a topic's configuration now."""
+        overrides = self._image.config(TOPIC, topic)
+        if not overrides:
+            return self._default_rules
+        rules = self._rules.get(topic)
+        if rules is None:
+            rules = self._rules[topic] = _TopicRules(TopicConfig.resolve(self._config, overrides), self._config)
+        return rules
+
+    def _follow(self, topic_id: UUID, index: int, state: model.Partition) -> None:
+        if self._broker_id not in state.replicas:
+            return
+        partition = self._table.get_by_id(topic_id, index)
+        if partition is None:
+            partition = self._open(topic_id, index)
+            if partition is None:
+                return
+        partition.replicas = state.replicas
+        self._lead_or_resign(partition, state)
+
+    def _open(self, topic_id: UUID, index: int) -> Partition | None:
+        intent = self._image.intents_by_id.get(topic_id)
+        if intent is None:
+            return None
+        rules = self.rules_of(intent.name)
+        try:
+            log = self._logs.open_or_create(intent.name, index, topic_id, rules.log)
+        except OSError as error:
+            logger.error("%s-%d: the log can't be opened: %s", intent.name, index, error)
+            return None
+        counters = self.counters.get(intent.name)
+        if counters is None:
+            counters = self.counters[intent.name] = TopicCounters()
+        partition = Partition(intent.name, topic_id, index, log, counters, self._now_ms)
+        self._apply_rules(partition)
+        self._table.add(partition)
+        return partition
+
+    def _apply_rules(self, partition: Partition) -> None:
+        rules = self.rules_of(partition.topic)
+        partition.rules = rules.admission
+        partition.target_codec = rules.codec
+        partition.log.config = rules.log
+
+    def _lead_or_resign(self, partition: Partition, state: model.Partition) -> None:
+        led = partition.leads
+        epoch = partition.leader_epoch
+        if state.leads(self._broker_id, self.broker_epoch):
+            partition.become_leader(state.leader, state.leader_epoch, state.partition_epoch, state.isr)
+            if not led or partition.leader_epoch != epoch:
+                self._tell(partition, True)
+        elif led:
+            partition.resign(f"broker {state.leader} leads in epoch {state.leader_epoch}")
+            self._tell(partition, False)
+
+    def _tell(self, partition: Partition, leads: bool) -> None:
+        for listener in self.leadership_listeners:
+            listener(partition, leads)
+
+    def _reconfigure(self, topic: str) -> None:
+        self._rules.pop(topic, None)
+        for partition in self._table.of_topic(topic):
+            self._apply_rules(partition)
+        self._note_codecs()
+
+    def _note_codecs(self) -> None:
+        self._table.any_takes_turns = self._default_rules.codec is not None or any(
+            TopicConfig.resolve(self._config, config.entries)["compression.type"] != "producer"
+            for resource, config in self._image.configs.items()
+            if resource.type == TOPIC
+        )
+
+    def _delete_topic(self, topic_id: UUID) -> None:
+        tombstone = self._image.tombstones[topic_id]
+        if self._broker_id not in tombstone.pending:
+            return
+        for partition in self._table.of_id(topic_id):
+            led = partition.leads
+            partition.resign("the topic is deleted")
+            if led:
+                self._tell(partition, False)
+            self._table.remove(partition)
+        self._logs.delete_topic(topic_id)
+        if not self._table.of_topic(tombstone.name):
+            self.counters.pop(tombstone.name, None)
+        self.tombstone_done(topic_id)

@@ -1,0 +1,55 @@
+"""What a topic's configuration means for its logs and for what producers may append. Pure."""
+
+from __future__ import annotations
+
+from ottla.broker.admission import AdmissionRules
+from ottla.broker.config import BrokerConfig
+from ottla.broker.log.config import LogConfig
+from ottla.broker.topic_config import TopicConfig
+from ottla.protocol.codecs import Codec
+
+AS_PRODUCED = "producer"
+UNCOMPRESSED = "uncompressed"
+
+
+def log_config(topic: TopicConfig, broker: BrokerConfig) -> LogConfig:
+    """The settings that a topic's logs follow."""
+    return LogConfig(
+        segment_bytes=topic.get_int("segment.bytes"),
+        segment_ms=topic.get_int("segment.ms"),
+        segment_jitter_ms=topic.get_int("segment.jitter.ms"),
+        segment_index_bytes=topic.get_int("segment.index.bytes"),
+        index_interval_bytes=topic.get_int("index.interval.bytes"),
+        retention_ms=topic.get_int("retention.ms"),
+        retention_bytes=topic.get_int("retention.bytes"),
+        cleanup_policy=frozenset(topic.get_list("cleanup.policy")),
+        flush_messages=topic.get_int("flush.messages"),
+        flush_ms=topic.get_int("flush.ms"),
+        file_delete_delay_ms=topic.get_int("file.delete.delay.ms"),
+        preallocate=topic.get_bool("preallocate"),
+        min_cleanable_dirty_ratio=topic.get_float("min.cleanable.dirty.ratio"),
+        min_compaction_lag_ms=topic.get_int("min.compaction.lag.ms"),
+        max_compaction_lag_ms=topic.get_int("max.compaction.lag.ms"),
+        delete_retention_ms=topic.get_int("delete.retention.ms"),
+        producer_id_expiration_ms=broker.get_int("producer.id.expiration.ms"),
+    )
+
+
+def admission_rules(topic: TopicConfig, broker: BrokerConfig) -> AdmissionRules:
+    """What producers may append."""
+    return AdmissionRules(
+        message_bytes_max=topic.get_int("max.message.bytes"),
+        timestamp_before_max_ms=topic.get_int("message.timestamp.before.max.ms"),
+        timestamp_after_max_ms=topic.get_int("message.timestamp.after.max.ms"),
+        create_time=topic.get_str("message.timestamp.type") == "CreateTime",
+        compacted="compact" in topic.get_list("cleanup.policy"),
+        validate_records=broker.get_bool("ottla.validate.compressed.batches"),
+    )
+
+
+def target_codec(topic: TopicConfig) -> int | None:
+    """The codec that batches must have; None for the one that the producer chose."""
+    name = topic.get_str("compression.type")
+    if name == AS_PRODUCED:
+        return None
+    return Codec.none if name == UNCOMPRESSED else Codec[name]

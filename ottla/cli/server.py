@@ -1,0 +1,108 @@
+"""The broker's process: `python -m ottla.cli.server [--config FILE] [--set NAME=VALUE]…`.
+
+Brokers and controllers don't know each other, so the process that is both is put together here. It imports neither the
+command line's libraries nor anything else that a broker doesn't need: its memory is the broker's.
+
+Exit codes: 0 stopped by a signal, 1 it couldn't start or failed, 2 the settings are wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+import uvloop
+
+from ottla.broker.config import BrokerConfig, InvalidConfiguration
+from ottla.broker.identity import StartupError
+from ottla.broker.log_format import configure_logging
+from ottla.broker.node import Broker
+from ottla.controller.runner import Controller
+from ottla.metadata.embedded import EmbeddedStore
+from ottla.metadata.registration import NodeIdTaken
+
+logger = logging.getLogger(__name__)
+
+METADATA_FILE = "metadata.sqlite"
+EMBEDDED = "embedded"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs a broker until a signal comes; the process's exit code."""
+    parser = argparse.ArgumentParser(prog="ottla broker", description="Serves a log directory to Kafka's clients.")
+    parser.add_argument("--config", metavar="FILE", help="a server.properties file with Kafka's property names")
+    parser.add_argument("--set", metavar="NAME=VALUE", action="append", default=[], help="a setting, over the file's")
+    options = parser.parse_args(arguments)
+    try:
+        config = _configuration(options.config, options.set)
+    except InvalidConfiguration as error:
+        print("\n".join(f"ottla broker: {problem}" for problem in error.problems), file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"ottla broker: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 2
+    configure_logging(config.get_str("ottla.log.format"), config.get_str("ottla.log.level"))
+    for warning in config.warnings:
+        logger.warning("%s", warning)
+    try:
+        uvloop.run(_run(config))
+    except (StartupError, NodeIdTaken) as error:
+        print(f"ottla broker: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"ottla broker: {error.filename or 'starting'}: {error.strerror or error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _configuration(file: str | None, settings: list[str]) -> BrokerConfig:
+    overrides = {}
+    for setting in settings:
+        name, separator, value = setting.partition("=")
+        if not separator:
+            raise InvalidConfiguration([f"--set {setting}: NAME=VALUE is wanted"])
+        overrides[name.strip()] = value
+    text = Path(file).read_text() if file else ""
+    return BrokerConfig.from_sources(text, overrides, os.environ)
+
+
+def metadata_path(config: BrokerConfig) -> Path:
+    """Where the embedded store's file is: as `ottla.metadata.store` says, else in the first log directory."""
+    path = config.get_str("ottla.metadata.store").partition(":")[2]
+    return Path(path) if path else Path(config.log_dirs[0]) / METADATA_FILE
+
+
+async def _run(config: BrokerConfig) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, stopping.set)
+    path = metadata_path(config)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    store = await EmbeddedStore.open(path)
+    broker = Broker(config, store)
+    try:
+        await broker.open()
+        await broker.register()
+        if "controller" in config.roles:
+            controller = Controller(store, broker.follower, f"broker-{broker.id}", session_s=broker.session_seconds)
+            broker.spawn(controller.run(), "controller")
+        await broker.serve()
+        # What exists by now stays: the collector needn't look at it again.
+        gc.collect()
+        gc.freeze()
+        print(f"ottla broker {broker.id} ready bootstrap={broker.bootstrap} pid={os.getpid()}", flush=True)
+        await stopping.wait()
+    finally:
+        await broker.stop()
+        await store.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,208 @@
+"""Produces sealed batches to partitions' leaders: idempotent, in order, one request at a time to each leader.
+
+A request carries the oldest waiting batch of every partition that its leader leads, so no partition ever has two batches
+on the way: a retry can't overtake, and its sequence numbers tell the broker what it has seen. While a leader works on a
+request, the caller goes on making batches; `send` waits only when `buffer_bytes` are waiting.
+
+Errors that a retry can cure are retried until a batch is `delivery_timeout_ms` old; then, and for all others, `send` or
+`flush` raises and the producer is of no use any more. Source: KIP-98, Kafka's Sender and TransactionManager.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass, field
+
+from ottla.protocol.batches import seal_batch
+from ottla.protocol.errors import ErrorCode, KafkaError
+
+from .blocking import Connection, ConnectionLost
+from .client import RETRIABLE, Client, Retry, TopicPartition, Unreachable
+
+PRODUCE = 0
+# A topic or partition may be unknown to a broker for a moment after its creation.
+_RETRIED = RETRIABLE | {ErrorCode.unknown_topic_or_partition}
+
+
+@dataclass(slots=True)
+class _Batch:
+    count: int
+    sealed: bytes
+    deadline: float
+
+
+@dataclass(slots=True)
+class _Queue:
+    next_sequence: int = 0
+    batches: deque[_Batch] = field(default_factory=deque)
+
+
+class Producer:
+    """Sends record batches. Not safe to share between threads.
+
+    `acks` is −1, 0 or 1; with 0 nothing is known about what was written. `codec` and `level` compress each batch.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        acks: int = -1,
+        codec: int = 0,
+        level: int | None = None,
+        idempotent: bool = True,
+        request_bytes: int = 1 << 20,
+        buffer_bytes: int = 8 << 20,
+        delivery_timeout_ms: int = 120_000,
+    ) -> None:
+        self._client = client
+        self._acks = acks
+        self._codec = codec
+        self._level = level
+        self._request_bytes = request_bytes
+        self._buffer_bytes = buffer_bytes
+        self._delivery_timeout_s = delivery_timeout_ms / 1000
+        self._producer_id, self._epoch = client.init_producer_id() if idempotent and acks == -1 else (-1, -1)
+        self._queues: dict[TopicPartition, _Queue] = {}
+        self._under_way: dict[Connection, list[TopicPartition]] = {}
+        self._waiting_bytes = 0
+        self._last_trouble = ""
+        self.records_acknowledged = 0
+
+    def send(self, partition: TopicPartition, body: bytes, count: int, timestamp: int) -> None:
+        """Queues one batch of `count` encoded records that all carry `timestamp` (ms), offsets from 0 up."""
+        queue = self._queues.setdefault(partition, _Queue())
+        sequence = queue.next_sequence if self._producer_id >= 0 else -1
+        queue.next_sequence = (queue.next_sequence + count) & 0x7FFFFFFF
+        sealed = seal_batch(
+            body,
+            count,
+            attributes=self._codec,
+            level=self._level,
+            base_timestamp=timestamp,
+            max_timestamp=timestamp,
+            last_offset_delta=count - 1,
+            producer_id=self._producer_id,
+            producer_epoch=self._epoch,
+            base_sequence=sequence,
+        )
+        deadline = time.monotonic() + self._delivery_timeout_s
+        queue.batches.append(_Batch(count, sealed, deadline))
+        self._waiting_bytes += len(sealed)
+        while self._waiting_bytes > self._buffer_bytes:
+            self._turn()
+
+    def flush(self) -> None:
+        """Returns when every batch was acknowledged."""
+        while self._waiting_bytes:
+            self._turn()
+
+    def _turn(self) -> None:
+        """Sends to every leader that has nothing under way, then takes the answers of the ones that had."""
+        trouble = self._dispatch()
+        if not self._under_way:
+            self._last_trouble = trouble or self._last_trouble
+            self._check_deadlines()
+            time.sleep(self._client.retry_backoff_ms / 1000)
+            return
+        connection = next(iter(self._under_way))
+        try:
+            self._take(connection)
+        except ConnectionLost as error:
+            self._last_trouble = str(error)
+            self._forget(connection)
+            self._check_deadlines()
+            time.sleep(self._client.retry_backoff_ms / 1000)
+
+    def _dispatch(self) -> str:
+        """Returns why a batch couldn't be sent, or nothing."""
+        requests: dict[Connection, list[TopicPartition]] = {}
+        busy = {partition for partitions in self._under_way.values() for partition in partitions}
+        sizes: dict[Connection, int] = {}
+        trouble = ""
+        for partition, queue in self._queues.items():
+            if not queue.batches or partition in busy:
+                continue
+            try:
+                connection = self._client.leader(partition)
+            except (ConnectionError, Retry) as error:
+                trouble = str(error)
+                continue
+            size = sizes.get(connection, 0) + len(queue.batches[0].sealed)
+            if connection in self._under_way or (connection in sizes and size > self._request_bytes):
+                continue
+            sizes[connection] = size
+            requests.setdefault(connection, []).append(partition)
+        for connection, partitions in requests.items():
+            try:
+                self._send(connection, partitions)
+            except ConnectionLost as error:
+                trouble = str(error)
+                self._forget(connection)
+        return trouble
+
+    def _send(self, connection: Connection, partitions: list[TopicPartition]) -> None:
+        topics: dict[str, list[dict[str, object]]] = {}
+        for each in partitions:
+            records = self._queues[each].batches[0].sealed
+            topics.setdefault(each.topic, []).append({"index": each.partition, "records": records})
+        message = {
+            "transactional_id": None,
+            "acks": self._acks,
+            "timeout": self._client.request_timeout_ms,
+            "topic_data": [{"name": name, "partition_data": data} for name, data in topics.items()],
+        }
+        connection.send(PRODUCE, connection.version(PRODUCE, 3, 9), message, answered=self._acks != 0)
+        if self._acks == 0:
+            for each in partitions:
+                self._done(each)
+        else:
+            self._under_way[connection] = partitions
+
+    def _take(self, connection: Connection) -> None:
+        answer = connection.receive(extra_s=self._client.request_timeout_ms / 1000)
+        del self._under_way[connection]
+        retried = False
+        for topic in answer.responses:
+            for result in topic.partition_responses:
+                partition = TopicPartition(topic.name, result.index)
+                code = result.error_code
+                # A duplicate is a batch whose first answer was lost.
+                if code in (ErrorCode.none, ErrorCode.duplicate_sequence_number):
+                    self._done(partition)
+                elif code in _RETRIED:
+                    retried = True
+                    self._last_trouble = f"{connection.address} answered {code.name} for {partition}"
+                    self._client.forget_leader(partition)
+                else:
+                    raise KafkaError(code, self._explain(code, partition, connection, result.error_message))
+        if retried:
+            self._check_deadlines()
+            time.sleep(self._client.retry_backoff_ms / 1000)
+
+    def _done(self, partition: TopicPartition) -> None:
+        batch = self._queues[partition].batches.popleft()
+        self._waiting_bytes -= len(batch.sealed)
+        self.records_acknowledged += batch.count
+
+    def _forget(self, connection: Connection) -> None:
+        for partition in self._under_way.pop(connection, []):
+            self._client.forget_leader(partition)
+        self._client.drop(connection)
+
+    def _check_deadlines(self) -> None:
+        now = time.monotonic()
+        for partition, queue in self._queues.items():
+            if queue.batches and queue.batches[0].deadline <= now:
+                raise Unreachable(
+                    f"{partition}: {queue.batches[0].count} records were not acknowledged in "
+                    f"{self._delivery_timeout_s * 1000:.0f} ms: {self._last_trouble}"
+                )
+
+    def _explain(self, code: ErrorCode, partition: TopicPartition, connection: Connection, message: str | None) -> str:
+        text = f"writing to {partition} (answered by {connection.address})"
+        if code == ErrorCode.message_too_large:
+            size = len(self._queues[partition].batches[0].sealed)
+            text += f": a batch of {size} bytes is more than the topic's max.message.bytes"
+        return f"{text}: {message}" if message else text
