@@ -235,16 +235,48 @@ def build_batch(
         write_record(body, record, base_offset, base_timestamp)
     if last_offset is None:
         last_offset = items[-1].offset if items else base_offset
-    payload = compress(codec, body, level)
+    return seal_batch(
+        body,
+        len(items),
+        attributes=attributes,
+        level=level,
+        base_offset=base_offset,
+        last_offset_delta=last_offset - base_offset,
+        leader_epoch=leader_epoch,
+        base_timestamp=base_timestamp,
+        max_timestamp=maximum,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+    )
+
+
+def seal_batch(
+    body: Buffer,
+    count: int,
+    *,
+    attributes: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    last_offset_delta: int,
+    level: int | None = None,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = -1,
+    base_sequence: int = NO_SEQUENCE,
+) -> bytes:
+    """A batch around `body`, `count` records as `write_record` writes them; compressed by the codec in `attributes`."""
+    payload = compress(attributes & CODEC_MASK, body, level)
     rest = _after_crc.pack(
         attributes,
-        last_offset - base_offset,
+        last_offset_delta,
         base_timestamp,
-        maximum,
+        max_timestamp,
         producer_id,
         producer_epoch,
         base_sequence,
-        len(items),
+        count,
     )
     start = _before_crc.pack(
         base_offset, HEADER_SIZE - LOG_OVERHEAD + len(payload), leader_epoch, MAGIC, crc32c(payload, crc32c(rest))

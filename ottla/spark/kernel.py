@@ -1,31 +1,22 @@
 """The loop that turns uncompressed records into Arrow's buffers, compiled by numba. Pure.
 
 One call walks all batches of a record set: `plan` names each batch's records in `source` (see the P_ columns), and
-every wanted column's buffers are filled from their start; `totals` says how far (the T_ entries). Buffers are sized by the
-caller so that no record can overflow them: rows by the batches' counts, bytes by the records' own bytes. Every read is
+every wanted column's buffers are filled from their start; `totals` says how far (the T_ entries). Buffers are sized by
+the caller so that no record can overflow them: rows by the batches' counts, bytes by the records' own bytes. Every read is
 checked against the batch's end; a record that breaks the format ends the walk with T_ERROR.
 
 Integers stay int64 throughout: numba turns a mix of int64 and uint64 into float64.
 
-The compiled code is kept on disk beside this file or, where that can't be written, in a directory of the user's, so
-that a cold worker only loads it. Source of the format: Kafka's DefaultRecord.
+Source of the format: Kafka's DefaultRecord.
 """
 
 from __future__ import annotations
 
-import getpass
-import os
-import tempfile
-from collections.abc import Callable
 from typing import Any
 
-import numba
 import numpy as np
 
-njit: Any = numba.njit
-int64: Any = numba.int64
-numba_config: Any = numba.config
-types: Any = numba.types
+from .compiling import compiled, int64, njit, types
 
 P_START, P_END, P_BASE_OFFSET, P_BASE_TIMESTAMP, P_APPEND_TIME, P_COUNT = range(6)
 (
@@ -50,17 +41,6 @@ _int32s = types.int32[::1]
 _int64s = types.int64[::1]
 
 
-def _compiled(*signature: Any) -> Callable[[Callable[..., Any]], Any]:
-    def decorate(function: Callable[..., Any]) -> Any:
-        try:
-            return njit(*signature, cache=True, nogil=True)(function)
-        except RuntimeError:  # numba found no place for its cache: a read-only file system
-            numba_config.CACHE_DIR = os.path.join(tempfile.gettempdir(), f"ottla-kernels-{getpass.getuser()}")
-            return njit(*signature, cache=True, nogil=True)(function)
-
-    return decorate
-
-
 @njit  # type: ignore[untyped-decorator]
 def _varint(source: Any, position: int, end: int) -> tuple[int, int]:
     """(value, position after it); the position is −1 where the bytes end first."""
@@ -82,7 +62,7 @@ def _copy(source: Any, position: int, size: int, target: Any, at: int) -> None:
         target[at + index] = source[position + index]
 
 
-@_compiled(
+@compiled(
     types.void(
         _bytes_in,
         types.int64[:, ::1],

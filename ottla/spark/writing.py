@@ -1,0 +1,118 @@
+"""Writes Arrow rows to topics, in a Spark task or any other process.
+
+Rows have the columns of Spark's Kafka sink: value, and optionally key, headers, partition and topic. Writes are
+idempotent within one `Writer`; a task that Spark runs again writes its rows again (at least once).
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from types import TracebackType
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ottla.net.client import Client, TopicPartition
+from ottla.net.producing import Producer
+from ottla.protocol.errors import ErrorCode
+
+from .encode import encode
+from .options import OptionError
+from .planning import open_client
+from .properties import ClientProperties
+from .schema import ARROW_TYPES
+
+
+class Writer:
+    """Writes rows to the topic given, or to the one in their topic column. Use it as a context manager."""
+
+    def __init__(self, properties: ClientProperties, topic: str | None) -> None:
+        self._properties = properties
+        self._topic = topic
+        self._client = open_client(properties)
+        self._partitions: dict[str, int] = {}
+        self._sticky = random.randrange(1 << 16)
+        try:
+            self._producer = Producer(
+                self._client,
+                acks=properties.acks,
+                codec=properties.codec,
+                level=properties.level,
+                idempotent=properties.idempotent,
+                request_bytes=properties.request_bytes,
+                delivery_timeout_ms=properties.delivery_timeout_ms,
+            )
+        except BaseException:
+            self._client.close()
+            raise
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        try:
+            if kind is None:
+                self.flush()
+        finally:
+            self._client.close()
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Queues the rows. Raises OptionError for rows without a topic or with a partition that doesn't exist."""
+        if rows.num_rows == 0:
+            return
+        if self._topic is not None:
+            self._write_to(self._topic, rows)
+            return
+        topics = rows.column("topic")
+        if topics.null_count:
+            raise OptionError("a row has no topic: fill the topic column, or set the option topic")
+        for topic in pc.unique(topics).to_pylist():
+            self._write_to(topic, rows.filter(pc.equal(topics, topic)))
+
+    def flush(self) -> None:
+        """Returns when every row was acknowledged."""
+        self._producer.flush()
+
+    @property
+    def rows_acknowledged(self) -> int:
+        """How many rows the brokers have acknowledged so far."""
+        return self._producer.records_acknowledged
+
+    def _write_to(self, topic: str, rows: pa.RecordBatch) -> None:
+        count = self._partition_count(topic)
+        names = rows.schema.names
+        chosen = None
+        if "partition" in names:
+            chosen = pc.fill_null(rows.column("partition"), -1).to_numpy(zero_copy_only=False)
+            if chosen.max() >= count or chosen.min() < -1:
+                raise OptionError(f"topic '{topic}' has partitions 0 to {count - 1}, and a row asks for another")
+        batches = encode(
+            rows.column("key").cast(pa.binary()) if "key" in names else None,
+            rows.column("value").cast(pa.binary()),
+            rows.column("headers").cast(ARROW_TYPES["headers"]) if "headers" in names else None,
+            chosen,
+            count,
+            self._properties.batch_bytes,
+            self._sticky,
+        )
+        self._sticky += 1
+        now_ms = time.time_ns() // 1_000_000
+        for each in batches:
+            self._producer.send(TopicPartition(topic, each.partition), each.body, each.count, now_ms)
+
+    def _partition_count(self, topic: str) -> int:
+        if topic not in self._partitions:
+            self._partitions[topic] = topic_partitions(self._client, topic)
+        return self._partitions[topic]
+
+
+def topic_partitions(client: Client, topic: str) -> int:
+    """How many partitions a topic has. Raises OptionError if there is no such topic."""
+    cluster = client.metadata([topic])
+    if topic in cluster.errors:
+        where = ", ".join(map(str, client.bootstrap))
+        if cluster.errors[topic] == ErrorCode.unknown_topic_or_partition:
+            raise OptionError(f"topic '{topic}' does not exist at {where}; create it with: ottla topics create {topic}")
+        raise OptionError(f"topic '{topic}' can't be written at {where}: {cluster.errors[topic].name}")
+    return len(cluster.topics[topic].leaders)
