@@ -21,6 +21,7 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from ottla.protocol.errors import ProtocolError
@@ -54,13 +55,14 @@ Reply = "Sequence[Part] | Pending | None"
 class Pending:
     """An answer that comes later. `answer` may be called once, from the event loop."""
 
-    __slots__ = ("abandoned", "api_key", "parts", "_connection")
+    __slots__ = ("abandoned", "answering", "api_key", "parts", "_connection")
 
     def __init__(self, connection: Connection, api_key: int) -> None:
         self._connection: Connection | None = connection
         self.api_key = api_key
         self.parts: Sequence[Part] | None = None
         self.abandoned: Callable[[], None] | None = None  # called when the connection closes first
+        self.answering: Callable[[], None] | None = None  # called before the answer leaves
 
     def answer(self, parts: Sequence[Part]) -> None:
         """Sends `parts` as soon as the answers before it are out; none means that the request has no answer."""
@@ -70,6 +72,8 @@ class Pending:
         self.parts = parts
         self._connection = None
         self.abandoned = None
+        if self.answering is not None:
+            self.answering()
         connection.answered()
 
     def close_connection(self) -> None:
@@ -98,7 +102,6 @@ class Connection:
         "_reading",
         "_socket",
         "_unanswered",
-        "_waits_for_memory",
         "_writing",
         "client_host",
         "client_software",
@@ -127,7 +130,6 @@ class Connection:
         self._reading = True
         self._writing = False
         self._blocked = False  # a whole request waits in the inbox for the ones before it
-        self._waits_for_memory = False
         self._loop.add_reader(self._descriptor, self._readable)
 
     # ---- in
@@ -242,12 +244,13 @@ class Connection:
         need = 4
         if have >= 4:
             need = 4 + int(_size.unpack_from(buffer, position)[0])
-        capacity = max(need, have)
-        server = self.listener.server
-        if capacity > OWN_MEMORY_FREE_BYTES and capacity > have and not server.memory.acquire(self, capacity, self._loop.time()):
-            server.memory.wait(self, capacity, lambda: self._memory_granted(capacity))
-            self._waits_for_memory = True
+        wanted = max(need, have)
+        memory = self.listener.server.memory
+        if wanted > max(have, OWN_MEMORY_FREE_BYTES) and not memory.acquire(self, wanted, self._loop.time()):
+            memory.wait(self, wanted, partial(self._memory_granted, wanted))
             capacity = have
+        else:
+            capacity = wanted
         inbox = bytearray(capacity)
         inbox[:have] = memoryview(buffer)[position:end]
         self._inbox = inbox
@@ -259,7 +262,6 @@ class Connection:
 
     def _memory_granted(self, capacity: int) -> None:
         assert self._inbox is not None
-        self._waits_for_memory = False
         self._inbox.extend(bytes(capacity - len(self._inbox)))
         self._unpause()
 
@@ -377,6 +379,11 @@ class Connection:
             pending.forget()
         self._unanswered.clear()
         self.listener.connection_closed(self)
+
+    @property
+    def unanswered(self) -> int:
+        """Requests that wait for their answer, or for answers before theirs."""
+        return len(self._unanswered)
 
     @property
     def idle(self) -> bool:

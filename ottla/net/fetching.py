@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from ottla.protocol.batches import HEADER_SIZE, LOG_OVERHEAD
 from ottla.protocol.errors import ErrorCode, KafkaError
 
-from .client import READ_UNCOMMITTED, Client, Retry, TopicPartition, check
 from .blocking import Connection
+from .client import READ_UNCOMMITTED, Client, Retry, TopicPartition, check
 
 FETCH = 1
 BYTES_MAX = 4 << 20

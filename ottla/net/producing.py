@@ -1,11 +1,11 @@
 """Produces sealed batches to partitions' leaders: idempotent, in order, one request at a time to each leader.
 
-A request carries the oldest waiting batch of every partition that its leader leads, so no partition ever has two batches
-on the way: a retry can't overtake, and its sequence numbers tell the broker what it has seen. While a leader works on a
-request, the caller goes on making batches; `send` waits only when `buffer_bytes` are waiting.
+A request carries the oldest waiting batch of every partition that its leader leads, so no partition ever has two
+batches on the way: a retry can't overtake, and its sequence numbers tell the broker what it has seen. While a leader
+works on a request, the caller goes on making batches; `send` waits only when `buffer_bytes` are waiting.
 
-Errors that a retry can cure are retried until a batch is `delivery_timeout_ms` old; then, and for all others, `send` or
-`flush` raises and the producer is of no use any more. Source: KIP-98, Kafka's Sender and TransactionManager.
+Errors that a retry can cure are retried until a batch is `delivery_timeout_ms` old; then, and for all others, `send`
+or `flush` raises and the producer is of no use any more. Source: KIP-98, Kafka's Sender and TransactionManager.
 """
 
 from __future__ import annotations

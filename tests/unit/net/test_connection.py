@@ -1,0 +1,221 @@
+"""The socket shell: framing, order of answers, limits, memory for half-received frames."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import struct
+import tempfile
+from collections.abc import Callable
+
+import pytest
+
+from ottla.net.connection import Connection, Pending
+from ottla.net.memory import FrameMemory
+from ottla.net.server import Limits, Server
+
+PIPELINED = 0
+ORDINARY = 3
+
+
+def frame(api_key: int, payload: bytes) -> bytes:
+    body = struct.pack(">hhi", api_key, 0, 0) + payload.ljust(4, b".")
+    return struct.pack(">i", len(body)) + body
+
+
+class Echo:
+    """Answers each frame with its payload; those that say `later` when told to."""
+
+    def __init__(self) -> None:
+        self.later: list[tuple[Pending, bytes]] = []
+        self.served: list[bytes] = []
+
+    def __call__(self, connection: Connection, buffer: bytearray, start: int, end: int):
+        (api_key,) = struct.unpack_from(">h", buffer, start)
+        payload = bytes(buffer[start + 8 : end])
+        self.served.append(payload)
+        if payload.startswith(b"later"):
+            pending = Pending(connection, api_key)
+            self.later.append((pending, payload))
+            return pending
+        if payload.startswith(b"none"):
+            return None
+        if payload.startswith(b"file"):
+            return [b"head", *file_parts()]
+        return [payload]
+
+
+class Slice:
+    def __init__(self, file, position: int, size: int) -> None:
+        self.file, self.position, self.size = file, position, size
+
+
+def file_parts() -> list[Slice]:
+    file = tempfile.TemporaryFile()
+    file.write(bytes(range(256)) * 8192)
+    file.flush()
+    os.lseek(file.fileno(), 0, os.SEEK_SET)
+    return [Slice(file, 256, 2 * 1024 * 1024 - 512)]
+
+
+def run(scenario: Callable, **limits) -> None:
+    async def main() -> None:
+        echo = Echo()
+        server = Server(echo, Limits(**limits), frozenset({PIPELINED}))
+        listener = await server.listen("PLAINTEXT", "127.0.0.1", 0)
+        server.accept()
+        try:
+            await asyncio.wait_for(scenario(server, listener.port, echo), 20)
+        finally:
+            await server.close()
+
+    asyncio.run(main())
+
+
+async def connect(port: int):
+    return await asyncio.open_connection("127.0.0.1", port)
+
+
+def test_frames_arrive_whole_in_pieces_and_together():
+    async def scenario(server, port, echo):
+        reader, writer = await connect(port)
+        data = frame(ORDINARY, b"one!") + frame(ORDINARY, b"x" * 300_000) + frame(ORDINARY, b"two!")
+        for position in range(0, 40):
+            writer.write(data[position : position + 1])
+            await writer.drain()
+            await asyncio.sleep(0)
+        writer.write(data[40:])
+        assert await reader.readexactly(4) == b"one!"
+        assert await reader.readexactly(300_000) == b"x" * 300_000
+        assert await reader.readexactly(4) == b"two!"
+
+    run(scenario)
+
+
+def test_answers_keep_the_order_of_the_requests():
+    async def scenario(server, port, echo):
+        reader, writer = await connect(port)
+        writer.write(frame(PIPELINED, b"later-1") + frame(PIPELINED, b"now2") + frame(ORDINARY, b"then"))
+        while len(echo.later) < 1:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.05)
+        assert echo.served == [b"later-1", b"now2"], "an ordinary request starts only when those before it are answered"
+        echo.later[0][0].answer([b"late"])
+        assert await reader.readexactly(12) == b"latenow2then"
+
+    run(scenario)
+
+
+def test_an_ordinary_request_waits_for_an_ordinary_one():
+    async def scenario(server, port, echo):
+        reader, writer = await connect(port)
+        writer.write(frame(ORDINARY, b"later-1") + frame(ORDINARY, b"next") + frame(PIPELINED, b"prod"))
+        await asyncio.sleep(0.05)
+        assert echo.served == [b"later-1"]
+        echo.later[0][0].answer([b"late"])
+        assert await reader.readexactly(12) == b"latenextprod"
+
+    run(scenario)
+
+
+def test_a_file_range_is_sent_whole_to_a_slow_reader():
+    async def scenario(server, port, echo):
+        reader, writer = await connect(port)
+        writer.write(frame(ORDINARY, b"file") + frame(ORDINARY, b"tail"))
+        await asyncio.sleep(0.1)
+        data = await reader.readexactly(4 + 2 * 1024 * 1024 - 512 + 4)
+        assert data[:4] == b"head"
+        assert data[4:-4] == (bytes(range(256)) * 8192)[256:-256]
+        assert data[-4:] == b"tail"
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("size", [0, -1, 9, 1001, 2**31 - 1])
+def test_impossible_sizes_close_the_connection(size):
+    async def scenario(server, port, echo):
+        reader, writer = await connect(port)
+        writer.write(struct.pack(">i", size) + b"x" * 20)
+        assert await reader.read() == b""
+        assert server.connection_count == 0
+
+    run(scenario, frame_bytes_max=1000)
+
+
+def test_a_connection_too_many_is_refused_and_the_others_stay():
+    async def scenario(server, port, echo):
+        first = await connect(port)
+        second = await connect(port)
+        await asyncio.sleep(0.02)
+        third = await connect(port)
+        assert await third[0].read() == b""
+        for reader, writer in (first, second):
+            writer.write(frame(ORDINARY, b"here"))
+            assert await reader.readexactly(4) == b"here"
+        first[1].close()
+        await asyncio.sleep(0.05)
+        reader, writer = await connect(port)
+        writer.write(frame(ORDINARY, b"here"))
+        assert await reader.readexactly(4) == b"here"
+
+    run(scenario, connections_per_ip_max=2)
+
+
+def test_announced_frames_hold_no_more_memory_than_the_budget():
+    async def scenario(server, port, echo):
+        greedy = []
+        for _ in range(40):
+            _, writer = await connect(port)
+            writer.write(struct.pack(">i", 50_000_000) + b"x" * 1000)
+            greedy.append(writer)
+        await asyncio.sleep(0.2)
+        assert server.memory.used_bytes <= 120_000_000
+        assert server.memory.waiting == 38
+        reader, writer = await connect(port)
+        for _ in range(100):
+            writer.write(frame(ORDINARY, b"quick"))
+            assert await reader.readexactly(5) == b"quick"
+        for sender in greedy:
+            sender.close()
+        await asyncio.sleep(0.2)
+        assert server.memory.used_bytes == 0
+        assert server.memory.waiting == 0
+
+    run(scenario, frame_memory_bytes=120_000_000)
+
+
+def test_a_connection_that_waited_for_memory_is_served_afterwards():
+    async def scenario(server, port, echo):
+        _, holder = await connect(port)
+        holder.write(struct.pack(">i", 900_000) + b"x" * 1000)
+        await asyncio.sleep(0.05)
+        reader, writer = await connect(port)
+        writer.write(frame(ORDINARY, b"y" * 500_000))
+        await asyncio.sleep(0.05)
+        assert server.memory.waiting == 1
+        holder.close()
+        assert await reader.readexactly(500_000) == b"y" * 500_000
+
+    run(scenario, frame_memory_bytes=1_000_000)
+
+
+def test_an_idle_connection_is_closed():
+    async def scenario(server, port, echo):
+        reader, _ = await connect(port)
+        assert await asyncio.wait_for(reader.read(), 6) == b""
+
+    run(scenario, idle_seconds_max=1.0)
+
+
+def test_who_holds_memory_too_slowly_is_named_only_while_others_wait():
+    memory = FrameMemory(100)
+    assert memory.acquire("slow", 80, now=0.0)
+    assert memory.overdue(now=1000.0) == []
+    granted = []
+    assert not memory.acquire("next", 50, now=1.0)
+    memory.wait("next", 50, lambda: granted.append(True))
+    assert memory.overdue(now=5.0) == []
+    assert memory.overdue(now=11.0) == ["slow"]
+    memory.release("slow", now=12.0)
+    assert granted == [True]
+    assert memory.used_bytes == 50
