@@ -2,7 +2,7 @@
 
 As Apache Kafka's StripedReplicaPlacer: brokers are taken round robin, the first replicas of successive partitions on
 successive brokers; racks take turns, so that the replicas of a partition are on as many racks as there are. Live
-brokers come first; one that isn't running gets replicas only where the replication factor needs it, and never the first.
+brokers come first; one that isn't running gets replicas only where the factor needs it, and never the first.
 
 The caller gives the starting position (Kafka's is random), so that the same input places the same way.
 """

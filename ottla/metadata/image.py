@@ -33,6 +33,7 @@ from .model import (
     Tombstone,
     TopicIntent,
 )
+from .naming import metric_name
 from .persistent import PersistentMap
 from .store import Change, Entry, Revision, Snapshot
 
@@ -88,18 +89,19 @@ class Image:
     cluster: Cluster | None = None
     controller: ControllerHolder | None = None
     producer_ids: ProducerIds | None = None
-    brokers: Mapping[int, Broker] = _EMPTY
+    brokers: Mapping[int, Broker] = field(default_factory=dict)
     topics: PersistentMap[str, Topic] = field(default_factory=PersistentMap)  # visible ones, by name
     topics_by_id: PersistentMap[UUID, Topic] = field(default_factory=PersistentMap)
     intents: PersistentMap[str, TopicIntent] = field(default_factory=PersistentMap)  # visible or not
     intents_by_id: PersistentMap[UUID, TopicIntent] = field(default_factory=PersistentMap)
+    metric_names: PersistentMap[str, frozenset[str]] = field(default_factory=PersistentMap)  # see naming.metric_name
     ready: PersistentMap[UUID, Ready] = field(default_factory=PersistentMap)
     partitions: PersistentMap[UUID, PersistentMap[int, Partition]] = field(default_factory=PersistentMap)
     tombstones: PersistentMap[UUID, Tombstone] = field(default_factory=PersistentMap)
     configs: PersistentMap[ConfigResource, Config] = field(default_factory=PersistentMap)
-    quotas: Mapping[QuotaEntity, Quota] = _EMPTY
-    features: Mapping[str, Feature] = _EMPTY
-    elections: Mapping[tuple[UUID, int], Election] = _EMPTY
+    quotas: Mapping[QuotaEntity, Quota] = field(default_factory=dict)
+    features: Mapping[str, Feature] = field(default_factory=dict)
+    elections: Mapping[tuple[UUID, int], Election] = field(default_factory=dict)
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> Image:
@@ -208,6 +210,19 @@ def _apply_intents(image: Image, changes: list[Change], fields: dict[str, Any], 
     by_id = {intent.id: intent for intent in puts.values()}
     fields["intents_by_id"] = image.intents_by_id.changed(by_id, [old for old in replaced if old not in by_id])
     changed["intents"] = {*replaced, *by_id}
+    _update_metric_names(image, puts, removes, fields)
+
+
+def _update_metric_names(image: Image, puts: Iterable[str], removes: Iterable[str], fields: dict[str, Any]) -> None:
+    names: dict[str, frozenset[str]] = {}
+    for topics, present in ((removes, False), (puts, True)):
+        for topic in topics:
+            if metric := metric_name(topic):
+                known = names.get(metric, image.metric_names.get(metric, frozenset()))
+                names[metric] = known | {topic} if present else known - {topic}
+    if names:
+        puts_now = {metric: topics for metric, topics in names.items() if topics}
+        fields["metric_names"] = image.metric_names.changed(puts_now, [metric for metric in names if not names[metric]])
 
 
 def _apply_partitions(image: Image, changes: list[Change], fields: dict[str, Any], changed: dict[str, Any]) -> None:

@@ -1,8 +1,8 @@
 """A broker's own key: it says where the broker listens and how far it is, and exists as long as its lease.
 
 The epoch of a registration is the revision that created its key. When the lease was lost (a pause longer than the
-session) the broker registers again, with a new epoch; by then the controller has moved on, and the broker leads only by state
-written after that.
+session) the broker registers again, with a new epoch; by then the controller has moved on, and the broker leads only by
+state written after that.
 
 A node id that is alive already makes a second process wait for one session, because a predecessor that was killed is
 gone by then; if the other is still there, the second process gives up and names it.

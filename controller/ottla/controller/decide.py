@@ -5,7 +5,7 @@ proposals into transactions. Each is right by itself and in any order, and decid
 goes on from there: creation and deletion resume at every midpoint, because what is left to do is read off the image.
 
 Creation: the states of all partitions first, the ready mark last (in one transaction with them where they fit).
-Deletion (a tombstone stands): the ready mark first, then the states, at last the tombstone when no broker has data left.
+Deletion (a tombstone stands): the ready mark first, then the states, at last the tombstone, when no broker has data.
 
 Partitions, by the rules of Kafka's PartitionChangeBuilder and the design's fencing rule:
 
@@ -72,6 +72,8 @@ def scope_of(image: Image, changed: Changed) -> Scope:
     partitions = set(changed.partitions)
     if changed.brokers:
         partitions.update(_partitions_on(image, changed.brokers))
+    if any(resource.type == "broker" for resource in changed.configs):  # unclean elections may be allowed now
+        partitions.update(_partitions_without_leader(image))
     for resource in changed.configs:
         if resource.type == "topic" and (intent := image.intents.get(resource.name)):
             partitions.update((intent.id, index) for index in image.partitions.get(intent.id, ()))
@@ -161,19 +163,22 @@ def _create_partitions(image: Image, intent: TopicIntent) -> Iterator[Proposal]:
         return
     topic_guard = Guard(keys.topic(intent.name), intent.revision)
     missing = [index for index in range(wanted) if index not in states] if len(states) < wanted else []
-    puts = []
-    for index in missing:
-        partition = created(intent.id, index, intent.assignments[index], image.brokers)
-        puts.append(Put(keys.partition(intent.id, index), partition.encode()))
-    if len(puts) <= ATOMIC_CREATION_MAX:
+    puts = (_creation(intent, index, image.brokers) for index in missing)
+    if len(missing) <= ATOMIC_CREATION_MAX:
+        first_states = tuple(puts)
         revision = 0 if mark is None else mark.revision
         ready = Ready(wanted) if mark is None else replace(mark, partitions=wanted)
         key = keys.ready(intent.id)
-        guards = (topic_guard, Guard(key, revision), *(Guard(put.key, 0) for put in puts))
-        yield Proposal(guards, (*puts, Put(key, ready.encode())))
+        guards = (topic_guard, Guard(key, revision), *(Guard(put.key, 0) for put in first_states))
+        yield Proposal(guards, (*first_states, Put(key, ready.encode())))
         return
     for put in puts:
         yield Proposal((topic_guard, Guard(put.key, 0)), (put,))
+
+
+def _creation(intent: TopicIntent, index: int, brokers: Mapping[int, Broker]) -> Put:
+    state = created(intent.id, index, intent.assignments[index], brokers)
+    return Put(keys.partition(intent.id, index), state.encode())
 
 
 def _delete_topic(image: Image, topic_id: UUID) -> Iterator[Proposal]:
@@ -215,6 +220,13 @@ def _partitions_on(image: Image, brokers: frozenset[int]) -> Iterator[tuple[UUID
     for topic_id, states in image.partitions.items():
         for index, partition in states.items():
             if not brokers.isdisjoint(partition.replicas):
+                yield topic_id, index
+
+
+def _partitions_without_leader(image: Image) -> Iterator[tuple[UUID, int]]:
+    for topic_id, states in image.partitions.items():
+        for index, partition in states.items():
+            if partition.leader == NO_LEADER:
                 yield topic_id, index
 
 

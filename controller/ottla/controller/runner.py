@@ -1,10 +1,10 @@
 """The controller as a task: hold the lease, watch, decide, write. It has no server and no state of its own.
 
-Whoever holds the key `controller` decides; any number of others wait for it to go. Every transaction compares that key, so
-that a holder that was paused beyond its session writes nothing more.
+Whoever holds the key `controller` decides; any number of others wait for it to go. Every transaction compares that key,
+so that a holder that was paused beyond its session writes nothing more.
 
 After each round of writes the controller waits until its image shows them, and decides again what changed meanwhile. So
-there is at most one decision about a partition in flight, and a write whose outcome is unknown is simply looked at again.
+there is at most one decision about a partition in flight, and a write of unknown outcome is simply looked at again.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from .decide import Proposal, Scope, decide, scope_of, whole_scope
 logger = logging.getLogger(__name__)
 
 _RETRY_S = 0.2
+_REJECTED_S = 0.05
 _NOTHING = Scope(frozenset(), frozenset())
 
 
@@ -78,7 +79,7 @@ class Controller:
                 await self._govern()
             except (Deposed, LeaseExpired) as reason:
                 logger.warning("controller %s: deposed: %s", self._name, reason)
-            except (StoreUnavailable, UnknownOutcome) as reason:
+            except (StoreUnavailable, UnknownOutcome, TimeoutError) as reason:
                 logger.warning("controller %s: waiting for the metadata store: %s", self._name, reason)
                 await asyncio.sleep(_RETRY_S)
             finally:
@@ -153,18 +154,17 @@ class Controller:
         scope = whole_scope(self._follower.image)
         again = _NOTHING
         while True:
-            proposals = list(decide(self._follower.image, scope, self._defaults))
-            again = await self._perform(proposals, scope) if proposals else _NOTHING
+            again = await self._perform(decide(self._follower.image, scope, self._defaults), scope)
             if again is not _NOTHING:
-                await asyncio.sleep(_RETRY_S)  # the image will show why, or the store will be back
+                await asyncio.sleep(_REJECTED_S)  # the image will show why
             while not self._changed and again is _NOTHING:
                 self._woken.clear()
                 await self._woken.wait()
             changed, self._changed = self._changed, Changed()
             scope = _union(scope_of(self._follower.image, changed), again)
 
-    async def _perform(self, proposals: Sequence[Proposal], scope: Scope) -> Scope:
-        """Writes what was proposed; returns what has to be thought over again."""
+    async def _perform(self, proposals: Iterable[Proposal], scope: Scope) -> Scope:
+        """Writes what is proposed, batch by batch; returns what has to be thought over again."""
         assert self._term is not None
         unsettled = False
         latest = 0

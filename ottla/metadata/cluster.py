@@ -1,0 +1,48 @@
+"""Which cluster a store holds, and whether it is the one that a broker's data belongs to.
+
+An empty store, or another cluster's, must never cost data: a broker whose log directories belong to a cluster that the
+store doesn't hold refuses to start, and deletes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from uuid import UUID
+
+from . import keys
+from .model import Cluster
+from .store import Committed, Guard, Put, Store, UnknownOutcome
+
+
+class ForeignStore(Exception):
+    """The store isn't the one that the data directories belong to."""
+
+
+async def join_cluster(store: Store, known_id: str | None, wanted_id: str | None = None) -> Cluster:
+    """The cluster of the store, which is begun if the store is empty.
+
+    `known_id` is what the data directories say (None: they are new), `wanted_id` the id of a cluster to begin (None: a
+    random one). Raises ForeignStore, StoreUnavailable.
+    """
+    while True:
+        found = [entry for entry in (await store.read(keys.CLUSTER)).entries if entry.key == keys.CLUSTER]
+        if found:
+            cluster = Cluster.decode(found[0])
+            if known_id is not None and known_id != cluster.id:
+                raise ForeignStore(
+                    f"the data directories belong to cluster {known_id}, but the metadata store holds cluster"
+                    f" {cluster.id}; point this broker to its own store, or to other data directories"
+                )
+            return cluster
+        if known_id is not None:
+            raise ForeignStore(
+                f"the data directories belong to cluster {known_id}, but the metadata store is empty; restore the store"
+                " from a backup, or start with new data directories"
+            )
+        cluster = Cluster(wanted_id or keys.uuid_text(UUID(bytes=os.urandom(16), version=4)))
+        try:
+            result = await store.transact([Guard(keys.CLUSTER, 0)], [Put(keys.CLUSTER, cluster.encode())])
+        except UnknownOutcome:
+            continue
+        if isinstance(result, Committed):
+            return cluster

@@ -1,0 +1,383 @@
+"""What an administrator wants, written by the broker that was asked: intents, which the controller then makes true.
+
+Each intent is one guarded transaction. The controller answers by partition states and, last, by a ready mark; the
+broker answers its client once its *own* image shows the result, so that a client which asks the same broker next finds
+what it made. If that takes longer than the client waits: REQUEST_TIMED_OUT, and the intent stands.
+
+A guard that fails means that somebody else was faster: what is there now decides between trying again and an error. A
+write of unknown outcome is looked for in the image by the id or the revision that only it could have brought.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+from uuid import UUID
+
+from ottla.placement import Candidate, place
+from ottla.protocol.errors import ErrorCode, KafkaError
+
+from . import keys
+from .follower import Follower
+from .image import Image, Topic
+from .keys import ConfigResource, QuotaEntity
+from .model import Broker, Config, Election, Quota, Tombstone, TopicIntent
+from .naming import METADATA_TOPIC, check_any_runs, check_assignments, check_topic_name, metric_name
+from .store import Committed, Delete, Entry, Guard, Put, Rejected, Store, StoreUnavailable, UnknownOutcome, Write
+
+logger = logging.getLogger(__name__)
+
+DEFAULT = -1  # partition count or replication factor: what the broker's settings say
+PARTITIONS_PER_REQUEST_MAX = 10_000  # as Kafka's ReplicationControlManager
+_NO_ENTRIES: Mapping[str, str] = {}
+_NO_LIMITS: Mapping[str, float] = {}
+
+ConfigEdit = Callable[[Mapping[str, str]], Mapping[str, str]]
+QuotaEdit = Callable[[Mapping[str, float]], Mapping[str, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to create. With `assignments`, pairs of partition index and replicas, both numbers must be DEFAULT."""
+
+    name: str
+    partition_count: int = DEFAULT
+    replication_factor: int = DEFAULT
+    assignments: Sequence[tuple[int, Sequence[int]]] = ()
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedTopic:
+    """A topic that exists now, or (validated only) would; then `id` is the zero UUID."""
+
+    id: UUID
+    partition_count: int
+    replication_factor: int
+
+
+class Intents:
+    """The writing half of one broker's metadata. `default_*` are what its settings say for DEFAULT."""
+
+    def __init__(
+        self,
+        store: Store,
+        follower: Follower,
+        random: Random,
+        default_partition_count: Callable[[], int] = lambda: 1,
+        default_replication_factor: Callable[[], int] = lambda: 1,
+    ) -> None:
+        self._store = store
+        self._follower = follower
+        self._random = random
+        self._default_partition_count = default_partition_count
+        self._default_replication_factor = default_replication_factor
+
+    @property
+    def _image(self) -> Image:
+        return self._follower.image
+
+    def check_new_topic_name(self, name: str) -> None:
+        """Raises KafkaError where a topic of that name can't be made: INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS."""
+        if name == METADATA_TOPIC:
+            raise KafkaError(ErrorCode.invalid_request, f"Creation of internal topic {name} is prohibited.")
+        check_topic_name(name)
+        if name in self._image.intents:
+            raise _exists(name)
+        if (similar := metric_name(name)) and (colliding := self._image.metric_names.get(similar)):
+            raise KafkaError(
+                ErrorCode.invalid_topic_exception, f"Topic '{name}' collides with existing topic: {min(colliding)}"
+            )
+
+    def plan_topic(self, topic: NewTopic) -> TopicIntent:
+        """The intent that `create_topic` would write. Raises KafkaError for what Kafka refuses."""
+        self.check_new_topic_name(topic.name)
+        return TopicIntent(topic.name, self._random_topic_id(), self._assignments(topic))
+
+    async def create_topic(self, topic: NewTopic, timeout_s: float, *, validate_only: bool = False) -> CreatedTopic:
+        """Creates a topic and waits until it is visible here. Raises KafkaError."""
+        intent = self.plan_topic(topic)
+        created = CreatedTopic(intent.id, len(intent.assignments), len(intent.assignments[0]))
+        if validate_only:
+            return replace(created, id=UUID(int=0))
+        key = keys.topic(topic.name)
+        resource_key = keys.config(ConfigResource("topic", topic.name))
+        config: Write = Put(resource_key, Config(topic.configs).encode()) if topic.configs else Delete(resource_key)
+        await self._write_topic([Guard(key, 0)], [Put(key, intent.encode()), config], _exists(topic.name))
+        await self._until(lambda image: _appeared(image, intent.id, len(intent.assignments)), timeout_s, intent.id)
+        return created
+
+    async def delete_topic(self, topic_id: UUID, timeout_s: float) -> None:
+        """Deletes a topic and waits until it is invisible here. Raises KafkaError, UNKNOWN_TOPIC_ID among others."""
+        intent = self._image.intents_by_id.get(topic_id)
+        while True:
+            if intent is None or intent.id != topic_id:
+                raise KafkaError(ErrorCode.unknown_topic_id, "This server does not host this topic ID.")
+            key = keys.topic(intent.name)
+            tombstone = Tombstone(topic_id, intent.name, self._holders(intent))
+            writes: list[Write] = [
+                Delete(key),
+                Delete(keys.config(ConfigResource("topic", intent.name))),
+                Put(keys.tombstone(topic_id), tombstone.encode()),
+            ]
+            result = await self._transact([Guard(key, intent.revision)], writes)
+            if not isinstance(result, Rejected):
+                break
+            intent = _decoded_topic(result.failed[key])
+        await self._until(lambda image: None if topic_id in image.intents_by_id else True, timeout_s, topic_id)
+
+    async def create_partitions(
+        self,
+        name: str,
+        partition_count: int,
+        assignments: Sequence[Sequence[int]] | None,
+        timeout_s: float,
+        *,
+        validate_only: bool = False,
+    ) -> None:
+        """Adds partitions up to `partition_count` and waits until they are visible here. Raises KafkaError."""
+        intent = self._image.intents.get(name)
+        while True:
+            if intent is None:
+                raise KafkaError(ErrorCode.unknown_topic_or_partition)
+            grown = self._grown(intent, partition_count, assignments)
+            if validate_only:
+                return
+            key = keys.topic(name)
+            result = await self._transact([Guard(key, intent.revision)], [Put(key, grown.encode())])
+            if not isinstance(result, Rejected):
+                break
+            intent = _decoded_topic(result.failed[key])
+        await self._until(lambda image: _appeared(image, grown.id, partition_count), timeout_s, grown.id)
+
+    async def alter_config(self, resource: ConfigResource, edit: ConfigEdit, timeout_s: float = 30.0) -> None:
+        """Replaces a resource's dynamic settings by `edit(present ones)`, and waits until this broker knows them.
+
+        `edit` may raise KafkaError, and may be called again when somebody else changed them meanwhile. An empty result
+        removes the resource's key.
+        """
+        config: Config | None = self._image.configs.get(resource)
+        key = keys.config(resource)
+        while True:
+            present = Config(_NO_ENTRIES) if config is None else config
+            entries = edit(present.entries)
+            if entries == present.entries:
+                return None
+            write: Write = Put(key, replace(present, entries=entries).encode()) if entries else Delete(key)
+            result = await self._transact([*self._guards_of(resource), Guard(key, present.revision)], [write])
+            if isinstance(result, Committed):
+                return await self._until_revision(result.revision, timeout_s)
+            if result is None:  # unknown: the image tells
+                await self._until_settled()
+                config = self._image.configs.get(resource)
+                continue
+            if key not in result.failed:
+                raise KafkaError(ErrorCode.unknown_topic_or_partition)
+            entry = result.failed[key]
+            config = None if entry is None else Config.decode(entry)
+
+    async def alter_quota(self, entity: QuotaEntity, edit: QuotaEdit, timeout_s: float = 30.0) -> None:
+        """As `alter_config`, for the quotas of an entity."""
+        quota: Quota | None = self._image.quotas.get(entity)
+        key = keys.quota(entity)
+        while True:
+            present = Quota(_NO_LIMITS) if quota is None else quota
+            limits = edit(present.limits)
+            if limits == present.limits:
+                return None
+            write: Write = Put(key, replace(present, limits=limits).encode()) if limits else Delete(key)
+            result = await self._transact([Guard(key, present.revision)], [write])
+            if isinstance(result, Committed):
+                return await self._until_revision(result.revision, timeout_s)
+            if result is None:
+                await self._until_settled()
+                quota = self._image.quotas.get(entity)
+                continue
+            entry = result.failed[key]
+            quota = None if entry is None else Quota.decode(entry)
+
+    async def elect_leader(self, topic: str, index: int, unclean: bool, timeout_s: float) -> None:
+        """Has the preferred replica (or, `unclean`, any live one) elected, and waits for it. Raises KafkaError."""
+        known = self._image.topics.get(topic)
+        if known is None:
+            raise KafkaError(ErrorCode.unknown_topic_or_partition, f"No such topic as {topic}")
+        partition = known.partitions.get(index)
+        if partition is None:
+            raise KafkaError(ErrorCode.unknown_topic_or_partition, f"No such partition as {topic}-{index}")
+        if partition.leader >= 0 and (unclean or partition.leader == partition.replicas[0]):
+            raise KafkaError(ErrorCode.election_not_needed, "Leader election not needed for topic partition.")
+        if not unclean and not (partition.replicas[0] in partition.isr and self._runs(partition.replicas[0])):
+            raise KafkaError(ErrorCode.preferred_leader_not_available, "The preferred leader was not available.")
+        if unclean and not any(self._runs(replica) for replica in partition.replicas):
+            raise KafkaError(
+                ErrorCode.eligible_leaders_not_available, "Eligible topic partition leaders are not available."
+            )
+        key = keys.election(known.id, index)
+        partition_guard = Guard(keys.partition(known.id, index), partition.revision)
+        result = await self._transact([partition_guard, Guard(key, 0)], [Put(key, Election(unclean).encode())])
+        if isinstance(result, Committed):
+            await self._until_revision(result.revision, timeout_s)
+        await self._until(lambda image: None if (known.id, index) in image.elections else True, timeout_s)
+
+    async def confirm_deletion(self, broker_id: int, topic_id: UUID) -> None:
+        """Says that this broker has nothing left of a deleted topic. Raises StoreUnavailable."""
+        tombstone = self._image.tombstones.get(topic_id)
+        key = keys.tombstone(topic_id)
+        while tombstone is not None and broker_id in tombstone.pending:
+            rest = tuple(pending for pending in tombstone.pending if pending != broker_id)
+            guard = Guard(key, tombstone.revision)
+            try:
+                result = await self._store.transact([guard], [Put(key, replace(tombstone, pending=rest).encode())])
+            except UnknownOutcome:
+                continue
+            if isinstance(result, Committed):
+                return
+            entry = result.failed[key]
+            tombstone = None if entry is None else Tombstone.decode(entry)
+
+    def _assignments(self, topic: NewTopic) -> tuple[tuple[int, ...], ...]:
+        brokers = self._image.brokers
+        count, factor = topic.partition_count, topic.replication_factor
+        if topic.assignments:
+            for number, label in ((factor, "replication factor"), (count, "numPartitions")):
+                if number != DEFAULT:
+                    raise KafkaError(
+                        ErrorCode.invalid_request,
+                        f"A manual partition assignment was specified, but {label} was not set to -1.",
+                    )
+            assignments = check_assignments(topic.assignments, brokers)
+            check_any_runs(assignments, _running(brokers))
+            return assignments
+        if factor < DEFAULT or factor == 0:
+            raise KafkaError(
+                ErrorCode.invalid_replication_factor,
+                "Replication factor must be larger than 0, or -1 to use the default value.",
+            )
+        if count < DEFAULT or count == 0:
+            raise KafkaError(
+                ErrorCode.invalid_partitions, "Number of partitions was set to an invalid non-positive value."
+            )
+        count = self._default_partition_count() if count == DEFAULT else count
+        factor = self._default_replication_factor() if factor == DEFAULT else factor
+        return self._placed(count, factor, 0)
+
+    def _placed(self, count: int, replication_factor: int, first_index: int) -> tuple[tuple[int, ...], ...]:
+        if count > PARTITIONS_PER_REQUEST_MAX:
+            raise KafkaError(ErrorCode.policy_violation, "Excessively large number of partitions per request.")
+        candidates = [Candidate(broker.id, broker.rack, broker.electable) for broker in self._image.brokers.values()]
+        start = self._random.randrange(1 << 20)
+        return place(candidates, count, replication_factor, start, first_index)
+
+    def _grown(
+        self, intent: TopicIntent, partition_count: int, assignments: Sequence[Sequence[int]] | None
+    ) -> TopicIntent:
+        present = len(intent.assignments)
+        if partition_count == present:
+            raise KafkaError(ErrorCode.invalid_partitions, f"Topic already has {present} partition(s).")
+        if partition_count < present:
+            raise KafkaError(
+                ErrorCode.invalid_partitions,
+                f"The topic {intent.name} currently has {present} partition(s); {partition_count} would not be an"
+                " increase.",
+            )
+        added = partition_count - present
+        first = self._image.partition(intent.id, 0)
+        factor = len(intent.assignments[0]) if first is None else len(first.replicas)
+        if assignments is None:
+            new = self._placed(added, factor, present)
+        else:
+            if len(assignments) != added:
+                raise KafkaError(
+                    ErrorCode.invalid_replica_assignment,
+                    f"Attempted to add {added} additional partition(s), but only {len(assignments)} assignment(s) were"
+                    " specified.",
+                )
+            new = check_assignments(list(enumerate(assignments)), self._image.brokers, factor)
+            check_any_runs(new, _running(self._image.brokers), present)
+        return replace(intent, assignments=(*intent.assignments, *new))
+
+    def _holders(self, intent: TopicIntent) -> tuple[int, ...]:
+        """Brokers that may hold data of the topic."""
+        holders = {replica for replicas in intent.assignments for replica in replicas}
+        for state in self._image.partitions.get(intent.id, {}).values():
+            holders.update(state.replicas)
+        return tuple(sorted(holders))
+
+    def _runs(self, broker_id: int) -> bool:
+        broker = self._image.brokers.get(broker_id)
+        return broker is not None and broker.electable
+
+    def _guards_of(self, resource: ConfigResource) -> list[Guard]:
+        """That the topic whose settings change still exists: a deletion takes its settings along."""
+        if resource.type != "topic":
+            return []
+        intent = self._image.intents.get(resource.name)
+        if intent is None:
+            raise KafkaError(ErrorCode.unknown_topic_or_partition)
+        return [Guard(keys.topic(resource.name), intent.revision)]
+
+    def _random_topic_id(self) -> UUID:
+        """A random id, not starting with a dash, which tools would take for a flag."""
+        while True:
+            candidate = UUID(int=self._random.getrandbits(128), version=4)
+            if not keys.uuid_text(candidate).startswith("-"):
+                return candidate
+
+    async def _write_topic(self, guards: Iterable[Guard], writes: Sequence[Write], refused: KafkaError) -> None:
+        result = await self._transact(list(guards), writes)
+        if isinstance(result, Rejected):
+            raise refused
+
+    async def _transact(self, guards: Sequence[Guard], writes: Sequence[Write]) -> Committed | Rejected | None:
+        """None: nobody knows. Raises KafkaError REQUEST_TIMED_OUT if the store can't be reached."""
+        try:
+            return await self._store.transact(guards, writes)
+        except UnknownOutcome as reason:
+            logger.warning("an administrator's change has an unknown outcome: %s", reason)
+            return None
+        except StoreUnavailable as reason:
+            raise KafkaError(ErrorCode.request_timed_out, f"The metadata store can't be reached: {reason}") from reason
+
+    async def _until(
+        self, find: Callable[[Image], Topic | bool | None], timeout_s: float, topic_id: UUID | None = None
+    ) -> None:
+        try:
+            await self._follower.wait(find, timeout_s, topic_id)
+        except TimeoutError:
+            raise KafkaError(ErrorCode.request_timed_out) from None
+
+    async def _until_revision(self, revision: int, timeout_s: float) -> None:
+        try:
+            await self._follower.wait_for_revision(revision, timeout_s)
+        except TimeoutError:
+            raise KafkaError(ErrorCode.request_timed_out) from None
+
+    async def _until_settled(self) -> None:
+        """Waits until the image is as new as the store is now."""
+        try:
+            snapshot = await self._store.read(keys.CLUSTER)
+        except StoreUnavailable as reason:
+            raise KafkaError(ErrorCode.request_timed_out, f"The metadata store can't be reached: {reason}") from reason
+        await self._until_revision(snapshot.revision, 10.0)
+
+
+def _appeared(image: Image, topic_id: UUID, partition_count: int) -> Topic | bool | None:
+    """Whether the topic is visible with so many partitions, or was even deleted since."""
+    topic: Topic | None = image.topics_by_id.get(topic_id)
+    if topic is not None and len(topic.partitions) >= partition_count:
+        return topic
+    return True if topic_id in image.tombstones else None
+
+
+def _decoded_topic(entry: Entry | None) -> TopicIntent | None:
+    return None if entry is None else TopicIntent.decode(entry)
+
+
+def _running(brokers: Mapping[int, Broker]) -> dict[int, bool]:
+    return {broker.id: broker.electable for broker in brokers.values()}
+
+
+def _exists(name: str) -> KafkaError:
+    return KafkaError(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
