@@ -15,24 +15,16 @@ import socket
 import struct
 import time
 from collections import deque
-from typing import Any, NamedTuple
+from typing import Any
 
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.frames import API_VERSIONS, request_frame, response_body
 from ottla.protocol.messages import Message, read_response, write_request
 
+from .names import Address
+
 RESPONSE_BYTES_MAX = 1 << 30
 _size = struct.Struct(">i")
-
-
-class Address(NamedTuple):
-    """Where a broker listens."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 class ConnectionLost(ConnectionError):

@@ -11,16 +11,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 from uuid import UUID
 
 from ottla.protocol.errors import ErrorCode, KafkaError
 
-from .blocking import Address, Connection, ConnectionLost
+from .blocking import Connection, ConnectionLost
+from .names import READ_UNCOMMITTED, Address, OffsetAndTimestamp, TopicPartition, parse_bootstrap
 
 LIST_OFFSETS, METADATA, CREATE_TOPICS, INIT_PRODUCER_ID = 2, 3, 19, 22
-LATEST, EARLIEST = -1, -2
-READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 
 RETRIABLE = frozenset(
     {
@@ -45,23 +44,6 @@ RETRIABLE = frozenset(
     }
 )
 _Answer = TypeVar("_Answer")
-
-
-class TopicPartition(NamedTuple):
-    """One partition of one topic."""
-
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
-
-
-class OffsetAndTimestamp(NamedTuple):
-    """An answer of ListOffsets: both are −1 where no record matched a timestamp."""
-
-    offset: int
-    timestamp: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,19 +72,6 @@ class Unreachable(ConnectionError):
 
 class Retry(Exception):
     """A retriable answer; `reason` tells a person what was answered, and by whom."""
-
-
-def parse_bootstrap(text: str) -> list[Address]:
-    """Addresses from `host:port,host:port`. Raises ValueError with the entry that isn't one."""
-    addresses = []
-    for entry in filter(None, (part.strip() for part in text.split(","))):
-        host, _, port = entry.split("://")[-1].rpartition(":")
-        if not host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise ValueError(f"'{entry}' is no broker address: host:port is needed, for example localhost:9092")
-        addresses.append(Address(host.strip("[]"), int(port)))
-    if not addresses:
-        raise ValueError("no broker address given: host:port is needed, for example localhost:9092")
-    return addresses
 
 
 class Client:

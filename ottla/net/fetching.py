@@ -16,7 +16,8 @@ from ottla.protocol.batches import HEADER_SIZE, LOG_OVERHEAD
 from ottla.protocol.errors import ErrorCode, KafkaError
 
 from .blocking import Connection
-from .client import READ_UNCOMMITTED, Client, Retry, TopicPartition, check
+from .client import Client, Retry, check
+from .names import READ_UNCOMMITTED, TopicPartition
 
 FETCH = 1
 BYTES_MAX = 4 << 20

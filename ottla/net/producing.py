@@ -18,7 +18,8 @@ from ottla.protocol.batches import seal_batch
 from ottla.protocol.errors import ErrorCode, KafkaError
 
 from .blocking import Connection, ConnectionLost
-from .client import RETRIABLE, Client, Retry, TopicPartition, Unreachable
+from .client import RETRIABLE, Client, Retry, Unreachable
+from .names import TopicPartition
 
 PRODUCE = 0
 # A topic or partition may be unknown to a broker for a moment after its creation.

@@ -1,7 +1,7 @@
 """How kernels are compiled: by numba, once for a machine. Raises ImportError where numba is missing.
 
-The machine code is kept on disk beside the source or, where that can't be written, in a directory of the user's, so that a
-cold worker only loads it.
+The machine code is kept on disk beside the source or, where that can't be written, in a directory of the user's, so
+that a cold worker only loads it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Record sets to Arrow without a Python loop over records: sizes buffers, lets the kernel fill them, wraps them. Pure.
+"""Record sets to Arrow without a Python loop over records: sizes buffers, the kernel fills them, wraps them. No I/O.
 
 Batches are taken together until their records fill BYTES_MAX, so that Spark gets Arrow batches of a useful size
 whatever the producer's batch size was. Where numba is missing, or a header's name isn't plain ASCII (Arrow wants valid

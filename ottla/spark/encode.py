@@ -1,7 +1,7 @@
-"""Arrow rows to encoded records, grouped by the topic partition that each goes to. Pure.
+"""Arrow rows to encoded records, grouped by the topic partition that each goes to. No I/O.
 
-Rows of one partition keep their order. Rows without a key or a partition go to one partition after another, a run of rows
-each, as Kafka's sticky partitioner does: batches stay large.
+Rows of one partition keep their order. Rows without a key or a partition go to one partition after another, a run of
+rows each, as Kafka's sticky partitioner does: batches stay large.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class EncodedRecords(NamedTuple):
 
     partition: int
     body: bytes
-    count: int
+    rows: int
 
 
 def encode(
@@ -44,8 +44,8 @@ def encode(
 ) -> Iterator[EncodedRecords]:
     """Batches of at most about `batch_bytes` (a larger record has a batch of its own).
 
-    `keys` and `values` are binary arrays, `headers` a list of (key, value) structs, `chosen` an int32 array of partitions
-    with −1 where the key decides. `sticky` is where runs of rows without a key start.
+    `keys` and `values` are binary arrays, `headers` a list of (key, value) structs, `chosen` an int32 array of
+    partitions with −1 where the key decides. `sticky` is where runs of rows without a key start.
     """
     rows = len(values)
     plain = headers is None or headers.null_count == rows

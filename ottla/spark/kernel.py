@@ -1,9 +1,9 @@
-"""The loop that turns uncompressed records into Arrow's buffers, compiled by numba. Pure.
+"""The loop that turns uncompressed records into Arrow's buffers, compiled by numba. No I/O.
 
 One call walks all batches of a record set: `plan` names each batch's records in `source` (see the P_ columns), and
 every wanted column's buffers are filled from their start; `totals` says how far (the T_ entries). Buffers are sized by
-the caller so that no record can overflow them: rows by the batches' counts, bytes by the records' own bytes. Every read is
-checked against the batch's end; a record that breaks the format ends the walk with T_ERROR.
+the caller so that no record can overflow them: rows by the batches' counts, bytes by the records' own bytes. Every
+read is checked against the batch's end; a record that breaks the format ends the walk with T_ERROR.
 
 Integers stay int64 throughout: numba turns a mix of int64 and uint64 into float64.
 

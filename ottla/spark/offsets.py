@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from ottla.net.client import TopicPartition
+from ottla.net.names import TopicPartition
 
 
 class OffsetRange(NamedTuple):

@@ -14,11 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ottla.net.client import TopicPartition, parse_bootstrap
+from ottla.net.names import EARLIEST, LATEST, TopicPartition, parse_bootstrap
 
 from .properties import ClientProperties, client_properties
-
-LATEST, EARLIEST = -1, -2
 
 KNOWN = (
     "subscribe",

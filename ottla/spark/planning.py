@@ -1,7 +1,8 @@
 """Asks the cluster what a read is to cover: which partitions, and the offsets that its bounds stand for.
 
-Talks to brokers, decides nothing about tasks (`offsets` does). What can be known to be wrong before the first task starts
-(a topic or partition that doesn't exist, bounds that don't fit the partitions, data that is gone) is raised here.
+Talks to brokers, decides nothing about tasks (`offsets` does). What can be known to be wrong before the first task
+starts (a topic or partition that doesn't exist, bounds that don't fit the partitions, data that is gone) is raised
+here.
 
 Source: Spark's ConsumerStrategy and KafkaOffsetReaderAdmin.
 """
@@ -12,10 +13,11 @@ import logging
 import re
 from collections.abc import Iterable, Mapping
 
-from ottla.net.client import Client, ClusterMetadata, TopicPartition
+from ottla.net.client import Client, ClusterMetadata
+from ottla.net.names import EARLIEST, LATEST, TopicPartition
 
 from .offsets import OffsetRange
-from .options import EARLIEST, LATEST, Bound, Offsets, OptionError, ReadOptions, Subscription
+from .options import Bound, Offsets, OptionError, ReadOptions, Subscription
 from .properties import ClientProperties
 
 log = logging.getLogger("ottla.spark")

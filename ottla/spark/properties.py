@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ottla.net.client import READ_COMMITTED, READ_UNCOMMITTED
+from ottla.net.names import READ_COMMITTED, READ_UNCOMMITTED
 from ottla.protocol.codecs import Codec
 
 

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from ottla.net.client import EARLIEST, LATEST, Client, TopicPartition
+from ottla.net.client import Client
 from ottla.net.fetching import OffsetOutOfRange, RangeReader
+from ottla.net.names import EARLIEST, LATEST, TopicPartition
 from ottla.protocol.errors import ErrorCode, KafkaError
 
 from .decode import decode

@@ -13,7 +13,8 @@ from types import TracebackType
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ottla.net.client import Client, TopicPartition
+from ottla.net.client import Client
+from ottla.net.names import TopicPartition
 from ottla.net.producing import Producer
 from ottla.protocol.errors import ErrorCode
 
@@ -99,7 +100,7 @@ class Writer:
         self._sticky += 1
         now_ms = time.time_ns() // 1_000_000
         for each in batches:
-            self._producer.send(TopicPartition(topic, each.partition), each.body, each.count, now_ms)
+            self._producer.send(TopicPartition(topic, each.partition), each.body, each.rows, now_ms)
 
     def _partition_count(self, topic: str) -> int:
         if topic not in self._partitions:

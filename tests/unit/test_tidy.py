@@ -35,7 +35,10 @@ MUST_BE_PURE = (
     "ottla.operator.plan.",
 )
 # Started by name, not imported: commands, what Spark's workers look up, the documentation's generator.
-ENTRY_POINTS = re.compile(r"__main__$|^ottla\.cli\.main$|^ottla\.broker\.documentation$|^pyspark_ottla$|^ottla\.operator\.app$")
+ENTRY_POINTS = re.compile(
+    r"__main__$|^ottla\.cli\.main$|^ottla\.broker\.documentation$|^pyspark_ottla$|^ottla\.operator\.app$"
+    r"|^ottla\.spark\.jobs\.[a-z_]+$"
+)
 # A broker's start-up time and memory: these belong to the tools, the tests and Spark.
 NOT_IN_A_BROKER = "typer click rich numba numpy pyspark pyarrow pandas kubernetes kopf kafka aiokafka confluent_kafka".split()
 LINES_MAX = 600

@@ -1,0 +1,48 @@
+"""What a client calls things: addresses, partitions, special offsets, isolation levels. Pure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+LATEST, EARLIEST = -1, -2  # timestamps that ListOffsets takes for the ends of a log
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
+
+
+class Address(NamedTuple):
+    """Where a broker listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """An answer of ListOffsets: both are −1 where no record matched a timestamp."""
+
+    offset: int
+    timestamp: int
+
+
+def parse_bootstrap(text: str) -> list[Address]:
+    """Addresses from `host:port,host:port`. Raises ValueError with the entry that isn't one."""
+    addresses = []
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        host, _, port = entry.split("://")[-1].rpartition(":")
+        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise ValueError(f"'{entry}' is no broker address: host:port is needed, for example localhost:9092")
+        addresses.append(Address(host.strip("[]"), int(port)))
+    if not addresses:
+        raise ValueError("no broker address given: host:port is needed, for example localhost:9092")
+    return addresses
