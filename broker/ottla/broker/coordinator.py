@@ -60,7 +60,7 @@ class Shard:
     core: GroupShard
     loading: bool = True
     last_appended: int = -1
-    commits: list[tuple[Plan, asyncio.Future[None]]] = field(default_factory=list)  # for the next append
+    commits: list[tuple[Plan, asyncio.Future[int]]] = field(default_factory=list)  # for the next append
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,7 +74,8 @@ class _Seat:
 class GroupService:
     """What `broker.groups` is. All methods run on the event loop; requests raise KafkaError for their error code.
 
-    `partition_count` tells how many partitions `__consumer_offsets` has (or will have); `wall_ms` is the time since 1970.
+    `partition_count` tells how many partitions `__consumer_offsets` has (or will have); `wall_ms` is the time since
+    1970.
     """
 
     def __init__(
@@ -145,6 +146,7 @@ class GroupService:
         names = list(topics)
         for shard in list(self._shards.values()):
             if not shard.loading:
+                self._flush(shard)
                 plan = shard.core.topics_deleted(names)
                 self.counters.offset_deletions += len(plan.changes)
                 self._append_unwatched(shard, plan)
@@ -173,7 +175,11 @@ class GroupService:
             shard = self._shard_of(group_id)
         except KafkaError as error:
             return ErrorCode.none if error.code is ErrorCode.coordinator_load_in_progress else error.code
-        return shard.core.heartbeat(group_id, member_id, generation, instance_id, self._now())
+        code = shard.core.heartbeat(group_id, member_id, generation, instance_id, self._now())
+        group = shard.core.groups.get(group_id)
+        if group is not None:
+            self._arm(shard, group)
+        return code
 
     async def leave(self, group_id: str, leavers: Sequence[Leaver]) -> list[Answer]:
         """A LeaveGroup: an answer for each leaver, once it is written that the group is empty if it is."""
@@ -205,14 +211,13 @@ class GroupService:
         plan = shard.core.commit(group_id, member_id, generation, instance_id, offsets, retention_ms, self._now())
         if plan.changes:
             self.counters.offset_commits += len(plan.changes)
-            written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            written: asyncio.Future[int] = asyncio.get_running_loop().create_future()
             if not shard.commits:
                 asyncio.get_running_loop().call_soon(self._flush, shard)
             shard.commits.append((plan, written))
             if len(shard.commits) >= BATCH_RECORDS_MAX:
                 self._flush(shard)
-            await written
-            await self._committed(shard, shard.last_appended)
+            await self._committed(shard, await written)
         response: list[ErrorCode] = plan.response
         return response
 
@@ -221,8 +226,8 @@ class GroupService:
     ) -> list[Committed | ErrorCode | None]:
         """An OffsetFetch: for each (topic, partition) what is committed, None for nothing.
 
-        With `require_stable` what is being written is waited for, and UNSTABLE_OFFSET_COMMIT stands for a partition that an
-        undecided transaction has an offset for.
+        With `require_stable` what is being written is waited for, and UNSTABLE_OFFSET_COMMIT stands for a partition
+        that an undecided transaction has an offset for.
         """
         shard = await self._settled(group_id, require_stable)
         offsets = shard.core.offsets
@@ -240,6 +245,7 @@ class GroupService:
     async def delete_offsets(self, group_id: str, partitions: Sequence[tuple[str, int]]) -> list[ErrorCode]:
         """An OffsetDelete: an error code for each (topic, partition)."""
         shard = self._shard_of(group_id)
+        self._flush(shard)
         plan = shard.core.delete_offsets(group_id, partitions)
         self.counters.offset_deletions += len(plan.changes)
         await self._write(shard, plan)
@@ -250,6 +256,7 @@ class GroupService:
         """A DeleteGroups, for one group."""
         try:
             shard = self._shard_of(group_id, allow_empty=True)
+            self._flush(shard)
             plan = shard.core.delete_groups([group_id])
             await self._write(shard, plan)
         except KafkaError as error:
@@ -299,11 +306,16 @@ class GroupService:
             self._store(shard, group, store)
         if group.state is State.DEAD:
             self._forget(group)
-        elif group.wake_ms != NEVER_MS:
-            seat = self._seats.get(group)
-            if seat is None:
-                seat = self._seats[group] = _Seat(shard, group)
-            self._wakeups.ask(seat, group.wake_ms)
+        else:
+            self._arm(shard, group)
+
+    def _arm(self, shard: Shard, group: ClassicGroup) -> None:
+        if group.wake_ms == NEVER_MS:
+            return
+        seat = self._seats.get(group)
+        if seat is None:
+            seat = self._seats[group] = _Seat(shard, group)
+        self._wakeups.ask(seat, group.wake_ms)
 
     def _store(self, shard: Shard, group: ClassicGroup, store: Store) -> None:
         try:
@@ -357,8 +369,7 @@ class GroupService:
         return shard.last_appended
 
     def _append_unwatched(self, shard: Shard, plan: Plan) -> None:
-        """Appends what nobody waits for."""
-        self._flush(shard)
+        """Appends what nobody waits for. What a plan was made from must be flushed before it is made."""
         for start in range(0, len(plan.changes), BATCH_RECORDS_MAX):
             try:
                 self._append(shard, plan.changes[start : start + BATCH_RECORDS_MAX])
@@ -372,7 +383,6 @@ class GroupService:
         """Appends a plan's records and waits until they are committed."""
         if not plan.changes:
             return
-        self._flush(shard)
         try:
             offset = self._append(shard, plan.changes)
         except KafkaError as error:
@@ -385,14 +395,14 @@ class GroupService:
         if not commits:
             return
         try:
-            self._append(shard, [change for plan, _ in commits for change in plan.changes])
+            offset = self._append(shard, [change for plan, _ in commits for change in plan.changes])
         except KafkaError as error:
             for _, future in commits:
                 _fail(future, _for_clients(error))
             return
         for _, future in commits:
             if not future.done():
-                future.set_result(None)
+                future.set_result(offset)
 
     async def _committed(self, shard: Shard, offset: int) -> None:
         if shard.partition.high_watermark > offset:
@@ -471,6 +481,7 @@ class GroupService:
             for group_id in [] if shard.loading else list(shard.core.groups):
                 if not self._holds(shard):
                     break
+                self._flush(shard)
                 plan = shard.core.expire(group_id, self._now())
                 if plan.changes:
                     self.counters.offset_expirations += sum(isinstance(key, OffsetKey) for key, _ in plan.changes)
@@ -508,7 +519,7 @@ def _for_clients(error: KafkaError) -> KafkaError:
     return KafkaError(APPEND_ERROR.get(error.code, error.code), error.message)
 
 
-def _fail(future: asyncio.Future[None], error: KafkaError) -> None:
+def _fail(future: asyncio.Future[int], error: KafkaError) -> None:
     if not future.done():
         future.set_exception(error)
 

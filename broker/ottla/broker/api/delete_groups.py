@@ -1,0 +1,22 @@
+"""DeleteGroups (42), versions 0–2: forget empty groups and their offsets."""
+
+from __future__ import annotations
+
+from asyncio import gather
+from typing import TYPE_CHECKING, Any
+
+from .registry import Api, RequestContext
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Broker
+
+API = Api(key=42, versions=(0, 2))
+
+
+async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+    """Answers an error code for each group: NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND, NOT_COORDINATOR …"""
+    names = list(dict.fromkeys(request.groups_names))
+    codes = await gather(*(broker.groups.delete_group(name) for name in names))
+    return {
+        "results": [{"group_id": name, "error_code": code} for name, code in zip(names, codes, strict=True)],
+    }

@@ -1,0 +1,61 @@
+"""DescribeGroups (15), versions 0–6: state, protocol and members of groups.
+
+A missing group is Dead and no error before version 6, GROUP_ID_NOT_FOUND from it on (KIP-1043). What members said of
+themselves and what they are assigned is shown only while the group is Stable.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.group.classic import ClassicGroup
+from ottla.broker.group.states import State
+from ottla.protocol.errors import ErrorCode, KafkaError
+
+from .registry import Api, RequestContext
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Broker
+
+API = Api(key=15, versions=(0, 6), gaps=("authorized operations are not known: there are no ACLs yet",))
+
+
+async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+    """Answers each group with an error code of its own."""
+    return {"groups": [_describe(broker, context, group_id) for group_id in request.groups]}
+
+
+def _describe(broker: Broker, context: RequestContext, group_id: str) -> dict[str, Any]:
+    answer: dict[str, Any] = {"group_id": group_id, "authorized_operations": -(2**31)}
+    try:
+        group = broker.groups.group(group_id)
+    except KafkaError as error:
+        return {**answer, "error_code": error.code}
+    if group is not None:
+        return {**answer, **_description(group)}
+    answer["group_state"] = State.DEAD.value
+    if context.api_version >= 6:
+        answer["error_code"] = ErrorCode.group_id_not_found
+        answer["error_message"] = f"Group {group_id} not found."
+    return answer
+
+
+def _description(group: ClassicGroup) -> dict[str, Any]:
+    stable = group.state is State.STABLE
+    return {
+        "error_code": ErrorCode.none,
+        "group_state": group.state.value,
+        "protocol_type": group.roster.protocol_type or "",
+        "protocol_data": (group.protocol or "") if stable else "",
+        "members": [
+            {
+                "member_id": member.member_id,
+                "group_instance_id": member.instance_id,
+                "client_id": member.client_id,
+                "client_host": member.client_host,
+                "member_metadata": member.metadata(group.protocol) if stable else b"",
+                "member_assignment": member.assignment if stable else b"",
+            }
+            for member in group.roster
+        ],
+    }

@@ -1,0 +1,77 @@
+"""FindCoordinator (10), versions 0–6: which broker looks after a group. From version 4 on several keys at once.
+
+A group's coordinator leads its partition of `__consumer_offsets`; the first question creates that topic, and is
+answered COORDINATOR_NOT_AVAILABLE, after which clients ask again.
+
+There are no transactions yet. A transactional id gets TRANSACTIONAL_ID_AUTHORIZATION_FAILED, the one code that makes
+Java's producer, librdkafka and franz-go fail at once and for good (librdkafka goes on asking at most others). Share
+groups (key type 2) and unknown key types are INVALID_REQUEST.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.group.partitioning import OFFSETS_TOPIC, partition_for
+from ottla.protocol.errors import ErrorCode
+
+from .registry import Api, RequestContext
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Broker
+
+API = Api(
+    key=10,
+    versions=(0, 6),
+    gaps=(
+        "transactional ids (key type 1) are refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED: no transactions yet",
+        "share groups (key type 2) are refused with INVALID_REQUEST",
+    ),
+)
+
+GROUP, TRANSACTION = 0, 1
+
+_NOWHERE: dict[str, Any] = {"node_id": -1, "host": "", "port": -1}
+_MESSAGES = {
+    ErrorCode.transactional_id_authorization_failed: "This cluster has no transactions yet.",
+    ErrorCode.invalid_request: "Coordinators of this type don't exist here.",
+    ErrorCode.coordinator_not_available: "The coordinator is not available.",
+}
+
+
+async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+    """Answers the coordinator's address on the listener that the client came in by."""
+    if context.api_version >= 4:
+        found = [
+            {"key": key, **_coordinator(broker, context, request.key_type, key)} for key in request.coordinator_keys
+        ]
+        return {"coordinators": found}
+    return _coordinator(broker, context, request.key_type, request.key)
+
+
+def _coordinator(broker: Broker, context: RequestContext, key_type: int, key: str) -> dict[str, Any]:
+    if key_type == TRANSACTION:
+        return _refused(ErrorCode.transactional_id_authorization_failed)
+    if key_type != GROUP:
+        return _refused(ErrorCode.invalid_request)
+    image = broker.image
+    topic = image.topics.get(OFFSETS_TOPIC)
+    if topic is None:
+        broker.internal_topics.want_offsets_topic()
+        return _refused(ErrorCode.coordinator_not_available)
+    partition = topic.partitions[partition_for(key, len(topic.partitions))]
+    leader = image.brokers.get(partition.leader)
+    endpoint = None if leader is None else leader.endpoints.get(context.listener)
+    if endpoint is None:
+        return _refused(ErrorCode.coordinator_not_available)
+    return {
+        "error_code": ErrorCode.none,
+        "error_message": None if context.api_version < 4 else "",
+        "node_id": partition.leader,
+        "host": endpoint.host,
+        "port": endpoint.port,
+    }
+
+
+def _refused(error: ErrorCode) -> dict[str, Any]:
+    return {"error_code": error, "error_message": _MESSAGES[error], **_NOWHERE}

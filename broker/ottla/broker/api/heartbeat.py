@@ -1,0 +1,24 @@
+"""Heartbeat (12), versions 0–4: a group member is alive, and asks whether it must join again.
+
+While the coordinator loads the group every heartbeat is answered well, so that members don't leave.
+Source: Kafka's GroupCoordinatorService.heartbeat.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .registry import Api, RequestContext
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Broker
+
+API = Api(key=12, versions=(0, 4))
+
+
+async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+    """Answers an error code: REBALANCE_IN_PROGRESS tells the member to join again."""
+    code = broker.groups.heartbeat(
+        request.group_id, request.member_id, request.generation_id, request.group_instance_id
+    )
+    return {"error_code": code}

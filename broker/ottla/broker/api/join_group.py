@@ -1,0 +1,51 @@
+"""JoinGroup (11), versions 0–9: become a member of a group, or come back for its next generation.
+
+From version 4 on an unknown dynamic member first gets MEMBER_ID_REQUIRED and an id (KIP-394); from 9 on a returning
+static leader is told to skip the assignment (KIP-814). Version 0 knows no rebalance time-out: the session's counts. The
+answer may take as long as the group's rebalance time-out. Member metadata and protocol types are opaque.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from ottla.broker.group.effects import Join
+from ottla.protocol.errors import KafkaError
+from ottla.protocol.messages import milliseconds
+
+from .registry import Api, RequestContext
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Broker
+
+API = Api(key=11, versions=(0, 9))
+
+
+async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+    """Answers when the generation begins; `leader` and `members` are for the leader to assign by."""
+    version = context.api_version
+    session_timeout_ms = milliseconds(request.session_timeout)
+    join = Join(
+        ticket=broker.groups.ticket(),
+        member_id=request.member_id,
+        new_member_id=f"{request.group_instance_id or context.client_id or ''}-{uuid4()}",
+        protocol_type=request.protocol_type,
+        protocols=tuple({protocol.name: protocol.metadata for protocol in request.protocols}.items()),
+        session_timeout_ms=session_timeout_ms,
+        rebalance_timeout_ms=session_timeout_ms if version == 0 else milliseconds(request.rebalance_timeout),
+        instance_id=request.group_instance_id,
+        client_id=context.client_id or "",
+        client_host=f"/{context.client_host}",
+        reason=request.reason,
+        requires_known_id=version >= 4,
+        skips_assignment=version >= 9,
+    )
+    try:
+        answer = dict(await broker.groups.join(request.group_id, join))
+    except KafkaError as error:
+        answer = {"error_code": error.code, "member_id": request.member_id}
+    answer.setdefault("generation_id", -1)
+    answer["protocol_name"] = answer.get("protocol_name") or (None if version >= 7 else "")
+    answer["leader"] = answer.get("leader") or ""
+    return answer

@@ -1,0 +1,33 @@
+"""LeaveGroup (13), versions 0–5: members go. From version 3 on several at once, also by static id alone (KIP-345).
+
+Before version 3 there is one member, and its error is the answer's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.group.effects import Leaver
+from ottla.protocol.errors import ErrorCode, KafkaError
+
+from .registry import Api, RequestContext
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Broker
+
+API = Api(key=13, versions=(0, 5))
+
+
+async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+    """Answers an error code for each member."""
+    if context.api_version < 3:
+        leavers = [Leaver(request.member_id)]
+    else:
+        leavers = [Leaver(item.member_id, item.group_instance_id, item.reason) for item in request.members]
+    try:
+        answers = await broker.groups.leave(request.group_id, leavers)
+    except KafkaError as error:
+        return {"error_code": error.code}
+    if context.api_version < 3:
+        return {"error_code": answers[0]["error_code"]}
+    return {"error_code": ErrorCode.none, "members": answers}

@@ -1,0 +1,42 @@
+"""ListGroups (16), versions 0–5: the groups that this broker coordinates.
+
+Filters by state (version 4 on) and type (version 5 on), whatever their case; every group is a classic one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.protocol.errors import ErrorCode, KafkaError
+
+from .registry import Api, RequestContext
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Broker
+
+API = Api(key=16, versions=(0, 5))
+
+CLASSIC = "classic"
+
+
+async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+    """Answers the groups, or COORDINATOR_LOAD_IN_PROGRESS while some of them aren't known yet."""
+    try:
+        groups = broker.groups.groups()
+    except KafkaError as error:
+        return {"error_code": error.code}
+    states = {name.strip().lower() for name in request.states_filter}
+    types = {name.strip().lower() for name in request.types_filter}
+    return {
+        "error_code": ErrorCode.none,
+        "groups": [
+            {
+                "group_id": group.group_id,
+                "protocol_type": group.roster.protocol_type or "",
+                "group_state": group.state.value,
+                "group_type": CLASSIC,
+            }
+            for group in groups
+            if (not states or group.state.value.lower() in states) and (not types or CLASSIC in types)
+        ],
+    }

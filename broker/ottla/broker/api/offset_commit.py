@@ -1,0 +1,87 @@
+"""OffsetCommit (8), versions 2–10: remember how far a group has read.
+
+Topics by name before version 10, by id from it on (KIP-848). Unknown topics and partitions are refused one by one, the
+rest is committed. Versions 2–4 may ask for a retention time of their own. A member's claim to a group that isn't there is
+GROUP_ID_NOT_FOUND from version 9 on, ILLEGAL_GENERATION before.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.group.shard import OffsetToCommit
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.messages import milliseconds
+
+from .registry import Api, RequestContext
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Broker
+
+API = Api(
+    key=8,
+    versions=(2, 10),
+    gaps=("members of KIP-848 groups are unknown: those groups don't exist yet",),
+)
+
+
+async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+    """Answers an error code for each partition once the offsets are committed."""
+    by_id = context.api_version >= 10
+    image = broker.image
+    offsets: list[OffsetToCommit] = []
+    slots: list[dict[str, Any]] = []  # the answer of each of `offsets`
+    topics: list[dict[str, Any]] = []
+    for requested in request.topics:
+        if by_id:
+            topic = None if requested.topic_id is None else image.topics_by_id.get(requested.topic_id)
+            answer: dict[str, Any] = {"topic_id": requested.topic_id, "partitions": []}
+            unknown = ErrorCode.unknown_topic_id
+        else:
+            topic = image.topics.get(requested.name)
+            answer = {"name": requested.name, "partitions": []}
+            unknown = ErrorCode.unknown_topic_or_partition
+        topics.append(answer)
+        for part in requested.partitions:
+            slot = {"partition_index": part.partition_index, "error_code": unknown}
+            answer["partitions"].append(slot)
+            if topic is None:
+                continue
+            if part.partition_index not in topic.partitions:
+                slot["error_code"] = ErrorCode.unknown_topic_or_partition
+                continue
+            slots.append(slot)
+            offsets.append(
+                OffsetToCommit(
+                    topic.name,
+                    topic.id,
+                    part.partition_index,
+                    part.committed_offset,
+                    part.committed_leader_epoch,
+                    part.committed_metadata,
+                )
+            )
+    if offsets:
+        for slot, code in zip(slots, await _commit(broker, context, request, offsets), strict=True):
+            slot["error_code"] = code
+    return {"topics": topics}
+
+
+async def _commit(
+    broker: Broker, context: RequestContext, request: Any, offsets: list[OffsetToCommit]
+) -> list[ErrorCode]:
+    retention_ms = milliseconds(request.retention_time) if context.api_version <= 4 else -1
+    try:
+        return await broker.groups.commit(
+            request.group_id,
+            request.member_id,
+            request.generation_id_or_member_epoch,
+            request.group_instance_id,
+            offsets,
+            retention_ms,
+        )
+    except KafkaError as error:
+        code = error.code
+        if code is ErrorCode.group_id_not_found and context.api_version < 9:
+            code = ErrorCode.illegal_generation
+        return [code] * len(offsets)

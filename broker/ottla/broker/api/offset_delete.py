@@ -1,0 +1,44 @@
+"""OffsetDelete (47), version 0: forget what a group has committed for some partitions (KIP-496).
+
+Refused for topics that a member of the group subscribes to, and for groups with members that aren't consumers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.protocol.errors import ErrorCode, KafkaError
+
+from .registry import Api, RequestContext
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Broker
+
+API = Api(key=47, versions=(0, 0))
+
+
+async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+    """Answers an error code for each partition, or one for all."""
+    topics: list[dict[str, Any]] = []
+    wanted: list[tuple[str, int]] = []
+    slots: list[dict[str, Any]] = []
+    for asked in request.topics:
+        topic = broker.image.topics.get(asked.name)
+        answer: dict[str, Any] = {"name": asked.name, "partitions": []}
+        topics.append(answer)
+        for part in asked.partitions:
+            slot = {
+                "partition_index": part.partition_index,
+                "error_code": ErrorCode.unknown_topic_or_partition,
+            }
+            answer["partitions"].append(slot)
+            if topic is not None and part.partition_index in topic.partitions:
+                wanted.append((asked.name, part.partition_index))
+                slots.append(slot)
+    try:
+        codes = await broker.groups.delete_offsets(request.group_id, wanted)
+    except KafkaError as error:
+        return {"error_code": error.code}
+    for slot, code in zip(slots, codes, strict=True):
+        slot["error_code"] = code
+    return {"error_code": ErrorCode.none, "topics": topics}

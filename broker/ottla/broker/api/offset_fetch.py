@@ -1,0 +1,124 @@
+"""OffsetFetch (9), versions 1–10: how far groups have read.
+
+One group before version 8, several from it on; a null topic list asks for everything (version 2 on). Topics by name,
+from version 10 on by id. Only committed offsets are shown; with `require_stable` (version 7 on) what is being written
+is waited for. Nothing committed is offset −1 and no error, also for a group that doesn't exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from ottla.broker.group.records import Committed
+from ottla.protocol.errors import ErrorCode, KafkaError
+
+from .registry import Api, RequestContext
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Broker
+
+API = Api(key=9, versions=(1, 10), gaps=("member id and epoch (version 9 on) matter to KIP-848 groups only",))
+
+
+async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+    """Answers what is committed, group by group."""
+    version = context.api_version
+    if version >= 8:
+        groups = [
+            await _group(broker, asked.group_id, asked.topics, request.require_stable, by_id=version >= 10)
+            for asked in request.groups
+        ]
+        return {"groups": groups}
+    answer = await _group(
+        broker, request.group_id, request.topics, version >= 7 and request.require_stable, by_id=False
+    )
+    code = answer["error_code"]
+    if code is not ErrorCode.none and version < 2:  # no place for it but the partitions
+        return {
+            "topics": [
+                {"name": asked.name, "partitions": [_partition(index, code) for index in asked.partition_indexes]}
+                for asked in request.topics
+            ]
+        }
+    return answer
+
+
+async def _group(
+    broker: Broker, group_id: str, topics: Iterable[Any] | None, require_stable: bool, *, by_id: bool
+) -> dict[str, Any]:
+    try:
+        if topics is None:
+            found = await _everything(broker, group_id, require_stable, by_id)
+        else:
+            found = await _asked(broker, group_id, topics, require_stable, by_id)
+    except KafkaError as error:
+        return {"group_id": group_id, "error_code": error.code, "topics": []}
+    return {"group_id": group_id, "error_code": ErrorCode.none, "topics": found}
+
+
+async def _asked(
+    broker: Broker, group_id: str, topics: Iterable[Any], require_stable: bool, by_id: bool
+) -> list[dict[str, Any]]:
+    answers: list[dict[str, Any]] = []
+    wanted: list[tuple[str, int]] = []
+    places: list[list[dict[str, Any]]] = []
+    for asked in topics:
+        if by_id:
+            answer: dict[str, Any] = {"topic_id": asked.topic_id, "partitions": []}
+            topic = None if asked.topic_id is None else broker.image.topics_by_id.get(asked.topic_id)
+            name = None if topic is None else topic.name
+        else:
+            answer = {"name": asked.name, "partitions": []}
+            name = asked.name
+        answers.append(answer)
+        for index in asked.partition_indexes:
+            if name is None:
+                answer["partitions"].append(_partition(index, ErrorCode.unknown_topic_id))
+            else:
+                wanted.append((name, index))
+                places.append(answer["partitions"])
+    values = await broker.groups.fetch(group_id, wanted, require_stable)
+    for (_, index), place, value in zip(wanted, places, values, strict=True):
+        place.append(_partition(index, value))
+    return answers
+
+
+async def _everything(broker: Broker, group_id: str, require_stable: bool, by_id: bool) -> list[dict[str, Any]]:
+    answers = []
+    for name, partitions in (await broker.groups.fetch_all(group_id, require_stable)).items():
+        answer: dict[str, Any] = {
+            "name": name,
+            "partitions": [_partition(index, value) for index, value in partitions.items()],
+        }
+        if by_id:
+            topic_id = _topic_id(broker, name)
+            if topic_id is None:
+                continue  # gone: without a name there is no way to speak of it
+            answer["topic_id"] = topic_id
+        answers.append(answer)
+    return answers
+
+
+def _topic_id(broker: Broker, name: str) -> UUID | None:
+    topic = broker.image.topics.get(name)
+    return None if topic is None else topic.id
+
+
+def _partition(index: int, value: Committed | ErrorCode | None) -> dict[str, Any]:
+    if isinstance(value, Committed):
+        return {
+            "partition_index": index,
+            "committed_offset": value.offset,
+            "committed_leader_epoch": value.leader_epoch,
+            "metadata": value.metadata,
+            "error_code": ErrorCode.none,
+        }
+    return {
+        "partition_index": index,
+        "committed_offset": -1,
+        "committed_leader_epoch": -1,
+        "metadata": "",
+        "error_code": ErrorCode.none if value is None else value,
+    }

@@ -1,0 +1,38 @@
+"""SyncGroup (14), versions 0–5: the leader brings the assignment, everybody gets their part of it.
+
+From version 5 on the protocol's type and name must be there and be the group's (KIP-559). Followers wait for the
+leader.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.group.effects import Sync
+from ottla.protocol.errors import ErrorCode, KafkaError
+
+from .registry import Api, RequestContext
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Broker
+
+API = Api(key=14, versions=(0, 5))
+
+
+async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+    """Answers when the assignment is stored."""
+    if context.api_version >= 5 and (request.protocol_type is None or request.protocol_name is None):
+        return {"error_code": ErrorCode.inconsistent_group_protocol}
+    sync = Sync(
+        ticket=broker.groups.ticket(),
+        member_id=request.member_id,
+        generation=request.generation_id,
+        assignments={part.member_id: part.assignment for part in request.assignments},
+        instance_id=request.group_instance_id,
+        protocol_type=request.protocol_type,
+        protocol=request.protocol_name,
+    )
+    try:
+        return dict(await broker.groups.sync(request.group_id, sync))
+    except KafkaError as error:
+        return {"error_code": error.code}

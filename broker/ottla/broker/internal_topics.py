@@ -1,0 +1,79 @@
+"""Creates the topics that the cluster keeps its own state in, when they are first needed.
+
+As in Kafka they are made with exactly the partitions and replicas that the settings ask for: a cluster whose first
+broker is still alone doesn't get an offsets topic with one replica by accident. Until it can be made clients are told
+to wait.
+Source: Kafka's DefaultAutoTopicCreationManager.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from ottla.broker.group.partitioning import OFFSETS_TOPIC
+from ottla.metadata.intents import Intents, NewTopic
+from ottla.protocol.errors import ErrorCode, KafkaError
+
+logger = logging.getLogger(__name__)
+
+CREATE_TIMEOUT_SECONDS = 30.0
+COMPLAIN_EVERY_SECONDS = 30.0
+
+
+class InternalTopics:
+    """Asks for internal topics, one attempt of each at a time."""
+
+    def __init__(self, intents: Intents, settings: Mapping[str, Any]) -> None:
+        self._intents = intents
+        self._settings = settings
+        self._attempts: dict[str, asyncio.Task[None]] = {}
+        self._complained_at = -COMPLAIN_EVERY_SECONDS
+
+    def want_offsets_topic(self) -> None:
+        """Sees to it that `__consumer_offsets` exists before long."""
+        settings = self._settings
+        configs = {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(settings["offsets.topic.segment.bytes"]),
+        }
+        self._want(
+            NewTopic(
+                OFFSETS_TOPIC,
+                settings["offsets.topic.num.partitions"],
+                settings["offsets.topic.replication.factor"],
+                configs=configs,
+            )
+        )
+
+    async def stop(self) -> None:
+        """Gives up whatever is on its way."""
+        attempts = list(self._attempts.values())
+        for attempt in attempts:
+            attempt.cancel()
+        await asyncio.gather(*attempts, return_exceptions=True)
+
+    def _want(self, topic: NewTopic) -> None:
+        if topic.name not in self._attempts:
+            attempt = asyncio.get_running_loop().create_task(self._create(topic), name=f"create {topic.name}")
+            self._attempts[topic.name] = attempt
+            attempt.add_done_callback(lambda _: self._attempts.pop(topic.name, None))
+
+    async def _create(self, topic: NewTopic) -> None:
+        try:
+            await self._intents.create_topic(topic, CREATE_TIMEOUT_SECONDS)
+        except KafkaError as error:
+            if error.code is not ErrorCode.topic_already_exists:
+                self._complain(topic, error)
+        else:
+            logger.info("created %s with %d partitions", topic.name, topic.partition_count)
+
+    def _complain(self, topic: NewTopic, error: KafkaError) -> None:
+        now = time.monotonic()
+        if now - self._complained_at >= COMPLAIN_EVERY_SECONDS:
+            self._complained_at = now
+            logger.warning("%s can't be created yet, so clients wait: %s", topic.name, error)
