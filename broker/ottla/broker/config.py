@@ -36,13 +36,25 @@ class BrokerConfig(TypedValues):
     and not used. Values come typed: `config["log.segment.bytes"]`, or by `get_int` and its like where a type is wanted.
     """
 
-    __slots__ = ("_topic_defaults", "dynamic_broker", "dynamic_default", "listeners", "static", "warnings")
+    __slots__ = (
+        "connection_overrides",
+        "dynamic_broker",
+        "dynamic_default",
+        "listeners",
+        "static",
+        "topic_defaults",
+        "warnings",
+    )
 
     static: Mapping[str, str]
     dynamic_broker: Mapping[str, str]
     dynamic_default: Mapping[str, str]
     warnings: tuple[str, ...]
     listeners: Listeners
+    connection_overrides: Mapping[str, int]
+    """max.connections.per.ip.overrides: limits by host."""
+    topic_defaults: Mapping[str, Value]
+    """What the broker's settings mean for a topic without settings of its own, by the topic settings' names."""
 
     def __init__(
         self,
@@ -68,16 +80,18 @@ class BrokerConfig(TypedValues):
             wrong.extend(inconsistencies(values))
         listeners, listener_problems = _listeners(values)
         wrong.extend(listener_problems)
+        overrides = _connection_overrides(values, wrong)
         if wrong:
             raise InvalidConfiguration(wrong)
         assert listeners is not None
-        self.static = dict(static)
+        self.static = _with_both_identities(static)
         self.dynamic_broker = dict(dynamic_broker)
         self.dynamic_default = dict(dynamic_default)
         self.warnings = tuple(warnings)
         self.listeners = listeners
         super().__init__(values)
-        self._topic_defaults = _topic_defaults(values)
+        self.connection_overrides = overrides
+        self.topic_defaults = _topic_defaults(values)
 
     @classmethod
     def from_sources(
@@ -128,11 +142,6 @@ class BrokerConfig(TypedValues):
         """The log directories."""
         return self.get_list("log.dirs") or self.get_list("log.dir")
 
-    @property
-    def topic_defaults(self) -> Mapping[str, Value]:
-        """What the broker's settings mean for a topic without settings of its own, by the topic settings' names."""
-        return self._topic_defaults
-
 
 def _join_identities(values: dict[str, Value]) -> None:
     """node.id and broker.id are two names of one thing."""
@@ -140,6 +149,25 @@ def _join_identities(values: dict[str, Value]) -> None:
         values["node.id"] = values["broker.id"]
     elif values["node.id"] is not None and values["broker.id"] == -1:
         values["broker.id"] = values["node.id"]
+
+
+def _with_both_identities(static: Mapping[str, str]) -> dict[str, str]:
+    """The static layer as descriptions show it: node.id and broker.id, whichever was given."""
+    given = static.get("node.id", static.get("broker.id"))
+    return {**static, "node.id": given, "broker.id": given} if given is not None else dict(static)
+
+
+def _connection_overrides(values: Mapping[str, Value], wrong: list[str]) -> dict[str, int]:
+    name = "max.connections.per.ip.overrides"
+    overrides: dict[str, int] = {}
+    for entry in filter(None, (part.strip() for part in str(values[name]).split(","))):
+        host, _, count = entry.rpartition(":")
+        if host and count.isascii() and count.isdigit():
+            overrides[host.strip("[] ")] = int(count)
+        else:
+            wrong.append(f"{name}={values[name]}: must look like host:count,host:count")
+            break
+    return overrides
 
 
 def _listeners(values: Mapping[str, Value]) -> tuple[Listeners | None, list[str]]:

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ottla.broker.admission import AdmissionRules
 from ottla.broker.config import BrokerConfig
-from ottla.broker.log.config import LogConfig
 from ottla.broker.settings.catalogue import TOPIC, nearest_name
 from ottla.broker.settings.setting import InvalidSetting, Value
 from ottla.broker.settings.typed_values import TypedValues
@@ -18,29 +16,15 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 
 
 class TopicConfig(TypedValues):
-    """All settings of one topic; `overrides` is the topic's own part, as text by name.
+    """All settings of one topic; `overrides` is the topic's own part, as text by name."""
 
-    `log` and `rules` are what appending and reading need, so that the hot path looks nothing up by name.
-    """
-
-    __slots__ = ("log", "overrides", "rules")
+    __slots__ = ("overrides",)
 
     overrides: Mapping[str, str]
-    log: LogConfig
-    rules: AdmissionRules
 
-    def __init__(self, broker: BrokerConfig, values: Mapping[str, Value], overrides: Mapping[str, str]) -> None:
+    def __init__(self, values: Mapping[str, Value], overrides: Mapping[str, str]) -> None:
         super().__init__(values)
         self.overrides = overrides
-        self.log = self._log_config(broker)
-        self.rules = AdmissionRules(
-            message_bytes_max=self.get_int("max.message.bytes"),
-            timestamp_before_max_ms=self.get_int("message.timestamp.before.max.ms"),
-            timestamp_after_max_ms=self.get_int("message.timestamp.after.max.ms"),
-            create_time=self.get_str("message.timestamp.type") == "CreateTime",
-            compacted=self.log.compacts,
-            validate_records=broker.get_bool("ottla.validate.records"),
-        )
 
     @classmethod
     def resolve(cls, broker: BrokerConfig, overrides: Mapping[str, str]) -> TopicConfig:
@@ -58,29 +42,7 @@ class TopicConfig(TypedValues):
                 values[name] = setting.parse(text)
             except InvalidSetting:
                 continue
-        return cls(broker, values, dict(overrides))
-
-    def _log_config(self, broker: BrokerConfig) -> LogConfig:
-        segment = "segment.bytes" if self["internal.segment.bytes"] is None else "internal.segment.bytes"
-        return LogConfig(
-            segment_bytes=self.get_int(segment),
-            segment_ms=self.get_int("segment.ms"),
-            segment_jitter_ms=self.get_int("segment.jitter.ms"),
-            segment_index_bytes=self.get_int("segment.index.bytes"),
-            index_interval_bytes=self.get_int("index.interval.bytes"),
-            retention_ms=self.get_int("retention.ms"),
-            retention_bytes=self.get_int("retention.bytes"),
-            cleanup_policy=frozenset(self.get_list("cleanup.policy")),
-            flush_messages=self.get_int("flush.messages"),
-            flush_ms=self.get_int("flush.ms"),
-            file_delete_delay_ms=self.get_int("file.delete.delay.ms"),
-            preallocate=self.get_bool("preallocate"),
-            min_cleanable_dirty_ratio=self.get_float("min.cleanable.dirty.ratio"),
-            min_compaction_lag_ms=self.get_int("min.compaction.lag.ms"),
-            max_compaction_lag_ms=self.get_int("max.compaction.lag.ms"),
-            delete_retention_ms=self.get_int("delete.retention.ms"),
-            producer_id_expiration_ms=broker.get_int("producer.id.expiration.ms"),
-        )
+        return cls(values, dict(overrides))
 
 
 def check_topic_overrides(broker: BrokerConfig, overrides: Mapping[str, str]) -> None:
@@ -101,8 +63,8 @@ def check_topic_overrides(broker: BrokerConfig, overrides: Mapping[str, str]) ->
     assert isinstance(low, int)
     assert isinstance(high, int)
     if low > high:
-        message = f"conflict with topic config setting min.compaction.lag.ms ({low}) > max.compaction.lag.ms ({high})"
+        message = f"conflict topic config setting min.compaction.lag.ms ({low}) > max.compaction.lag.ms ({high})"
         raise KafkaError(ErrorCode.invalid_config, message)
     if values["remote.storage.enable"]:
-        message = "There is no tiered storage: remote.storage.enable can't be true."
+        message = "Tiered storage is not there yet. Topic cannot be configured with remote log storage."
         raise KafkaError(ErrorCode.invalid_config, message)

@@ -37,7 +37,7 @@ def _sections() -> Iterator[str]:
     yield from _table("Settings of a topic", TOPIC.values(), broker=False)
     yield from _table("Settings of a group", GROUP.values(), broker=False)
     yield from _table("Settings of a subscription to clients' metrics", CLIENT_METRICS.values(), broker=False)
-    yield "## Settings of older lines\n\nAccepted in a broker's file, with one warning.\n"
+    yield "## Settings of older lines and of plug-ins\n\nAccepted in a broker's file, with one warning.\n"
     yield "| name | what Ottla does instead |\n|---|---|"
     for name, instead in sorted({**RETIRED, **{f"{prefix}*": text for prefix, text in FAMILIES.items()}}.items()):
         yield f"| `{name}` | {instead} |"

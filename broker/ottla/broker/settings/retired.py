@@ -1,4 +1,4 @@
-"""Settings of older Kafka lines, which people still have in their files, and families of open-ended names.
+"""Settings of older Kafka lines and of its plug-ins, which people have in their files, and families of such names.
 
 Pure. A name found here is accepted, warned about once and not used.
 """
@@ -50,6 +50,7 @@ RETIRED: dict[str, str] = {
             "password.encoder.keyfactory.algorithm", "password.encoder.cipher.algorithm",
             "password.encoder.key.length", "password.encoder.iterations",
         ),
+        "there is no authorization yet": ("super.users", "allow.everyone.if.no.acl.found"),
         "there are no delegation tokens yet": ("delegation.token.master.key",),
         "replicas leave the ISR by time alone: set replica.lag.time.max.ms": ("replica.lag.max.messages",),
         "metrics are served to Prometheus on ottla.http.listener": (

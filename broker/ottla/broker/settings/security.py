@@ -17,14 +17,6 @@ SETTINGS = (
         "Class that decides who may do what.", instead=_AUTHORIZATION,
     ),
     Setting(
-        "super.users", Kind.STRING, "", Importance.LOW,
-        "Principals who may do everything.", instead=_AUTHORIZATION,
-    ),
-    Setting(
-        "allow.everyone.if.no.acl.found", Kind.BOOLEAN, "false", Importance.LOW,
-        "What holds for a resource without rules.", instead=_AUTHORIZATION,
-    ),
-    Setting(
         "principal.builder.class",
         Kind.CLASS, "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder", Importance.MEDIUM,
         "Class that makes a principal of a connection.", update=Update.PER_BROKER, instead=_JAVA,
