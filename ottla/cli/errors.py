@@ -40,10 +40,14 @@ class CommandError(Exception):
 
     def line(self) -> str:
         """The error as a person reads it, on one line."""
-        message = " ".join(self.message.split())
-        if not self.remedy:
-            return message
-        return f"{message.rstrip('.')}. {' '.join(self.remedy.split())}"
+        return sentences(self.message, self.remedy)
+
+
+def sentences(*parts: str) -> str:
+    """The parts on one line, each ended as a sentence ends unless it is the only one."""
+    flat = [text for text in (" ".join(part.split()) for part in parts) if text]
+    ended = [text if text.endswith((".", "?", "!")) else text + "." for text in flat]
+    return flat[0] if len(flat) == 1 else " ".join(ended)
 
 
 class UsageError(CommandError):
@@ -111,7 +115,7 @@ _SENTENCES: dict[int, _Sentence] = {
     37: _Sentence("the number of partitions of {0} can't be that", "It is at least 1 and can only grow."),
     38: _Sentence("the replication factor of {0} can't be that", "It is at least 1 and at most the number of brokers."),
     39: _Sentence("the replica assignment of {0} can't be that"),
-    40: _Sentence("the configuration of {0} can't be that", "`ottla configs describe --all` lists the names."),
+    40: _Sentence("the configuration of {0} can't be that", "`ottla configs describe … --all` shows names and values."),
     41: _Sentence("the controller has just moved", "Try again."),
     42: _Sentence("the request about {0} makes no sense to the broker"),
     44: _Sentence("a policy of the cluster forbids this for {0}"),

@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from ottla.cli import cluster, configs, consume, contexts, groups, offsets, produce, topics
-from ottla.cli.errors import CommandError, ExitCode
+from ottla.cli.errors import CommandError, ExitCode, sentences
 from ottla.cli.options import output_command
 from ottla.cli.output import Output
 
@@ -110,12 +110,13 @@ def _run(arguments: list[str], debug: bool) -> int:
 
 def _usage(error: Exception) -> int:
     context = getattr(error, "ctx", None)
-    if type(error).__name__ == "NoArgsIsHelpError":
-        print(context.get_help() if context else error, file=sys.stderr)
+    if type(error).__name__ == "NoArgsIsHelpError" and context is not None:
+        # With rich, making the help text is printing it.
+        print(context.get_help() or "", end="")
         return ExitCode.usage
     path = context.command_path if context else "ottla"
     message = str(error.format_message()) if hasattr(error, "format_message") else str(error)
-    print(f"error: {' '.join(message.split()).rstrip('.')}. See: {path} --help", file=sys.stderr)
+    print(f"error: {sentences(message, f'See: {path} --help')}".rstrip("."), file=sys.stderr)
     return ExitCode.usage
 
 

@@ -1,0 +1,42 @@
+"""Files that wait for their removal: reads that began before may still use them (`file.delete.delay.ms`).
+
+They have been renamed already, so that a restart in between finds and removes them.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+from .disk import Disk
+
+
+class Deletions:
+    """Paths of files and directories by the time they are due, ms."""
+
+    __slots__ = ("_due",)
+
+    def __init__(self) -> None:
+        self._due: list[tuple[int, str]] = []
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    def add(self, due_ms: int, path: str) -> None:
+        """Removes `path` at `due_ms` or later."""
+        heapq.heappush(self._due, (due_ms, path))
+
+    def due(self, now_ms: int) -> list[str]:
+        """Takes out what is due. The caller removes it (`remove`), in a thread."""
+        paths = []
+        while self._due and self._due[0][0] <= now_ms:
+            paths.append(heapq.heappop(self._due)[1])
+        return paths
+
+
+def remove(disk: Disk, paths: list[str]) -> None:
+    """Removes files, and directories with all in them. Blocks."""
+    for path in paths:
+        try:
+            disk.remove(path)
+        except (IsADirectoryError, PermissionError):
+            disk.remove_tree(path)

@@ -1,0 +1,201 @@
+"""The file system, as much of it as logs need; the port behind which a simulated disk stands in tests.
+
+Everything here blocks. Writes reach the page cache; only `fsync` and `fsync_directory` reach the disk. Whoever replaces
+a file does it by `write_atomically`, so that a crash leaves the old or the new one.
+
+An open `File` closes itself when the last reference goes: a range of it may be on its way to a socket while its segment
+is deleted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Entry(NamedTuple):
+    """One thing in a directory."""
+
+    name: str
+    size: int
+    modified_ms: int
+    is_directory: bool
+
+
+class File(Protocol):
+    """An open file, read and written at positions."""
+
+    def fileno(self) -> int:
+        """The descriptor, for sendfile."""
+
+    def pread(self, size: int, position: int) -> bytes:
+        """Up to `size` bytes at `position`; fewer only at the file's end."""
+
+    def pwrite(self, data: Buffer, position: int) -> None:
+        """All of `data` at `position`. After an OSError some of it may be there."""
+
+    def truncate(self, size: int) -> None:
+        """Cuts the file to `size` bytes."""
+
+    def fsync(self) -> None:
+        """Returns when the file's content is on the disk."""
+
+
+class Disk(Protocol):
+    """Directories and files by path."""
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        """The file at `path`, for reading and writing."""
+
+    def list(self, path: str) -> list[Entry]:
+        """What `path` contains, in no order."""
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a file or a directory."""
+
+    def read(self, path: str) -> bytes:
+        """A whole small file."""
+
+    def write_atomically(self, path: str, data: bytes, *, fsync: bool = True) -> None:
+        """Replaces a small file, whole or not at all."""
+
+    def rename(self, source: str, target: str) -> None:
+        """Renames within a directory or beside it; replaces a file."""
+
+    def remove(self, path: str) -> None:
+        """Removes a file; one that is gone already is no error."""
+
+    def make_directory(self, path: str) -> None:
+        """Makes a directory and its parents; an existing one is no error."""
+
+    def remove_tree(self, path: str) -> None:
+        """Removes a directory and all in it."""
+
+    def fsync_directory(self, path: str) -> None:
+        """Returns when the names in a directory are on the disk."""
+
+    def free_bytes(self, path: str) -> tuple[int, int]:
+        """(total, usable) bytes of the volume that holds `path`."""
+
+
+class RealFile:
+    """A file descriptor."""
+
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def __del__(self) -> None:
+        with contextlib.suppress(OSError):
+            os.close(self._descriptor)
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def pread(self, size: int, position: int) -> bytes:
+        data = os.pread(self._descriptor, size, position)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        got = len(data)
+        while got < size and (data := os.pread(self._descriptor, size - got, position + got)):
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def pwrite(self, data: Buffer, position: int) -> None:
+        written = os.pwrite(self._descriptor, data, position)
+        if written == len(data):
+            return
+        rest = memoryview(data)
+        while written < len(rest):
+            step = os.pwrite(self._descriptor, rest[written:], position + written)
+            if step == 0:
+                raise OSError(errno.EIO, "a write made no progress")
+            written += step
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._descriptor, size)
+
+    def fsync(self) -> None:
+        os.fsync(self._descriptor)
+
+
+class RealDisk:
+    """The operating system's."""
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return RealFile(os.open(path, flags, 0o644))
+
+    def list(self, path: str) -> list[Entry]:
+        return list(_entries(path))
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def read(self, path: str) -> bytes:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            parts = []
+            while part := os.read(descriptor, 1 << 16):
+                parts.append(part)
+        finally:
+            os.close(descriptor)
+        return b"".join(parts)
+
+    def write_atomically(self, path: str, data: bytes, *, fsync: bool = True) -> None:
+        temporary = path + ".tmp"
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+            if fsync:
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(temporary, path)
+        if fsync:
+            self.fsync_directory(os.path.dirname(path))
+
+    def rename(self, source: str, target: str) -> None:
+        os.replace(source, target)
+
+    def remove(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(path)
+
+    def make_directory(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def remove_tree(self, path: str) -> None:
+        shutil.rmtree(path, ignore_errors=False)
+
+    def fsync_directory(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def free_bytes(self, path: str) -> tuple[int, int]:
+        usage = os.statvfs(path)
+        return usage.f_frsize * usage.f_blocks, usage.f_frsize * usage.f_bavail
+
+
+def _entries(path: str) -> Iterable[Entry]:
+    with os.scandir(path) as found:
+        for item in found:
+            try:
+                status = item.stat(follow_symlinks=True)
+            except FileNotFoundError:  # removed meanwhile, or a dangling link
+                continue
+            yield Entry(item.name, status.st_size, status.st_mtime_ns // 1_000_000, item.is_dir())

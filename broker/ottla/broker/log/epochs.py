@@ -1,0 +1,150 @@
+"""Which leader epoch began at which offset: what a log diverges by, and is truncated to (KIP-101, KIP-279).
+
+Entries ascend in both columns. The file beside the segments is replaced at every change, without fsync: recovery reads
+the epochs of unsynced batches from the batches themselves.
+
+Source: Kafka's LeaderEpochFileCache; file `leader-epoch-checkpoint`: version 0, count, then "epoch startOffset" lines.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from typing import NamedTuple
+
+from . import names
+from .disk import Disk
+
+UNDEFINED = -1
+
+
+class EpochEntry(NamedTuple):
+    """A leader epoch and the offset of its first record."""
+
+    epoch: int
+    start_offset: int
+
+
+class EpochEnd(NamedTuple):
+    """The last epoch at or below the one asked for, and the offset where it ends; both −1 where that isn't known."""
+
+    epoch: int
+    end_offset: int
+
+
+class LeaderEpochs:
+    """A log's leader epochs. `latest` is the last epoch, −1 where there is none."""
+
+    __slots__ = ("_disk", "_path", "_starts", "epochs", "latest")
+
+    def __init__(self, disk: Disk, directory: str, entries: list[EpochEntry] | None = None) -> None:
+        self._disk = disk
+        self._path = f"{directory}/{names.LEADER_EPOCHS}"
+        self.epochs = [entry.epoch for entry in entries or ()]
+        self._starts = [entry.start_offset for entry in entries or ()]
+        self.latest = self.epochs[-1] if self.epochs else UNDEFINED
+
+    def __len__(self) -> int:
+        return len(self.epochs)
+
+    @property
+    def entries(self) -> list[EpochEntry]:
+        """All of them, in order."""
+        return [EpochEntry(*entry) for entry in zip(self.epochs, self._starts, strict=True)]
+
+    def assign(self, epoch: int, start_offset: int) -> None:
+        """`epoch` begins at `start_offset`; entries that contradict it are dropped. Nothing changes for a known epoch
+        that began before."""
+        if self._assign(epoch, start_offset):
+            self.write()
+
+    def assign_unwritten(self, epoch: int, start_offset: int) -> None:
+        """As `assign`, for recovery, which writes once at its end."""
+        self._assign(epoch, start_offset)
+
+    def _assign(self, epoch: int, start_offset: int) -> bool:
+        if epoch < 0 or start_offset < 0:
+            raise ValueError(f"leader epoch {epoch} at offset {start_offset}")
+        if self.epochs and epoch == self.latest and start_offset >= self._starts[-1]:
+            return False
+        keep = min(bisect_left(self.epochs, epoch), bisect_left(self._starts, start_offset))
+        del self.epochs[keep:], self._starts[keep:]
+        self.epochs.append(epoch)
+        self._starts.append(start_offset)
+        self.latest = epoch
+        return True
+
+    def start_of(self, epoch: int) -> int | None:
+        """Where exactly this epoch began."""
+        at = bisect_left(self.epochs, epoch)
+        return self._starts[at] if at < len(self.epochs) and self.epochs[at] == epoch else None
+
+    def epoch_of(self, offset: int) -> int:
+        """The epoch of the record at `offset`; −1 where that isn't known."""
+        at = bisect_right(self._starts, offset) - 1
+        return self.epochs[at] if at >= 0 else UNDEFINED
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEnd:
+        """Where `epoch` ended here, as OffsetForLeaderEpoch answers it."""
+        if epoch < 0 or not self.epochs or epoch > self.latest:
+            return EpochEnd(UNDEFINED, UNDEFINED)
+        if epoch == self.latest:
+            return EpochEnd(epoch, log_end_offset)
+        higher = bisect_right(self.epochs, epoch)
+        if higher == 0:
+            return EpochEnd(epoch, self._starts[0])
+        return EpochEnd(self.epochs[higher - 1], self._starts[higher])
+
+    def truncate_from_end(self, end_offset: int) -> None:
+        """The log now ends at `end_offset`: epochs that began at or after it never were."""
+        keep = bisect_left(self._starts, end_offset)
+        if keep < len(self._starts):
+            self._keep(keep)
+            self.write()
+
+    def truncate_from_start(self, start_offset: int) -> None:
+        """The log now starts at `start_offset`: the epoch that holds it begins there, earlier ones are dropped."""
+        first = bisect_right(self._starts, start_offset) - 1
+        if first < 0 or (first == 0 and self._starts[0] == start_offset):
+            return
+        del self.epochs[:first], self._starts[:first]
+        self._starts[0] = start_offset
+        self.write()
+
+    def clear(self) -> None:
+        """Drops all entries."""
+        self._keep(0)
+        self.write()
+
+    def _keep(self, count: int) -> None:
+        del self.epochs[count:], self._starts[count:]
+        self.latest = self.epochs[-1] if self.epochs else UNDEFINED
+
+    def write(self) -> None:
+        """Replaces the file."""
+        self._disk.write_atomically(self._path, render(self.entries), fsync=False)
+
+
+def render(entries: list[EpochEntry]) -> bytes:
+    """The file's text."""
+    lines = ["0", str(len(entries)), *(f"{epoch} {start}" for epoch, start in entries)]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def parse(text: bytes) -> list[EpochEntry]:
+    """The entries of a file's text. Raises ValueError where it isn't one."""
+    lines = text.decode("ascii").split("\n")
+    if lines[0] != "0":
+        raise ValueError(f"version {lines[0]!r} of a leader epoch checkpoint")
+    entries = []
+    for line in lines[2 : 2 + int(lines[1])]:
+        epoch, start = line.split()
+        entries.append(EpochEntry(int(epoch), int(start)))
+    if len(entries) != int(lines[1]):
+        raise ValueError(f"{len(entries)} of {lines[1]} leader epochs")
+    return entries
+
+
+def load(disk: Disk, directory: str) -> LeaderEpochs:
+    """The epochs of the log in `directory`; none where the file is missing. Raises ValueError where it is damaged."""
+    path = f"{directory}/{names.LEADER_EPOCHS}"
+    return LeaderEpochs(disk, directory, parse(disk.read(path)) if disk.exists(path) else None)

@@ -1,0 +1,240 @@
+"""A segment's sparse indexes: offset → position, timestamp → offset.
+
+Both are sorted arrays of fixed entries without a checksum, relative to the segment's base offset; whatever they hold can
+be rebuilt from the log. Entries are appended to a tail in memory that is written out in pages, when the segment is
+sealed or flushed, and at close: nothing is lost with the tail, because a start that wasn't preceded by a clean stop
+rebuilds the index of every segment beyond the recovery point.
+
+Source: Kafka's OffsetIndex (8 bytes: relative offset i32, position i32) and TimeIndex (12 bytes: timestamp i64, relative
+offset i32), big-endian.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from .disk import Disk, File
+
+_PAGE = 4096
+_SEARCH_BLOCK = 256  # entries that are read at once when a search has come this close
+
+
+class OffsetPosition(NamedTuple):
+    """A batch: its last offset, and where in the log file it starts."""
+
+    offset: int
+    position: int
+
+
+class TimestampOffset(NamedTuple):
+    """The greatest timestamp up to and including the batch with this last offset."""
+
+    timestamp: int
+    offset: int
+
+
+class _SparseIndex:
+    """Entries on the disk, then those of the tail."""
+
+    __slots__ = ("_stored", "_tail", "base_offset", "disk", "path")
+    entry: struct.Struct
+
+    def __init__(self, disk: Disk, path: str, base_offset: int, size_bytes: int = 0) -> None:
+        """`size_bytes` is what the file at `path` holds now; a file need not exist where it is 0."""
+        self.disk = disk
+        self.path = path
+        self.base_offset = base_offset
+        self._stored = size_bytes // self.entry.size
+        self._tail = bytearray()
+
+    def __len__(self) -> int:
+        return self._stored + len(self._tail) // self.entry.size
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self) * self.entry.size
+
+    def _add(self, entry: bytes) -> None:
+        self._tail += entry
+        if len(self._tail) >= _PAGE:
+            with contextlib.suppress(OSError):  # the entries stay in the tail: the next one, or the seal, tries again
+                self.write_out()
+
+    def write_out(self) -> None:
+        """Puts the tail into the file."""
+        if self._tail:
+            self.disk.open(self.path, create=True).pwrite(self._tail, self._stored * self.entry.size)
+            self._stored = len(self)
+            self._tail = bytearray()
+
+    def seal(self) -> None:
+        """Puts the tail into the file, and cuts what may stand behind it (Kafka preallocates)."""
+        file = self.disk.open(self.path, create=True)
+        if self._tail:
+            file.pwrite(self._tail, self._stored * self.entry.size)
+            self._stored = len(self)
+            self._tail = bytearray()
+        file.truncate(self._stored * self.entry.size)
+
+    def clear(self) -> None:
+        """Drops every entry."""
+        self._tail = bytearray()
+        self._stored = 0
+        self.disk.open(self.path, create=True).truncate(0)
+
+    def fsync(self) -> None:
+        """Puts what has been written out on the disk."""
+        if self._stored:
+            self.disk.open(self.path).fsync()
+
+    def _raw(self, index: int, file: File | None = None) -> tuple[int, int]:
+        size = self.entry.size
+        if index >= self._stored:
+            return self.entry.unpack_from(self._tail, (index - self._stored) * size)  # type: ignore[return-value]
+        file = file or self.disk.open(self.path)
+        return self.entry.unpack(file.pread(size, index * size))  # type: ignore[return-value]
+
+    def _all(self) -> Iterator[tuple[int, int]]:
+        stored = b""
+        if self._stored:
+            stored = self.disk.open(self.path).pread(self._stored * self.entry.size, 0)
+        yield from self.entry.iter_unpack(stored)  # type: ignore[misc]
+        yield from self.entry.iter_unpack(bytes(self._tail))  # type: ignore[misc]
+
+    def _count_at_most(self, column: int, value: int) -> int:
+        """How many entries have a `column` of at most `value`."""
+        size, unpack_from = self.entry.size, self.entry.unpack_from
+        tail = self._tail
+        if tail and (not self._stored or unpack_from(tail, 0)[column] <= value):
+            low, high = 0, len(tail) // size
+            while low < high:
+                middle = (low + high) // 2
+                if unpack_from(tail, middle * size)[column] <= value:
+                    low = middle + 1
+                else:
+                    high = middle
+            return self._stored + low
+        if not self._stored:
+            return 0
+        return self._count_stored(column, value)
+
+    def _count_stored(self, column: int, value: int) -> int:
+        size = self.entry.size
+        file = self.disk.open(self.path)
+        low, high = 0, self._stored
+        while high - low > _SEARCH_BLOCK:
+            middle = (low + high) // 2
+            if self.entry.unpack(file.pread(size, middle * size))[column] <= value:
+                low = middle + 1
+            else:
+                high = middle
+        block = file.pread((high - low) * size, low * size)
+        start, count = low, len(block) // size
+        low, high = 0, count
+        while low < high:
+            middle = (low + high) // 2
+            if self.entry.unpack_from(block, middle * size)[column] <= value:
+                low = middle + 1
+            else:
+                high = middle
+        return start + low
+
+    def _keep(self, count: int) -> None:
+        """Drops all entries but the first `count`."""
+        if count >= self._stored:
+            del self._tail[(count - self._stored) * self.entry.size :]
+            return
+        self._tail = bytearray()
+        self._stored = count
+        self.disk.open(self.path, create=True).truncate(count * self.entry.size)
+
+
+class OffsetIndex(_SparseIndex):
+    """Where batches start. Sorted by offset, and thereby by position."""
+
+    __slots__ = ()
+    entry = struct.Struct(">ii")
+
+    def append(self, offset: int, position: int) -> None:
+        """An entry for the batch that ends with `offset`, greater than all before, and starts at `position`."""
+        self._add(self.entry.pack(offset - self.base_offset, position))
+
+    def floor(self, offset: int) -> OffsetPosition:
+        """The last entry whose batch ends at or before `offset`; the segment's start where there is none."""
+        count = self._count_at_most(0, offset - self.base_offset)
+        return self._entry(count - 1)
+
+    def floor_position(self, position: int) -> int:
+        """The last position in the index that is at most `position`; 0 where there is none."""
+        count = self._count_at_most(1, position)
+        return self._raw(count - 1)[1] if count else 0
+
+    def last(self) -> OffsetPosition:
+        """The last entry; the segment's start where there is none."""
+        return self._entry(len(self) - 1)
+
+    def truncate_to(self, offset: int) -> None:
+        """Drops the entries of batches that end at or after `offset`."""
+        self._keep(self._count_at_most(0, offset - self.base_offset - 1))
+
+    def entries(self) -> Iterator[OffsetPosition]:
+        """All entries."""
+        for relative, position in self._all():
+            yield OffsetPosition(self.base_offset + relative, position)
+
+    def _entry(self, index: int) -> OffsetPosition:
+        if index < 0:
+            return OffsetPosition(self.base_offset, 0)
+        relative, position = self._raw(index)
+        return OffsetPosition(self.base_offset + relative, position)
+
+
+class TimeIndex(_SparseIndex):
+    """The greatest timestamp so far, by offset; both columns ascend."""
+
+    __slots__ = ("_last",)
+    entry = struct.Struct(">qi")
+
+    def __init__(self, disk: Disk, path: str, base_offset: int, size_bytes: int = 0) -> None:
+        super().__init__(disk, path, base_offset, size_bytes)
+        self._last: TimestampOffset | None = None
+
+    def append(self, timestamp: int, offset: int) -> None:
+        """An entry, unless the last one has that timestamp already."""
+        last = self.last()
+        if timestamp > last.timestamp and offset >= last.offset:
+            self._last = TimestampOffset(timestamp, offset)
+            self._add(self.entry.pack(timestamp, offset - self.base_offset))
+
+    def floor(self, timestamp: int) -> TimestampOffset:
+        """The last entry with a timestamp of at most `timestamp`; (−1, base offset) where there is none."""
+        return self._entry(self._count_at_most(0, timestamp) - 1)
+
+    def last(self) -> TimestampOffset:
+        """The last entry; (−1, base offset) where there is none."""
+        if self._last is None:
+            self._last = self._entry(len(self) - 1)
+        return self._last
+
+    def truncate_to(self, offset: int) -> None:
+        """Drops the entries of batches that end at or after `offset`."""
+        self._keep(self._count_at_most(1, offset - self.base_offset - 1))
+        self._last = None
+
+    def clear(self) -> None:
+        super().clear()
+        self._last = None
+
+    def entries(self) -> Iterator[TimestampOffset]:
+        """All entries."""
+        for timestamp, relative in self._all():
+            yield TimestampOffset(timestamp, self.base_offset + relative)
+
+    def _entry(self, index: int) -> TimestampOffset:
+        if index < 0:
+            return TimestampOffset(-1, self.base_offset)
+        timestamp, relative = self._raw(index)
+        return TimestampOffset(timestamp, self.base_offset + relative)

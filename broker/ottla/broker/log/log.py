@@ -1,0 +1,610 @@
+"""One partition's log on one broker: its segments, offsets, epochs and producers.
+
+The event loop's own: every method that changes something runs there, takes no lock, and doesn't wait for the disk (writes reach
+the page cache). fsync is work for a thread, in three steps: `begin_flush` says what to sync, `PendingFlush.run` does it
+anywhere, `flushed` moves the recovery point. So the recovery point never lies: what is below it has been synced.
+
+A log is made by `recovery.open_log`. Source: Kafka's UnifiedLog and LocalLog.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from ottla.protocol.batches import CONTROL, BatchHeader, records
+
+from . import names
+from .config import LogConfig
+from .disk import Buffer, Disk
+from .epochs import LeaderEpochs
+from .producers import Producers, read_snapshot
+from .retention import SegmentFacts, deletable
+from .segment import FileRange, FoundRecord, OpenFiles, Segment
+
+if TYPE_CHECKING:
+    from .deletion import Deletions
+
+_BOUNDARIES_MAX = 16
+_UNTIMED = -1
+
+
+class LogSurroundings:
+    """What the logs of one log directory share. `now_ms` is the wall clock; `wants_flush` is told of a log that has
+    something to sync (a sealed segment); `failed` hears of every OSError and decides what it means."""
+
+    __slots__ = ("deletions", "disk", "failed", "now_ms", "open_files", "wants_flush")
+
+    def __init__(
+        self,
+        disk: Disk,
+        deletions: Deletions,
+        open_files: OpenFiles,
+        now_ms: Callable[[], int],
+        wants_flush: Callable[[Log], None],
+        failed: Callable[[OSError], None],
+    ) -> None:
+        self.disk = disk
+        self.deletions = deletions
+        self.open_files = open_files
+        self.now_ms = now_ms
+        self.wants_flush = wants_flush
+        self.failed = failed
+
+
+class PendingFlush(NamedTuple):
+    """Files to sync, and what is durable afterwards. `run` may be called from any thread, once."""
+
+    disk: Disk
+    directory: str
+    segments: Sequence[Segment]
+    snapshots: Sequence[str]
+    end_offset: int
+    generation: int
+
+    def run(self) -> None:
+        """Syncs. Raises OSError; then nothing may be assumed durable, and the log directory has failed."""
+        for segment in self.segments:
+            segment.fsync()
+        for path in self.snapshots:
+            with contextlib.suppress(FileNotFoundError):  # deleted by retention meanwhile
+                self.disk.open(path).fsync()
+        self.disk.fsync_directory(self.directory)
+
+
+class Log:
+    """Batches from `log_start_offset` to `log_end_offset`.
+
+    `recovery_point`: everything below is on the disk. `epochs` and `producers` change with the log only.
+    """
+
+    __slots__ = (
+        "_active",
+        "_bases",
+        "_boundaries",
+        "_generation",
+        "_snapshots",
+        "_surroundings",
+        "config",
+        "directory",
+        "epochs",
+        "index",
+        "last_flush_ms",
+        "log_end_offset",
+        "log_start_offset",
+        "producers",
+        "recovery_point",
+        "segments",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        surroundings: LogSurroundings,
+        directory: str,
+        topic: str,
+        index: int,
+        config: LogConfig,
+        segments: list[Segment],
+        *,
+        log_start_offset: int,
+        log_end_offset: int,
+        recovery_point: int,
+        epochs: LeaderEpochs,
+        producers: Producers,
+        snapshots: list[int],
+    ) -> None:
+        self._surroundings = surroundings
+        self.directory = directory
+        self.topic = topic
+        self.index = index
+        self.config = config
+        self.segments = segments
+        self._bases = [segment.base_offset for segment in segments]
+        self._active = segments[-1]
+        self._boundaries: dict[int, int] = {}  # where recent batches of the active segment start, by base offset
+        self._snapshots = snapshots  # offsets of the producer snapshots on disk
+        self._generation = 0  # counts truncations: a flush that began before one proves nothing
+        self.log_start_offset = log_start_offset
+        self.log_end_offset = log_end_offset
+        self.recovery_point = recovery_point
+        self.epochs = epochs
+        self.producers = producers
+        self.last_flush_ms = surroundings.now_ms()
+
+    def __repr__(self) -> str:
+        return f"{self.topic}-{self.index}"
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments."""
+        return sum(segment.size for segment in self.segments)
+
+    @property
+    def last_leader_epoch(self) -> int:
+        """The epoch of the last leader that this log knows; −1 where none."""
+        return self.epochs.latest
+
+    @property
+    def active(self) -> Segment:
+        """The segment that is appended to."""
+        return self._active
+
+    def directory_failed(self, error: OSError) -> None:
+        """Reports an OSError of this log's files to whoever looks after the log directory."""
+        self._surroundings.failed(error)
+
+    # ---- appending
+
+    def append(
+        self, batch: Buffer, header: BatchHeader, base_offset: int, leader_epoch: int, append_time: int = _UNTIMED
+    ) -> None:
+        """Appends one batch as it stands, its offset and epoch patched and everything checked.
+
+        `header` may be the one from before the patching: its base offset, epoch and timestamps aren't looked at where
+        the arguments say them. Raises OSError; then the log is as it was.
+        """
+        if base_offset < self.log_end_offset:
+            raise AssertionError(f"{self!r}: offset {base_offset} appended at the end {self.log_end_offset}")
+        last_offset = base_offset + header.last_offset_delta
+        max_timestamp = append_time if append_time >= 0 else header.max_timestamp
+        size = len(batch)
+        segment = self._active
+        position = segment.size
+        config = self.config
+        if position and (
+            position + size > config.segment_bytes
+            or segment.full
+            or last_offset - segment.base_offset > 0x7FFFFFFF
+            or self._waited_long_enough(segment, max_timestamp)
+        ):
+            segment = self.roll(base_offset)
+            position = 0
+        self._write(segment, batch, position)
+        segment.appended(last_offset, position, size, max_timestamp, config)
+        self._remember(base_offset, position)
+        if leader_epoch > self.epochs.latest:
+            self.epochs.assign(leader_epoch, base_offset)
+        if header.producer_id >= 0:
+            self._note_producer(batch, header, last_offset, max_timestamp)
+        self.log_end_offset = last_offset + 1
+
+    def append_replicated(self, buffer: Buffer, headers: Sequence[tuple[int, BatchHeader]]) -> None:
+        """Appends what a leader sent: `headers` are the (position, header) of whole batches that fill `buffer`.
+
+        One write for all. Raises OSError; then the log is as it was.
+        """
+        if not headers:
+            return
+        first, last = headers[0][1], headers[-1][1]
+        if first.base_offset < self.log_end_offset:
+            raise AssertionError(f"{self!r}: offset {first.base_offset} replicated at the end {self.log_end_offset}")
+        segment = self._active
+        start = segment.size
+        if start and (
+            start + len(buffer) > self.config.segment_bytes
+            or segment.full
+            or last.last_offset - segment.base_offset > 0x7FFFFFFF
+            or self._waited_long_enough(segment, max(header.max_timestamp for _, header in headers))
+        ):
+            segment = self.roll(first.base_offset)
+            start = 0
+        self._write(segment, buffer, start)
+        for position, header in headers:
+            segment.appended(header.last_offset, start + position, header.size, header.max_timestamp, self.config)
+            self._remember(header.base_offset, start + position)
+            if header.leader_epoch > self.epochs.latest:
+                self.epochs.assign(header.leader_epoch, header.base_offset)
+            if header.producer_id >= 0:
+                batch = memoryview(buffer)[position : position + header.size]
+                self._note_producer(batch, header, header.last_offset, header.max_timestamp)
+        self.log_end_offset = last.last_offset + 1
+
+    def _write(self, segment: Segment, data: Buffer, position: int) -> None:
+        try:
+            segment.file.pwrite(data, position)
+        except OSError:
+            with contextlib.suppress(OSError):  # what is left behind the end is overwritten, or dropped by recovery
+                segment.file.truncate(position)
+            raise
+
+    def _remember(self, base_offset: int, position: int) -> None:
+        boundaries = self._boundaries
+        boundaries[base_offset] = position
+        if len(boundaries) > _BOUNDARIES_MAX:
+            del boundaries[next(iter(boundaries))]
+
+    def _note_producer(self, batch: Buffer, header: BatchHeader, last_offset: int, max_timestamp: int) -> None:
+        if header.attributes & CONTROL:
+            note_marker(self.producers, batch, header)
+        else:
+            self.producers.update(header, last_offset, max_timestamp)
+
+    def _waited_long_enough(self, segment: Segment, timestamp: int) -> bool:
+        """Whether the active segment is older than `segment.ms`: by the records' time where they have one."""
+        limit = self.config.segment_ms - self.config.segment_jitter_ms
+        if timestamp >= 0 and segment.first_timestamp >= 0:
+            return timestamp - segment.first_timestamp > limit
+        return self._surroundings.now_ms() - segment.created_ms > limit
+
+    def roll(self, base_offset: int | None = None) -> Segment:
+        """Seals the active segment and begins a new one at `base_offset` (default: the end); the new one.
+
+        Nothing is rolled where the active segment is empty and begins there already.
+        """
+        start = self.log_end_offset if base_offset is None else base_offset
+        old = self._active
+        if start == old.base_offset:
+            return old
+        old.seal()
+        self._take_snapshot()
+        segment = self._new_segment(start)
+        self.segments.append(segment)
+        self._bases.append(start)
+        self._active = segment
+        self._boundaries.clear()
+        self._surroundings.wants_flush(self)
+        return segment
+
+    def roll_if_due(self) -> None:
+        """Rolls a segment that holds something and has waited for `segment.ms` by the wall clock, for retention."""
+        segment = self._active
+        if segment.size and self._surroundings.now_ms() - segment.created_ms > self.config.segment_ms:
+            self.roll()
+
+    def _new_segment(self, base_offset: int) -> Segment:
+        surroundings = self._surroundings
+        segment = Segment(
+            surroundings.disk,
+            self.directory,
+            base_offset,
+            open_files=surroundings.open_files,
+            created_ms=surroundings.now_ms(),
+        )
+        segment.file.truncate(0)
+        segment.offsets.clear()
+        segment.times.clear()
+        return segment
+
+    def _take_snapshot(self) -> None:
+        offset = self.log_end_offset
+        if self._snapshots and self._snapshots[-1] >= offset:
+            return
+        write_snapshot(self._surroundings.disk, self.directory, offset, self.producers)
+        self._snapshots.append(offset)
+
+    # ---- reading
+
+    def read(self, offset: int, max_bytes: int, limit_offset: int, minimum_one: bool = True) -> list[FileRange]:
+        """The batches from the one that holds `offset` up to `limit_offset` (a batch boundary, at most the end), about
+        `max_bytes`: the last batch may be cut, as in Kafka.
+
+        With `minimum_one` the first batch is there whole whatever its size; without, nothing is where it doesn't fit.
+        The caller checks that `offset` lies between start and end. Empty where there is nothing to read.
+        """
+        if offset >= limit_offset:
+            return []
+        at = self._segment_index(offset)
+        start = self._boundaries.get(offset) if at == len(self.segments) - 1 else None
+        while start is None:
+            if at == len(self.segments):
+                return []
+            start = self.segments[at].position_of(offset)
+            if start is None:
+                at += 1
+        segment = self.segments[at]
+        end = self._end_position(at, limit_offset)
+        if end - start > max_bytes:
+            end = self._cut(segment, start, max_bytes, minimum_one)
+        return [FileRange(segment.file, start, end - start)] if end > start else []
+
+    def _segment_index(self, offset: int) -> int:
+        """The index of the segment that holds `offset`, if any does."""
+        if offset >= self._active.base_offset:
+            return len(self.segments) - 1
+        return max(bisect_right(self._bases, offset) - 1, 0)
+
+    def _end_position(self, at: int, limit_offset: int) -> int:
+        """Where the readable part of a segment ends."""
+        segment = self.segments[at]
+        if limit_offset >= self.log_end_offset or (at + 1 < len(self._bases) and limit_offset >= self._bases[at + 1]):
+            return segment.size
+        position = self._boundaries.get(limit_offset) if segment is self._active else None
+        if position is None:
+            position = segment.position_of(limit_offset)
+        return segment.size if position is None else position
+
+    def _cut(self, segment: Segment, start: int, max_bytes: int, minimum_one: bool) -> int:
+        """Where a read of `max_bytes` from `start` ends: at a batch's start where the index knows one in that range."""
+        boundary = segment.offsets.floor_position(start + max_bytes)
+        if boundary > start:
+            return boundary
+        header = segment.header_at(start)
+        if header is None:
+            return start
+        if header.size <= max_bytes:
+            return start + max_bytes
+        return start + header.size if minimum_one else start
+
+    def read_bytes(self, offset: int, max_bytes: int, limit_offset: int) -> bytes:
+        """As `read`, the bytes themselves: for the broker's own topics."""
+        return b"".join(part.file.pread(part.size, part.position) for part in self.read(offset, max_bytes, limit_offset))
+
+    # ---- looking up
+
+    def offset_for_timestamp(self, timestamp: int) -> FoundRecord | None:
+        """The first record whose timestamp is at least `timestamp`. Reads, and may decompress, one batch: not for the
+        event loop where batches are large."""
+        for segment in list(self.segments):
+            if segment.largest().timestamp >= timestamp:
+                found = segment.find_timestamp(timestamp, self.log_start_offset)
+                if found is not None:
+                    return found
+        return None
+
+    def offset_of_max_timestamp(self) -> FoundRecord | None:
+        """The first record with the greatest timestamp of the log (KIP-734)."""
+        best = max((segment.largest().timestamp for segment in self.segments), default=-1)
+        return self.offset_for_timestamp(best) if best >= 0 else None
+
+    # ---- durability
+
+    @property
+    def flush_overdue(self) -> bool:
+        """Whether `flush.messages` demands a sync before the last append is acknowledged."""
+        return self.log_end_offset - self.recovery_point >= self.config.flush_messages
+
+    def flush_due(self, now_ms: int) -> bool:
+        """Whether `flush.ms` demands a sync."""
+        return self.log_end_offset > self.recovery_point and now_ms - self.last_flush_ms >= self.config.flush_ms
+
+    def begin_flush(self, end_offset: int | None = None) -> PendingFlush:
+        """What to sync so that everything below `end_offset` (default: the end) is durable."""
+        end = self.log_end_offset if end_offset is None else end_offset
+        first = self._segment_index(self.recovery_point)
+        segments = [segment for segment in self.segments[first:] if segment.base_offset < end]
+        if segments and segments[-1] is self._active:
+            self._active.write_out()
+        snapshots = [self._snapshot_path(offset) for offset in self._snapshots if self.recovery_point <= offset <= end]
+        self.last_flush_ms = self._surroundings.now_ms()
+        return PendingFlush(
+            self._surroundings.disk, self.directory, segments, snapshots, end, self._generation
+        )
+
+    def begin_roll_flush(self) -> PendingFlush:
+        """What to sync after a roll: the sealed segments."""
+        return self.begin_flush(self._active.base_offset)
+
+    def flushed(self, flush: PendingFlush) -> None:
+        """A flush has run without error: the recovery point moves."""
+        if flush.generation == self._generation and flush.end_offset > self.recovery_point:
+            self.recovery_point = flush.end_offset
+
+    def flush(self) -> None:
+        """Syncs now; blocks."""
+        pending = self.begin_flush()
+        pending.run()
+        self.flushed(pending)
+
+    def close(self) -> None:
+        """Leaves the files as a clean stop does: complete indexes, a producer snapshot at the end, all synced. Blocks."""
+        if self._active.size:
+            self._active.seal()
+        if self.log_end_offset > max(self.log_start_offset, self._snapshots[-1] if self._snapshots else -1):
+            self._take_snapshot()
+        if self.log_end_offset > self.recovery_point:
+            self.flush()
+        for segment in self.segments:
+            segment.let_go()
+
+    # ---- shortening
+
+    def truncate_to(self, offset: int) -> bool:
+        """Drops everything from `offset` on; whether there was something. A batch that holds `offset` goes whole.
+
+        Epochs, producers and the recovery point go back with it.
+        """
+        if offset >= self.log_end_offset:
+            return False
+        if offset <= self.segments[0].base_offset:
+            self.truncate_fully_and_start_at(offset)
+            return True
+        keep = self._segment_index(offset) + 1
+        self._drop(slice(keep, None))
+        self._active = self.segments[-1]
+        end = self._active.truncate(offset)
+        self._ended_at(end)
+        self._rebuild_producers(end)
+        return True
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Drops everything; the log is empty and begins at `offset`."""
+        self._drop(slice(0, None))
+        self._active = self._new_segment(offset)
+        self.segments.append(self._active)
+        self._bases.append(offset)
+        self.log_start_offset = offset
+        self.epochs.clear()
+        self._ended_at(offset)
+        self._drop_snapshots(lambda _: True)
+        self.producers.clear()
+
+    def _ended_at(self, offset: int) -> None:
+        self._generation += 1
+        self._boundaries.clear()
+        self.log_end_offset = offset
+        self.log_start_offset = min(self.log_start_offset, offset)
+        self.recovery_point = min(self.recovery_point, offset)
+        self.epochs.truncate_from_end(offset)
+
+    def _rebuild_producers(self, end: int) -> None:
+        self._drop_snapshots(lambda offset: offset > end)
+        self.producers.clear()
+        start = restore_snapshot(
+            self._surroundings.disk,
+            self.directory,
+            self._snapshots,
+            self.producers,
+            self._surroundings.now_ms(),
+            self.config.producer_id_expiration_ms,
+        )
+        replay_producers(self.producers, self.segments, max(start, self.log_start_offset), end)
+
+    def delete_records_before(self, offset: int) -> bool:
+        """Raises the log start offset (DeleteRecords, a leader's start); whether it rose. Segments go with retention.
+
+        The caller has checked `offset` against the high watermark.
+        """
+        if offset <= self.log_start_offset:
+            return False
+        if offset > self.log_end_offset:
+            raise AssertionError(f"{self!r}: log start {offset} beyond the end {self.log_end_offset}")
+        self.log_start_offset = offset
+        self.epochs.truncate_from_start(offset)
+        return True
+
+    def retention(self, now_ms: int, high_watermark: int) -> str | None:
+        """Deletes the oldest segments that the topic no longer keeps; says how many and why, None where none.
+
+        Never past the high watermark; files go after `file.delete.delay.ms`.
+        """
+        facts = [
+            SegmentFacts(
+                segment.base_offset,
+                self._bases[at + 1] if at + 1 < len(self._bases) else self.log_end_offset,
+                segment.size,
+                self._age_stamp(segment),
+            )
+            for at, segment in enumerate(self.segments)
+        ]
+        count, reason = deletable(facts, self.config, now_ms, high_watermark, self.log_start_offset)
+        if not count:
+            return None
+        if count == len(self.segments):
+            self.roll()
+        self._drop(slice(0, count))
+        self.log_start_offset = max(self.log_start_offset, self._bases[0])
+        self.epochs.truncate_from_start(self.log_start_offset)
+        return f"{count} segments, {reason}"
+
+    def _age_stamp(self, segment: Segment) -> int:
+        """A segment's greatest timestamp; when it was last changed where its records have none."""
+        timestamp = segment.largest().timestamp
+        return timestamp if timestamp >= 0 else segment.modified_ms
+
+    def expire_producers(self, now_ms: int) -> int:
+        """Forgets idle producers; how many."""
+        return self.producers.expire(now_ms, self.config.producer_id_expiration_ms)
+
+    def replace_segments(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
+        """Puts the `new` segments, whose files already have their names, in the place of `old` (adjacent, sealed).
+
+        The files of `old` that no new segment took over are the caller's to remove. Source: Kafka's
+        LocalLog.replaceSegments.
+        """
+        first = self.segments.index(old[0])
+        if self.segments[first : first + len(old)] != list(old) or self._active in old:
+            raise AssertionError(f"{self!r}: segments changed during compaction")
+        self.segments[first : first + len(old)] = new
+        self._bases = [segment.base_offset for segment in self.segments]
+
+    def _drop(self, which: slice) -> None:
+        """Takes segments out of the log; their files are renamed now and removed after the delay."""
+        dropped = self.segments[which]
+        del self.segments[which], self._bases[which]
+        bases = {segment.base_offset for segment in dropped}
+        for segment in dropped:
+            segment.let_go()
+            self._doom(names.offset_name(segment.base_offset, suffix) for suffix in names.SEGMENT_SUFFIXES)
+        self._drop_snapshots(lambda offset: offset in bases)
+
+    def _drop_snapshots(self, unwanted: Callable[[int], bool]) -> None:
+        newest = self._snapshots[-1:]
+        gone = [offset for offset in self._snapshots if unwanted(offset)]
+        self._snapshots = [offset for offset in self._snapshots if offset not in gone]
+        del newest
+        self._doom(names.offset_name(offset, names.PRODUCER_SNAPSHOT) for offset in gone)
+
+    def _doom(self, file_names: Iterable[str]) -> None:
+        surroundings = self._surroundings
+        due = surroundings.now_ms() + self.config.file_delete_delay_ms
+        for name in file_names:
+            path = f"{self.directory}/{name}"
+            with contextlib.suppress(FileNotFoundError):
+                surroundings.disk.rename(path, path + names.DELETED)
+                surroundings.deletions.add(due, path + names.DELETED)
+
+    def _snapshot_path(self, offset: int) -> str:
+        return f"{self.directory}/{names.offset_name(offset, names.PRODUCER_SNAPSHOT)}"
+
+
+def write_snapshot(disk: Disk, directory: str, offset: int, producers: Producers) -> None:
+    """Puts the producers' state as of `offset` into its file."""
+    path = f"{directory}/{names.offset_name(offset, names.PRODUCER_SNAPSHOT)}"
+    disk.write_atomically(path, producers.snapshot(), fsync=False)
+
+
+def restore_snapshot(
+    disk: Disk, directory: str, snapshots: list[int], producers: Producers, now_ms: int, expiration_ms: int
+) -> int:
+    """Loads the newest readable snapshot; the offset to replay from. Damaged ones are removed, from disk and list."""
+    while snapshots:
+        path = f"{directory}/{names.offset_name(snapshots[-1], names.PRODUCER_SNAPSHOT)}"
+        try:
+            producers.restore(list(read_snapshot(disk.read(path))), now_ms, expiration_ms)
+            return snapshots[-1]
+        except (ValueError, FileNotFoundError):
+            disk.remove(path)
+            snapshots.pop()
+    return 0
+
+
+def replay_producers(producers: Producers, segments: Sequence[Segment], start: int, end: int) -> None:
+    """Notes the batches from `start` to `end`, by their headers."""
+    for at, segment in enumerate(segments):
+        if at + 1 < len(segments) and segments[at + 1].base_offset <= start:
+            continue
+        if segment.base_offset >= end:
+            return
+        position = segment.position_of(start) if start > segment.base_offset else 0
+        if position is None:
+            continue
+        for place, header in segment.headers(position):
+            if header.base_offset >= end:
+                return
+            if header.producer_id < 0 or header.base_offset < start:
+                continue
+            if header.attributes & CONTROL:
+                note_marker(producers, segment.batch_at(place, header), header)
+            else:
+                producers.update(header, header.last_offset, header.max_timestamp)
+
+
+def note_marker(producers: Producers, batch: Buffer, header: BatchHeader) -> None:
+    """Notes the commit or abort marker in a control batch; one that compaction emptied says nothing."""
+    for record in records(batch):
+        value = record.value or b""
+        coordinator_epoch = int.from_bytes(value[2:6], "big", signed=True) if len(value) >= 6 else -1
+        producers.transaction_ended(header.producer_id, header.producer_epoch, coordinator_epoch, record.timestamp)

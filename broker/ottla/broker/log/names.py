@@ -1,0 +1,69 @@
+"""The names of files and directories in a log directory: Kafka's, so that either reads what the other wrote. Pure.
+
+Source: Kafka's LogFileUtils, UnifiedLog and LocalLog.
+"""
+
+from __future__ import annotations
+
+import re
+from uuid import UUID, uuid4
+
+LOG = ".log"
+OFFSET_INDEX = ".index"
+TIME_INDEX = ".timeindex"
+TRANSACTION_INDEX = ".txnindex"
+PRODUCER_SNAPSHOT = ".snapshot"
+SEGMENT_SUFFIXES = (LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX)
+
+DELETED = ".deleted"
+CLEANED = ".cleaned"
+SWAP = ".swap"
+
+DELETE_DIRECTORY = "-delete"
+STRAY_DIRECTORY = "-stray"
+FUTURE_DIRECTORY = "-future"
+
+LEADER_EPOCHS = "leader-epoch-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+META_PROPERTIES = "meta.properties"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+LOCK = ".lock"
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+LOG_STARTS = "log-start-offset-checkpoint"
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+CLEANED_OFFSETS = "cleaner-offset-checkpoint"
+
+_DIRECTORY_NAME_MAX = 255
+_partition = re.compile(r"(.+)-(\d+)\Z")
+_renamed = re.compile(r"(.+)-(\d+)\.([0-9a-f]{32})-(delete|stray|future)\Z")
+_offset = re.compile(r"(\d{20})(\.[a-z.]+)\Z")
+
+
+def offset_name(offset: int, suffix: str) -> str:
+    """A segment's file: 20 digits and the suffix."""
+    return f"{offset:020d}{suffix}"
+
+
+def parse_offset_name(name: str) -> tuple[int, str] | None:
+    """(offset, suffixes) of a segment's file, None for any other."""
+    match = _offset.match(name)
+    return (int(match[1]), match[2]) if match else None
+
+
+def partition_name(topic: str, index: int) -> str:
+    """A partition's directory."""
+    return f"{topic}-{index}"
+
+
+def parse_partition_name(name: str) -> tuple[str, int] | None:
+    """(topic, index) of a partition's directory; None for a renamed one and for what is none."""
+    if _renamed.match(name):
+        return None
+    match = _partition.match(name)
+    return (match[1], int(match[2])) if match else None
+
+
+def renamed_partition_name(topic: str, index: int, suffix: str, unique: UUID | None = None) -> str:
+    """The directory of a partition that waits for deletion or for a person: unique, at most 255 characters."""
+    tail = f"-{index}.{(unique or uuid4()).hex}{suffix}"
+    return topic[: _DIRECTORY_NAME_MAX - len(tail)] + tail

@@ -1,0 +1,214 @@
+"""What each idempotent producer last wrote to a partition: how a repeated batch is known, and a missing one.
+
+Owned by the log, since it changes only with appends, truncation and replay. `check` asks before an append, `update` notes
+after it; snapshots beside the segments spare a restart from reading the whole log.
+
+Source: Kafka's ProducerStateManager, ProducerStateEntry and ProducerAppendInfo (KIP-98, KIP-360). A snapshot file is big-endian:
+version i16 (1), CRC-32C u32 of all that follows, count i32, then per producer: id i64, epoch i16, last sequence i32, last
+offset i64, offset delta i32, timestamp i64, coordinator epoch i32, first offset of the open transaction i64 (−1: none).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from ottla.protocol.batches import BatchHeader
+from ottla.protocol.errors import ErrorCode, KafkaError
+
+BATCHES_KEPT = 5
+NO_EPOCH = -1
+NO_SEQUENCE = -1
+_SEQUENCE_MASK = 0x7FFFFFFF
+_prefix = struct.Struct(">hIi")
+_entry = struct.Struct(">qhiqiqiq")
+
+
+class Duplicate(NamedTuple):
+    """What a repeated batch got when it was first appended. `append_time` is the batch's greatest timestamp."""
+
+    first_offset: int
+    last_offset: int
+    append_time: int
+
+
+class KeptBatch(NamedTuple):
+    """One of a producer's last batches."""
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+
+class ProducerEntry:
+    """One producer's state on one partition."""
+
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp", "transaction_start")
+
+    def __init__(self, epoch: int = NO_EPOCH) -> None:
+        self.epoch = epoch
+        self.batches: tuple[KeptBatch, ...] = ()
+        self.last_timestamp = -1
+        self.coordinator_epoch = -1
+        self.transaction_start = -1
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    @property
+    def last_offset(self) -> int:
+        return self.batches[-1].last_offset if self.batches else -1
+
+
+class Producers:
+    """All producers of one partition."""
+
+    __slots__ = ("_entries", "changed_at", "snapshot_offset")
+
+    def __init__(self) -> None:
+        self._entries: dict[int, ProducerEntry] = {}
+        self.changed_at = 0  # the offset up to which the state is known
+        self.snapshot_offset = -1  # of the newest snapshot
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def items(self) -> Iterable[tuple[int, ProducerEntry]]:
+        """(producer id, entry) of each."""
+        return self._entries.items()
+
+    def get(self, producer_id: int) -> ProducerEntry | None:
+        """A producer's entry."""
+        return self._entries.get(producer_id)
+
+    def check(self, header: BatchHeader) -> Duplicate | None:
+        """Whether a client's batch may be appended: None for yes; of a repeated one, what the first got.
+
+        Raises KafkaError invalid_producer_epoch for an older epoch, out_of_order_sequence_number for a gap.
+        """
+        entry = self._entries.get(header.producer_id)
+        if entry is None:
+            return None
+        if header.producer_epoch != entry.epoch:
+            if header.producer_epoch < entry.epoch:
+                raise KafkaError(
+                    ErrorCode.invalid_producer_epoch,
+                    f"producer {header.producer_id} has epoch {entry.epoch}, the batch {header.producer_epoch}",
+                )
+            if header.base_sequence != 0 and entry.epoch != NO_EPOCH:
+                raise KafkaError(
+                    ErrorCode.out_of_order_sequence_number,
+                    f"a new epoch of producer {header.producer_id} starts with sequence {header.base_sequence}",
+                )
+            return None
+        sequence, delta = header.base_sequence, header.last_offset_delta
+        last_sequence = sequence + delta & _SEQUENCE_MASK
+        for kept in entry.batches:
+            if kept.last_sequence == last_sequence and kept.offset_delta == delta:
+                return Duplicate(kept.last_offset - delta, kept.last_offset, kept.timestamp)
+        last = entry.last_sequence
+        if sequence != last + 1 and not (sequence == 0 and last == _SEQUENCE_MASK):
+            raise KafkaError(
+                ErrorCode.out_of_order_sequence_number,
+                f"producer {header.producer_id} sent sequence {sequence} after {last}",
+            )
+        return None
+
+    def update(self, header: BatchHeader, last_offset: int, max_timestamp: int) -> None:
+        """Notes an appended batch of data."""
+        entry = self._entries.get(header.producer_id)
+        if entry is None or entry.epoch != header.producer_epoch:
+            entry = self._begin(header.producer_id, header.producer_epoch, entry)
+        delta = header.last_offset_delta
+        kept = KeptBatch(header.base_sequence + delta & _SEQUENCE_MASK, last_offset, delta, max_timestamp)
+        batches = entry.batches
+        entry.batches = (*batches[1:], kept) if len(batches) == BATCHES_KEPT else (*batches, kept)
+        entry.last_timestamp = max_timestamp
+        if header.attributes & 0x10 and entry.transaction_start < 0:
+            entry.transaction_start = last_offset - delta
+
+    def _begin(self, producer_id: int, epoch: int, old: ProducerEntry | None) -> ProducerEntry:
+        """A new entry for a new epoch; an open transaction outlives it."""
+        entry = ProducerEntry(epoch)
+        if old is not None:
+            entry.coordinator_epoch = old.coordinator_epoch
+            entry.transaction_start = old.transaction_start
+        self._entries[producer_id] = entry
+        return entry
+
+    def transaction_ended(self, producer_id: int, epoch: int, coordinator_epoch: int, timestamp: int) -> int:
+        """Notes a commit or abort marker; where the transaction began, −1 for an empty one."""
+        entry = self._entries.get(producer_id)
+        if entry is None or entry.epoch != epoch:
+            entry = self._begin(producer_id, epoch, entry)
+        start, entry.transaction_start = entry.transaction_start, -1
+        entry.coordinator_epoch = coordinator_epoch
+        entry.last_timestamp = timestamp
+        return start
+
+    def first_unstable_offset(self) -> int | None:
+        """Where the earliest open transaction begins."""
+        return min((entry.transaction_start for entry in self._entries.values() if entry.transaction_start >= 0), default=None)
+
+    def expire(self, now_ms: int, expiration_ms: int) -> int:
+        """Forgets producers that wrote nothing for `expiration_ms` and have no open transaction; how many."""
+        old = [
+            producer_id
+            for producer_id, entry in self._entries.items()
+            if entry.transaction_start < 0 and now_ms - entry.last_timestamp >= expiration_ms
+        ]
+        for producer_id in old:
+            del self._entries[producer_id]
+        return len(old)
+
+    def clear(self) -> None:
+        """Forgets all producers."""
+        self._entries.clear()
+
+    def restore(self, entries: Iterable[tuple[int, ProducerEntry]], now_ms: int, expiration_ms: int) -> None:
+        """Takes the state from a snapshot, without what has expired."""
+        self._entries = dict(entries)
+        self.expire(now_ms, expiration_ms)
+
+    def snapshot(self) -> bytes:
+        """The state as a snapshot file."""
+        body = bytearray(_prefix.pack(1, 0, len(self._entries)))
+        for producer_id, entry in self._entries.items():
+            last = entry.batches[-1] if entry.batches else KeptBatch(NO_SEQUENCE, -1, 0, entry.last_timestamp)
+            body += _entry.pack(
+                producer_id,
+                entry.epoch,
+                last.last_sequence,
+                last.last_offset,
+                last.offset_delta,
+                entry.last_timestamp,
+                entry.coordinator_epoch,
+                entry.transaction_start,
+            )
+        struct.pack_into(">I", body, 2, crc32c(memoryview(body)[6:]))
+        return bytes(body)
+
+
+def read_snapshot(data: bytes) -> Iterator[tuple[int, ProducerEntry]]:
+    """(producer id, entry) of each producer in a snapshot file. Raises ValueError where it is damaged."""
+    if len(data) < _prefix.size:
+        raise ValueError("a producer snapshot ends inside its header")
+    version, crc, count = _prefix.unpack_from(data)
+    if version != 1:
+        raise ValueError(f"version {version} of a producer snapshot")
+    if crc32c(memoryview(data)[6:]) != crc or len(data) < _prefix.size + count * _entry.size:
+        raise ValueError("a producer snapshot is damaged")
+    for position in range(_prefix.size, _prefix.size + count * _entry.size, _entry.size):
+        producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, start = _entry.unpack_from(data, position)
+        entry = ProducerEntry(epoch)
+        if offset >= 0:
+            entry.batches = (KeptBatch(sequence, offset, delta, timestamp),)
+        entry.last_timestamp = timestamp
+        entry.coordinator_epoch = coordinator_epoch
+        entry.transaction_start = start
+        yield producer_id, entry

@@ -1,0 +1,301 @@
+"""One segment: a log file, its two indexes, and what is known of its timestamps.
+
+A segment is found by offsets, and answers with positions in its file: payload bytes are for `sendfile`. Nothing is opened before it is
+needed, because a broker holds tens of thousands of segments; `OpenFiles` bounds how many stay open.
+
+Source: Kafka's LogSegment (KIP-33 for the timestamps).
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections import deque
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ottla.protocol.batches import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, read_header, records
+
+from . import names
+from .config import LogConfig
+from .disk import Disk, File
+from .index import OffsetIndex, TimeIndex, TimestampOffset
+
+UNKNOWN = -1
+_SCAN_SIZE = 16 << 10
+_offsets = struct.Struct(">qi11xi")  # base offset, length, last offset delta
+_MAX_RELATIVE_OFFSET = (1 << 31) - 1
+
+
+class FileRange(NamedTuple):
+    """`size` bytes of a log file from `position` on; the file stays open as long as the range is held."""
+
+    file: File
+    position: int
+    size: int
+
+
+class FoundRecord(NamedTuple):
+    """A record found by its timestamp."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+class OpenFiles:
+    """Which segments hold an open log file; those not used lately are let go beyond `limit`."""
+
+    __slots__ = ("_lock", "_open", "limit")
+
+    def __init__(self, limit: int = 4096) -> None:
+        self.limit = limit
+        self._open: deque[Segment] = deque()
+        self._lock = threading.Lock()  # recovery opens segments from several threads
+
+    def opened(self, segment: Segment) -> None:
+        """Notes a segment, and lets go of one that wasn't used since it was last looked at."""
+        with self._lock:
+            self._open.append(segment)
+            while len(self._open) > self.limit:
+                oldest = self._open.popleft()
+                if oldest.used and oldest is not segment:
+                    oldest.used = False
+                    self._open.append(oldest)
+                else:
+                    oldest.let_go()
+
+
+class Segment:
+    """The batches from `base_offset` on, in one file. `size` is its end; what stands behind it isn't there."""
+
+    __slots__ = (
+        "_file",
+        "_max_timestamp",
+        "_offset_of_max",
+        "_open_files",
+        "_path",
+        "base_offset",
+        "bytes_since_index",
+        "created_ms",
+        "disk",
+        "first_timestamp",
+        "full",
+        "modified_ms",
+        "offsets",
+        "size",
+        "times",
+        "used",
+    )
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        base_offset: int,
+        *,
+        open_files: OpenFiles,
+        size: int = 0,
+        created_ms: int = 0,
+        index_bytes: int = 0,
+        time_index_bytes: int = 0,
+        suffix: str = "",
+    ) -> None:
+        self.disk = disk
+        stem = f"{directory}/{base_offset:020d}"
+        self._path = f"{stem}{names.LOG}{suffix}"
+        self.base_offset = base_offset
+        self.size = size
+        self.offsets = OffsetIndex(disk, f"{stem}{names.OFFSET_INDEX}{suffix}", base_offset, index_bytes)
+        self.times = TimeIndex(disk, f"{stem}{names.TIME_INDEX}{suffix}", base_offset, time_index_bytes)
+        self.bytes_since_index = 0
+        self.created_ms = created_ms
+        self.modified_ms = created_ms
+        self.first_timestamp = UNKNOWN  # of the first batch, for rolling by time
+        self.full = False  # its indexes take no more entries
+        self.used = False
+        self._file: File | None = None
+        self._open_files = open_files
+        self._max_timestamp = UNKNOWN
+        self._offset_of_max = base_offset
+        if not size:
+            self._max_timestamp = -1
+
+    # ---- the file
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    @property
+    def file(self) -> File:
+        """The open log file."""
+        self.used = True
+        file = self._file
+        if file is None:
+            file = self._file = self.disk.open(self._path, create=True)
+            self._open_files.opened(self)
+        return file
+
+    def let_go(self) -> None:
+        """Closes the log file unless somebody else holds it; it reopens by itself."""
+        self._file = None
+
+    # ---- writing
+
+    def appended(self, last_offset: int, position: int, size: int, max_timestamp: int, config: LogConfig) -> None:
+        """A batch of `size` bytes was written at `position`, the segment's end; indexes it when an index interval has
+        gone by since the last entry."""
+        if max_timestamp > self._max_timestamp:
+            self._max_timestamp = max_timestamp
+            self._offset_of_max = last_offset
+        if self.first_timestamp == UNKNOWN:
+            self.first_timestamp = max_timestamp
+        if self.bytes_since_index > config.index_interval_bytes:
+            self.offsets.append(last_offset, position)
+            self.times.append(self._max_timestamp, self._offset_of_max)
+            self.bytes_since_index = 0
+            self.full = self.offsets.size_bytes + self.offsets.entry.size > config.segment_index_bytes or (
+                self.times.size_bytes + self.times.entry.size > config.segment_index_bytes
+            )
+        self.bytes_since_index += size
+        self.size = position + size
+
+    def has_room_for(self, last_offset: int) -> bool:
+        """Whether indexes can express `last_offset`."""
+        return last_offset - self.base_offset <= _MAX_RELATIVE_OFFSET
+
+    def seal(self) -> None:
+        """Completes the indexes; nothing is appended any more."""
+        self.times.append(*self.largest())
+        self.offsets.seal()
+        self.times.seal()
+
+    def write_out(self) -> None:
+        """Puts the indexes' tails into their files, so that they can be fsynced."""
+        self.offsets.write_out()
+        self.times.write_out()
+
+    def fsync(self) -> None:
+        """Puts the log file on the disk, then what of the indexes has been written out."""
+        (self._file or self.disk.open(self._path)).fsync()
+        self.offsets.fsync()
+        self.times.fsync()
+
+    def truncate(self, offset: int) -> int:
+        """Drops every batch that holds `offset` or comes after; where the log may go on: at `offset`, or at the start
+        of a batch that had to go whole."""
+        position = self.position_of(offset)
+        if position is None:
+            return offset
+        header = self.header_at(position)
+        end = offset if header is None else min(offset, header.base_offset)
+        self.cut(position, end)
+        return end
+
+    def cut(self, position: int, end_offset: int) -> None:
+        """Drops what stands from `position` on, where `end_offset` would come next."""
+        self.offsets.truncate_to(end_offset)
+        self.times.truncate_to(end_offset)
+        self.file.truncate(position)
+        self.size = position
+        self.full = False
+        self.resume()
+
+    def resume(self) -> int:
+        """Makes ready for appends after opening or cutting: the end offset, which it returns, the greatest timestamp
+        and the bytes since the last index entry, all from the last entry on."""
+        end = self.base_offset
+        start = self.offsets.last().position if len(self.offsets) else 0
+        self._max_timestamp, self._offset_of_max = self.times.last()
+        self.bytes_since_index = 0
+        self.first_timestamp = UNKNOWN
+        for position, header in self.headers(start):
+            end = header.last_offset + 1
+            if header.max_timestamp > self._max_timestamp:
+                self._max_timestamp, self._offset_of_max = header.max_timestamp, header.last_offset
+            self.bytes_since_index = position + header.size - start
+        first = self.header_at(0) if self.size else None
+        if first is not None:
+            self.first_timestamp = first.max_timestamp
+        return end
+
+    # ---- reading
+
+    def header_at(self, position: int) -> BatchHeader | None:
+        """The header of the batch at `position`; None at the end."""
+        if position + HEADER_SIZE > self.size:
+            return None
+        return read_header(self.file.pread(HEADER_SIZE, position))
+
+    def headers(self, position: int = 0, stop: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
+        """(position, header) of the whole batches from `position` on, up to `stop`, up to now the segment's end."""
+        end = self.size if stop is None else stop
+        while position + HEADER_SIZE <= end:
+            chunk = self.file.pread(min(_SCAN_SIZE, end - position), position)
+            at = 0
+            while at + HEADER_SIZE <= len(chunk):
+                header = read_header(chunk, at)
+                if header.size < HEADER_SIZE or position + at + header.size > end:
+                    return
+                yield position + at, header
+                at += header.size
+            if at == 0:
+                return
+            position += at
+
+    def position_of(self, offset: int) -> int | None:
+        """Where the first batch starts that ends at or after `offset`; None where the segment holds none such."""
+        if offset <= self.base_offset:
+            return 0 if self.size else None
+        position = self.offsets.floor(offset).position
+        end = self.size
+        while position < end:
+            chunk = self.file.pread(min(_SCAN_SIZE, end - position), position)
+            at, last = 0, len(chunk) - 27
+            while at <= last:
+                base_offset, length, delta = _offsets.unpack_from(chunk, at)
+                if base_offset + delta >= offset:
+                    return position + at
+                if length <= 0:
+                    raise OSError(f"{self._path}: no batch at {position + at}")
+                at += LOG_OVERHEAD + length
+            if at == 0:
+                return None
+            position += at
+        return None
+
+    def end_offset(self) -> int:
+        """The offset after the last batch; the base offset of an empty segment."""
+        end = self.base_offset
+        for _, header in self.headers(self.offsets.last().position if len(self.offsets) else 0):
+            end = header.last_offset + 1
+        return end
+
+    def batch_at(self, position: int, header: BatchHeader) -> bytes:
+        """A whole batch."""
+        return self.file.pread(header.size, position)
+
+    # ---- timestamps
+
+    def largest(self) -> TimestampOffset:
+        """The greatest timestamp, and the last offset of its batch; (−1, base offset) where there is none."""
+        if self._max_timestamp == UNKNOWN and self.size:
+            self._max_timestamp, self._offset_of_max = self.times.last()
+        return TimestampOffset(self._max_timestamp, self._offset_of_max)
+
+    def find_timestamp(self, timestamp: int, start_offset: int) -> FoundRecord | None:
+        """The first record at or after `start_offset` whose timestamp is at least `timestamp`."""
+        if self.largest().timestamp < timestamp:
+            return None
+        known = max(self.times.floor(timestamp - 1).offset, start_offset)
+        start = self.position_of(known)
+        if start is None:
+            return None
+        for position, header in self.headers(start):
+            if header.max_timestamp < timestamp or header.last_offset < start_offset:
+                continue
+            for record in records(self.batch_at(position, header)):
+                if record.timestamp >= timestamp and record.offset >= start_offset:
+                    return FoundRecord(record.offset, record.timestamp, header.leader_epoch)
+        return None

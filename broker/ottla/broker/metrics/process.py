@@ -1,0 +1,83 @@
+"""Metrics of the process: its loop, memory, files and disks."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections.abc import Iterator
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
+
+from ottla.broker.exposition import Sample, powers_of_two
+from ottla.broker.metrics.metric import COUNTER, GAUGE, HISTOGRAM, NO_LABELS, SUMMARY, Metric, single
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Broker
+
+MICROSECOND = 1e-6
+LOWEST_LAG_BUCKET = 7  # 128 µs
+HIGHEST_LAG_BUCKET = 23  # 8.4 s
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def _lag(broker: Broker) -> Iterator[Sample]:
+    lag = broker.monitoring.loop_lag
+    yield (
+        NO_LABELS,
+        powers_of_two(lag.buckets, LOWEST_LAG_BUCKET, HIGHEST_LAG_BUCKET, MICROSECOND, lag.lag_microseconds),
+    )
+
+
+def _cpu_seconds(_: Broker) -> float:
+    """With the child processes that have ended."""
+    return sum(os.times()[:4])
+
+
+@cache
+def _start_seconds() -> float:
+    with open("/proc/self/stat") as stat, open("/proc/uptime") as uptime:
+        ticks = int(stat.read().rpartition(")")[2].split()[19])
+        return time.time() - float(uptime.read().split()[0]) + ticks / _TICKS
+
+
+def _resident_bytes(_: Broker) -> int:
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * _PAGE_BYTES
+
+
+def _collections(_: Broker) -> Iterator[Sample]:
+    for generation, stats in enumerate(gc.get_stats()):
+        yield (("generation", str(generation)),), stats["collections"]
+
+
+def _build(broker: Broker) -> Iterator[Sample]:
+    try:
+        release = version("ottla")
+    except PackageNotFoundError:
+        release = "unknown"
+    yield (("version", release), ("broker", str(broker.id))), 1
+
+
+METRICS = (
+    Metric(
+        "ottla_event_loop_lag_seconds", HISTOGRAM, "How late a timer of the event loop fires, ten times a second.", _lag,
+    ),
+    Metric(
+        "ottla_event_loop_lag_longest_seconds", GAUGE, "The longest of these since the start.",
+        single(lambda broker: broker.monitoring.loop_lag.longest_seconds),
+    ),
+    Metric("ottla_broker_info", GAUGE, "Always 1; the labels say what runs.", _build, "", ("version", "broker")),
+    Metric("process_cpu_seconds_total", COUNTER, "CPU used, with children that have ended.", single(_cpu_seconds)),
+    Metric("process_resident_memory_bytes", GAUGE, "Memory in RAM.", single(_resident_bytes)),
+    Metric(
+        "process_open_fds", GAUGE, "Open file descriptors.", single(lambda broker: len(os.listdir("/proc/self/fd"))),
+    ),
+    Metric("process_start_time_seconds", GAUGE, "When the process started.", single(lambda broker: _start_seconds())),
+    Metric(
+        "python_gc_collections_total", COUNTER, "Runs of the garbage collector.", _collections, "", ("generation",),
+    ),
+)  # fmt: skip
+"""The process."""

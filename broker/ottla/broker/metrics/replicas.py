@@ -1,0 +1,170 @@
+"""Metrics of the replicas that this broker holds, their logs, and of the cluster as far as it is the controller's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from ottla.broker.exposition import Sample
+from ottla.broker.metrics.metric import COUNTER, GAUGE, NO_LABELS, Metric, by_partition, count_of, single
+from ottla.metadata.model import BrokerState
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Broker
+    from ottla.broker.partition import Partition
+    from ottla.metadata import model
+
+_REPLICAS = "kafka.server:type=ReplicaManager,name="
+_CONTROLLER = "kafka.controller:type=KafkaController,name="
+_LOG = "kafka.log:type=Log,topic=*,partition=*,name="
+
+
+def _by_state(holds: Callable[[model.Partition], bool]) -> Callable[[Broker], Iterator[Sample]]:
+    """On the controller's broker: the partitions of the cluster that a condition holds for; elsewhere 0."""
+
+    def collect(broker: Broker) -> Iterator[Sample]:
+        count = 0
+        if broker.controls:
+            for states in broker.image.partitions.values():
+                count += sum(1 for state in states.values() if holds(state))
+        yield NO_LABELS, count
+
+    return collect
+
+
+def _brokers(registered: Callable[[BrokerState], bool]) -> Callable[[Broker], Iterator[Sample]]:
+    def collect(broker: Broker) -> Iterator[Sample]:
+        brokers = broker.image.brokers.values() if broker.controls else ()
+        yield NO_LABELS, sum(1 for other in brokers if registered(other.state))
+
+    return collect
+
+
+def _reassigning(broker: Broker) -> int:
+    """Partitions that this broker leads and whose replicas are being changed."""
+    count = 0
+    for partition in broker.partitions:
+        if partition.leads:
+            state = broker.image.partition(partition.topic_id, partition.index)
+            count += state is not None and bool(state.adding or state.removing)
+    return count
+
+
+def _under_replicated(partition: Partition) -> bool:
+    return partition.leads and len(partition.isr) < len(partition.replicas)
+
+
+def _min_isr(partition: Partition) -> int:
+    """As Kafka reckons it: never more than there are replicas."""
+    return min(partition.rules.min_insync_replicas, len(partition.replicas))
+
+
+METRICS = (
+    Metric(
+        "kafka_server_replicamanager_partitioncount", GAUGE, "Replicas on this broker.",
+        single(lambda broker: len(broker.partitions)), _REPLICAS + "PartitionCount",
+    ),
+    Metric(
+        "kafka_server_replicamanager_leadercount", GAUGE, "Partitions that this broker leads.",
+        count_of(lambda partition: partition.leads), _REPLICAS + "LeaderCount",
+    ),
+    Metric(
+        "kafka_server_replicamanager_underreplicatedpartitions", GAUGE,
+        "Partitions led here whose in-sync replicas are not all.",
+        count_of(_under_replicated), _REPLICAS + "UnderReplicatedPartitions",
+    ),
+    Metric(
+        "kafka_server_replicamanager_underminisrpartitioncount", GAUGE,
+        "Partitions led here with fewer in-sync replicas than min.insync.replicas.",
+        count_of(lambda partition: partition.leads and len(partition.isr) < _min_isr(partition)),
+        _REPLICAS + "UnderMinIsrPartitionCount",
+    ),
+    Metric(
+        "kafka_server_replicamanager_atminisrpartitioncount", GAUGE,
+        "Partitions led here with exactly min.insync.replicas in-sync replicas.",
+        count_of(lambda partition: partition.leads and len(partition.isr) == _min_isr(partition)),
+        _REPLICAS + "AtMinIsrPartitionCount",
+    ),
+    Metric(
+        "kafka_server_replicamanager_offlinereplicacount", GAUGE, "Replicas here whose log directory failed.",
+        count_of(lambda partition: partition.offline), _REPLICAS + "OfflineReplicaCount",
+    ),
+    Metric(
+        "kafka_server_replicamanager_reassigningpartitions", GAUGE, "Partitions led here whose replicas are being changed.",
+        single(_reassigning), _REPLICAS + "ReassigningPartitions",
+    ),
+    Metric(
+        "kafka_server_replicamanager_produceridcount", GAUGE, "Idempotent producers remembered, once for each partition.",
+        lambda broker: [(NO_LABELS, sum(len(partition.log.producers) for partition in broker.partitions))],
+        _REPLICAS + "ProducerIdCount",
+    ),
+    Metric(
+        "kafka_server_delayedoperationpurgatory_purgatorysize", GAUGE,
+        "Requests that wait: fetches for more to read, produces for their commit; once for each partition.",
+        lambda broker: [
+            ((("delayedoperation", "Fetch"),), sum(len(partition.waiters) for partition in broker.partitions)),
+            ((("delayedoperation", "Produce"),), sum(partition.commits_waited_for for partition in broker.partitions)),
+        ],
+        "kafka.server:type=DelayedOperationPurgatory,delayedOperation=*,name=PurgatorySize", ("delayedoperation",),
+    ),
+    Metric(
+        "kafka_log_log_size", GAUGE, "Bytes of a replica's segments.", by_partition(lambda partition: partition.log.size),
+        _LOG + "Size", ("topic", "partition"),
+    ),
+    Metric(
+        "kafka_log_log_logendoffset", GAUGE, "Offset that the next record of a replica gets.",
+        by_partition(lambda partition: partition.log.log_end_offset), _LOG + "LogEndOffset", ("topic", "partition"),
+    ),
+    Metric(
+        "kafka_log_log_logstartoffset", GAUGE, "First offset of a replica.",
+        by_partition(lambda partition: partition.log.log_start_offset), _LOG + "LogStartOffset", ("topic", "partition"),
+    ),
+    Metric(
+        "kafka_log_log_numlogsegments", GAUGE, "Segments of a replica.",
+        by_partition(lambda partition: partition.log.segment_count), _LOG + "NumLogSegments", ("topic", "partition"),
+    ),
+    Metric(
+        "kafka_cluster_partition_highwatermark", GAUGE, "Offset up to which a replica's records are committed.",
+        by_partition(lambda partition: partition.high_watermark), "", ("topic", "partition"),
+    ),
+    Metric(
+        "kafka_controller_kafkacontroller_activecontrollercount", GAUGE, "1 where the controller's lease is held, else 0.",
+        single(lambda broker: int(broker.controls)), _CONTROLLER + "ActiveControllerCount",
+    ),
+    Metric(
+        "kafka_controller_kafkacontroller_offlinepartitionscount", GAUGE,
+        "Partitions of the cluster without a leader; reported by the controller, 0 elsewhere.",
+        _by_state(lambda state: state.leader < 0), _CONTROLLER + "OfflinePartitionsCount",
+    ),
+    Metric(
+        "kafka_controller_kafkacontroller_preferredreplicaimbalancecount", GAUGE,
+        "Partitions of the cluster led by another than their first replica; reported by the controller, 0 elsewhere.",
+        _by_state(lambda state: state.leader != state.replicas[0]), _CONTROLLER + "PreferredReplicaImbalanceCount",
+    ),
+    Metric(
+        "kafka_controller_kafkacontroller_globalpartitioncount", GAUGE,
+        "Partitions of the cluster; reported by the controller, 0 elsewhere.",
+        _by_state(lambda state: True), _CONTROLLER + "GlobalPartitionCount",
+    ),
+    Metric(
+        "kafka_controller_kafkacontroller_globaltopiccount", GAUGE,
+        "Topics of the cluster; reported by the controller, 0 elsewhere.",
+        single(lambda broker: len(broker.image.topics) if broker.controls else 0), _CONTROLLER + "GlobalTopicCount",
+    ),
+    Metric(
+        "kafka_controller_kafkacontroller_activebrokercount", GAUGE,
+        "Registered brokers that may lead; reported by the controller, 0 elsewhere.",
+        _brokers(lambda state: state is BrokerState.RUNNING), _CONTROLLER + "ActiveBrokerCount",
+    ),
+    Metric(
+        "kafka_controller_kafkacontroller_fencedbrokercount", GAUGE,
+        "Registered brokers that may not lead: starting or draining; reported by the controller, 0 elsewhere. A broker "
+        "that is gone is not registered and not counted.",
+        _brokers(lambda state: state is not BrokerState.RUNNING), _CONTROLLER + "FencedBrokerCount",
+    ),
+    Metric(
+        "ottla_leaderships_total", COUNTER, "How often this broker began to lead a partition.",
+        single(lambda broker: broker.replicas.leaderships), "",
+    ),
+)  # fmt: skip
+"""Replicas, logs and the cluster."""
