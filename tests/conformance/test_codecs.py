@@ -1,5 +1,6 @@
 """Every codec in both directions: each client writes each codec, each other client reads the same bytes."""
 
+import uuid
 from collections.abc import Callable
 
 import pytest
@@ -16,7 +17,8 @@ FETCH = 1
 @pytest.fixture(scope="module")
 def topics(bootstrap: str) -> dict[tuple[str, str], str]:
     """(client, codec) → a topic of one partition that this client shall write."""
-    names = {(client.name, codec): f"codec-{client.name}-{codec}" for client in CLIENTS for codec in CODECS}
+    run = uuid.uuid4().hex[:8]
+    names = {(client.name, codec): f"codec-{run}-{client.name}-{codec}" for client in CLIENTS for codec in CODECS}
     admin = KafkaAdminClient(bootstrap_servers=bootstrap)
     admin.create_topics({name: {"num_partitions": 1, "replication_factor": 1} for name in names.values()}, wait_for_metadata=True)
     admin.close()

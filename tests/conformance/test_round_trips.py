@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+import uuid
 from collections.abc import Callable
 
 import aiokafka
@@ -66,7 +67,7 @@ def outcomes(bootstrap: str) -> Callable[[Program], list[str]]:
 
     def run(program: Program) -> list[str]:
         if program.name not in runs:
-            runs[program.name] = program.run(bootstrap, "round-trip", f"round-trip-{program.name}", check=False).splitlines()
+            runs[program.name] = program.run(bootstrap, "round-trip", f"{program.name}-{uuid.uuid4().hex[:8]}", check=False).splitlines()
         return runs[program.name]
 
     return run

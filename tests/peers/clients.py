@@ -51,7 +51,12 @@ class KafkaPython(Client):
         found = {}
         for topic in topics:
             consumer = kafka.KafkaConsumer(
-                bootstrap_servers=bootstrap, auto_offset_reset="earliest", consumer_timeout_ms=15_000, check_crcs=True, group_id=None
+                bootstrap_servers=bootstrap,
+                auto_offset_reset="earliest",
+                consumer_timeout_ms=15_000,
+                fetch_max_wait_ms=50,
+                check_crcs=True,
+                group_id=None,
             )
             consumer.assign([kafka.TopicPartition(topic, 0)])
             messages = [next(consumer) for _ in range(COUNT)]

@@ -36,7 +36,7 @@ def all_records() -> list[SampleRecord]:
         SampleRecord(
             FIRST_TIMESTAMP + i,
             None if i % 7 == 0 else f"key-{i}".encode(),
-            None if i % 11 == 0 else f"value {i} ".encode() * 20,
+            None if i % 7 == 3 else f"value {i} ".encode() * 20,
             [("number", str(i).encode()), ("empty", b"")] if i % 3 == 0 else [],
         )
         for i in range(COUNT)

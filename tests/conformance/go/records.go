@@ -22,7 +22,7 @@ func record(topic string, i int) *kgo.Record {
 	if i%7 != 0 {
 		r.Key = []byte(fmt.Sprintf("key-%d", i))
 	}
-	if i%11 != 0 {
+	if i%7 != 3 {
 		r.Value = []byte(strings.Repeat(fmt.Sprintf("value %d ", i), 20))
 	}
 	if i%3 == 0 {

@@ -25,7 +25,7 @@ final class Records {
 
     static ProducerRecord<byte[], byte[]> record(String topic, int i) {
         byte[] key = i % 7 == 0 ? null : bytes("key-" + i);
-        byte[] value = i % 11 == 0 ? null : bytes(("value " + i + " ").repeat(20));
+        byte[] value = i % 7 == 3 ? null : bytes(("value " + i + " ").repeat(20));
         List<Header> headers = new ArrayList<>();
         if (i % 3 == 0) {
             headers.add(new RecordHeader("number", bytes(Integer.toString(i))));
@@ -51,7 +51,8 @@ final class Records {
 
     static String digest(String bootstrap, String topic) throws Exception {
         Properties properties = new Properties();
-        properties.putAll(Map.of("bootstrap.servers", bootstrap, "auto.offset.reset", "earliest", "check.crcs", "true"));
+        properties.putAll(Map.of("bootstrap.servers", bootstrap, "auto.offset.reset", "earliest", "check.crcs", "true",
+            "fetch.max.wait.ms", "50"));
         MessageDigest sha = MessageDigest.getInstance("SHA-256");
         int seen = 0;
         try (var consumer = new KafkaConsumer<>(properties, new ByteArrayDeserializer(), new ByteArrayDeserializer())) {
