@@ -18,14 +18,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from ottla.broker.group.classic import ClassicGroup
 from ottla.broker.group.effects import NEVER_MS, Answer, Effects, Join, Leaver, Limits, Now, Store, Sync
-from ottla.broker.group.partitioning import partition_for
+from ottla.broker.group.partitioning import OFFSETS_TOPIC, partition_for
 from ottla.broker.group.records import Committed, GroupKey, OffsetKey
 from ottla.broker.group.shard import Change, GroupShard, OffsetToCommit, Plan, encode
 from ottla.broker.group.states import APPEND_ERROR, State
@@ -39,6 +39,19 @@ logger = logging.getLogger(__name__)
 
 BATCH_RECORDS_MAX = 1_000  # commits gathered in one append
 CONCURRENT_LOADS = 4
+
+
+class Settings(Protocol):
+    """The broker's settings by name."""
+
+    def __getitem__(self, name: str, /) -> Any: ...
+
+
+class LedPartition(ReplayPartition, Protocol):
+    """What is needed of a partition to know whether it is ours."""
+
+    @property
+    def topic(self) -> str: ...
 
 
 @dataclass(slots=True)
@@ -78,9 +91,7 @@ class GroupService:
     1970.
     """
 
-    def __init__(
-        self, settings: Mapping[str, Any], partition_count: Callable[[], int], wall_ms: Callable[[], int]
-    ) -> None:
+    def __init__(self, settings: Settings, partition_count: Callable[[], int], wall_ms: Callable[[], int]) -> None:
         self._partition_count = partition_count
         self._wall_ms = wall_ms
         self._limits = limits_of(settings)
@@ -113,6 +124,15 @@ class GroupService:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def leadership_changed(self, partition: LedPartition, leads: bool) -> None:
+        """Hears of every partition whose leadership changed on this broker; only `__consumer_offsets` matters."""
+        if partition.topic != OFFSETS_TOPIC:
+            return
+        if leads:
+            self.became_leader(partition)
+        else:
+            self.resigned(partition.index)
 
     def became_leader(self, partition: ReplayPartition) -> None:
         """This broker leads `partition` of `__consumer_offsets`, in its `leader_epoch`: loads its groups."""
@@ -503,7 +523,7 @@ class GroupService:
         task.add_done_callback(partial(_finished, self._tasks))
 
 
-def limits_of(settings: Mapping[str, Any]) -> Limits:
+def limits_of(settings: Settings) -> Limits:
     """The settings that the cores obey."""
     return Limits(
         group_min_session_timeout_ms=settings["group.min.session.timeout.ms"],

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import struct
 from collections.abc import Sequence
 from time import perf_counter
@@ -88,7 +87,7 @@ class Replay:
             self._offset = max(self._offset, log.log_start_offset)
             before = self._offset
             for piece in log.read(self._offset, self._chunk_bytes, end, True):
-                data = await asyncio.to_thread(os.pread, piece.file.fileno(), piece.size, piece.position)
+                data = await asyncio.to_thread(piece.file.pread, piece.size, piece.position)
                 await self._chunk(data)
             if self._offset == before:  # nothing readable there: compaction took the rest
                 break

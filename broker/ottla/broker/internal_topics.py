@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
-from typing import Any
 
+from ottla.broker.config import BrokerConfig
 from ottla.broker.group.partitioning import OFFSETS_TOPIC
+
 from ottla.metadata.intents import Intents, NewTopic
 from ottla.protocol.errors import ErrorCode, KafkaError
 
@@ -27,7 +27,7 @@ COMPLAIN_EVERY_SECONDS = 30.0
 class InternalTopics:
     """Asks for internal topics, one attempt of each at a time."""
 
-    def __init__(self, intents: Intents, settings: Mapping[str, Any]) -> None:
+    def __init__(self, intents: Intents, settings: BrokerConfig) -> None:
         self._intents = intents
         self._settings = settings
         self._attempts: dict[str, asyncio.Task[None]] = {}
@@ -39,13 +39,13 @@ class InternalTopics:
         configs = {
             "cleanup.policy": "compact",
             "compression.type": "producer",
-            "segment.bytes": str(settings["offsets.topic.segment.bytes"]),
+            "segment.bytes": str(settings.get_int("offsets.topic.segment.bytes")),
         }
         self._want(
             NewTopic(
                 OFFSETS_TOPIC,
-                settings["offsets.topic.num.partitions"],
-                settings["offsets.topic.replication.factor"],
+                settings.get_int("offsets.topic.num.partitions"),
+                settings.get_int("offsets.topic.replication.factor"),
                 configs=configs,
             )
         )

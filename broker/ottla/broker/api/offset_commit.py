@@ -1,8 +1,8 @@
 """OffsetCommit (8), versions 2–10: remember how far a group has read.
 
 Topics by name before version 10, by id from it on (KIP-848). Unknown topics and partitions are refused one by one, the
-rest is committed. Versions 2–4 may ask for a retention time of their own. A member's claim to a group that isn't there is
-GROUP_ID_NOT_FOUND from version 9 on, ILLEGAL_GENERATION before.
+rest is committed. Versions 2–4 may ask for a retention time of their own. A member's claim to a group that isn't
+there is GROUP_ID_NOT_FOUND from version 9 on, ILLEGAL_GENERATION before.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.group.shard import OffsetToCommit
+
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import milliseconds
 
