@@ -1,0 +1,173 @@
+"""What applications are built on: spring-kafka, Kafka Connect in distributed mode, Kafka Streams."""
+
+import json
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import kafka
+import pytest
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+
+from tests.peers.apache_kafka import TOOLS, compile_program, jars, java
+from tests.peers.wire import free_port
+
+
+def create(bootstrap: str, name: str, partitions: int, **configs: str) -> None:
+    admin = KafkaAdminClient(bootstrap_servers=bootstrap)
+    admin.create_topics(
+        {name: {"num_partitions": partitions, "replication_factor": 1, "configs": configs}}, wait_for_metadata=True
+    )
+    admin.close()
+
+
+def wait_for(condition: Callable[[], Any], what: str, timeout: float = 60.0) -> Any:
+    deadline = time.monotonic() + timeout
+    while not (result := condition()):
+        assert time.monotonic() < deadline, f"no {what} after {timeout:.0f} s"
+        time.sleep(0.1)
+    return result
+
+
+def test_spring_template_and_listeners(bootstrap: str, unique: Callable[[str], str]) -> None:
+    command = java(compile_program("spring", "spring"), "SpringProgram", bootstrap, unique("spring"))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.strip() == "ok 300", done.stdout + done.stderr[-4000:]
+
+
+def test_streams_word_count(bootstrap: str, unique: Callable[[str], str], tmp_path: Path) -> None:
+    lines = [f"all streams lead to kafka number {i % 10}" for i in range(500)]
+    source, sink = unique("lines"), unique("counts")
+    create(bootstrap, source, 3)
+    create(bootstrap, sink, 2)
+    producer = KafkaProducer(bootstrap_servers=bootstrap)
+    for i, line in enumerate(lines):
+        producer.send(source, line.encode(), str(i).encode())
+    producer.flush(30)
+    command = java(compile_program("streams", "kafka"), "WordCount", bootstrap, source, sink, str(tmp_path))
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as streams:
+        assert streams.stdin is not None
+        try:
+            expected = Counter(word for line in lines for word in line.split())
+            counts = word_counts(bootstrap, sink, expected)
+        finally:
+            out, errors = streams.communicate(timeout=60)
+    assert counts == expected, errors[-4000:]
+    assert out.split("\n")[:2] == ["running", "closed"], errors[-4000:]
+
+
+def word_counts(bootstrap: str, topic: str, expected: Counter[str]) -> dict[str, int]:
+    """The latest count of each word, once they are what is expected or a minute has passed."""
+    consumer = KafkaConsumer(topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest", group_id=None)
+    counts: dict[str, int] = {}
+    deadline = time.monotonic() + 60
+    while counts != expected and time.monotonic() < deadline:
+        for records in consumer.poll(500).values():
+            counts.update({record.key.decode(): int(record.value) for record in records})
+    consumer.close()
+    return counts
+
+
+class Connect:
+    """A Kafka Connect worker in distributed mode, by its REST interface."""
+
+    def __init__(self, port: int) -> None:
+        self._url = f"http://127.0.0.1:{port}"
+
+    def ask(self, method: str, path: str, body: object = None) -> Any:
+        """The decoded answer; None while the worker isn't ready."""
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self._url + path, data, {"Content-Type": "application/json"}, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                content = answer.read()
+        except urllib.error.HTTPError as error:
+            if error.code in (404, 409, 503):
+                return None
+            raise AssertionError(error.read().decode()) from error
+        except OSError:
+            return None
+        return json.loads(content) if content else {}
+
+    def running(self, name: str) -> bool:
+        """Whether the connector and all its tasks run."""
+        status = self.ask("GET", f"/connectors/{name}/status")
+        if not status or not status["tasks"]:
+            return False
+        failed = [task for task in status["tasks"] if task["state"] == "FAILED"]
+        assert not failed, failed
+        return {status["connector"]["state"], *(task["state"] for task in status["tasks"])} == {"RUNNING"}
+
+
+@contextmanager
+def connect_worker(bootstrap: str, name: str, folder: Path) -> Iterator[Connect]:
+    """Its three internal topics are created by the worker itself, compacted."""
+    port = free_port()
+    properties = {
+        "bootstrap.servers": bootstrap,
+        "group.id": name,
+        "listeners": f"http://127.0.0.1:{port}",
+        "key.converter": "org.apache.kafka.connect.storage.StringConverter",
+        "value.converter": "org.apache.kafka.connect.storage.StringConverter",
+        "config.storage.topic": f"{name}-configs",
+        "offset.storage.topic": f"{name}-offsets",
+        "offset.storage.partitions": "5",
+        "status.storage.topic": f"{name}-status",
+        "config.storage.replication.factor": "1",
+        "offset.storage.replication.factor": "1",
+        "status.storage.replication.factor": "1",
+        "offset.flush.interval.ms": "1000",
+        "scheduled.rebalance.max.delay.ms": "0",
+        "plugin.discovery": "service_load",
+    }
+    file = folder / "connect.properties"
+    file.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+    with open(folder / "connect.log", "ab") as log:
+        command = java(jars("kafka"), TOOLS["connect-distributed"], str(file), heap="512M")
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        connect = Connect(port)
+        wait_for(lambda: connect.ask("GET", "/connectors") is not None, f"worker ({(folder / 'connect.log').read_text()[-2000:]})", 90)
+        yield connect
+    finally:
+        process.terminate()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.timeout(300)
+def test_connect_distributed_file_source_and_sink(bootstrap: str, unique: Callable[[str], str], tmp_path: Path) -> None:
+    name, topic = unique("connect"), unique("lines")
+    create(bootstrap, topic, 1)
+    source, sink = tmp_path / "source.txt", tmp_path / "sink.txt"
+    first, second = [f"line {i}" for i in range(100)], [f"line {i}" for i in range(100, 200)]
+    source.write_text("".join(f"{line}\n" for line in first))
+    with connect_worker(bootstrap, name, tmp_path) as connect:
+        for kind, config in {
+            "source": {"connector.class": "FileStreamSource", "file": str(source), "topic": topic},
+            "sink": {"connector.class": "FileStreamSink", "file": str(sink), "topics": topic, "consumer.override.auto.offset.reset": "earliest"},
+        }.items():
+            body = {"name": f"{name}-{kind}", "config": config | {"tasks.max": "1"}}
+            wait_for(lambda body=body: connect.ask("POST", "/connectors", body), f"{kind} connector")
+            wait_for(lambda kind=kind: connect.running(f"{name}-{kind}"), f"running {kind}")
+        wait_for(lambda: sink.exists() and sink.read_text().split("\n")[:-1] == first, "first hundred lines in the sink")
+        time.sleep(1.5)  # an interval of offset flushes
+    with open(source, "a") as file:
+        file.writelines(f"{line}\n" for line in second)
+    # A new worker of the same group knows the connectors, and where they were.
+    with connect_worker(bootstrap, name, tmp_path) as connect:
+        wait_for(lambda: sink.read_text().split("\n")[:-1] == first + second, "second hundred lines in the sink")
+        for kind in ("source", "sink"):
+            assert connect.ask("DELETE", f"/connectors/{name}-{kind}") is not None
+    consumer = kafka.KafkaConsumer(bootstrap_servers=bootstrap, group_id=None)
+    assert consumer.end_offsets([kafka.TopicPartition(topic, 0)]) == {kafka.TopicPartition(topic, 0): 200}
+    consumer.close()
