@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 from ottla.broker.group.classic import ClassicGroup
 from ottla.broker.group.effects import NEVER_MS, Answer, Effects, Join, Leaver, Limits, Now, Store, Sync
-from ottla.broker.group.partitioning import OFFSETS_TOPIC, partition_for
+from ottla.broker.group.partitioning import partition_for
 from ottla.broker.group.records import Committed, GroupKey, OffsetKey
 from ottla.broker.group.shard import Change, GroupShard, OffsetToCommit, Plan, encode
 from ottla.broker.group.states import APPEND_ERROR, State
@@ -45,13 +45,6 @@ class Settings(Protocol):
     """The broker's settings by name."""
 
     def __getitem__(self, name: str, /) -> Any: ...
-
-
-class LedPartition(ReplayPartition, Protocol):
-    """What is needed of a partition to know whether it is ours."""
-
-    @property
-    def topic(self) -> str: ...
 
 
 @dataclass(slots=True)
@@ -124,15 +117,6 @@ class GroupService:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    def leadership_changed(self, partition: LedPartition, leads: bool) -> None:
-        """Hears of every partition whose leadership changed on this broker; only `__consumer_offsets` matters."""
-        if partition.topic != OFFSETS_TOPIC:
-            return
-        if leads:
-            self.became_leader(partition)
-        else:
-            self.resigned(partition.index)
 
     def became_leader(self, partition: ReplayPartition) -> None:
         """This broker leads `partition` of `__consumer_offsets`, in its `leader_epoch`: loads its groups."""
