@@ -15,7 +15,8 @@ __all__ = ["register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Makes the format `ottla` known to `spark`, with filter pushdown."""
-    from .source import DefaultSource
+    """Makes the format `ottla` known to `spark`, with filter pushdown, which this switches on for the session."""
+    from .source import PushdownSource
 
-    spark.dataSource.register(DefaultSource)
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    spark.dataSource.register(PushdownSource)

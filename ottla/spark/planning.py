@@ -19,6 +19,7 @@ from ottla.net.names import EARLIEST, LATEST, TopicPartition
 from .offsets import OffsetRange
 from .options import Bound, Offsets, OptionError, ReadOptions, Subscription
 from .properties import ClientProperties
+from .pushdown import Bounds
 
 log = logging.getLogger("ottla.spark")
 
@@ -89,15 +90,22 @@ def resolve(
     return {each: latest[each].offset if each in latest else found[each].offset for each in wanted}
 
 
-def batch_ranges(client: Client, options: ReadOptions) -> list[OffsetRange]:
-    """What a batch read covers. Raises OptionError, or DataLoss under failOnDataLoss."""
+def batch_ranges(client: Client, options: ReadOptions, bounds: Bounds) -> list[OffsetRange]:
+    """What a batch read covers within `bounds`. Raises OptionError, or DataLoss under failOnDataLoss."""
     partitions = assigned(client, options.subscription)
     start = resolve(client, partitions, options.starting, options, starting=True)
     end = resolve(client, partitions, options.ending, options, starting=False)
     given = [bound for bound in (options.starting, options.ending) if isinstance(bound, Offsets) and bound.each]
     if given:
         start, end = _within_log(client, start, end, options)
-    return [OffsetRange(each, start[each], end[each]) for each in partitions]
+    ranges = bounds.apply(OffsetRange(each, start[each], end[each]) for each in partitions)
+    if bounds.since_ms is None:
+        return ranges
+    since = client.list_offsets(
+        {each.partition: bounds.since_ms for each in ranges}, isolation=options.properties.isolation
+    )
+    matched = [each for each in ranges if since[each.partition].offset >= 0]
+    return [each._replace(start=max(each.start, since[each.partition].offset)) for each in matched]
 
 
 def report_data_loss(options: ReadOptions, what: str) -> None:

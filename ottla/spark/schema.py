@@ -5,7 +5,12 @@ Source: Spark's KafkaRecordToRowConverter.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pyarrow as pa
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 COLUMNS = (
     ("key", "binary"),
@@ -46,3 +51,10 @@ def repeated_string(text: str, count: int) -> pa.Array:
 def repeated_int(value: int, count: int) -> pa.Array:
     """An int32 array of `count` times `value`."""
     return pa.repeat(pa.scalar(value, pa.int32()), count)
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """The Arrow schema that Spark expects record batches of `schema` to have."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(schema, timezone="UTC")

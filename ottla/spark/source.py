@@ -9,17 +9,25 @@ Two classes, because Spark fails a query whose reader defines `pushFilters` whil
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    Filter,
+    InputPartition,
+)
 from pyspark.sql.types import StructType
 
 from . import offsets
-from .options import OptionError, ReadOptions, read_names, read_options
+from .options import OptionError, ReadOptions, read_names, read_options, write_options
 from .planning import batch_ranges, open_client
-from .schema import COLUMNS, HEADERS, ddl
+from .pushdown import Bounds, push
+from .schema import COLUMNS, HEADERS, arrow_schema, ddl
 
 log = logging.getLogger("ottla.spark")
 
@@ -40,6 +48,34 @@ class DefaultSource(DataSource):
         """A batch reader of the columns in `schema`."""
         return BatchReader(read_options(self.options, streaming=False), checked_schema(schema))
 
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """A streaming reader of the columns in `schema`."""
+        from .stream import StreamReader
+
+        return StreamReader(read_options(self.options, streaming=True), checked_schema(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """A batch writer of rows with the columns in `schema`."""
+        from .sink import BatchWriter, checked
+
+        if overwrite:
+            raise OptionError("a topic can't be overwritten: write with mode append")
+        return BatchWriter(checked(write_options(self.options), schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """A streaming writer; in complete mode each result is appended, as Spark's Kafka sink does."""
+        from .sink import StreamWriter, checked
+
+        return StreamWriter(checked(write_options(self.options), schema))
+
+
+class PushdownSource(DefaultSource):
+    """The same source, whose batch reader takes filters."""
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A batch reader of the columns in `schema` that takes filters."""
+        return PushdownReader(read_options(self.options, streaming=False), checked_schema(schema))
+
 
 class BatchReader(DataSourceReader):
     """Plans a batch read on the driver and carries it out in tasks."""
@@ -47,6 +83,7 @@ class BatchReader(DataSourceReader):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options = options
         self.spark_schema = schema
+        self.bounds = Bounds()
 
     def partitions(self) -> Sequence[InputPartition]:
         """The ranges to read, as they are now. Errors in options and topics are raised here, before any task."""
@@ -55,7 +92,7 @@ class BatchReader(DataSourceReader):
         for warning in self.options.warnings:
             log.warning("%s", warning)
         with open_client(self.options.properties) as client:
-            ranges = batch_ranges(client, self.options)
+            ranges = batch_ranges(client, self.options, self.bounds)
         pieces = offsets.split(ranges, self.options.min_partitions, self.options.max_records_per_partition)
         return [RangePartition.of(each) for each in pieces]
 
@@ -66,6 +103,15 @@ class BatchReader(DataSourceReader):
         return read_range(partition, self.options, arrow_schema(self.spark_schema))
 
 
+class PushdownReader(BatchReader):
+    """A batch reader that cuts the ranges by filters on partition, offset and timestamp."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Takes what can be said in offsets, and returns the filters that Spark must still evaluate."""
+        self.bounds, rest = push(filters)
+        return rest
+
+
 def checked_schema(schema: StructType) -> StructType:
     """`schema` if it consists of Kafka's columns with their types. Raises OptionError."""
     known = {name: kind.replace(": ", ":").replace(", ", ",") for name, kind in (*COLUMNS, HEADERS)}
@@ -74,8 +120,3 @@ def checked_schema(schema: StructType) -> StructType:
         if known.get(field.name) != kind:
             raise OptionError(f"column {field.name} {kind} is none of the source's, which are {ddl(True)}")
     return schema
-
-
-def arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow schema that Spark expects record batches to have."""
-    return to_arrow_schema(schema, timezone="UTC")
