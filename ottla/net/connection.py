@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import mmap
 import os
 import socket
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 from ottla.protocol.errors import ProtocolError
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+LAZY_MEMORY_BYTES = 1024 * 1024
 OWN_MEMORY_FREE_BYTES = 64 * 1024  # a frame up to this size is collected without asking the budget
 _size = struct.Struct(">i")
 _key = struct.Struct(">h")
@@ -55,7 +57,7 @@ Reply = "Sequence[Part] | Pending | None"
 class Pending:
     """An answer that comes later. `answer` may be called once, from the event loop."""
 
-    __slots__ = ("abandoned", "answering", "api_key", "parts", "_connection")
+    __slots__ = ("_connection", "abandoned", "answering", "api_key", "parts")
 
     def __init__(self, connection: Connection, api_key: int) -> None:
         self._connection: Connection | None = connection
@@ -251,7 +253,7 @@ class Connection:
             capacity = have
         else:
             capacity = wanted
-        inbox = bytearray(capacity)
+        inbox = _allocate(capacity)
         inbox[:have] = memoryview(buffer)[position:end]
         self._inbox = inbox
         self._have = have
@@ -262,7 +264,9 @@ class Connection:
 
     def _memory_granted(self, capacity: int) -> None:
         assert self._inbox is not None
-        self._inbox.extend(bytes(capacity - len(self._inbox)))
+        inbox = _allocate(capacity)
+        inbox[: self._have] = self._inbox
+        self._inbox = inbox
         self._unpause()
 
     def _pause(self) -> None:
@@ -389,6 +393,11 @@ class Connection:
     def idle(self) -> bool:
         """Nothing is under way in either direction."""
         return not self._unanswered and not self._out
+
+
+def _allocate(size: int) -> bytearray:
+    """Memory for a frame. That of a large one takes room only as its bytes arrive, and goes back to the system."""
+    return bytearray(size) if size <= LAZY_MEMORY_BYTES else cast("bytearray", mmap.mmap(-1, size))
 
 
 class _Rest:

@@ -38,19 +38,35 @@ class ApiCounters:
     """Requests of one API: how many, how many bytes, how long they took from the last byte in to the answer handed to
     the socket, and the errors that were answered."""
 
-    __slots__ = ("errors", "latency_buckets", "latency_microseconds", "request_bytes", "requests")
+    __slots__ = (
+        "answers",
+        "errors",
+        "latency_buckets",
+        "latency_microseconds",
+        "request_bytes",
+        "requests",
+        "waited_microseconds",
+    )
 
     def __init__(self) -> None:
         self.requests = 0
         self.request_bytes = 0
+        self.answers = 0
         self.latency_microseconds = 0
+        self.waited_microseconds = 0
         self.latency_buckets = [0] * LATENCY_BUCKETS
         self.errors: dict[int, int] = {}
 
     def answered(self, microseconds: int) -> None:
         """One request was answered after this long."""
+        self.answers += 1
         self.latency_microseconds += microseconds
         self.latency_buckets[min(microseconds.bit_length(), LATENCY_BUCKETS - 1)] += 1
+
+    def answered_later(self, microseconds: int, waited_microseconds: int) -> None:
+        """One request was answered after this long, the second number of it spent waiting."""
+        self.answered(microseconds)
+        self.waited_microseconds += waited_microseconds
 
     def failed(self, error: int) -> None:
         """One answer carried an error code."""

@@ -7,6 +7,7 @@ becomes an error answer where the API's response has a place for it, else a clos
 from __future__ import annotations
 
 import logging
+from functools import partial
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
@@ -63,7 +64,9 @@ class Dispatcher:
             if self._flexible[key, version]:
                 body = body + 1 if frame[body] == 0 else skip_tagged_fields(frame, body)
             reply = route.serve(self._broker, connection, header, frame, body, end)
-            if not isinstance(reply, Pending):
+            if isinstance(reply, Pending):
+                reply.answering = partial(_count_later, counters, began, perf_counter_ns())
+            else:
                 counters.answered((perf_counter_ns() - began) // 1000)
             return reply
         if is_flexible(key, version):
@@ -72,6 +75,10 @@ class Dispatcher:
         pending = Pending(connection, key)
         self._broker.spawn(self._handle(route, connection, header, request, pending, began))
         return pending
+
+    def name_of(self, key: int) -> str:
+        """Kafka's name of a served API, as its metrics and its tools write it: ListOffsets."""
+        return "".join(word.capitalize() for word in self._routes[key].api.name.split("_"))
 
     def _unsupported(self, header: RequestHeader, route: Route | None) -> Reply:
         if header.api_key == API_VERSIONS:
@@ -109,3 +116,8 @@ class Dispatcher:
             counters.failed(error)
         pending.answer([response_frame(header.api_key, version, header.correlation_id, body)])
         counters.answered((perf_counter_ns() - began) // 1000)
+
+
+def _count_later(counters: ApiCounters, began_ns: int, waits_since_ns: int) -> None:
+    now = perf_counter_ns()
+    counters.answered_later((now - began_ns) // 1000, (now - waits_since_ns) // 1000)

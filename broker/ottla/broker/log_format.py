@@ -16,16 +16,20 @@ from typing import TextIO
 # What a LogRecord has by itself; anything else came from the caller's `extra`.
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
+_VISIBLE = {code: repr(chr(code))[1:-1] for code in (*range(32), 127) if code != 9}
+
 
 class TextFormat(logging.Formatter):
     """`2026-01-31 12:00:00.123 INFO  server: listening …`; times in UTC, the package's name left out."""
 
     def format(self, record: logging.LogRecord) -> str:
         """One line; a traceback follows on lines of its own."""
-        line = f"{_utc(record.created, ' ')} {record.levelname:<7} {_area(record.name)}: {record.getMessage()}"
+        # What clients sent must neither begin a line nor drive a terminal.
+        message = record.getMessage().translate(_VISIBLE)
+        line = f"{_utc(record.created, ' ')} {record.levelname:<7} {_area(record.name)}: {message}"
         if record.exc_info and record.exc_info[0] is not None:
             line += "\n" + "".join(traceback.format_exception(*record.exc_info)).rstrip()
-        return line.replace("\x1b", "\\x1b")  # what clients sent must not drive a terminal
+        return line
 
 
 class JsonFormat(logging.Formatter):

@@ -71,6 +71,7 @@ class Partition:
         "leader_epoch",
         "leader_epoch_start",
         "log",
+        "min_isr",
         "now_ms",
         "offline",
         "partition_epoch",
@@ -93,6 +94,7 @@ class Partition:
         self.counters = counters
         self.now_ms = now_ms
         self.rules = AdmissionRules()
+        self.min_isr = 1  # as the topic sets it; never more than there are replicas counts
         self.target_codec: int | None = None  # None: as the producer sent it
         self.leader = -1
         self.leader_epoch = NO_EPOCH
@@ -289,6 +291,11 @@ class Partition:
         else:
             self._commits.append((offset, future))
         return future
+
+    @property
+    def commits_waited_for(self) -> int:
+        """How many wait for a commit here."""
+        return len(self._commits)
 
     def _commit(self) -> None:
         high_watermark = self.high_watermark

@@ -33,12 +33,13 @@ TOPIC = "topic"
 class _TopicRules:
     """What follows from one topic's configuration; shared by its partitions, and by topics without settings."""
 
-    __slots__ = ("admission", "codec", "log")
+    __slots__ = ("admission", "codec", "log", "min_isr")
 
     def __init__(self, topic: TopicConfig, broker: BrokerConfig) -> None:
         self.log: LogConfig = log_config(topic, broker)
         self.admission: AdmissionRules = admission_rules(topic, broker)
         self.codec = target_codec(topic)
+        self.min_isr = topic.get_int("min.insync.replicas")
 
 
 class Replicas:
@@ -142,6 +143,7 @@ class Replicas:
         rules = self.rules_of(partition.topic)
         partition.rules = rules.admission
         partition.target_codec = rules.codec
+        partition.min_isr = rules.min_isr
         partition.log.config = rules.log
 
     def _lead_or_resign(self, partition: Partition, state: model.Partition) -> None:

@@ -142,7 +142,7 @@ class _Fetch:
                 asked.fetch_offset, min(asked.max_bytes, left), left > 0 and self.size == 0, self.read_committed
             )
         except KafkaError as error:
-            self._broker.count_fetch_failure(asked.topic)
+            self._broker.count_fetch_failure(asked.topic, error.code)
             return PartitionAnswer(asked.index, error.code)
         ranges, size, high_watermark, last_stable_offset, log_start = readable
         if size:

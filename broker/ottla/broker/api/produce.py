@@ -103,7 +103,7 @@ class _Produce:
     def refused(self, topic: str | bytes, index: int, size_bytes: int, error: KafkaError) -> None:
         """A batch wasn't written."""
         self.failed = True
-        self._broker.count_produce_failure(topic, size_bytes)
+        self._broker.count_produce_failure(topic, size_bytes, error.code)
         self._add(topic, PartitionAnswer(index, error.code, message=error.message or None))
 
     def _add(self, topic: str | bytes, answer: PartitionAnswer) -> None:

@@ -1,10 +1,10 @@
-"""One exported metric: its name, what it means, which of Apache Kafka's MBeans it stands for, and where its value is found.
+"""One exported metric: its name, what it means, which of Kafka's MBeans it stands for, and where its value is found.
 
 Nothing here is touched on the hot path: `collect` reads counters and state when somebody scrapes.
 
-Names are those that Kafka's metrics get from the rules that Prometheus' JMX exporter is most often given (Strimzi's examples: all in
-lower case, `…PerSec` as `…_total`), so that existing dashboards and alerts find them. What Kafka hasn't begins with
-`ottla_`.
+Names are those that Kafka's metrics get from the rules that Prometheus' JMX exporter is most often given (Strimzi's
+examples: all in lower case, `…PerSec` as `…_total`), so that existing dashboards and alerts find them. What Kafka
+hasn't begins with `ottla_`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NO_LABELS: Labels = ()
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A row of the tables. `mbean` is Kafka's name (empty where Kafka has none), `labels` are the names of the labels."""
+    """A row of the tables. `mbean` is Kafka's name, empty where it has none; `labels` are the names of the labels."""
 
     name: str
     kind: str

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from ottla.broker.exposition import Sample, powers_of_two
-from ottla.broker.metrics.metric import COUNTER, GAUGE, HISTOGRAM, NO_LABELS, SUMMARY, Metric, single
+from ottla.broker.metrics.metric import COUNTER, GAUGE, HISTOGRAM, NO_LABELS, Metric, single
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
@@ -63,7 +63,8 @@ def _build(broker: Broker) -> Iterator[Sample]:
 
 METRICS = (
     Metric(
-        "ottla_event_loop_lag_seconds", HISTOGRAM, "How late a timer of the event loop fires, ten times a second.", _lag,
+        "ottla_event_loop_lag_seconds", HISTOGRAM,
+        "How late a timer of the event loop fires, ten times a second.", _lag,
     ),
     Metric(
         "ottla_event_loop_lag_longest_seconds", GAUGE, "The longest of these since the start.",

@@ -56,7 +56,7 @@ def _under_replicated(partition: Partition) -> bool:
 
 def _min_isr(partition: Partition) -> int:
     """As Kafka reckons it: never more than there are replicas."""
-    return min(partition.rules.min_insync_replicas, len(partition.replicas))
+    return min(partition.min_isr, len(partition.replicas))
 
 
 METRICS = (
@@ -90,11 +90,13 @@ METRICS = (
         count_of(lambda partition: partition.offline), _REPLICAS + "OfflineReplicaCount",
     ),
     Metric(
-        "kafka_server_replicamanager_reassigningpartitions", GAUGE, "Partitions led here whose replicas are being changed.",
+        "kafka_server_replicamanager_reassigningpartitions", GAUGE,
+        "Partitions led here whose replicas are being changed.",
         single(_reassigning), _REPLICAS + "ReassigningPartitions",
     ),
     Metric(
-        "kafka_server_replicamanager_produceridcount", GAUGE, "Idempotent producers remembered, once for each partition.",
+        "kafka_server_replicamanager_produceridcount", GAUGE,
+        "Idempotent producers remembered, once for each partition.",
         lambda broker: [(NO_LABELS, sum(len(partition.log.producers) for partition in broker.partitions))],
         _REPLICAS + "ProducerIdCount",
     ),
@@ -108,7 +110,8 @@ METRICS = (
         "kafka.server:type=DelayedOperationPurgatory,delayedOperation=*,name=PurgatorySize", ("delayedoperation",),
     ),
     Metric(
-        "kafka_log_log_size", GAUGE, "Bytes of a replica's segments.", by_partition(lambda partition: partition.log.size),
+        "kafka_log_log_size", GAUGE,
+        "Bytes of a replica's segments.", by_partition(lambda partition: partition.log.size),
         _LOG + "Size", ("topic", "partition"),
     ),
     Metric(
@@ -121,14 +124,15 @@ METRICS = (
     ),
     Metric(
         "kafka_log_log_numlogsegments", GAUGE, "Segments of a replica.",
-        by_partition(lambda partition: partition.log.segment_count), _LOG + "NumLogSegments", ("topic", "partition"),
+        by_partition(lambda partition: len(partition.log.segments)), _LOG + "NumLogSegments", ("topic", "partition"),
     ),
     Metric(
         "kafka_cluster_partition_highwatermark", GAUGE, "Offset up to which a replica's records are committed.",
         by_partition(lambda partition: partition.high_watermark), "", ("topic", "partition"),
     ),
     Metric(
-        "kafka_controller_kafkacontroller_activecontrollercount", GAUGE, "1 where the controller's lease is held, else 0.",
+        "kafka_controller_kafkacontroller_activecontrollercount", GAUGE,
+        "1 where the controller's lease is held, else 0.",
         single(lambda broker: int(broker.controls)), _CONTROLLER + "ActiveControllerCount",
     ),
     Metric(
@@ -163,8 +167,16 @@ METRICS = (
         _brokers(lambda state: state is not BrokerState.RUNNING), _CONTROLLER + "FencedBrokerCount",
     ),
     Metric(
-        "ottla_leaderships_total", COUNTER, "How often this broker began to lead a partition.",
-        single(lambda broker: broker.replicas.leaderships), "",
+        "kafka_controller_controllerstats_leaderelections_total", COUNTER,
+        "Leaders elected while this process was the controller. How long each took is not measured.",
+        single(lambda broker: broker.monitoring.elections.clean + broker.monitoring.elections.unclean),
+        "kafka.controller:type=ControllerStats,name=LeaderElectionRateAndTimeMs",
+    ),
+    Metric(
+        "kafka_controller_controllerstats_uncleanleaderelections_total", COUNTER,
+        "Leaders elected from outside the in-sync replicas while this process was the controller.",
+        single(lambda broker: broker.monitoring.elections.unclean),
+        "kafka.controller:type=ControllerStats,name=UncleanLeaderElectionsPerSec",
     ),
 )  # fmt: skip
 """Replicas, logs and the cluster."""

@@ -15,12 +15,13 @@ if TYPE_CHECKING:
 
 LOWEST_BUCKET = 4  # 16 µs
 HIGHEST_BUCKET = 26  # 67 s
+TIMED_APIS = ("Produce", "Fetch")
 MILLISECOND = 1e-3  # in the unit of the counters, µs
 
 
 def _by_topic(value: Callable[[TopicCounters], int]) -> Callable[[Broker], Iterator[Sample]]:
     def collect(broker: Broker) -> Iterator[Sample]:
-        for topic, counters in list(broker.topic_counters.items()):
+        for topic, counters in list(broker.counters.items()):
             yield (("topic", topic),), value(counters)
 
     return collect
@@ -34,6 +35,11 @@ def _by_api(value: Callable[[ApiCounters], int | float | Histogram | Sum]) -> Ca
                 yield (("request", dispatcher.name_of(key)),), value(counters)
 
     return collect
+
+
+def _by_timed_api(value: Callable[[ApiCounters], Sum]) -> Callable[[Broker], Iterator[Sample]]:
+    """Of the hot APIs only: what the others do and what they wait for isn't told apart."""
+    return lambda broker: (sample for sample in _by_api(value)(broker) if sample[0][0][1] in TIMED_APIS)
 
 
 def _errors(broker: Broker) -> Iterator[Sample]:
@@ -112,14 +118,15 @@ METRICS = (
         _by_api(_latency), _REQUEST + "TotalTimeMs", ("request",),
     ),
     Metric(
-        "kafka_network_requestmetrics_localtimems", SUMMARY, "The part of it, in ms, that was not spent waiting.",
-        _by_api(lambda api: Sum(api.answers, (api.latency_microseconds - api.waited_microseconds) * MILLISECOND)),
+        "kafka_network_requestmetrics_localtimems", SUMMARY,
+        "The part of it, in ms, that was not spent waiting; of Produce and Fetch.",
+        _by_timed_api(lambda api: Sum(api.answers, (api.latency_microseconds - api.waited_microseconds) * MILLISECOND)),
         _REQUEST + "LocalTimeMs", ("request",),
     ),
     Metric(
         "kafka_network_requestmetrics_remotetimems", SUMMARY,
-        "The part of it, in ms, spent waiting: for replicas, the disk, or more to read.",
-        _by_api(lambda api: Sum(api.answers, api.waited_microseconds * MILLISECOND)),
+        "The part of it, in ms, spent waiting: for replicas, the disk, or more to read; of Produce and Fetch.",
+        _by_timed_api(lambda api: Sum(api.answers, api.waited_microseconds * MILLISECOND)),
         _REQUEST + "RemoteTimeMs", ("request",),
     ),
     Metric(
@@ -127,7 +134,8 @@ METRICS = (
         _by_api(lambda api: Sum(api.requests, api.request_bytes)), _REQUEST + "RequestBytes", ("request",),
     ),
     Metric(
-        "kafka_network_requestchannel_requestqueuesize", GAUGE, "Requests that have no answer yet, waiting fetches included.",
+        "kafka_network_requestchannel_requestqueuesize", GAUGE,
+        "Requests that have no answer yet, waiting fetches included.",
         single(_unanswered), "kafka.network:type=RequestChannel,name=RequestQueueSize",
     ),
     Metric(
@@ -148,7 +156,8 @@ METRICS = (
         _connections, "kafka.server:type=socket-server-metrics,listener=*,name=connection-count", ("listener",),
     ),
     Metric(
-        "ottla_connections_refused_total", COUNTER, "Connections refused for max.connections or max.connections.per.ip.",
+        "ottla_connections_refused_total", COUNTER,
+        "Connections refused for max.connections or max.connections.per.ip.",
         single(lambda broker: broker.server.connections_refused),
     ),
     Metric(
@@ -161,7 +170,8 @@ METRICS = (
         "kafka.network:type=SocketServer,name=MemoryPoolAvailable",
     ),
     Metric(
-        "ottla_frame_memory_waiting_connections", GAUGE, "Connections that are not read because that memory is used up.",
+        "ottla_frame_memory_waiting_connections", GAUGE,
+        "Connections that are not read because that memory is used up.",
         single(lambda broker: broker.server.memory.waiting),
     ),
     Metric(

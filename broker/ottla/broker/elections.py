@@ -1,0 +1,34 @@
+"""Counts the elections that the metadata shows, while the controller's lease is held by this broker's process.
+
+A leader epoch that rises is an election; one after which the partition must recover was unclean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ottla.metadata.image import Changed, Image
+
+
+class Elections:
+    """A listener of the image. `controls` tells whether this process is the active controller."""
+
+    def __init__(self, controls: Callable[[], bool]) -> None:
+        self.clean = 0
+        self.unclean = 0
+        self._controls = controls
+        self._image = Image()
+
+    def changed(self, image: Image, changed: Changed) -> None:
+        """Notes what a new image brought."""
+        before, self._image = self._image, image
+        if not self._controls():
+            return
+        for topic_id, index in changed.partitions:
+            old, new = before.partition(topic_id, index), image.partition(topic_id, index)
+            if old is None or new is None or new.leader_epoch == old.leader_epoch or new.leader < 0:
+                continue
+            if new.recovering and not old.recovering:
+                self.unclean += 1
+            else:
+                self.clean += 1

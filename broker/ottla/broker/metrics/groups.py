@@ -1,0 +1,53 @@
+"""Metrics of the consumer groups that this broker coordinates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ottla.broker.exposition import Sample
+from ottla.broker.group.states import State
+from ottla.broker.metrics.metric import COUNTER, GAUGE, Metric, single
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Broker
+
+_COORDINATOR = "kafka.server:type=group-coordinator-metrics,"
+
+
+def _by_state(broker: Broker) -> Iterator[Sample]:
+    counts = broker.groups.counts()
+    for state in State:
+        yield (("state", state.value),), counts.get(state, 0)
+
+
+METRICS = (
+    Metric(
+        "kafka_server_group_coordinator_metrics_classic_group_count", GAUGE,
+        "Classic groups coordinated here, by state.",
+        _by_state, _COORDINATOR + "state=*,name=classic-group-count", ("state",),
+    ),
+    Metric(
+        "kafka_coordinator_group_groupmetadatamanager_numoffsets", GAUGE, "Committed offsets held here.",
+        single(lambda broker: broker.groups.offset_count),
+        "kafka.coordinator.group:type=GroupMetadataManager,name=NumOffsets",
+    ),
+    Metric(
+        "kafka_server_group_coordinator_metrics_offset_commit_total", COUNTER, "Offsets committed.",
+        single(lambda broker: broker.groups.counters.offset_commits), _COORDINATOR + "name=offset-commit-count",
+    ),
+    Metric(
+        "kafka_server_group_coordinator_metrics_offset_deletion_total", COUNTER, "Offsets deleted on request.",
+        single(lambda broker: broker.groups.counters.offset_deletions), _COORDINATOR + "name=offset-deletion-count",
+    ),
+    Metric(
+        "kafka_server_group_coordinator_metrics_offset_expiration_total", COUNTER, "Offsets that expired.",
+        single(lambda broker: broker.groups.counters.offset_expirations), _COORDINATOR + "name=offset-expiration-count",
+    ),
+    Metric(
+        "kafka_server_group_coordinator_metrics_group_completed_rebalance_total", COUNTER, "Rebalances completed.",
+        single(lambda broker: broker.groups.counters.completed_rebalances),
+        _COORDINATOR + "name=group-completed-rebalance-count",
+    ),
+)  # fmt: skip
+"""Groups."""

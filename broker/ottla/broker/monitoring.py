@@ -1,0 +1,78 @@
+"""What a broker shows to the outside: its metrics, and whether it is alive and ready, over HTTP.
+
+Alive (`/healthz`) means that the event loop turns, nothing else: who gets this answer knows it. Ready (`/readyz`) means
+registered, recovered and serving; never caught up, never that the metadata store can be reached.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from ottla.broker.elections import Elections
+from ottla.broker.exposition import CONTENT_TYPE, lines
+from ottla.broker.http import HttpServer, Request, Response
+from ottla.broker.loop_lag import LoopLag
+from ottla.broker.metrics.catalogue import METRICS
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Broker
+
+logger = logging.getLogger(__name__)
+
+LINES_PER_TURN = 500  # about 1 ms
+
+
+class Monitoring:
+    """Started before the logs are recovered, so that recovery can be watched, and stopped last."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.loop_lag = LoopLag()
+        self.elections = Elections(lambda: broker.controls)
+        self.http = HttpServer(
+            {
+                ("GET", "/metrics"): self._metrics,
+                ("GET", "/healthz"): self._healthz,
+                ("GET", "/readyz"): self._readyz,
+            }
+        )
+        self._broker = broker
+
+    async def start(self) -> None:
+        """Begins to watch the loop, and opens `ottla.http.listener` where there is one. Raises OSError."""
+        self.loop_lag.start()
+        self._broker.follower.listen(self.elections.changed)
+        host, separator, port = self._broker.config.get_str("ottla.http.listener").rpartition(":")
+        if separator:
+            bound = await self.http.start(host.strip("[]"), int(port))
+            logger.info("metrics and health at http://%s:%d/", host or "0.0.0.0", bound)
+
+    async def stop(self) -> None:
+        """Closes the port."""
+        await self.http.stop()
+        self.loop_lag.stop()
+
+    async def _metrics(self, request: Request) -> Response:
+        return Response(200, render(self._broker), CONTENT_TYPE)
+
+    async def _healthz(self, request: Request) -> Response:
+        return Response(200, b"ok\n")
+
+    async def _readyz(self, request: Request) -> Response:
+        missing = self._broker.not_ready_because
+        return Response(503 if missing else 200, f"{missing or 'ready'}\n".encode())
+
+
+async def render(broker: Broker) -> AsyncIterator[bytes]:
+    """The whole page of metrics in pieces; between two of them others have their turn."""
+    piece: list[str] = []
+    for metric in METRICS:
+        for line in lines(metric.name, metric.kind, metric.doc, metric.collect(broker)):
+            piece.append(line)
+            if len(piece) >= LINES_PER_TURN:
+                yield "".join(piece).encode()
+                piece.clear()
+                await asyncio.sleep(0)
+    yield "".join(piece).encode()

@@ -1,0 +1,54 @@
+"""Every metric of Kafka's that people watch is found, by name, or it is said why not."""
+
+import re
+
+import pytest
+
+from ottla.broker.metrics.catalogue import METRICS, NOT_THERE
+
+# What dashboards and alerts for Kafka are made of: group, type and names.
+WATCHED = """
+kafka.server BrokerTopicMetrics MessagesInPerSec BytesInPerSec BytesOutPerSec BytesRejectedPerSec ReplicationBytesInPerSec
+kafka.server BrokerTopicMetrics ReplicationBytesOutPerSec TotalProduceRequestsPerSec TotalFetchRequestsPerSec
+kafka.server BrokerTopicMetrics FailedProduceRequestsPerSec FailedFetchRequestsPerSec
+kafka.server ReplicaManager UnderReplicatedPartitions UnderMinIsrPartitionCount AtMinIsrPartitionCount OfflineReplicaCount
+kafka.server ReplicaManager PartitionCount LeaderCount IsrShrinksPerSec IsrExpandsPerSec ReassigningPartitions ProducerIdCount
+kafka.server ReplicaFetcherManager MaxLag MinFetchRate
+kafka.server FetcherLagMetrics ConsumerLag
+kafka.server DelayedOperationPurgatory PurgatorySize
+kafka.server KafkaRequestHandlerPool RequestHandlerAvgIdlePercent
+kafka.network RequestMetrics RequestsPerSec ErrorsPerSec TotalTimeMs RequestQueueTimeMs LocalTimeMs RemoteTimeMs
+kafka.network RequestMetrics ResponseQueueTimeMs ResponseSendTimeMs
+kafka.network RequestChannel RequestQueueSize
+kafka.network SocketServer NetworkProcessorAvgIdlePercent
+kafka.controller KafkaController ActiveControllerCount OfflinePartitionsCount PreferredReplicaImbalanceCount
+kafka.controller KafkaController ActiveBrokerCount FencedBrokerCount
+kafka.controller ControllerStats UncleanLeaderElectionsPerSec LeaderElectionRateAndTimeMs
+kafka.log Log Size LogEndOffset LogStartOffset
+kafka.log LogFlushStats LogFlushRateAndTimeMs
+kafka.log LogManager OfflineLogDirectoryCount
+kafka.server Produce|Fetch|Request throttle-time byte-rate
+"""
+MBEANS = [
+    (group, kind, name)
+    for line in WATCHED.strip().splitlines()
+    for group, kind, *names in [line.split()]
+    for name in names
+]
+
+
+@pytest.mark.parametrize(("group", "kind", "name"), MBEANS)
+def test_what_people_watch_is_here_or_explained(group: str, kind: str, name: str) -> None:
+    pattern = re.compile(rf"{re.escape(group)}:type={re.escape(kind)}(,.*)?,name={re.escape(name)}")
+    exported = [metric.name for metric in METRICS if pattern.fullmatch(metric.mbean)]
+    explained = [why for mbean, why in NOT_THERE if pattern.fullmatch(mbean)]
+    assert len(exported) + len(explained) == 1
+
+
+def test_names_are_unique_and_proper() -> None:
+    names = [metric.name for metric in METRICS]
+    assert len(set(names)) == len(names)
+    for metric in METRICS:
+        assert re.fullmatch(r"[a-z][a-z0-9_]*", metric.name)
+        assert metric.name.endswith("_total") == (metric.kind == "counter")
+        assert metric.doc.endswith(".")
