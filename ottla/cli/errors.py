@@ -43,6 +43,10 @@ class CommandError(Exception):
         return sentences(self.message, self.remedy)
 
 
+class PipeClosed(Exception):
+    """Whoever read the command's output has gone away; the command ends without a word."""
+
+
 def sentences(*parts: str) -> str:
     """The parts on one line, each ended as a sentence ends unless it is the only one."""
     flat = [text for text in (" ".join(part.split()) for part in parts) if text]

@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from ottla.cli import cluster, configs, consume, contexts, groups, offsets, produce, topics
-from ottla.cli.errors import CommandError, ExitCode, sentences
+from ottla.cli.errors import CommandError, ExitCode, PipeClosed, sentences
 from ottla.cli.options import output_command
 from ottla.cli.output import Output
 
@@ -76,10 +76,6 @@ def main() -> None:
 
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     code = _run(arguments, debug)
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        code = ExitCode.pipe_closed
     if code == ExitCode.pipe_closed:
         # Python would complain once more about the closed pipe at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -99,7 +95,7 @@ def _run(arguments: list[str], debug: bool) -> int:
         return _usage(error)
     except (KeyboardInterrupt, typer.Abort):
         return ExitCode.interrupted
-    except BrokenPipeError:
+    except PipeClosed:
         return ExitCode.pipe_closed
     except Exception as error:
         if debug:

@@ -8,11 +8,14 @@ the command's own in its help and work at the end of a line, where people put th
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec
 
 import typer
 
+from ottla.cli.errors import PipeClosed
 from ottla.cli.output import Output
 
 if TYPE_CHECKING:
@@ -71,7 +74,8 @@ def output_command(function: Callable[Concatenate[Output, P], None]) -> Callable
     """Make a command out of a function whose first argument is the `Output`."""
 
     def run(*, as_json: bool, debug: bool, **arguments: Any) -> None:
-        function(Output(as_json), **arguments)  # type: ignore[call-arg]
+        with _pipe_watched():
+            function(Output(as_json), **arguments)  # type: ignore[call-arg]
 
     return _dressed(run, function, leading=1, options=_OUTPUT_OPTIONS)
 
@@ -84,10 +88,20 @@ def cluster_command(function: Callable[Concatenate[Cluster, Output, P], None]) -
     ) -> None:
         from ottla.cli.connection import Cluster, resolve_bootstrap
 
-        with Cluster(resolve_bootstrap(bootstrap, context), timeout) as cluster:
+        with _pipe_watched(), Cluster(resolve_bootstrap(bootstrap, context), timeout) as cluster:
             function(cluster, Output(as_json), **arguments)  # type: ignore[call-arg]
 
     return _dressed(run, function, leading=2, options=_CLUSTER_OPTIONS)
+
+
+@contextmanager
+def _pipe_watched() -> Iterator[None]:
+    # typer would turn the operating system's own error into exit code 1.
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError as error:
+        raise PipeClosed from error
 
 
 def _dressed(

@@ -7,11 +7,12 @@ that are known to be written.
 
 from __future__ import annotations
 
+import operator
 import os
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
@@ -138,22 +139,34 @@ class _Run:
             # The broker decides what is too large, by the topic's max.message.bytes; it also says so in its answer.
             max_request_size=512 * 1024 * 1024,
             max_block_ms=cluster.timeout_ms,
+            # Values are sent in a tuple, because the client refuses a record whose key and value are both None.
+            value_serializer=operator.itemgetter(0),
             delivery_timeout_ms=cluster.timeout_ms * 2,
             allow_auto_create_topics=False,
         )
 
     def send_all(self, new_records: Iterable[records.NewRecord]) -> None:
         """Send all of them and wait until each is acknowledged; raises at the first that isn't."""
+        from kafka.errors import KafkaError
+
         try:
             with explained(f"writing to topic '{self.topic}'"):
-                for record in new_records:
-                    self._send(record)
-                    while self._waiting and (self._waiting[0].is_done or len(self._waiting) > self._limit):
-                        self._settle()
-                while self._waiting:
-                    self._settle()
+                try:
+                    for record in new_records:
+                        self._send(record)
+                        while self._waiting and (self._waiting[0].is_done or len(self._waiting) > self._limit):
+                            self._settle()
+                except UsageError as error:
+                    self._settle_all()
+                    raise CommandError(f"{error.message} ({self.written} record(s) written)", error.remedy) from error
+                self._settle_all()
         finally:
-            self._producer.close(timeout=0 if self._waiting else self._timeout_s)
+            with suppress(KafkaError):
+                self._producer.close(timeout=0 if self._waiting else self._timeout_s)
+
+    def _settle_all(self) -> None:
+        while self._waiting:
+            self._settle()
 
     @property
     def _limit(self) -> int:
@@ -174,7 +187,7 @@ class _Run:
     def _send(self, record: records.NewRecord) -> None:
         future = self._producer.send(
             self.topic,
-            value=record.value,
+            value=(record.value,),
             key=record.key,
             headers=record.headers,
             partition=record.partition,
@@ -226,7 +239,7 @@ def _parsed(
         try:
             yield constants.complete(parse(line.removesuffix(b"\n").removesuffix(b"\r")))
         except UsageError as error:
-            raise CommandError(f"line {number}: {error.message}", error.remedy) from error
+            raise UsageError(f"line {number}: {error.message}", error.remedy) from error
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from ottla.cli.errors import UsageError
 from ottla.cli.times import moment_text
 
-Headers = list[tuple[str, bytes | None]]
+Headers = list[tuple[str, bytes]]
 
 SHOWN = ("topic", "partition", "offset", "timestamp", "headers", "key")
 
@@ -94,7 +94,7 @@ class LineFormat:
             name, colon, value = part.partition(b":")
             if not colon:
                 raise UsageError(f"{_excerpt(part)} is not a header", "Headers are written name:value,name:value.")
-            headers.append((name.decode("utf-8", "replace"), nullable(value, self._null_marker)))
+            headers.append((name.decode("utf-8", "replace"), value))
         return headers
 
 
@@ -117,7 +117,7 @@ def parse_json(line: bytes) -> NewRecord:
     return NewRecord(
         _from_json(data, "key"),
         _from_json(data, "value"),
-        [(str(header["key"]), _from_json(header, "value")) for header in headers],
+        [(str(header["key"]), _header_value(header)) for header in headers],
         None,
         timestamp if timestamp is None or timestamp >= 0 else None,
     )
@@ -180,6 +180,13 @@ def _from_json(data: dict[str, Any], name: str) -> bytes | None:
     if value is None:
         return None
     return (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)).encode("utf-8", "surrogatepass")
+
+
+def _header_value(header: dict[str, Any]) -> bytes:
+    value = _from_json(header, "value")
+    if value is None:
+        raise UsageError(f"header '{header['key']}' has no value", "The Kafka client in use can't write such a header.")
+    return value
 
 
 def _as_json(name: str, value: bytes | None) -> dict[str, Any]:

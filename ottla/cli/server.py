@@ -20,10 +20,10 @@ from pathlib import Path
 import uvloop
 
 from ottla.broker.config import BrokerConfig, InvalidConfiguration
-from ottla.broker.identity import StartupError
 from ottla.broker.log_format import configure_logging
 from ottla.broker.node import Broker
 from ottla.controller.runner import Controller
+from ottla.metadata.cluster import ForeignStore
 from ottla.metadata.embedded import EmbeddedStore
 from ottla.metadata.registration import NodeIdTaken
 
@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
         logger.warning("%s", warning)
     try:
         uvloop.run(_run(config))
-    except (StartupError, NodeIdTaken) as error:
+    except (ForeignStore, NodeIdTaken) as error:
         print(f"ottla broker: {error}", file=sys.stderr)
         return 1
     except OSError as error:
