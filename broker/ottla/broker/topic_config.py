@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ottla.broker.config import BrokerConfig
-from ottla.broker.settings.catalogue import TOPIC, nearest_name
+from ottla.broker.settings.catalogue import TOPIC
 from ottla.broker.settings.setting import InvalidSetting, Value
 from ottla.broker.settings.typed_values import TypedValues
-
-from ottla.protocol.errors import ErrorCode, KafkaError
 
 
 class TopicConfig(TypedValues):
@@ -43,28 +41,3 @@ class TopicConfig(TypedValues):
             except InvalidSetting:
                 continue
         return cls(values, dict(overrides))
-
-
-def check_topic_overrides(broker: BrokerConfig, overrides: Mapping[str, str]) -> None:
-    """Raise KafkaError(invalid_config) unless a topic can have these settings (Kafka's LogConfig.validate)."""
-    values = dict(broker.topic_defaults)
-    for name, text in overrides.items():
-        setting = TOPIC.get(name)
-        if setting is None:
-            nearest = nearest_name(name, TOPIC)
-            hint = f"; the nearest is {nearest}" if nearest is not None else ""
-            raise KafkaError(ErrorCode.invalid_config, f"Unknown topic config name: {name}{hint}")
-        try:
-            values[name] = setting.parse(text)
-        except InvalidSetting as error:
-            message = f"Invalid value {error.value} for configuration {name}: Value {error.reason}"
-            raise KafkaError(ErrorCode.invalid_config, message) from None
-    low, high = values["min.compaction.lag.ms"], values["max.compaction.lag.ms"]
-    assert isinstance(low, int)
-    assert isinstance(high, int)
-    if low > high:
-        message = f"conflict topic config setting min.compaction.lag.ms ({low}) > max.compaction.lag.ms ({high})"
-        raise KafkaError(ErrorCode.invalid_config, message)
-    if values["remote.storage.enable"]:
-        message = "Tiered storage is not there yet. Topic cannot be configured with remote log storage."
-        raise KafkaError(ErrorCode.invalid_config, message)

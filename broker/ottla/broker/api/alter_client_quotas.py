@@ -1,0 +1,58 @@
+"""AlterClientQuotas (key 49), versions 0–1: stores limits of users, client ids and addresses."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.api.registry import Api, RequestContext
+from ottla.broker.settings.quotas import IP, Entity, Limit, altered_limits, check_entity
+from ottla.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Broker
+
+API = Api(key=49, versions=(0, 1), gaps=("Quotas are stored and described, and not enforced yet.",))
+
+RESOLVE_TIMEOUT_SECONDS = 5.0
+
+
+async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+    """Each entity's limits are changed together or not at all. An entity that is named twice is refused."""
+    named = [{part.entity_type: part.entity_name for part in entry.entity} for entry in request.entries]
+    entries = []
+    for entry, entity in zip(request.entries, named, strict=True):
+        answer: dict[str, Any] = {
+            "entity": [{"entity_type": kind, "entity_name": name} for kind, name in entity.items()]
+        }
+        entries.append(answer)
+        try:
+            if named.count(entity) > 1:
+                raise KafkaError(ErrorCode.invalid_request, "An entity must appear at most once.")
+            changes = [Limit(op.key, None if op.remove else op.value) for op in entry.ops]
+            if len({change.key for change in changes}) != len(changes):
+                raise KafkaError(ErrorCode.invalid_request, "A quota must appear at most once for an entity.")
+            await _alter(broker, check_entity(entity.items()), changes, request.validate_only)
+        except KafkaError as error:
+            answer |= {"error_code": error.code, "error_message": error.message}
+    return {"entries": entries}
+
+
+async def _alter(broker: Broker, entity: Entity, changes: list[Limit], validate_only: bool) -> None:
+    if entity[0][0] == IP and entity[0][1] is not None:
+        await _check_address(entity[0][1])
+    if validate_only:
+        quota = broker.image.quotas.get(entity)
+        altered_limits(entity, {} if quota is None else quota.limits, changes)
+    else:
+        await broker.intents.alter_quota(entity, lambda present: altered_limits(entity, present, changes))
+
+
+async def _check_address(name: str) -> None:
+    """Raise KafkaError(invalid_request) unless the name is an address or one can be found for it."""
+    try:
+        await asyncio.wait_for(asyncio.get_running_loop().getaddrinfo(name, None), RESOLVE_TIMEOUT_SECONDS)
+    except (socket.gaierror, UnicodeError, TimeoutError):
+        message = f"{name} is not a valid IP or resolvable host."
+        raise KafkaError(ErrorCode.invalid_request, message) from None

@@ -1,0 +1,84 @@
+"""What the APIs that alter configurations share: resource types, who is meant, one write per resource."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.settings.alteration import Resource
+from ottla.metadata.keys import ConfigResource
+from ottla.metadata.naming import check_topic_name
+from ottla.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Broker
+
+Edit = Callable[[Resource, Mapping[str, str]], dict[str, str]]
+"""From a resource and its present settings to the ones it shall have; may raise KafkaError."""
+
+
+class ResourceType(IntEnum):
+    """Whose settings; the numbers are Kafka's ConfigResource.Type."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+METADATA_TYPES: dict[int, str] = {
+    ResourceType.TOPIC: "topic",
+    ResourceType.BROKER: "broker",
+    ResourceType.CLIENT_METRICS: "client-metrics",
+    ResourceType.GROUP: "group",
+}
+"""Resource types whose settings are kept in the metadata, with their names there."""
+
+
+def check_broker_name(name: str, own_id: int, unexpected: str, noun: str = "Broker") -> None:
+    """Raise KafkaError(invalid_request) unless `name` is this broker's id; `unexpected` is filled with both ids."""
+    try:
+        broker_id = int(name)
+    except ValueError:
+        raise KafkaError(ErrorCode.invalid_request, f"{noun} id must be an integer, but it is: {name}") from None
+    if broker_id != own_id:
+        raise KafkaError(ErrorCode.invalid_request, unexpected.format(own_id, name))
+
+
+def repeated_resources(resources: Iterable[Any]) -> set[tuple[int, str]]:
+    """Type and name of every resource that a request holds more than once."""
+    counts = Counter((resource.resource_type, resource.resource_name) for resource in resources)
+    return {resource for resource, count in counts.items() if count > 1}
+
+
+async def alter(broker: Broker, resource_type: int, name: str, edit: Edit, validate_only: bool) -> None:
+    """Change one resource's settings in the metadata, or only see whether that could be done; raise KafkaError."""
+    resource = _named(broker, resource_type, name)
+    present = broker.image.config(resource.type, resource.name)
+    if validate_only:
+        edit(resource, present)
+    else:
+        await broker.intents.alter_config(ConfigResource(*resource), lambda now: edit(resource, now))
+
+
+def _named(broker: Broker, resource_type: int, name: str) -> Resource:
+    """The resource as the metadata names it, if this broker may change it."""
+    if resource_type not in METADATA_TYPES:
+        raise KafkaError(ErrorCode.invalid_request, f"Unknown resource type {resource_type}")
+    if resource_type == ResourceType.TOPIC:
+        if not name:
+            raise KafkaError(ErrorCode.invalid_request, "Default topic resources are not allowed.")
+        check_topic_name(name)
+        if name not in broker.image.topics:
+            raise KafkaError(ErrorCode.unknown_topic_or_partition, f"The topic '{name}' does not exist.")
+    elif resource_type == ResourceType.BROKER and name:
+        check_broker_name(name, broker.id, "Unexpected broker id, expected {}, but received {}", "Node")
+        name = str(int(name))
+    elif resource_type == ResourceType.CLIENT_METRICS and not name:
+        raise KafkaError(ErrorCode.invalid_request, "Subscription name can't be empty")
+    elif resource_type == ResourceType.GROUP and not name:
+        raise KafkaError(ErrorCode.invalid_request, "Default group resources are not allowed.")
+    return Resource(METADATA_TYPES[resource_type], name)

@@ -1,0 +1,34 @@
+"""DescribeClientQuotas (key 48), versions 0–1: the limits of the entities that a filter means."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.api.registry import Api, RequestContext
+from ottla.broker.settings.quotas import Component, matching
+from ottla.protocol.errors import KafkaError
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Broker
+
+API = Api(key=48, versions=(0, 1), gaps=("Quotas are stored and described, and not enforced yet.",))
+
+
+async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+    """The entities with their limits; a filter without components means all, unless it is strict."""
+    quotas = broker.image.quotas
+    components = [Component(part.entity_type, part.match_type, part.match) for part in request.components]
+    try:
+        entities = matching(quotas, components, request.strict)
+    except KafkaError as error:
+        return {"error_code": error.code, "error_message": error.message, "entries": None}
+    return {
+        "error_message": "",
+        "entries": [
+            {
+                "entity": [{"entity_type": kind, "entity_name": name} for kind, name in entity],
+                "values": [{"key": key, "value": value} for key, value in quotas[entity].limits.items()],
+            }
+            for entity in entities
+        ],
+    }

@@ -1,0 +1,81 @@
+"""DescribeConfigs (key 32), versions 1–4: settings of topics, brokers, groups and client metrics, and log levels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.api.config_resources import ResourceType, check_broker_name
+from ottla.broker.api.registry import Api, RequestContext
+from ottla.broker.log_levels import log_levels
+from ottla.broker.settings.description import (
+    Description,
+    describe_broker,
+    describe_client_metrics,
+    describe_cluster_default,
+    describe_group,
+    describe_loggers,
+    describe_topic,
+    only,
+)
+from ottla.metadata.naming import check_topic_name
+from ottla.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Broker
+
+API = Api(key=32, versions=(1, 4))
+
+
+async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+    """Each resource's settings, or its error. Of unknown names among those asked for nothing is said, as in Kafka."""
+    results = []
+    for resource in request.resources:
+        result: dict[str, Any] = {
+            "resource_type": resource.resource_type,
+            "resource_name": resource.resource_name,
+            "error_message": "",
+            "configs": [],
+        }
+        try:
+            found = only(_describe(broker, resource.resource_type, resource.resource_name), resource.configuration_keys)
+            result["configs"] = [_asked(entry, request) for entry in found]
+        except KafkaError as error:
+            result |= {"error_code": error.code, "error_message": error.message}
+        results.append(result)
+    return {"results": results}
+
+
+def _asked(description: Description, request: Any) -> Description:
+    """Without what the client did not ask for."""
+    synonyms = description.get("synonyms", []) if request.include_synonyms else []
+    documentation = description.get("documentation") if request.include_documentation else None
+    return {**description, "synonyms": synonyms, "documentation": documentation}
+
+
+def _describe(broker: Broker, kind: int, name: str) -> Iterable[Description]:
+    image = broker.image
+    if kind == ResourceType.TOPIC:
+        check_topic_name(name)
+        if name not in image.topics:
+            raise KafkaError(ErrorCode.unknown_topic_or_partition)
+        return describe_topic(broker.config, image.config("topic", name))
+    if kind == ResourceType.BROKER:
+        if not name:
+            return describe_cluster_default(broker.config)
+        check_broker_name(name, broker.id, "Unexpected broker id, expected {} or empty string, but received {}")
+        return describe_broker(broker.config)
+    if kind == ResourceType.BROKER_LOGGER:
+        if not name:
+            raise KafkaError(ErrorCode.invalid_request, "Broker id must not be empty")
+        check_broker_name(name, broker.id, "Unexpected broker id, expected {} but received {}")
+        return describe_loggers(log_levels())
+    if kind == ResourceType.GROUP:
+        if not name:
+            raise KafkaError(ErrorCode.invalid_request, "Group name must not be empty")
+        return describe_group(broker.config, image.config("group", name))
+    if kind == ResourceType.CLIENT_METRICS:
+        if not name:
+            raise KafkaError(ErrorCode.invalid_request, "Client metrics subscription name must not be empty")
+        return describe_client_metrics(image.config("client-metrics", name))
+    raise KafkaError(ErrorCode.invalid_request, f"Resources of type {kind} have no settings")

@@ -1,0 +1,62 @@
+"""IncrementalAlterConfigs (key 44), versions 0–1: changes single settings, and log levels of this broker's process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.api.config_resources import ResourceType, alter, check_broker_name, repeated_resources
+from ottla.broker.api.registry import Api, RequestContext
+from ottla.broker.log_levels import check_log_level, set_log_level
+from ottla.broker.settings.alteration import Edit, Operation, altered
+from ottla.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Broker
+
+API = Api(
+    key=44,
+    versions=(0, 1),
+    gaps=("A broker setting that nobody knows is refused with INVALID_CONFIG; Kafka keeps it for plug-ins.",),
+)
+
+
+async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+    """Each resource is changed as a whole or not at all."""
+    repeated = repeated_resources(request.resources)
+    responses = []
+    for resource in request.resources:
+        kind, name = resource.resource_type, resource.resource_name
+        response = {"resource_type": kind, "resource_name": name, "error_message": None}
+        edits = [Edit(config.name, config.config_operation, config.value) for config in resource.configs]
+        try:
+            if (kind, name) in repeated:
+                raise KafkaError(ErrorCode.invalid_request, "Each resource must appear at most once.")
+            if kind == ResourceType.BROKER_LOGGER:
+                _alter_log_levels(broker, name, edits, request.validate_only)
+            else:
+                await _alter_settings(broker, kind, name, edits, request.validate_only)
+        except KafkaError as error:
+            response |= {"error_code": error.code, "error_message": error.message}
+        responses.append(response)
+    return {"responses": responses}
+
+
+async def _alter_settings(broker: Broker, kind: int, name: str, edits: list[Edit], validate_only: bool) -> None:
+    await alter(
+        broker, kind, name, lambda resource, now: altered(broker.config, resource, now, edits), validate_only
+    )
+
+
+def _alter_log_levels(broker: Broker, name: str, edits: list[Edit], validate_only: bool) -> None:
+    check_broker_name(name, broker.id, "Unexpected node id. Expected {}, but received {}", "Node")
+    levels: dict[str, str | None] = {}
+    for edit in edits:
+        if edit.operation not in (Operation.SET, Operation.DELETE):
+            operation = Operation(edit.operation).name if edit.operation in list(Operation) else str(edit.operation)
+            message = f"{operation} operation is not allowed for the BROKER_LOGGER resource"
+            raise KafkaError(ErrorCode.invalid_request, message)
+        levels[edit.name] = (edit.value or "") if edit.operation == Operation.SET else None
+        check_log_level(edit.name, levels[edit.name])
+    if not validate_only:
+        for logger, level in levels.items():
+            set_log_level(logger, level)

@@ -1,0 +1,54 @@
+"""The levels of this process's loggers, under Kafka's names: what resources of type BROKER_LOGGER describe and alter.
+
+Changes last as long as the process, as in Kafka.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from ottla.protocol.errors import ErrorCode, KafkaError
+
+ROOT = "root"
+LEVELS = {
+    "TRACE": logging.DEBUG,
+    "DEBUG": logging.DEBUG,
+    "INFO": logging.INFO,
+    "WARN": logging.WARNING,
+    "ERROR": logging.ERROR,
+    "FATAL": logging.CRITICAL,
+}
+"""Kafka's level to Python's; there is nothing below DEBUG."""
+
+
+def log_levels() -> dict[str, str]:
+    """Effective level of every logger of Ottla's own, and of the root logger, by name."""
+    names = sorted(name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "ottla")
+    return {name: _level_name(_logger(name)) for name in [ROOT, *names]}
+
+
+def check_log_level(name: str, level: str | None) -> None:
+    """Raise KafkaError unless a logger of that name exists and can take the level; None means that of its parent."""
+    if name not in log_levels():
+        raise KafkaError(ErrorCode.invalid_config, f"Logger {name} does not exist!")
+    if level is None:
+        if name == ROOT:
+            raise KafkaError(ErrorCode.invalid_request, "Removing the log level of the root logger is not allowed")
+    elif level.upper() not in LEVELS:
+        known = ", ".join(sorted(LEVELS))
+        message = f"Cannot set the log level of {name} to {level} as it is not a supported log level. "
+        raise KafkaError(ErrorCode.invalid_config, f"{message}Valid log levels are {known}")
+
+
+def set_log_level(name: str, level: str | None) -> None:
+    """Set a logger's level, checked before; None takes the parent's."""
+    _logger(name).setLevel(logging.NOTSET if level is None else LEVELS[level.upper()])
+
+
+def _logger(name: str) -> logging.Logger:
+    return logging.getLogger() if name == ROOT else logging.getLogger(name)
+
+
+def _level_name(logger: logging.Logger) -> str:
+    level = logger.getEffectiveLevel()
+    return next((name for name, number in LEVELS.items() if name != "TRACE" and number >= level), "FATAL")

@@ -1,0 +1,144 @@
+"""Settings as DescribeConfigs shows them: value, where it comes from, and what would stand in for it. Pure.
+
+The order of synonyms and the choice of the source are those of Apache Kafka 4.3's ConfigHelper: all synonyms by layer
+(this broker's dynamic values, the cluster's dynamic defaults, what the broker was started with, defaults), and of a
+broker setting only from the first that bears the name asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from enum import IntEnum
+from typing import Any
+
+from ottla.broker.config import BrokerConfig
+from ottla.broker.settings.catalogue import BROKER, CLIENT_METRICS, GROUP, TOPIC
+from ottla.broker.settings.setting import Setting, Update, format_value
+from ottla.broker.settings.sources import known_setting
+from ottla.broker.topic_config import TopicConfig
+
+Description = dict[str, Any]
+"""One setting in the shape of the response's `configs`."""
+
+
+class Source(IntEnum):
+    """Where a value comes from; the numbers are Kafka's."""
+
+    TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT = 3
+    STATIC = 4
+    DEFAULT = 5
+    BROKER_LOGGER = 6
+    CLIENT_METRICS = 7
+    GROUP = 8
+
+
+def describe_broker(config: BrokerConfig) -> Iterator[Description]:
+    """Every setting of a broker: internal ones and those with a listener's prefix only when somebody gave them."""
+    given = {**config.static, **config.dynamic_default, **config.dynamic_broker}
+    names = [name for name, setting in BROKER.items() if not setting.internal or name in given]
+    for name in [*names, *(name for name in given if name not in BROKER)]:
+        setting = known_setting(name)
+        assert setting is not None
+        synonyms = _broker_synonyms(config, name, setting)
+        yield _description(setting, name, format_value(config[name]), synonyms, setting.update is Update.READ_ONLY)
+
+
+def describe_cluster_default(config: BrokerConfig) -> Iterator[Description]:
+    """The cluster's dynamic defaults for brokers."""
+    for name, value in config.dynamic_default.items():
+        setting = known_setting(name)
+        assert setting is not None
+        synonyms = [s for s in _broker_synonyms(config, name, setting) if s["source"] == Source.DYNAMIC_DEFAULT]
+        yield _description(setting, name, value, synonyms, setting.update is Update.READ_ONLY)
+
+
+def describe_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> Iterator[Description]:
+    """Every setting of a topic."""
+    topic = TopicConfig.resolve(config, overrides)
+    for name, setting in TOPIC.items():
+        if setting.internal and name not in overrides:
+            continue
+        synonyms: list[Description] = []
+        if setting.synonyms:
+            first = setting.synonyms[0]
+            synonyms = _broker_synonyms(config, first, BROKER[first])
+        value = format_value(topic[name])
+        if name in overrides:
+            synonyms.insert(0, _synonym(setting, name, value, Source.TOPIC))
+        yield _description(setting, name, value, synonyms)
+
+
+def describe_group(config: BrokerConfig, overrides: Mapping[str, str]) -> Iterator[Description]:
+    """Every setting of a group."""
+    for name, setting in GROUP.items():
+        if setting.synonyms:
+            first = setting.synonyms[0]
+            synonyms = _broker_synonyms(config, first, BROKER[first])
+            value = format_value(config[first])
+        else:
+            synonyms = [_synonym(setting, name, setting.default, Source.DEFAULT)]
+            value = setting.default
+        if name in overrides:
+            value = overrides[name]
+            synonyms.insert(0, _synonym(setting, name, value, Source.GROUP))
+        yield _description(setting, name, value, synonyms)
+
+
+def describe_client_metrics(overrides: Mapping[str, str]) -> Iterator[Description]:
+    """Every setting of a subscription to clients' metrics."""
+    for name, setting in CLIENT_METRICS.items():
+        value = overrides.get(name, setting.default)
+        synonyms = [_synonym(setting, name, value, Source.CLIENT_METRICS)] if name in overrides else []
+        yield _description(setting, name, value, synonyms)
+
+
+def describe_loggers(levels: Mapping[str, str]) -> Iterator[Description]:
+    """The levels of this process's loggers."""
+    for name, level in levels.items():
+        yield {"name": name, "value": level, "config_source": Source.BROKER_LOGGER}
+
+
+def only(descriptions: Iterable[Description], names: Iterable[str] | None) -> list[Description]:
+    """The descriptions that were asked for; None or no names mean all, unknown names nothing."""
+    wanted = frozenset(names or ())
+    return [description for description in descriptions if not wanted or description["name"] in wanted]
+
+
+def _broker_synonyms(config: BrokerConfig, name: str, setting: Setting) -> list[Description]:
+    layers = (
+        (config.dynamic_broker, Source.DYNAMIC_BROKER),
+        (config.dynamic_default, Source.DYNAMIC_DEFAULT),
+        (config.static, Source.STATIC),
+    )
+    names = setting.synonyms or ((name,) if name == setting.name else (name, setting.name))
+    found = [
+        _synonym(setting, each, layer[each], source) for layer, source in layers for each in names if each in layer
+    ]
+    for each in names:
+        default = BROKER[each].default if each in BROKER else None
+        if default is not None:
+            found.append(_synonym(setting, each, default, Source.DEFAULT))
+    while found and found[0]["name"] != name:
+        found.pop(0)
+    return found
+
+
+def _synonym(setting: Setting, name: str, value: str | None, source: Source) -> Description:
+    return {"name": name, "value": None if setting.sensitive else value, "source": source}
+
+
+def _description(
+    setting: Setting, name: str, value: str | None, synonyms: list[Description], read_only: bool = False
+) -> Description:
+    return {
+        "name": name,
+        "value": None if setting.sensitive else value,
+        "read_only": read_only,
+        "config_source": synonyms[0]["source"] if synonyms else Source.DEFAULT,
+        "is_sensitive": setting.sensitive,
+        "synonyms": synonyms,
+        "config_type": setting.kind.value,
+        "documentation": setting.doc,
+    }
