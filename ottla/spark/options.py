@@ -40,7 +40,6 @@ KNOWN = (
     "kafkaConsumer.pollTimeoutMs",
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
-    "isolation.level",
     "topic",
     "path",
 )
@@ -136,8 +135,6 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     most, least = _positive(own, "maxOffsetsPerTrigger"), _positive(own, "minOffsetsPerTrigger")
     if most is not None and least is not None and least > most:
         raise OptionError(f"minOffsetsPerTrigger ({least}) is higher than maxOffsetsPerTrigger ({most})")
-    if "isolation.level" in own:
-        properties = properties.with_isolation(own["isolation.level"])
     if "topic" in own:
         warnings.append("option topic is for writing; a read takes subscribe, subscribePattern or assign")
     return ReadOptions(
@@ -197,6 +194,8 @@ def _split(
             client[lower.removeprefix("kafka.")] = value
         elif lower in _BY_LOWER:
             own[_BY_LOWER[lower]] = value
+        elif lower == "isolation.level":
+            client[lower] = value
         else:
             near = difflib.get_close_matches(lower, [*_BY_LOWER, "kafka.bootstrap.servers"], 1, 0.5)
             hint = f"; did you mean {_BY_LOWER.get(near[0], near[0])}?" if near else ""

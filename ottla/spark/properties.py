@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from ottla.net.names import READ_COMMITTED, READ_UNCOMMITTED
@@ -114,10 +114,6 @@ class ClientProperties:
     idempotent: bool = True
     delivery_timeout_ms: int = 120_000
     warnings: tuple[str, ...] = ()
-
-    def with_isolation(self, text: str) -> ClientProperties:
-        """These properties with another isolation level. Raises ValueError."""
-        return replace(self, isolation=_isolation(text))
 
 
 def client_properties(given: Mapping[str, str], side: Literal["consumer", "producer"]) -> ClientProperties:

@@ -1,0 +1,110 @@
+"""The decoding kernel against its plain twin, on record sets of every shape."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ottla.protocol.batches import Record, build_batch
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.spark import decode, decode_python
+from ottla.spark.schema import ARROW_TYPES
+from ottla.spark.selection import select
+
+FULL = pa.schema(list(ARROW_TYPES.items()))
+NAMES = st.sampled_from(["", "trace-id", "größe"])
+RECORDS = st.lists(
+    st.tuples(
+        st.integers(1, 3),
+        st.integers(-5, 10**12),
+        st.none() | st.binary(max_size=40),
+        st.none() | st.binary(max_size=400),
+        st.lists(st.tuples(NAMES, st.none() | st.binary(max_size=20)), max_size=3),
+    ),
+    min_size=1,
+    max_size=20,
+)
+
+
+def record_set(batches: list[tuple[int, int | None, list[tuple]]]) -> bytes:
+    """Consecutive batches; each record leaves a gap before the next, as compaction does."""
+    out, offset = b"", 7
+    for codec, append_time, rows in batches:
+        base, records = offset, []
+        for gap, timestamp, key, value, headers in rows:
+            records.append(Record(offset, timestamp, key, value, headers))
+            offset += gap
+        out += build_batch(records, base_offset=base, codec=codec, log_append_time=append_time)
+    return out
+
+
+def table(module, data: bytes, start: int, end: int, schema: pa.Schema) -> pa.Table:
+    made = pa.Table.from_batches(module.decode(data, select(data, start, end), start, end, "t", 3, schema), schema)
+    made.validate(full=True)
+    return made
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.none() | st.just(1_700_000_000_000), RECORDS), min_size=1, max_size=4),
+    st.integers(0, 60),
+    st.integers(0, 60),
+)
+def test_kernel_equals_twin(batches: list, first: int, size: int) -> None:
+    assert decode.kernel is not None
+    data = record_set(batches)
+    for start, end in ((0, 10**6), (first, first + size)):
+        assert table(decode, data, start, end, FULL).equals(table(decode_python, data, start, end, FULL))
+
+
+@pytest.mark.parametrize("columns", [["value"], ["offset", "key"], ["timestamp"], ["headers"], ["topic", "partition"]])
+def test_fewer_columns(columns: list[str]) -> None:
+    data = record_set([(0, None, [(1, 5, b"k", b"v", [("h", None)])])])
+    schema = pa.schema([(name, ARROW_TYPES[name]) for name in columns])
+    assert table(decode, data, 0, 100, schema).equals(table(decode, data, 0, 100, FULL).select(columns))
+
+
+def test_a_cut_off_last_batch_is_left_out() -> None:
+    data = record_set([(0, None, [(1, 5, b"k", b"v", [])]), (0, None, [(1, 5, b"k", b"v", [])])])
+    assert table(decode, data[:-1], 0, 100, FULL).num_rows == 1
+
+
+def test_values_of_a_megabyte_in_many_groups() -> None:
+    rows = [(1, 5, None, bytes([index]) * (1 << 20), []) for index in range(40)]
+    data = record_set([(0, None, rows[:20]), (4, None, rows[20:])])
+    made = table(decode, data, 0, 100, FULL)
+    assert [value[:1] for value in made["value"].to_pylist()] == [bytes([index]) for index in range(40)]
+    assert made["value"].num_chunks > 1
+
+
+def test_a_malformed_record_is_reported() -> None:
+    data = bytearray(record_set([(0, None, [(1, 5, b"key", b"value", [])])]))
+    data[61] = 0x7E  # the record claims to be longer than its batch
+    batches = select(bytes(data), 0, 100, check_crc=False)
+    with pytest.raises(KafkaError) as caught:
+        list(decode.decode(bytes(data), batches, 0, 100, "t", 3, FULL))
+    assert caught.value.code == ErrorCode.invalid_record
+
+
+@settings(max_examples=300, deadline=None)
+@given(RECORDS, st.data())
+def test_damaged_records_never_crash_the_kernel(rows: list, data: st.DataObject) -> None:
+    damaged = bytearray(record_set([(0, None, rows)]))
+    for _ in range(data.draw(st.integers(1, 4))):
+        damaged[data.draw(st.integers(61, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    raw = bytes(damaged)
+    try:
+        made = list(decode.decode(raw, select(raw, 0, 10**6, check_crc=False), 0, 10**6, "t", 3, FULL))
+    except KafkaError:
+        return
+    for batch in made:
+        batch.validate()
+
+
+def test_a_wrong_crc_is_reported() -> None:
+    data = bytearray(record_set([(0, None, [(1, 5, b"key", b"value", [])])]))
+    data[-2] ^= 1
+    with pytest.raises(KafkaError, match=r"offset 7 has a wrong CRC"):
+        list(select(bytes(data), 0, 100))

@@ -1,0 +1,74 @@
+"""Planning of tasks and of micro-batches, and what filters leave of a plan."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual, Not
+
+from ottla.net.names import TopicPartition
+from ottla.spark.offsets import OffsetRange, by_topic, from_topics, rate_limited, split
+from ottla.spark.pushdown import push
+
+RANGES = st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 5000)), min_size=1, max_size=8).map(
+    lambda sizes: [
+        OffsetRange(TopicPartition("t", index), start, start + size) for index, (start, size) in enumerate(sizes)
+    ]
+)
+
+
+@given(RANGES, st.none() | st.integers(1, 40), st.none() | st.integers(1, 800))
+def test_pieces_cover_every_offset_once(ranges: list[OffsetRange], least: int | None, most: int | None) -> None:
+    pieces = split(ranges, least, most)
+    assert all(piece.size > 0 for piece in pieces)
+    if most is not None:
+        assert all(piece.size <= most for piece in pieces)
+    offsets = [(piece.partition, offset) for piece in pieces for offset in range(piece.start, piece.end)]
+    assert offsets == [(each.partition, offset) for each in ranges for offset in range(each.start, each.end)]
+
+
+def test_large_ranges_are_cut_and_small_ones_kept() -> None:
+    ranges = [OffsetRange(TopicPartition("t", 0), 0, 1000), OffsetRange(TopicPartition("t", 1), 0, 10)]
+    assert [piece.size for piece in split(ranges, 5, None)] == [250, 250, 250, 250, 10]
+
+
+@given(RANGES, st.integers(1, 10_000))
+def test_a_limit_is_shared_and_starves_nobody(ranges: list[OffsetRange], limit: int) -> None:
+    start = {each.partition: each.start for each in ranges}
+    latest = {each.partition: each.end for each in ranges}
+    admitted = rate_limited(limit, start, latest)
+    assert all(start[each] <= admitted[each] <= latest[each] for each in latest)
+    assert all(admitted[each.partition] > each.start for each in ranges if each.size)
+    assert sum(admitted[each] - start[each] for each in latest) <= limit + len(ranges)
+
+
+def test_offsets_have_sparks_shape() -> None:
+    shaped = by_topic({TopicPartition("b", 10): 3, TopicPartition("b", 2): 1, TopicPartition("a", 0): 0})
+    assert list(shaped) == ["a", "b"]
+    assert list(shaped["b"]) == ["2", "10"]
+    assert by_topic(from_topics(shaped)) == shaped
+
+
+def test_filters_become_bounds() -> None:
+    ranges = [OffsetRange(TopicPartition("t", index), 0, 100) for index in range(4)]
+    noon = datetime(2024, 1, 1, 12, tzinfo=UTC)
+    later = GreaterThan(("timestamp",), noon)
+    before = LessThan(("timestamp",), noon)
+    other = Not(EqualTo(("partition",), 3))
+    filters = [
+        In(("partition",), (0, 1, 2)),
+        EqualTo(("partition",), 2),
+        GreaterThan(("offset",), 10),
+        GreaterThanOrEqual(("offset",), 5),
+        LessThan(("offset",), 50),
+        LessThanOrEqual(("offset",), 48),
+        later,
+        before,
+        other,
+    ]
+    bounds, rest = push(filters)
+    assert rest == [later, before, other]
+    assert bounds.since_ms == int(noon.timestamp() * 1000)
+    assert bounds.apply(ranges) == [OffsetRange(TopicPartition("t", 2), 11, 49)]

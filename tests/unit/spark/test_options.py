@@ -1,0 +1,106 @@
+"""Options: what is accepted, and what the refusals say."""
+
+from __future__ import annotations
+
+import pytest
+
+from ottla.net.names import READ_COMMITTED, TopicPartition
+from ottla.protocol.codecs import Codec
+from ottla.spark.options import LATEST, Offsets, OptionError, Timestamps, read_options, write_options
+
+BASE = {"kafka.bootstrap.servers": "localhost:9092"}
+
+
+def read(streaming: bool = False, **options: str):
+    return read_options(
+        {**BASE, "subscribe": "t", **{k.replace("__", "."): v for k, v in options.items()}}, streaming=streaming
+    )
+
+
+def test_defaults() -> None:
+    batch, stream = read(), read(streaming=True)
+    assert batch.starting == Offsets(-2)
+    assert batch.ending == Offsets(-1)
+    assert stream.starting == Offsets(LATEST)
+    assert batch.fail_on_data_loss
+    assert batch.max_trigger_delay_ms == 15 * 60_000
+    assert batch.warnings == ()
+
+
+def test_names_are_case_insensitive() -> None:
+    assert read(STARTINGOFFSETS="earliest", includeheaders="TRUE").include_headers
+
+
+def test_offsets_and_timestamps() -> None:
+    assert read(startingOffsets='{"t":{"0":5,"1":-2}}').starting == Offsets(
+        each={TopicPartition("t", 0): 5, TopicPartition("t", 1): -2}
+    )
+    assert read(endingTimestamp="1700000000000").ending == Timestamps(everywhere=1_700_000_000_000)
+    both = read(startingTimestamp="1", startingOffsetsByTimestamp='{"t":{"0":2}}', startingOffsets="earliest")
+    assert both.starting == Timestamps(everywhere=1)
+
+
+def test_client_properties_are_mapped() -> None:
+    options = read(
+        kafka__isolation__level="read_committed", kafka__check__crcs="false", kafka__default__api__timeout__ms="1500"
+    )
+    assert options.properties.isolation == READ_COMMITTED
+    assert not options.properties.check_crc
+    assert options.properties.api_timeout_ms == 1500
+    written = write_options(
+        {**BASE, "topic": "t", "kafka.compression.type": "zstd", "kafka.compression.zstd.level": "7"}
+    )
+    assert (written.properties.codec, written.properties.level) == (Codec.zstd, 7)
+
+
+def test_known_properties_without_meaning_are_ignored_with_one_warning_each() -> None:
+    warnings = read(kafka__max__poll__records="5", kafka__linger__ms="3", maxOffsetsPerTrigger="5").warnings
+    assert [warning.split(" ")[1] for warning in warnings] == [
+        "kafka.max.poll.records",
+        "kafka.linger.ms",
+        "maxOffsetsPerTrigger",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"subscribe": "t"}, "kafka.bootstrap.servers is missing"),
+        ({"kafka.bootstrap.servers": "nohost", "subscribe": "t"}, "'nohost' is no broker address"),
+        ({**BASE}, "nothing to read from"),
+        ({**BASE, "subscribe": "t", "assign": "{}"}, "subscribe and assign exclude each other"),
+        ({**BASE, "subscribe": " , "}, "must name a topic"),
+        ({**BASE, "subscribePattern": "("}, "no regular expression"),
+        ({**BASE, "assign": '{"t":"0"}'}, "takes a list of partitions"),
+        ({**BASE, "assign": "t"}, "JSON such as"),
+        (
+            {**BASE, "subscribe": "t", "startingOffset": "latest"},
+            "unknown option 'startingOffset'; did you mean startingOffsets",
+        ),
+        ({**BASE, "subscribe": "t", "kafka.fetch.max.byte": "1"}, "did you mean kafka.fetch.max.bytes"),
+        ({**BASE, "subscribe": "t", "startingOffsets": "latest"}, "can't be latest for a batch read"),
+        ({**BASE, "subscribe": "t", "startingOffsets": '{"t":{"0":-1}}'}, "t-0 can't be latest"),
+        ({**BASE, "subscribe": "t", "endingOffsets": "earliest"}, "can't be earliest for a batch read"),
+        ({**BASE, "subscribe": "t", "endingOffsets": '{"t":{"0":-2}}'}, "t-0 can't be earliest"),
+        ({**BASE, "subscribe": "t", "startingOffsets": '{"t":5}'}, "takes one number for each partition"),
+        ({**BASE, "subscribe": "t", "startingOffsets": '{"t":{"x":5}}'}, "an integer from -2 up"),
+        ({**BASE, "subscribe": "t", "minPartitions": "0"}, "minPartitions is 0"),
+        ({**BASE, "subscribe": "t", "minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "3"}, "is higher than"),
+        ({**BASE, "subscribe": "t", "maxTriggerDelay": "soon"}, "a time such as"),
+        ({**BASE, "subscribe": "t", "failOnDataLoss": "maybe"}, "must be true or false"),
+        ({**BASE, "subscribe": "t", "startingOffsetsByTimestampStrategy": "x"}, "must be error or latest"),
+        ({**BASE, "subscribe": "t", "kafka.auto.offset.reset": "latest"}, "say where to start with startingOffsets"),
+        ({**BASE, "subscribe": "t", "kafka.enable.auto.commit": "true"}, "Spark's checkpoint"),
+        ({**BASE, "subscribe": "t", "kafka.security.protocol": "SSL"}, "only PLAINTEXT"),
+        ({**BASE, "subscribe": "t", "isolation.level": "dirty"}, "must be read_committed or read_uncommitted"),
+    ],
+)
+def test_refusals(options: dict[str, str], says: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        read_options(options, streaming=False)
+    assert says in str(caught.value)
+
+
+def test_a_stream_has_no_end() -> None:
+    with pytest.raises(OptionError, match="endingOffsets makes no sense for a stream"):
+        read(streaming=True, endingOffsets="latest")
