@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from random import Random
+from random import Random, SystemRandom
 from uuid import UUID
 
 from ottla.placement import Candidate, place
@@ -29,7 +29,7 @@ from .store import Committed, Delete, Entry, Guard, Put, Rejected, Store, StoreU
 
 logger = logging.getLogger(__name__)
 
-DEFAULT = -1  # partition count or replication factor: what the broker's settings say
+DEFAULT = -1  # partition count or replication factor: not given
 PARTITIONS_PER_REQUEST_MAX = 10_000  # as Kafka's ReplicationControlManager
 _NO_ENTRIES: Mapping[str, str] = {}
 _NO_LIMITS: Mapping[str, float] = {}
@@ -40,7 +40,7 @@ QuotaEdit = Callable[[Mapping[str, float]], Mapping[str, float]]
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create. With `assignments`, pairs of partition index and replicas, both numbers must be DEFAULT."""
+    """A topic to create: either both numbers, or `assignments` (pairs of partition index and replicas) are given."""
 
     name: str
     partition_count: int = DEFAULT
@@ -59,21 +59,18 @@ class CreatedTopic:
 
 
 class Intents:
-    """The writing half of one broker's metadata. `default_*` are what its settings say for DEFAULT."""
+    """The writing half of one broker's metadata."""
 
     def __init__(
         self,
         store: Store,
         follower: Follower,
-        random: Random,
-        default_partition_count: Callable[[], int] = lambda: 1,
-        default_replication_factor: Callable[[], int] = lambda: 1,
+        random: Random | None = None,
     ) -> None:
+        """`random` gives topic ids and the positions where placement starts; by default the system's."""
         self._store = store
         self._follower = follower
-        self._random = random
-        self._default_partition_count = default_partition_count
-        self._default_replication_factor = default_replication_factor
+        self._random = SystemRandom() if random is None else random
 
     @property
     def _image(self) -> Image:
@@ -250,17 +247,15 @@ class Intents:
             assignments = check_assignments(topic.assignments, brokers)
             check_any_runs(assignments, _running(brokers))
             return assignments
-        if factor < DEFAULT or factor == 0:
+        if factor < 1:
             raise KafkaError(
                 ErrorCode.invalid_replication_factor,
                 "Replication factor must be larger than 0, or -1 to use the default value.",
             )
-        if count < DEFAULT or count == 0:
+        if count < 1:
             raise KafkaError(
                 ErrorCode.invalid_partitions, "Number of partitions was set to an invalid non-positive value."
             )
-        count = self._default_partition_count() if count == DEFAULT else count
-        factor = self._default_replication_factor() if factor == DEFAULT else factor
         return self._placed(count, factor, 0)
 
     def _placed(self, count: int, replication_factor: int, first_index: int) -> tuple[tuple[int, ...], ...]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from . import keys
@@ -50,6 +50,9 @@ class Registration:
         self._changing = asyncio.Lock()
         self._withdrawn = False
         self.broker = replace(broker, incarnation=secrets.token_hex(8))
+        self.registered: Callable[[Broker], None] = lambda broker: (
+            None
+        )  # called after each registration, with its epoch
 
     @property
     def epoch(self) -> int:
@@ -147,6 +150,7 @@ class Registration:
             await asyncio.sleep(_RETRY_S)
             await self._store.keep_alive(self._lease)
         logger.info("broker %d: registered with epoch %d", self.broker.id, self.epoch)
+        self.registered(self.broker)
         return self.broker
 
     async def _reread(self, key: str) -> None:

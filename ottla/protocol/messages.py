@@ -86,6 +86,17 @@ def write_response(api_key: int, version: int, message: Message) -> bytes:
     return bytes(out)
 
 
+class Encoded(bytes):
+    """A struct already encoded by `encode_element`: stands for its mapping in an array of structs."""
+
+
+def encode_element(api_key: int, version: int, field: str, element: Message) -> Encoded:
+    """Encodes one struct of the array `field` of a response, to be kept and used in many responses."""
+    out = bytearray()
+    _element_writer(api_key, version, field)(out, element)
+    return Encoded(out)
+
+
 def is_flexible(api_key: int, version: int) -> bool:
     """Whether this version's request header is v2 and its fields are compact (KIP-482)."""
     return _flexible(api_key, version)
@@ -134,7 +145,7 @@ def _response_writer(api_key: int, version: int) -> Writer:
     return _entity_writer(load_response_schema(api_key, version))
 
 
-def _adopt_defaults(old: type[Any], new: type[Any]) -> None:
+def _adopt_defaults(old: Any, new: Any) -> None:
     """Gives `old` a class attribute for each field that only `new` has, and likewise for the structs inside."""
     old_fields = {field.name: field for field in fields(old)}
     for field in fields(new):
@@ -183,6 +194,12 @@ def _strip_none(annotation: Any) -> tuple[Any, bool]:
 
 
 @cache
+def _element_writer(api_key: int, version: int, name: str) -> Writer:
+    schema = load_response_schema(api_key, version)
+    return _entity_writer(next(_inner_type(field)[0] for field in fields(schema) if field.name == name))
+
+
+@cache
 def _entity_writer(schema: type[Any]) -> Writer:
     flexible: bool = schema.__flexible__
     steps: list[Writer] = []
@@ -202,7 +219,9 @@ def _entity_writer(schema: type[Any]) -> Writer:
             if fixed:
                 steps.append(_fixed_step(fixed))
                 fixed = []
-            steps.append(_step(field.name, _plain(_default(field)), _value_writer(kind, inner, array, nullable, flexible)))
+            steps.append(
+                _step(field.name, _plain(_default(field)), _value_writer(kind, inner, array, nullable, flexible))
+            )
     if fixed:
         steps.append(_fixed_step(fixed))
     if flexible:
@@ -275,7 +294,8 @@ def _tags_step(tagged: list[tuple[int, str, Any, Writer]]) -> Writer:
 
 def _value_writer(kind: str | None, inner: Any, array: bool, nullable: bool, flexible: bool) -> Writer:
     if array:
-        return _array_writer(_value_writer(kind, inner, False, False, flexible), flexible)
+        element = _value_writer(kind, inner, False, False, flexible)
+        return _array_writer(_or_encoded(element) if kind is None else element, flexible)
     if kind is None:
         return _nullable_struct_writer(_entity_writer(inner)) if nullable else _entity_writer(inner)
     if kind in _FIXED:
@@ -312,6 +332,16 @@ def _array_writer(element: Writer, flexible: bool) -> Writer:
             element(out, value)
 
     return write_compact if flexible else write_plain
+
+
+def _or_encoded(writer: Writer) -> Writer:
+    def write(out: bytearray, value: Any) -> None:
+        if type(value) is Encoded:
+            out += value
+        else:
+            writer(out, value)
+
+    return write
 
 
 def _nullable_struct_writer(writer: Writer) -> Writer:

@@ -94,14 +94,14 @@ def test_a_topic_is_visible_led_and_gone_again(tmp_path: Path) -> None:
             assert all(topic.partitions[i].leads(1, one.registration.epoch) for i in range(3))
             assert one.follower.image.config("topic", "a") == {"retention.ms": "5"}
             with pytest.raises(KafkaError) as raised:
-                await one.intents.create_topic(NewTopic("a"), 5)
+                await one.intents.create_topic(NewTopic("a", 1, 1), 5)
             assert raised.value.code is ErrorCode.topic_already_exists
             await one.intents.create_partitions("a", 5, None, 5)
             assert len(one.follower.image.topics["a"].partitions) == 5
             await one.intents.delete_topic(created.id, 5)
             assert "a" not in one.follower.image.topics
             assert one.follower.image.config("topic", "a") == {}
-            again = await one.intents.create_topic(NewTopic("a"), 5)
+            again = await one.intents.create_topic(NewTopic("a", 1, 1), 5)
             assert again.id != created.id
             await one.intents.confirm_deletion(1, created.id)
             await one.follower.wait(
@@ -192,11 +192,11 @@ def test_the_next_candidate_takes_over_when_the_controller_dies(tmp_path: Path) 
     async def body() -> None:
         async with machine(tmp_path) as begin:
             one, two = await begin(1), await begin(2)
-            await one.intents.create_topic(NewTopic("a"), 5)
+            await one.intents.create_topic(NewTopic("a", 1, 1), 5)
             dead, living = (one, two) if one.controller.active else (two, one)
             assert not living.controller.active
             await dead.kill()
-            await living.intents.create_topic(NewTopic("b"), 10)
+            await living.intents.create_topic(NewTopic("b", 1, 1), 10)
             assert living.controller.active
 
     asyncio.run(body())

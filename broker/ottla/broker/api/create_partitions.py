@@ -1,0 +1,41 @@
+"""CreatePartitions (key 37), versions 0–3: each topic by itself, answered when this broker's image shows them all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.api.registry import Api, RequestContext
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.messages import milliseconds
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Broker
+
+API = Api(key=37, versions=(0, 3))
+
+
+async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+    counts = Counter(topic.name for topic in request.topics)
+    timeout_s = milliseconds(request.timeout) / 1000
+    results = await asyncio.gather(
+        *(_grow(broker, topic, timeout_s, request.validate_only) for topic in request.topics if counts[topic.name] == 1)
+    )
+    duplicates = [
+        {"name": name, "error_code": ErrorCode.invalid_request, "error_message": "Duplicate topic name."}
+        for name, count in counts.items()
+        if count > 1
+    ]
+    return {"results": [*duplicates, *results]}
+
+
+async def _grow(broker: Broker, topic: Any, timeout_s: float, validate_only: bool) -> dict[str, Any]:
+    assignments = None if topic.assignments is None else [assigned.broker_ids for assigned in topic.assignments]
+    try:
+        await broker.intents.create_partitions(
+            topic.name, topic.count, assignments, timeout_s, validate_only=validate_only
+        )
+    except KafkaError as error:
+        return {"name": topic.name, "error_code": error.code, "error_message": error.message or None}
+    return {"name": topic.name, "error_code": ErrorCode.none}

@@ -1,0 +1,91 @@
+"""CreateTopics (key 19), versions 2–7.
+
+Each topic by itself: one that can't be made doesn't keep the others from being made. The order of the checks, and so
+which error wins, is that of Kafka's ReplicationControlManager: name, existence, settings, replicas, partitions. The
+answer comes when this broker's own image shows the topics and it leads its share of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.api.registry import Api, RequestContext
+from ottla.broker.settings.description import describe_topic
+from ottla.broker.settings.resource_checks import check_topic
+from ottla.metadata.intents import DEFAULT, PARTITIONS_PER_REQUEST_MAX, NewTopic
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.messages import milliseconds
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Broker
+
+API = Api(key=19, versions=(2, 7))
+FIRST_VERSION_WITH_DESCRIPTION = 5
+
+
+async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+    counts = Counter(topic.name for topic in request.topics)
+    once = [topic for topic in request.topics if counts[topic.name] == 1]
+    total = sum(_partition_count(broker, topic) for topic in once)
+    if total > PARTITIONS_PER_REQUEST_MAX:
+        too_many = KafkaError(ErrorCode.policy_violation, "Excessively large number of partitions per request.")
+        return {"topics": [_failed(name, too_many) for name in counts]}
+    timeout_s = milliseconds(request.timeout) / 1000
+    results = await asyncio.gather(
+        *(_create(broker, topic, timeout_s, request.validate_only, context.api_version) for topic in once)
+    )
+    duplicate = KafkaError(ErrorCode.invalid_request, "Duplicate topic name.")
+    return {"topics": [*results, *(_failed(name, duplicate) for name, count in counts.items() if count > 1)]}
+
+
+async def _create(broker: Broker, topic: Any, timeout_s: float, validate_only: bool, version: int) -> dict[str, Any]:
+    try:
+        broker.intents.check_new_topic_name(topic.name)
+        configs = _configs(broker, topic)
+        if topic.assignments:
+            count, factor = topic.num_partitions, topic.replication_factor
+        else:
+            count = _partition_count(broker, topic)
+            factor = topic.replication_factor
+            if factor == DEFAULT:
+                factor = broker.config.get_int("default.replication.factor")
+        assignments = [(assigned.partition_index, assigned.broker_ids) for assigned in topic.assignments]
+        wanted = NewTopic(topic.name, count, factor, assignments, configs)
+        created = await broker.intents.create_topic(wanted, timeout_s, validate_only=validate_only)
+    except KafkaError as error:
+        return _failed(topic.name, error)
+    answer: dict[str, Any] = {"name": topic.name, "topic_id": created.id}
+    if version >= FIRST_VERSION_WITH_DESCRIPTION:
+        answer["num_partitions"] = created.partition_count
+        answer["replication_factor"] = created.replication_factor
+        answer["configs"] = list(describe_topic(broker.config, configs))
+    return answer
+
+
+def _partition_count(broker: Broker, topic: Any) -> int:
+    if topic.assignments:
+        return len(topic.assignments)
+    count: int = topic.num_partitions
+    return broker.config.get_int("num.partitions") if count == DEFAULT else count
+
+
+def _configs(broker: Broker, topic: Any) -> dict[str, str]:
+    nulls = [config.name for config in topic.configs if config.value is None]
+    if nulls:
+        raise KafkaError(ErrorCode.invalid_config, f"Null value not supported for topic configs: {','.join(nulls)}")
+    configs = {config.name: config.value for config in topic.configs}
+    check_topic(broker.config, configs)
+    return configs
+
+
+def _failed(name: str, error: KafkaError) -> dict[str, Any]:
+    return {
+        "name": name,
+        "error_code": error.code,
+        "error_message": error.message or None,
+        "num_partitions": -1,
+        "replication_factor": -1,
+        "configs": [],
+    }

@@ -1,0 +1,97 @@
+"""DeleteTopics (key 20), versions 1–6: by name, from version 6 also by id.
+
+The answer comes when this broker's own image no longer shows the topics; by then it serves none of their partitions. A
+topic of the same name can be created at once: it gets another id, and shares nothing with the deleted one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from ottla.broker.api.registry import Api, RequestContext
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.messages import milliseconds
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Broker
+
+API = Api(key=20, versions=(1, 6))
+FIRST_VERSION_WITH_OWN_ERROR = 3
+
+Answer = dict[str, Any]
+
+
+async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+    asked = _asked(context.api_version, request)
+    if not broker.config.get_bool("delete.topic.enable"):
+        old = context.api_version < FIRST_VERSION_WITH_OWN_ERROR
+        code = ErrorCode.invalid_request if old else ErrorCode.topic_deletion_disabled
+        return {"responses": [_answer(name, topic_id, code) for name, topic_id in asked]}
+    answers, topics = _resolved(broker, asked)
+    timeout_s = milliseconds(request.timeout) / 1000
+    answers += await asyncio.gather(*(_delete(broker, name, topic_id, timeout_s) for topic_id, name in topics.items()))
+    return {"responses": answers}
+
+
+def _asked(version: int, request: Any) -> list[tuple[str | None, UUID | None]]:
+    if version < 6:
+        return [(name, None) for name in request.topic_names]
+    return [(topic.name, topic.topic_id or None) for topic in request.topics]
+
+
+def _resolved(broker: Broker, asked: list[tuple[str | None, UUID | None]]) -> tuple[list[Answer], dict[UUID, str]]:
+    """Answers for what can't be deleted, and the topics (id → name) that shall be."""
+    image = broker.image
+    answers: list[Answer] = []
+    topics: dict[UUID, str] = {}
+    names: Counter[str] = Counter()
+    ids: Counter[UUID] = Counter()
+    for name, topic_id in asked:
+        if name is not None and topic_id is not None:
+            message = "You may not specify both topic name and topic id."
+            answers.append(_answer(name, topic_id, ErrorCode.invalid_request, message))
+        elif name is not None:
+            names[name] += 1
+        elif topic_id is not None:
+            ids[topic_id] += 1
+        else:
+            message = "Neither topic name nor id were specified."
+            answers.append(_answer(None, None, ErrorCode.invalid_request, message))
+    for topic_id, count in ids.items():
+        topic = image.topics_by_id.get(topic_id)
+        if count > 1:
+            answers.append(_answer(None, topic_id, ErrorCode.invalid_request, "Duplicate topic id."))
+        elif topic is None:
+            message = "This server does not host this topic ID."
+            answers.append(_answer(None, topic_id, ErrorCode.unknown_topic_id, message))
+        else:
+            topics[topic_id] = topic.name
+    for name, count in names.items():
+        topic = image.topics.get(name)
+        if count > 1:
+            answers.append(_answer(name, None, ErrorCode.invalid_request, "Duplicate topic name."))
+        elif topic is None:
+            message = "This server does not host this topic-partition."
+            answers.append(_answer(name, None, ErrorCode.unknown_topic_or_partition, message))
+        elif topic.id in topics:
+            del topics[topic.id]
+            message = "The provided topic name maps to an ID that was already supplied."
+            answers.append(_answer(name, topic.id, ErrorCode.invalid_request, message))
+        else:
+            topics[topic.id] = name
+    return answers, topics
+
+
+async def _delete(broker: Broker, name: str, topic_id: UUID, timeout_s: float) -> Answer:
+    try:
+        await broker.intents.delete_topic(topic_id, timeout_s)
+    except KafkaError as error:
+        return _answer(name, topic_id, error.code, error.message or None)
+    return _answer(name, topic_id, ErrorCode.none)
+
+
+def _answer(name: str | None, topic_id: UUID | None, code: ErrorCode, message: str | None = None) -> Answer:
+    return {"name": name, "topic_id": topic_id, "error_code": code, "error_message": message}

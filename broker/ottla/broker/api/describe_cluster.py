@@ -1,0 +1,63 @@
+"""DescribeCluster (key 60), versions 0–2: the cluster's id and its brokers, as the client's listener reaches them.
+
+There are no controllers to ask (endpoint type 2): any broker takes administrators' requests, and the answering one is
+named. Version 2 may ask for brokers that aren't serving yet (KIP-1073); they are marked as fenced.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker import authorized_operations
+from ottla.broker.api.registry import Api, RequestContext
+from ottla.broker.topic_descriptions import alive, controller_for_clients
+from ottla.protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Broker
+
+API = Api(key=60, versions=(0, 2))
+BROKERS, CONTROLLERS = 1, 2
+
+
+async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+    if request.endpoint_type != BROKERS:
+        return _wrong_endpoint(request.endpoint_type)
+    image = broker.image
+    brokers = [
+        {
+            "broker_id": known.id,
+            "host": endpoint.host,
+            "port": endpoint.port,
+            "rack": known.rack,
+            "is_fenced": not alive(known),
+        }
+        for known in sorted(image.brokers.values(), key=lambda known: known.id)
+        if (alive(known) or request.include_fenced_brokers)
+        and (endpoint := known.endpoints.get(context.listener)) is not None
+    ]
+    asked = request.include_cluster_authorized_operations
+    return {
+        "endpoint_type": BROKERS,
+        "cluster_id": image.cluster_id,
+        "controller_id": controller_for_clients(image, broker.id),
+        "brokers": brokers,
+        "cluster_authorized_operations": authorized_operations.ON_CLUSTER if asked else authorized_operations.NOT_ASKED,
+    }
+
+
+def _wrong_endpoint(endpoint_type: int) -> dict[str, Any]:
+    if endpoint_type == CONTROLLERS:
+        code = ErrorCode.mismatched_endpoint_type
+        message = "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type CONTROLLER"
+    else:
+        code, message = ErrorCode.unsupported_endpoint_type, f"Unsupported endpoint type {endpoint_type}"
+    return {
+        "error_code": code,
+        "error_message": message,
+        "endpoint_type": BROKERS,
+        "cluster_id": "",
+        "controller_id": -1,
+        "brokers": [],
+        "cluster_authorized_operations": authorized_operations.NOT_ASKED,
+    }

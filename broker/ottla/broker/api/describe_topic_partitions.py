@@ -1,0 +1,79 @@
+"""DescribeTopicPartitions (key 75), version 0: topics in order of their names, so many partitions at a time.
+
+KIP-966. The cursor of an answer says where the next one goes on. With no topics named, all are described; if the
+cursor's topic has been deleted meanwhile, the next one begins at its first partition.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker import authorized_operations
+from ottla.broker.api.registry import Api, RequestContext
+from ottla.broker.topic_descriptions import describe_partition
+from ottla.metadata.naming import check_topic_name
+from ottla.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Broker
+
+API = Api(key=75, versions=(0, 0))
+
+
+async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+    image = broker.image
+    cursor = request.cursor
+    first_name = "" if cursor is None else cursor.topic_name
+    named = {topic.name for topic in request.topics}
+    names = sorted(name for name in named or image.topics if name >= first_name)
+    if cursor is not None and (cursor.partition_index < 0 or (named and cursor.topic_name not in named)):
+        return {"topics": [_failed(topic.name, ErrorCode.invalid_request) for topic in request.topics]}
+    left = max(1, min(request.response_partition_limit, broker.config.get_int("max.request.partition.size.limit")))
+    topics: list[dict[str, Any]] = []
+    for name in names:
+        if left == 0:
+            return {"topics": topics, "next_cursor": {"topic_name": name, "partition_index": 0}}
+        topic = image.topics.get(name)
+        if topic is None:
+            topics.append(_unknown(name))
+            continue
+        first = cursor.partition_index if cursor is not None and name == cursor.topic_name else 0
+        last = min(len(topic.partitions), first + left)
+        partitions = []
+        for index in range(first, last):
+            partition = topic.partitions[index]
+            described = describe_partition(partition, image.brokers, context.listener)
+            described["eligible_leader_replicas"] = partition.elr
+            described["last_known_elr"] = partition.last_known_elr
+            partitions.append(described)
+        left -= len(partitions)
+        topics.append(
+            {
+                "name": name,
+                "topic_id": topic.id,
+                "is_internal": topic.internal,
+                "partitions": partitions,
+                "topic_authorized_operations": authorized_operations.ON_TOPIC,
+            }
+        )
+        if last < len(topic.partitions) and first <= last:
+            return {"topics": topics, "next_cursor": {"topic_name": name, "partition_index": last}}
+    return {"topics": topics, "next_cursor": None}
+
+
+def _unknown(name: str) -> dict[str, Any]:
+    try:
+        check_topic_name(name)
+    except KafkaError as error:
+        return _failed(name, error.code)
+    answer = _failed(name, ErrorCode.unknown_topic_or_partition)
+    return answer | {"topic_authorized_operations": authorized_operations.ON_TOPIC}
+
+
+def _failed(name: str, code: ErrorCode) -> dict[str, Any]:
+    return {
+        "error_code": code,
+        "name": name,
+        "partitions": [],
+        "topic_authorized_operations": authorized_operations.NOT_ASKED,
+    }

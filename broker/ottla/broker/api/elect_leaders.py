@@ -1,0 +1,56 @@
+"""ElectLeaders (key 43), versions 0–2: the preferred replica (type 0), or any live one (type 1, unclean).
+
+With no partitions named all are meant, and only those for which something was to do are listed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.api.registry import Api, RequestContext
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.messages import milliseconds
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Broker
+
+API = Api(key=43, versions=(0, 2))
+PREFERRED, UNCLEAN = 0, 1
+
+
+async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+    kind = request.election_type
+    timeout_s = milliseconds(request.timeout) / 1000
+    everything = request.topic_partitions is None
+    if everything:
+        asked = [(name, list(topic.partitions)) for name, topic in broker.image.topics.items()]
+    else:
+        asked = [(topic.topic, list(topic.partitions)) for topic in request.topic_partitions]
+    if kind not in (PREFERRED, UNCLEAN):
+        error = KafkaError(ErrorCode.invalid_request, f"Unknown election type {kind}")
+        topics = [_topic(name, [_result(index, error) for index in indexes]) for name, indexes in asked]
+        return {"error_code": error.code, "replica_election_results": topics}
+    topics = []
+    for name, indexes in asked:
+        results = await asyncio.gather(*(_elect(broker, name, index, kind, timeout_s) for index in indexes))
+        if everything:
+            results = [result for result in results if result["error_code"] is not ErrorCode.election_not_needed]
+        topics.append(_topic(name, list(results)))
+    return {"replica_election_results": topics}
+
+
+async def _elect(broker: Broker, topic: str, index: int, kind: int, timeout_s: float) -> dict[str, Any]:
+    try:
+        await broker.intents.elect_leader(topic, index, kind == UNCLEAN, timeout_s)
+    except KafkaError as error:
+        return _result(index, error)
+    return {"partition_id": index, "error_code": ErrorCode.none}
+
+
+def _result(index: int, error: KafkaError) -> dict[str, Any]:
+    return {"partition_id": index, "error_code": error.code, "error_message": error.message or None}
+
+
+def _topic(name: str, results: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"topic": name, "partition_result": results}

@@ -1,0 +1,36 @@
+"""ListPartitionReassignments (key 46), version 0: partitions whose replicas are on the move, and which."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.api.registry import Api, RequestContext
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Broker
+
+API = Api(key=46, versions=(0, 0), gaps=("None is ever ongoing: reassignments can't be asked for yet.",))
+
+
+async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+    image = broker.image
+    if request.topics is None:
+        asked = [(topic, topic.partitions) for topic in image.topics.values()]
+    else:
+        found = [(image.topics.get(wanted.name), wanted.partition_indexes) for wanted in request.topics]
+        asked = [(topic, indexes) for topic, indexes in found if topic is not None]
+    topics = []
+    for topic, indexes in asked:
+        moving = [
+            {
+                "partition_index": index,
+                "replicas": partition.replicas,
+                "adding_replicas": partition.adding,
+                "removing_replicas": partition.removing,
+            }
+            for index in indexes
+            if (partition := topic.partitions.get(index)) is not None and (partition.adding or partition.removing)
+        ]
+        if moving:
+            topics.append({"name": topic.name, "partitions": moving})
+    return {"topics": topics}

@@ -1,0 +1,128 @@
+"""Metadata (key 3), versions 0–13: brokers and topics as the client's listener reaches them.
+
+Version 0 takes an empty list for all topics, later ones null; version 12 asks by topic id too (then names aren't looked
+at, as in Kafka). Topics that the client names may be created (`auto.create.topics.enable`, and its own flag from
+version 4); unlike Kafka the answer waits for that, so the client needn't ask again. Every broker serves administrators'
+requests, so the answering one is named as controller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker import authorized_operations
+from ottla.broker.api.registry import Api, RequestContext
+from ottla.broker.group.partitioning import OFFSETS_TOPIC
+from ottla.broker.topic_descriptions import NAMELESS, controller_for_clients, reachable_brokers
+from ottla.metadata.image import INTERNAL_TOPICS, Topic
+from ottla.metadata.intents import NewTopic
+from ottla.metadata.naming import METADATA_TOPIC, check_topic_name
+from ottla.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Broker
+
+logger = logging.getLogger(__name__)
+
+API = Api(key=3, versions=(0, 13))
+FIRST_VERSION_BY_ID = 12
+CREATION_WAIT_SECONDS = 2.0
+
+
+async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+    asked = request.topics
+    if asked and (refused := _refusal(asked, context.api_version)) is not None:
+        return refused
+    topics: list[Topic] = []
+    missing: list[dict[str, Any]] = []
+    if asked is None or (context.api_version == 0 and not asked):
+        topics = list(broker.image.topics.values())
+    elif any(topic.topic_id for topic in asked):
+        for topic_id in dict.fromkeys(topic.topic_id for topic in asked if topic.topic_id):
+            topic = broker.image.topics_by_id.get(topic_id)
+            if topic is None:
+                missing.append({"error_code": ErrorCode.unknown_topic_id, "name": None, "topic_id": topic_id})
+            else:
+                topics.append(topic)
+    else:
+        names = list(dict.fromkeys(topic.name for topic in asked))
+        create = request.allow_auto_topic_creation and broker.config.get_bool("auto.create.topics.enable")
+        for name, found in zip(names, await asyncio.gather(*(_find(broker, n, create) for n in names)), strict=True):
+            if isinstance(found, Topic):
+                topics.append(found)
+            else:
+                missing.append({"error_code": found, "name": name, "is_internal": name in INTERNAL_TOPICS})
+    image = broker.image
+    on_topic = authorized_operations.ON_TOPIC if request.include_topic_authorized_operations else None
+    operations = authorized_operations.NOT_ASKED if on_topic is None else on_topic
+    for answer in missing:
+        answer["topic_authorized_operations"] = authorized_operations.NOT_ASKED
+    on_cluster = getattr(request, "include_cluster_authorized_operations", False)
+    return {
+        "brokers": reachable_brokers(image, context.listener),
+        "cluster_id": image.cluster_id,
+        "controller_id": controller_for_clients(image, broker.id),
+        "topics": [
+            *broker.encoded_topics.of(topics, image, context.listener, context.api_version, operations),
+            *missing,
+        ],
+        "cluster_authorized_operations": authorized_operations.ON_CLUSTER
+        if on_cluster
+        else authorized_operations.NOT_ASKED,
+    }
+
+
+def _refusal(asked: Any, version: int) -> dict[str, Any] | None:
+    """The answer to a request that mixes up names and ids: an error for each topic, and nothing else."""
+    if version < FIRST_VERSION_BY_ID:
+        broken, code = any(topic.topic_id or topic.name is None for topic in asked), ErrorCode.invalid_request
+    else:
+        broken = any(topic.name is None and not topic.topic_id for topic in asked)
+        code = ErrorCode.unknown_server_error
+    if not broken:
+        return None
+    topics = [{"error_code": code, "name": t.name or "", "topic_id": t.topic_id or NAMELESS} for t in asked]
+    for topic in topics:
+        topic["topic_authorized_operations"] = authorized_operations.NOT_ASKED
+    return {
+        "brokers": [],
+        "cluster_id": None,
+        "controller_id": -1,
+        "topics": topics,
+        "cluster_authorized_operations": authorized_operations.NOT_ASKED,
+    }
+
+
+async def _find(broker: Broker, name: str, create: bool) -> Topic | ErrorCode:
+    topic = broker.image.topics.get(name)
+    if topic is not None:
+        return topic
+    try:
+        check_topic_name(name)
+    except KafkaError as error:
+        return error.code
+    if not create or name == METADATA_TOPIC:
+        return ErrorCode.unknown_topic_or_partition
+    if name == OFFSETS_TOPIC:
+        broker.internal_topics.want_offsets_topic()  # to its own measure
+    elif name in INTERNAL_TOPICS or not await _create(broker, name):
+        return ErrorCode.unknown_topic_or_partition
+    try:
+        return await broker.follower.wait(lambda image: image.topics.get(name), CREATION_WAIT_SECONDS)
+    except TimeoutError:
+        return ErrorCode.unknown_topic_or_partition
+
+
+async def _create(broker: Broker, name: str) -> bool:
+    """Whether the topic exists or will, as far as this broker knows."""
+    count, factor = broker.config.get_int("num.partitions"), broker.config.get_int("default.replication.factor")
+    try:
+        await broker.intents.create_topic(NewTopic(name, count, factor), CREATION_WAIT_SECONDS)
+    except KafkaError as error:
+        if error.code is ErrorCode.topic_already_exists:
+            return True
+        logger.warning("%s can't be created automatically: %s", name, error)
+        return False
+    return True
