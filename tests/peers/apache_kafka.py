@@ -10,12 +10,23 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.peers.tools import ROOT, locked, need
 from tests.peers.wire import free_port, wait_until_ready
 
 JAVA = ROOT / "tests/conformance/java"
+# For short-lived processes, and what Kafka's own start script gives a broker.
+QUICK = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Djava.awt.headless=true")
+AS_SHIPPED = (
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+    "-Djava.awt.headless=true",
+)
 TOOLS = {
     "topics": "org.apache.kafka.tools.TopicCommand",
     "configs": "kafka.admin.ConfigCommand",
@@ -54,18 +65,19 @@ def jars(pom: str) -> str:
     return f"{folder}/*"
 
 
-def java(classpath: str, main: str, *arguments: str, heap: str = "256M") -> list[str]:
-    """The command that runs a class, with settings for short-lived processes."""
-    quick = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Djava.awt.headless=true"]
+def java(classpath: str, main: str, *arguments: str, heap: str = "256M", options: Sequence[str] = QUICK) -> list[str]:
+    """The command that runs a class, by default with settings for short-lived processes."""
     logging = f"-Dlog4j2.configurationFile={JAVA / 'log4j2.yaml'}"
-    return ["java", f"-Xmx{heap}", *quick, logging, "-cp", classpath, main, *arguments]
+    return ["java", f"-Xmx{heap}", *options, logging, "-cp", classpath, main, *arguments]
 
 
 def tool(name: str, *arguments: str, input: str | None = None, timeout: float = 90.0) -> str:
-    """Runs one of Kafka's command-line tools; its standard output. Raises AssertionError with both streams where it fails."""
+    """Runs one of Kafka's command-line tools; its standard output. Raises AssertionError where it fails."""
     command = java(jars("kafka"), TOOLS[name], *arguments, heap="512M")
     done = subprocess.run(command, input=input, capture_output=True, text=True, timeout=timeout, check=False)
-    assert done.returncode == 0, f"kafka-{name} {' '.join(arguments)}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+    assert done.returncode == 0, (
+        f"kafka-{name} {' '.join(arguments)}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+    )
     return done.stdout
 
 
@@ -86,12 +98,13 @@ def compile_program(folder: str, pom: str) -> str:
 class ApacheKafka:
     """One combined broker and controller (KRaft) in `folder`, with Kafka's own default settings except for addresses."""
 
-    def __init__(self, folder: Path, heap: str = "1G", **settings: str) -> None:
+    def __init__(self, folder: Path, heap: str = "1G", options: Sequence[str] = QUICK, **settings: str) -> None:
         self.bootstrap = f"127.0.0.1:{free_port()}"
         self.data = folder / "data"
         controller = f"127.0.0.1:{free_port()}"
         self._folder = folder
         self._heap = heap
+        self._options = options
         folder.mkdir(parents=True, exist_ok=True)
         values = {
             "process.roles": "broker,controller",
@@ -112,12 +125,13 @@ class ApacheKafka:
         self._properties.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
         self._classpath = jars("kafka")
         tool("storage", "format", "-t", "4L6g3nShT-eMCtK--X86sw", "-c", str(self._properties), "--standalone")
-        self._log = open(folder / "server.log", "ab")
         self.process = self._start()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        command = java(self._classpath, "kafka.Kafka", str(self._properties), heap=self._heap)
-        process = subprocess.Popen(command, stdout=self._log, stderr=self._log, env=os.environ | {"KAFKA_LOG_LEVEL": "INFO"})
+        command = java(self._classpath, "kafka.Kafka", str(self._properties), heap=self._heap, options=self._options)
+        environment = os.environ | {"KAFKA_LOG_LEVEL": "INFO"}
+        with open(self._folder / "server.log", "ab") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
         try:
             wait_until_ready(self.bootstrap, 90)
         except TimeoutError:
@@ -128,7 +142,6 @@ class ApacheKafka:
     def restart(self) -> None:
         """A clean stop and a start."""
         self.stop()
-        self._log = open(self._folder / "server.log", "ab")
         self.process = self._start()
 
     def stop(self, timeout: float = 60.0) -> None:
@@ -139,4 +152,3 @@ class ApacheKafka:
             time.sleep(0.05)
         self.process.kill()
         self.process.wait()
-        self._log.close()

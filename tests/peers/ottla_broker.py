@@ -12,7 +12,7 @@ from tests.peers.wire import free_port, wait_until_ready
 
 
 class OttlaBroker:
-    """`python -m ottla.cli.server` on a free port of the loopback interface, with the embedded metadata store in `folder`."""
+    """`python -m ottla.cli.server` on a free port of the loopback interface, with its metadata in `folder`."""
 
     def __init__(self, folder: Path, **settings: str) -> None:
         self.bootstrap = f"127.0.0.1:{free_port()}"
@@ -33,7 +33,9 @@ class OttlaBroker:
 
     def _start(self) -> subprocess.Popen[bytes]:
         with open(self.log_path, "ab") as log:
-            process = subprocess.Popen(self._command, stdout=log, stderr=log, env=os.environ | {"PYTHONUNBUFFERED": "1"})
+            process = subprocess.Popen(
+                self._command, stdout=log, stderr=log, env=os.environ | {"PYTHONUNBUFFERED": "1"}
+            )
         try:
             wait_until_ready(self.bootstrap, 30)
         except TimeoutError:

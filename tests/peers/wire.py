@@ -1,4 +1,4 @@
-"""The protocol spoken by hand over a blocking socket: for requests that no decent client would send, and for comparing brokers."""
+"""The protocol by hand over a blocking socket: for requests that no decent client sends, and to compare brokers."""
 
 from __future__ import annotations
 
