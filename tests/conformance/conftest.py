@@ -1,6 +1,7 @@
 """One broker for all of these tests, and Apache Kafka beside it where they compare.
 
-OTTLA_TEST_BOOTSTRAP=host:port tries another broker instead, Apache Kafka for one: everything here but the comparisons has to pass against it too.
+OTTLA_TEST_BOOTSTRAP=host:port tries another broker instead, Apache Kafka for one: everything here but the comparisons
+has to pass against it too.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import pytest
 from tests.peers.apache_kafka import ApacheKafka
 from tests.peers.ottla_broker import OttlaBroker
 
-# What both brokers are told: kafka-python's suite wants four partitions and short sessions, and no test wants to wait for more members.
+# What both brokers are told: kafka-python's suite wants four partitions and short sessions; no test wants to wait for
+# more members.
 SETTINGS = {"num_partitions": "4", "group_min_session_timeout_ms": "1000", "group_initial_rebalance_delay_ms": "0"}
 
 

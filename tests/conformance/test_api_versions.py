@@ -50,12 +50,18 @@ def test_unknown_version_is_answered_in_version_0(bootstrap: str) -> None:
         assert (correlation_id, error, count, key) == (7, UNSUPPORTED_VERSION, 1, API_VERSIONS)
         assert (lowest, highest) == advertised(bootstrap)[API_VERSIONS]
         # The connection lives on: clients ask again with what they were told.
-        assert wire.call(API_VERSIONS, highest, {"client_software_name": "x", "client_software_version": "1"}).error_code == 0
+        assert (
+            wire.call(API_VERSIONS, highest, {"client_software_name": "x", "client_software_version": "1"}).error_code
+            == 0
+        )
 
 
 def test_client_name_outside_the_rule_is_invalid(bootstrap: str) -> None:
     with Wire(bootstrap) as wire:
-        assert wire.call(API_VERSIONS, 3, {"client_software_name": "-no-", "client_software_version": "1"}).error_code == 42
+        assert (
+            wire.call(API_VERSIONS, 3, {"client_software_name": "-no-", "client_software_version": "1"}).error_code
+            == 42
+        )
 
 
 def test_pipelined_with_another_request(bootstrap: str) -> None:

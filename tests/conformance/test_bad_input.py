@@ -1,4 +1,4 @@
-"""What a broker makes of bytes that no decent client sends: a clear error or a closed connection, and nobody else notices."""
+"""What a broker makes of bytes that no decent client sends: an error or a closed connection; nobody else notices."""
 
 from __future__ import annotations
 
@@ -130,7 +130,9 @@ def patched(data: bytes, position: int, value: bytes) -> bytes:
     return bytes(changed)
 
 
-def produce(bootstrap: str, topic: str, records: bytes | None, *, partition: int = 0, acks: int = -1, version: int = 7) -> ErrorCode:
+def produce(
+    bootstrap: str, topic: str, records: bytes | None, *, partition: int = 0, acks: int = -1, version: int = 7
+) -> ErrorCode:
     with Wire(bootstrap) as wire:
         answer = wire.call(
             PRODUCE,
@@ -160,7 +162,10 @@ MAGIC_1 = struct.pack(">qiIbbqii", 0, 22 + 5, 0, 1, 0, 0, -1, 5) + b"value"
         (patched(batch(), 61, b"\x7e"), {"invalid_record", "corrupt_message"}),
         (MAGIC_0, {"unsupported_for_message_format", "invalid_record"}),
         (MAGIC_1, {"unsupported_for_message_format", "invalid_record"}),
-        (batch()[:16] + b"\x03" + batch()[17:], {"invalid_record", "unsupported_for_message_format", "corrupt_message"}),
+        (
+            batch()[:16] + b"\x03" + batch()[17:],
+            {"invalid_record", "unsupported_for_message_format", "corrupt_message"},
+        ),
         (batch() + batch(), {"invalid_record"}),
         (b"", {"invalid_record", "corrupt_message"}),
         (batch()[:-5], {"invalid_record", "corrupt_message"}),
@@ -207,7 +212,10 @@ def test_transactional_batches_are_refused(bootstrap: str, ottla: OttlaBroker | 
     """Without transactions nobody could ever commit them."""
     if ottla is None:
         pytest.skip("Apache Kafka closes the connection or knows transactions")
-    assert produce(bootstrap, topic, batch(producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)).name != "none"
+    assert (
+        produce(bootstrap, topic, batch(producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)).name
+        != "none"
+    )
 
 
 def test_idempotence_is_checked(bootstrap: str, topic: str) -> None:
@@ -236,7 +244,10 @@ def test_partitions_that_are_not_there(bootstrap: str, topic: str) -> None:
 def test_clients_may_not_write_internal_topics(bootstrap: str) -> None:
     with Wire(bootstrap) as wire:
         wire.call(10, 2, {"key": "any-group", "key_type": 0})  # creates it
-    assert produce(bootstrap, "__consumer_offsets", batch()).name in ("invalid_topic_exception", "unknown_topic_or_partition")
+    assert produce(bootstrap, "__consumer_offsets", batch()).name in (
+        "invalid_topic_exception",
+        "unknown_topic_or_partition",
+    )
 
 
 def test_garbage_for_a_compressed_payload_harms_nobody(bootstrap: str, topic: str) -> None:
@@ -245,12 +256,16 @@ def test_garbage_for_a_compressed_payload_harms_nobody(bootstrap: str, topic: st
         assert serves(bootstrap)
 
 
-def test_decompression_bombs_are_bounded(bootstrap: str, ottla: OttlaBroker | None, unique: Callable[[str], str]) -> None:
+def test_decompression_bombs_are_bounded(
+    bootstrap: str, ottla: OttlaBroker | None, unique: Callable[[str], str]
+) -> None:
     """Where the broker has to decompress, because the topic wants another codec, a batch may not swell without end."""
     name = unique("bomb")
     admin = KafkaAdminClient(bootstrap_servers=bootstrap)
     configs = {"compression.type": "gzip"}
-    admin.create_topics({name: {"num_partitions": 1, "replication_factor": 1, "configs": configs}}, wait_for_metadata=True)
+    admin.create_topics(
+        {name: {"num_partitions": 1, "replication_factor": 1, "configs": configs}}, wait_for_metadata=True
+    )
     admin.close()
     bomb = zstandard.ZstdCompressor(level=19).compress(bytes(1 << 30))
     assert len(bomb) < 200_000
@@ -291,8 +306,18 @@ def test_names_that_collide_in_metrics(bootstrap: str, unique: Callable[[str], s
 
 def test_offsets_out_of_range(bootstrap: str, topic: str) -> None:
     def fetch(offset: int, **more: int) -> str:
-        partition = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": 1000, "current_leader_epoch": -1} | more
-        request = {"replica_id": -1, "max_bytes": 1000, "session_epoch": -1, "topics": [{"topic": topic, "partitions": [partition]}]}
+        partition = {
+            "partition": 0,
+            "fetch_offset": offset,
+            "partition_max_bytes": 1000,
+            "current_leader_epoch": -1,
+        } | more
+        request = {
+            "replica_id": -1,
+            "max_bytes": 1000,
+            "session_epoch": -1,
+            "topics": [{"topic": topic, "partitions": [partition]}],
+        }
         with Wire(bootstrap) as wire:
             answer = wire.call(FETCH, 11, request)
         return ErrorCode(answer.responses[0].partitions[0].error_code).name
@@ -305,7 +330,9 @@ def test_offsets_out_of_range(bootstrap: str, topic: str) -> None:
 
 def test_unknown_fetch_session(bootstrap: str, topic: str) -> None:
     with Wire(bootstrap) as wire:
-        answer = wire.call(FETCH, 11, {"replica_id": -1, "max_bytes": 1000, "session_id": 77, "session_epoch": 5, "topics": []})
+        answer = wire.call(
+            FETCH, 11, {"replica_id": -1, "max_bytes": 1000, "session_id": 77, "session_epoch": 5, "topics": []}
+        )
     assert ErrorCode(answer.error_code).name == "fetch_session_id_not_found"
 
 
@@ -314,17 +341,32 @@ def test_unknown_members(bootstrap: str, unique: Callable[[str], str]) -> None:
         wire.call(10, 2, {"key": "g", "key_type": 0})
         deadline = time.monotonic() + 20
         while True:
-            answer = wire.call(HEARTBEAT, 3, {"group_id": unique("nobody"), "generation_id": 1, "member_id": "stranger"})
+            answer = wire.call(
+                HEARTBEAT, 3, {"group_id": unique("nobody"), "generation_id": 1, "member_id": "stranger"}
+            )
             name = ErrorCode(answer.error_code).name
-            if name not in ("coordinator_load_in_progress", "not_coordinator", "coordinator_not_available") or time.monotonic() > deadline:
+            if (
+                name not in ("coordinator_load_in_progress", "not_coordinator", "coordinator_not_available")
+                or time.monotonic() > deadline
+            ):
                 break
             time.sleep(0.1)
         assert name == "unknown_member_id"
-        assert ErrorCode(wire.call(HEARTBEAT, 3, {"group_id": "", "generation_id": 1, "member_id": "m"}).error_code).name == "invalid_group_id"
-        joining = {"group_id": unique("odd"), "member_id": "", "protocol_type": "consumer", "protocols": [{"name": "range", "metadata": b""}]}
+        assert (
+            ErrorCode(wire.call(HEARTBEAT, 3, {"group_id": "", "generation_id": 1, "member_id": "m"}).error_code).name
+            == "invalid_group_id"
+        )
+        joining = {
+            "group_id": unique("odd"),
+            "member_id": "",
+            "protocol_type": "consumer",
+            "protocols": [{"name": "range", "metadata": b""}],
+        }
         short = wire.call(JOIN_GROUP, 5, joining | {"session_timeout": 1, "rebalance_timeout": 1000})
         assert ErrorCode(short.error_code).name == "invalid_session_timeout"
-        none = wire.call(JOIN_GROUP, 5, joining | {"session_timeout": 10_000, "rebalance_timeout": 1000, "protocols": []})
+        none = wire.call(
+            JOIN_GROUP, 5, joining | {"session_timeout": 10_000, "rebalance_timeout": 1000, "protocols": []}
+        )
         assert ErrorCode(none.error_code).name == "inconsistent_group_protocol"
 
 
@@ -383,12 +425,18 @@ def test_many_idle_connections(bootstrap: str) -> None:
         wire.socket.close()
 
 
-def test_records_written_right_after_the_topic_was_created(bootstrap: str, ottla: OttlaBroker | None, unique: Callable[[str], str]) -> None:
+def test_records_written_right_after_the_topic_was_created(
+    bootstrap: str, ottla: OttlaBroker | None, unique: Callable[[str], str]
+) -> None:
     if ottla is None:
         pytest.skip("Apache Kafka answers not_leader_or_follower for a moment")
     for _ in range(10):
         name = unique("at-once")
         with Wire(bootstrap) as wire:
-            created = wire.call(CREATE_TOPICS, 5, {"topics": [{"name": name, "num_partitions": 2, "replication_factor": 1}], "timeout": 10_000})
+            created = wire.call(
+                CREATE_TOPICS,
+                5,
+                {"topics": [{"name": name, "num_partitions": 2, "replication_factor": 1}], "timeout": 10_000},
+            )
             assert created.topics[0].error_code == 0
         assert produce(bootstrap, name, batch(), partition=1).name == "none"

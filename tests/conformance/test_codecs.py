@@ -20,7 +20,9 @@ def topics(bootstrap: str) -> dict[tuple[str, str], str]:
     run = uuid.uuid4().hex[:8]
     names = {(client.name, codec): f"codec-{run}-{client.name}-{codec}" for client in CLIENTS for codec in CODECS}
     admin = KafkaAdminClient(bootstrap_servers=bootstrap)
-    admin.create_topics({name: {"num_partitions": 1, "replication_factor": 1} for name in names.values()}, wait_for_metadata=True)
+    admin.create_topics(
+        {name: {"num_partitions": 1, "replication_factor": 1} for name in names.values()}, wait_for_metadata=True
+    )
     admin.close()
     return names
 
@@ -47,7 +49,9 @@ def test_reads_what_every_client_wrote(bootstrap: str, written: Callable[[Client
 
 
 @pytest.mark.parametrize("writer", CLIENTS, ids=lambda client: client.name)
-def test_batches_stay_compressed_as_they_came(bootstrap: str, written: Callable[[Client], list[str]], writer: Client) -> None:
+def test_batches_stay_compressed_as_they_came(
+    bootstrap: str, written: Callable[[Client], list[str]], writer: Client
+) -> None:
     """The broker keeps each codec: what it serves has the attribute that the client set."""
     for codec, topic in zip(range(5), written(writer), strict=True):
         with Wire(bootstrap) as wire:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,29 +12,57 @@ from tests.peers.ottla_broker import OttlaBroker
 
 
 @pytest.fixture(scope="module")
-def topic(bootstrap: str) -> Iterator[str]:
+def topic(bootstrap: str) -> str:
     """A topic of two partitions with 100 records, keys and headers, written by the console producer."""
     name = "tools"
     tool("topics", "--bootstrap-server", bootstrap, "--delete", "--topic", name, "--if-exists")
-    created = tool("topics", "--bootstrap-server", bootstrap, "--create", "--topic", name, "--partitions", "2", "--config", "retention.ms=86400000")
+    created = tool(
+        "topics",
+        "--bootstrap-server",
+        bootstrap,
+        "--create",
+        "--topic",
+        name,
+        "--partitions",
+        "2",
+        "--config",
+        "retention.ms=86400000",
+    )
     assert f"Created topic {name}" in created
     lines = "".join(f"h:{i}\tkey-{i}\tvalue {i}\n" for i in range(100))
     parse = ["--reader-property", "parse.key=true", "--reader-property", "parse.headers=true"]
-    tool("console-producer", "--bootstrap-server", bootstrap, "--topic", name, *parse, "--compression-codec", "zstd", input=lines)
-    yield name
+    tool(
+        "console-producer",
+        "--bootstrap-server",
+        bootstrap,
+        "--topic",
+        name,
+        *parse,
+        "--compression-codec",
+        "zstd",
+        input=lines,
+    )
+    return name
 
 
 def test_topics(bootstrap: str, topic: str) -> None:
     assert topic in tool("topics", "--bootstrap-server", bootstrap, "--list").split()
     tool("topics", "--bootstrap-server", bootstrap, "--alter", "--topic", topic, "--partitions", "3")
     described = tool("topics", "--bootstrap-server", bootstrap, "--describe", "--topic", topic)
-    assert re.search(rf"Topic: {topic}\s+TopicId: \S+\s+PartitionCount: 3\s+ReplicationFactor: 1\s+Configs: .*retention.ms=86400000", described)
+    assert re.search(
+        rf"Topic: {topic}\s+TopicId: \S+\s+PartitionCount: 3\s+ReplicationFactor: 1\s+Configs: .*retention.ms=86400000",
+        described,
+    )
     assert len(re.findall(r"Partition: \d\s+Leader: 0\s+Replicas: 0\s+Isr: 0", described)) == 3
     assert tool("topics", "--bootstrap-server", bootstrap, "--describe", "--under-replicated-partitions").strip() == ""
 
 
 def test_console_consumer(bootstrap: str, topic: str) -> None:
-    printing = [part for name in ("key", "headers", "offset", "partition", "timestamp") for part in ("--formatter-property", f"print.{name}=true")]
+    printing = [
+        part
+        for name in ("key", "headers", "offset", "partition", "timestamp")
+        for part in ("--formatter-property", f"print.{name}=true")
+    ]
     limits = ["--from-beginning", "--max-messages", "100", "--timeout-ms", "30000"]
     lines = tool("console-consumer", "--bootstrap-server", bootstrap, "--topic", topic, *limits, *printing).splitlines()
     assert len(lines) == 100
@@ -76,7 +104,9 @@ def test_consumer_groups(bootstrap: str, topic: str, unique: Callable[[str], str
 
 def test_configs(bootstrap: str, topic: str) -> None:
     entity = ["--bootstrap-server", bootstrap, "--entity-type", "topics", "--entity-name", topic]
-    assert "Completed updating config" in tool("configs", *entity, "--alter", "--add-config", "max.message.bytes=2000000,cleanup.policy=[compact,delete]")
+    assert "Completed updating config" in tool(
+        "configs", *entity, "--alter", "--add-config", "max.message.bytes=2000000,cleanup.policy=[compact,delete]"
+    )
     described = tool("configs", *entity, "--describe")
     assert "max.message.bytes=2000000" in described
     assert "cleanup.policy=compact,delete" in described
@@ -113,10 +143,29 @@ def test_leader_election(bootstrap: str, topic: str) -> None:
 def test_verifiable_producer_and_consumer(bootstrap: str, unique: Callable[[str], str]) -> None:
     name = unique("verifiable")
     tool("topics", "--bootstrap-server", bootstrap, "--create", "--topic", name, "--partitions", "3")
-    produced = tool("verifiable-producer", "--bootstrap-server", bootstrap, "--topic", name, "--max-messages", "5000", "--acks", "-1")
+    produced = tool(
+        "verifiable-producer",
+        "--bootstrap-server",
+        bootstrap,
+        "--topic",
+        name,
+        "--max-messages",
+        "5000",
+        "--acks",
+        "-1",
+    )
     summary = json.loads(produced.splitlines()[-1])
     assert (summary["sent"], summary["acked"]) == (5000, 5000)
-    arguments = ["--group-id", unique("verifiable-group"), "--max-messages", "5000", "--group-protocol", "classic", "--reset-policy", "earliest"]
+    arguments = [
+        "--group-id",
+        unique("verifiable-group"),
+        "--max-messages",
+        "5000",
+        "--group-protocol",
+        "classic",
+        "--reset-policy",
+        "earliest",
+    ]
     consumed = tool("verifiable-consumer", "--bootstrap-server", bootstrap, "--topic", name, *arguments)
     events = [json.loads(line) for line in consumed.splitlines() if line.startswith("{")]
     assert sum(event["count"] for event in events if event["name"] == "records_consumed") == 5000
@@ -129,7 +178,17 @@ def test_performance_tools(bootstrap: str, unique: Callable[[str], str]) -> None
     size = ["--num-records", "50000", "--record-size", "100", "--throughput", "-1"]
     produced = tool("producer-perf-test", "--topic", name, *size, "--bootstrap-server", bootstrap)
     assert "50000 records sent" in produced
-    consumed = tool("consumer-perf-test", "--bootstrap-server", bootstrap, "--topic", name, "--num-records", "50000", "--timeout", "30000")
+    consumed = tool(
+        "consumer-perf-test",
+        "--bootstrap-server",
+        bootstrap,
+        "--topic",
+        name,
+        "--num-records",
+        "50000",
+        "--timeout",
+        "30000",
+    )
     assert re.search(r", 50000, ", consumed)
 
 
@@ -148,13 +207,17 @@ def test_dump_log_reads_our_segments(ottla: OttlaBroker | None, topic: str) -> N
         assert "passed sanity check" in checked
 
 
-def test_dump_log_reads_our_group_log(ottla: OttlaBroker | None, bootstrap: str, topic: str, unique: Callable[[str], str]) -> None:
+def test_dump_log_reads_our_group_log(
+    ottla: OttlaBroker | None, bootstrap: str, topic: str, unique: Callable[[str], str]
+) -> None:
     if ottla is None:
         pytest.skip("the broker's folder is elsewhere")
     group = unique("dumped-group")
     limits = ["--from-beginning", "--max-messages", "10", "--timeout-ms", "30000"]
     tool("console-consumer", "--bootstrap-server", bootstrap, "--topic", topic, "--group", group, *limits)
-    segments = [str(path) for path in ottla.data.glob("__consumer_offsets-*/*.log") if group.encode() in path.read_bytes()]
+    segments = [
+        str(path) for path in ottla.data.glob("__consumer_offsets-*/*.log") if group.encode() in path.read_bytes()
+    ]
     assert len(segments) == 1
     dumped = tool("dump-log", "--offsets-decoder", "--print-data-log", "--files", *segments)
     assert re.search(rf'"type":"1".*"group":"{group}","topic":"{topic}"', dumped)

@@ -51,7 +51,9 @@ def test_streams_word_count(bootstrap: str, unique: Callable[[str], str], tmp_pa
         producer.send(source, line.encode(), str(i).encode())
     producer.flush(30)
     command = java(compile_program("streams", "kafka"), "WordCount", bootstrap, source, sink, str(tmp_path))
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as streams:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as streams:
         assert streams.stdin is not None
         try:
             expected = Counter(word for line in lines for word in line.split())
@@ -133,7 +135,11 @@ def connect_worker(bootstrap: str, name: str, folder: Path) -> Iterator[Connect]
         process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
         connect = Connect(port)
-        wait_for(lambda: connect.ask("GET", "/connectors") is not None, f"worker ({(folder / 'connect.log').read_text()[-2000:]})", 90)
+        wait_for(
+            lambda: connect.ask("GET", "/connectors") is not None,
+            f"worker ({(folder / 'connect.log').read_text()[-2000:]})",
+            90,
+        )
         yield connect
     finally:
         process.terminate()
@@ -154,12 +160,19 @@ def test_connect_distributed_file_source_and_sink(bootstrap: str, unique: Callab
     with connect_worker(bootstrap, name, tmp_path) as connect:
         for kind, config in {
             "source": {"connector.class": "FileStreamSource", "file": str(source), "topic": topic},
-            "sink": {"connector.class": "FileStreamSink", "file": str(sink), "topics": topic, "consumer.override.auto.offset.reset": "earliest"},
+            "sink": {
+                "connector.class": "FileStreamSink",
+                "file": str(sink),
+                "topics": topic,
+                "consumer.override.auto.offset.reset": "earliest",
+            },
         }.items():
             body = {"name": f"{name}-{kind}", "config": config | {"tasks.max": "1"}}
             wait_for(lambda body=body: connect.ask("POST", "/connectors", body), f"{kind} connector")
             wait_for(lambda kind=kind: connect.running(f"{name}-{kind}"), f"running {kind}")
-        wait_for(lambda: sink.exists() and sink.read_text().split("\n")[:-1] == first, "first hundred lines in the sink")
+        wait_for(
+            lambda: sink.exists() and sink.read_text().split("\n")[:-1] == first, "first hundred lines in the sink"
+        )
         time.sleep(1.5)  # an interval of offset flushes
     with open(source, "a") as file:
         file.writelines(f"{line}\n" for line in second)

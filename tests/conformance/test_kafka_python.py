@@ -1,4 +1,7 @@
-"""kafka-python's own integration suite: the same tests run, are skipped and pass as against Apache Kafka, except for what is listed here."""
+"""kafka-python's own integration suite: the same tests run, are skipped and pass as against Apache Kafka.
+
+Every difference is listed here with its reason.
+"""
 
 import pytest
 

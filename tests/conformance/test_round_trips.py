@@ -67,7 +67,9 @@ def outcomes(bootstrap: str) -> Callable[[Program], list[str]]:
 
     def run(program: Program) -> list[str]:
         if program.name not in runs:
-            runs[program.name] = program.run(bootstrap, "round-trip", f"{program.name}-{uuid.uuid4().hex[:8]}", check=False).splitlines()
+            runs[program.name] = program.run(
+                bootstrap, "round-trip", f"{program.name}-{uuid.uuid4().hex[:8]}", check=False
+            ).splitlines()
         return runs[program.name]
 
     return run
@@ -94,7 +96,7 @@ def test_librdkafka(bootstrap: str, unique: Callable[[str], str]) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(topic, 3, 1, config={"retention.ms": "86400000"})])[topic].result(20)
     admin.create_partitions([NewPartitions(topic, 4)])[topic].result(20)
-    assert topic in {name for name in admin.list_topics(timeout=20).topics}
+    assert topic in admin.list_topics(timeout=20).topics
     _librdkafka_produce(bootstrap, topic)
     first = _librdkafka_consume(bootstrap, topic, group, COUNT)
     assert {m.key() for m in first} == {b"key-%d" % i for i in range(COUNT)}
@@ -105,7 +107,9 @@ def test_librdkafka(bootstrap: str, unique: Callable[[str], str]) -> None:
 
 
 def _librdkafka_produce(bootstrap: str, topic: str) -> None:
-    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "compression.type": "lz4"})
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": bootstrap, "enable.idempotence": True, "compression.type": "lz4"}
+    )
     errors: list[object] = []
     for i in range(COUNT):
         key = b"key-%d" % i
@@ -143,7 +147,9 @@ def _librdkafka_admin(admin: AdminClient, topic: str, group: str) -> None:
     admin.incremental_alter_configs([wanted])[wanted].result(20)
     assert group in {listing.group_id for listing in admin.list_consumer_groups().result(20).valid}
     assert str(admin.describe_consumer_groups([group])[group].result(20).state) == "ConsumerGroupState.EMPTY"
-    committed = admin.list_consumer_group_offsets([confluent_kafka.ConsumerGroupTopicPartitions(group)])[group].result(20)
+    committed = admin.list_consumer_group_offsets([confluent_kafka.ConsumerGroupTopicPartitions(group)])[group].result(
+        20
+    )
     assert sum(partition.offset for partition in committed.topic_partitions) == 2 * COUNT
     partition = confluent_kafka.TopicPartition(topic, 0)
     latest = admin.list_offsets({partition: OffsetSpec.latest()})[partition].result(20).offset

@@ -62,10 +62,19 @@ def plausible(api_key: int) -> dict[str, Any]:
         3: {"topics": [{"name": "fuzzed"}], "allow_auto_topic_creation": True},
         8: {"group_id": "fuzzed", "topics": [topic]},
         10: {"key": "fuzzed", "coordinator_keys": ["fuzzed"]},
-        11: {"group_id": "fuzzed", "session_timeout": 6000, "protocol_type": "consumer", "protocols": [{"name": "range", "metadata": b"x"}]},
+        11: {
+            "group_id": "fuzzed",
+            "session_timeout": 6000,
+            "protocol_type": "consumer",
+            "protocols": [{"name": "range", "metadata": b"x"}],
+        },
         12: {"group_id": "fuzzed", "member_id": "m"},
         14: {"group_id": "fuzzed", "member_id": "m"},
-        19: {"topics": [{"name": "fuzzed", "num_partitions": 1, "replication_factor": 1}], "timeout": 1000, "validate_only": True},
+        19: {
+            "topics": [{"name": "fuzzed", "num_partitions": 1, "replication_factor": 1}],
+            "timeout": 1000,
+            "validate_only": True,
+        },
         23: {"replica_id": -1, "topics": [topic]},
         32: {"resources": [{"resource_type": 2, "resource_name": "fuzzed", "configuration_keys": None}]},
     }.get(api_key, {})
@@ -99,7 +108,9 @@ def test_every_api_survives_mutated_requests(broker: OttlaBroker) -> None:
                         closed += 1
                     except TimeoutError:  # a Fetch, JoinGroup or Produce without acks may wait, or owe nothing
                         silent += 1
-                        assert api_key in (0, 1, 11, 14), f"no answer from API {api_key} version {version}, seed {SEED}: {request!r}"
+                        assert api_key in (0, 1, 11, 14), (
+                            f"no answer from API {api_key} version {version}, seed {SEED}: {request!r}"
+                        )
         assert broker.process.poll() is None, f"API {api_key} ended the broker, seed {SEED}"
         with Wire(broker.bootstrap, 10) as wire:
             assert wire.call(METADATA, 4, {"topics": [], "allow_auto_topic_creation": False}).brokers

@@ -21,6 +21,7 @@ JAVA = ROOT / "tests/conformance/java"
 QUICK = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Djava.awt.headless=true")
 AS_SHIPPED = (
     "-server",
+    "-Xms1G",
     "-XX:+UseG1GC",
     "-XX:MaxGCPauseMillis=20",
     "-XX:InitiatingHeapOccupancyPercent=35",
@@ -96,7 +97,7 @@ def compile_program(folder: str, pom: str) -> str:
 
 
 class ApacheKafka:
-    """One combined broker and controller (KRaft) in `folder`, with Kafka's own default settings except for addresses."""
+    """One combined broker and controller (KRaft) in `folder`, with Kafka's own defaults except for addresses."""
 
     def __init__(self, folder: Path, heap: str = "1G", options: Sequence[str] = QUICK, **settings: str) -> None:
         self.bootstrap = f"127.0.0.1:{free_port()}"
@@ -129,6 +130,7 @@ class ApacheKafka:
 
     def _start(self) -> subprocess.Popen[bytes]:
         command = java(self._classpath, "kafka.Kafka", str(self._properties), heap=self._heap, options=self._options)
+        began = time.monotonic()
         environment = os.environ | {"KAFKA_LOG_LEVEL": "INFO"}
         with open(self._folder / "server.log", "ab") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
@@ -137,11 +139,21 @@ class ApacheKafka:
         except TimeoutError:
             process.kill()
             raise AssertionError((self._folder / "server.log").read_text()[-4000:]) from None
+        self.start_seconds = time.monotonic() - began
         return process
 
     def restart(self) -> None:
         """A clean stop and a start."""
         self.stop()
+        self.process = self._start()
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.process.kill()
+        self.process.wait()
+
+    def start_again(self) -> None:
+        """After `kill`."""
         self.process = self._start()
 
     def stop(self, timeout: float = 60.0) -> None:

@@ -1,6 +1,7 @@
 """Five clients behind one interface: write the sample records with a codec, read a topic's digest.
 
-kafka-python, confluent-kafka (librdkafka) and aiokafka run in this process, franz-go and Apache Kafka's Java client as programs.
+kafka-python, confluent-kafka (librdkafka) and aiokafka run in this process, franz-go and Apache Kafka's Java client as
+programs.
 """
 
 from __future__ import annotations
@@ -76,7 +77,9 @@ class Confluent(Client):
         for topic, codec in codecs.items():
             offsets: list[int] = []
 
-            def delivered(error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message, offsets: list[int] = offsets) -> None:
+            def delivered(
+                error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message, offsets: list[int] = offsets
+            ) -> None:
                 assert error is None, error
                 offsets.append(message.offset())
 
@@ -85,7 +88,13 @@ class Confluent(Client):
             )
             for record in all_records():
                 producer.produce(
-                    topic, record.value, record.key, 0, on_delivery=delivered, timestamp=record.timestamp, headers=record.headers
+                    topic,
+                    record.value,
+                    record.key,
+                    0,
+                    on_delivery=delivered,
+                    timestamp=record.timestamp,
+                    headers=record.headers,
                 )
             assert producer.flush(20) == 0
             assert offsets == list(range(COUNT))
@@ -93,12 +102,15 @@ class Confluent(Client):
     def digests(self, bootstrap: str, topics: list[str]) -> dict[str, str]:
         found = {}
         for topic in topics:
-            consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "unused", "check.crcs": True})
+            consumer = confluent_kafka.Consumer(
+                {"bootstrap.servers": bootstrap, "group.id": "unused", "check.crcs": True}
+            )
             consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
             messages = consumer.consume(COUNT, 15)
             assert [m.error() for m in messages] == [None] * COUNT
             found[topic] = digest(
-                (m.offset(), SampleRecord(m.timestamp()[1], m.key(), m.value(), list(m.headers() or []))) for m in messages
+                (m.offset(), SampleRecord(m.timestamp()[1], m.key(), m.value(), list(m.headers() or [])))
+                for m in messages
             )
             consumer.close()
         return found
@@ -115,7 +127,9 @@ class AioKafka(Client):
     async def _produce(self, bootstrap: str, codecs: dict[str, str]) -> None:
         for topic, codec in codecs.items():
             compression = None if codec == "none" else codec
-            async with aiokafka.AIOKafkaProducer(bootstrap_servers=bootstrap, compression_type=compression, linger_ms=20) as producer:
+            async with aiokafka.AIOKafkaProducer(
+                bootstrap_servers=bootstrap, compression_type=compression, linger_ms=20
+            ) as producer:
                 sent = [await producer.send(topic, r.value, r.key, 0, r.timestamp, r.headers) for r in all_records()]
                 results = await asyncio.wait_for(asyncio.gather(*sent), 20)
                 assert [result.offset for result in results] == list(range(COUNT))
@@ -126,11 +140,15 @@ class AioKafka(Client):
     async def _digests(self, bootstrap: str, topics: list[str]) -> dict[str, str]:
         found = {}
         for topic in topics:
-            consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest", check_crcs=True)
+            consumer = aiokafka.AIOKafkaConsumer(
+                bootstrap_servers=bootstrap, auto_offset_reset="earliest", check_crcs=True
+            )
             async with consumer:
                 consumer.assign([aiokafka.TopicPartition(topic, 0)])
                 messages = [await asyncio.wait_for(consumer.getone(), 15) for _ in range(COUNT)]
-            found[topic] = digest((m.offset, SampleRecord(m.timestamp, m.key, m.value, list(m.headers))) for m in messages)
+            found[topic] = digest(
+                (m.offset, SampleRecord(m.timestamp, m.key, m.value, list(m.headers))) for m in messages
+            )
         return found
 
 

@@ -2,7 +2,8 @@
 
     python -m tests.peers.kafka_python_suite HOST:PORT [pytest arguments]
 
-The archive lacks two files that its tests import; everything else is as published. What starts brokers of its own (TLS, SASL) isn't run.
+The archive lacks two files that its tests import; everything else is as published. What starts brokers of its own (TLS,
+SASL) isn't run.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tests.peers.tools import locked
 VERSION = "3.0.12"
 KAFKA_VERSION = "4.3"  # selects the tests, and which requests the client uses
 _STARTS_ITS_OWN_BROKERS = ["test/integration/test_ssl_integration.py", "test/integration/test_sasl_integration.py"]
-_SERVICE = '''
+_SERVICE = """
 class ExternalService:
     def __init__(self, host, port):
         self.host, self.port = host, port
@@ -35,7 +36,7 @@ class ExternalService:
 class SpawnedService:
     def __init__(self, *args, **kwargs):
         raise RuntimeError("this run starts no broker of its own")
-'''
+"""
 
 
 def sources() -> Path:
@@ -62,7 +63,16 @@ def run(bootstrap: str, *arguments: str, test_timeout: int = 60) -> dict[str, st
         report = Path(out) / "report.xml"
         options = ["-q", "-p", "no:cacheprovider", "--tb=short", f"--timeout={test_timeout}", "--timeout-method=signal"]
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "test/integration", *ignored, *options, f"--junitxml={report}", *arguments],
+            [
+                sys.executable,
+                "-m",
+                "pytest",
+                "test/integration",
+                *ignored,
+                *options,
+                f"--junitxml={report}",
+                *arguments,
+            ],
             cwd=folder,
             env=_environment(folder, bootstrap),
             capture_output=True,
@@ -97,7 +107,9 @@ def main() -> int:
     outcomes = run(sys.argv[1], *sys.argv[2:])
     for name, outcome in outcomes.items():
         print(f"{name}  {outcome[:200]}")
-    counts = {word: sum(outcome.startswith(word) for outcome in outcomes.values()) for word in ("passed", "failed", "skipped")}
+    counts = {
+        word: sum(outcome.startswith(word) for outcome in outcomes.values()) for word in ("passed", "failed", "skipped")
+    }
     print(", ".join(f"{count} {word}" for word, count in counts.items()))
     return 1 if counts["failed"] else 0
 

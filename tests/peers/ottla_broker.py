@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from tests.peers.wire import free_port, wait_until_ready
@@ -32,6 +33,7 @@ class OttlaBroker:
         self.process = self._start()
 
     def _start(self) -> subprocess.Popen[bytes]:
+        began = time.monotonic()
         with open(self.log_path, "ab") as log:
             process = subprocess.Popen(
                 self._command, stdout=log, stderr=log, env=os.environ | {"PYTHONUNBUFFERED": "1"}
@@ -42,6 +44,7 @@ class OttlaBroker:
             process.kill()
             process.wait()
             raise AssertionError(f"the broker doesn't start:\n{self.log_path.read_text()[-4000:]}") from None
+        self.start_seconds = time.monotonic() - began
         return process
 
     def restart(self) -> None:

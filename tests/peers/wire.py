@@ -91,7 +91,7 @@ def wait_until_ready(bootstrap: str, timeout: float = 60.0) -> None:
                     return
         except (OSError, Closed):
             pass
-        time.sleep(0.05)
+        time.sleep(0.01)
     raise TimeoutError(f"{bootstrap} isn't ready after {timeout:.0f} s")
 
 

@@ -1,7 +1,7 @@
 """House style as a test: what no linter knows about this repository.
 
-The layers between packages are import-linter's (`[tool.importlinter]`); here are purity, docstrings, names, sizes, modules
-that nothing uses, and what a broker may import before it serves.
+The layers between packages are import-linter's (`[tool.importlinter]`); here are purity, docstrings, names, sizes,
+modules that nothing uses, and what a broker may import before it serves.
 """
 
 import ast
@@ -19,8 +19,8 @@ SOURCE_ROOTS = (ROOT, ROOT / "broker", ROOT / "controller", ROOT / "operator")
 
 # Nothing that waits, talks, reads a clock or throws dice is imported by a module that says of itself that it is pure.
 IMPURE = frozenset(
-    "asyncio concurrent multiprocessing queue random secrets select selectors sched shutil signal socket socketserver ssl "
-    "subprocess tempfile threading time uvloop urllib http sqlite3".split()
+    "asyncio concurrent multiprocessing queue random secrets select selectors sched shutil signal socket socketserver "
+    "ssl subprocess tempfile threading time uvloop urllib http sqlite3".split()
 )
 # What the design marks as pure, by prefix of the module's name.
 MUST_BE_PURE = (
@@ -40,7 +40,9 @@ ENTRY_POINTS = re.compile(
     r"|^ottla\.spark\.jobs\.[a-z_]+$"
 )
 # A broker's start-up time and memory: these belong to the tools, the tests and Spark.
-NOT_IN_A_BROKER = "typer click rich numba numpy pyspark pyarrow pandas kubernetes kopf kafka aiokafka confluent_kafka".split()
+NOT_IN_A_BROKER = (
+    "typer click rich numba numpy pyspark pyarrow pandas kubernetes kopf kafka aiokafka confluent_kafka".split()
+)
 LINES_MAX = 600
 LEFTOVER = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 VAGUE_NAME = re.compile(r"(^|_)(utils?|helpers?|managers?|misc|common)$")
@@ -65,7 +67,7 @@ def tree(path: Path) -> ast.Module:
 
 
 def imported(name: str, path: Path, *, typing_only: bool = True) -> Iterator[str]:
-    """The dotted names that a module imports, relative ones resolved; both `a.b` and `a.b.c` for `from a.b import c`."""
+    """The dotted names that a module imports, relative ones resolved; `from a.b import c` gives `a.b` and `a.b.c`."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     skipped = set() if typing_only else _typing_only_nodes(tree(path))
     for node in ast.walk(tree(path)):
@@ -94,7 +96,7 @@ def _typing_only_nodes(module: ast.Module) -> set[ast.AST]:
 
 
 def says_pure(path: Path) -> bool:
-    """Whether the module's docstring has a sentence "Pure." or one that starts so ("Pure: …", "Pure apart from …" doesn't)."""
+    """Whether the module's docstring has a sentence "Pure." or one that goes on with a mark ("Pure: …")."""
     return re.search(r"(^|[.;:]\s+)Pure[.:;,]", ast.get_docstring(tree(path)) or "") is not None
 
 
@@ -132,8 +134,12 @@ def test_public_classes_and_functions_have_docstrings() -> None:
 
 
 def test_nothing_is_left_to_do() -> None:
-    folders = [ROOT / name for name in ("ottla", "broker", "controller", "operator", "tests", "bench", "examples", "docs")]
-    files = [p for folder in folders for p in folder.rglob("*") if p.suffix in (".py", ".md", ".java", ".go") and p.is_file()]
+    folders = [
+        ROOT / name for name in ("ottla", "broker", "controller", "operator", "tests", "bench", "examples", "docs")
+    ]
+    files = [
+        p for folder in folders for p in folder.rglob("*") if p.suffix in (".py", ".md", ".java", ".go") and p.is_file()
+    ]
     found = [
         f"{relative(path)}:{number}"
         for path in files
@@ -149,7 +155,11 @@ def test_names_say_something() -> None:
 
 
 def test_modules_hold_one_idea() -> None:
-    long = {relative(path): count for path in modules().values() if (count := len(path.read_text().splitlines())) > LINES_MAX}
+    long = {
+        relative(path): count
+        for path in modules().values()
+        if (count := len(path.read_text().splitlines())) > LINES_MAX
+    }
     assert not long
 
 
