@@ -43,6 +43,14 @@ class CommandError(Exception):
         return sentences(self.message, self.remedy)
 
 
+class Failures(CommandError):
+    """Several errors at once, each a line of its own; the exit code is the first one's."""
+
+    def __init__(self, errors: list[CommandError]) -> None:
+        super().__init__("; ".join(error.line() for error in errors), "", errors[0].exit_code)
+        self.errors = errors
+
+
 class PipeClosed(Exception):
     """Whoever read the command's output has gone away; the command ends without a word."""
 

@@ -14,8 +14,8 @@ from typing import Annotated
 
 import typer
 
-from ottla.cli import cluster, configs, consume, contexts, groups, offsets, produce, topics
-from ottla.cli.errors import CommandError, ExitCode, PipeClosed, sentences
+from ottla.cli import broker, cluster, configs, consume, contexts, dev, groups, offsets, produce, topics
+from ottla.cli.errors import CommandError, ExitCode, Failures, PipeClosed, sentences
 from ottla.cli.options import output_command
 from ottla.cli.output import Output
 
@@ -46,6 +46,8 @@ app.command("delete-records", rich_help_panel=_CLUSTER)(offsets.delete_records)
 app.command("cluster", rich_help_panel=_CLUSTER)(cluster.cluster_overview)
 app.add_typer(cluster.brokers_app, name="brokers", rich_help_panel=_CLUSTER)
 app.command("log-dirs", rich_help_panel=_CLUSTER)(cluster.log_dirs)
+app.command("dev", rich_help_panel=_RUNNING)(dev.dev)
+app.add_typer(broker.app, name="broker", rich_help_panel=_RUNNING)
 app.add_typer(contexts.app, name="contexts", rich_help_panel=_MORE)
 
 
@@ -133,6 +135,10 @@ def _unforeseen(error: Exception) -> CommandError:
 
 
 def _complain(error: CommandError, as_json: bool) -> None:
+    if isinstance(error, Failures):
+        for one in error.errors:
+            _complain(one, as_json)
+        return
     if as_json:
         fields = {"message": error.message, "remedy": error.remedy, "exit_code": int(error.exit_code)}
         print(json.dumps({"error": {**fields, "kafka_code": error.kafka_code or None}}), file=sys.stderr)

@@ -9,7 +9,7 @@ import typer
 
 from ottla.cli import lookup
 from ottla.cli.connection import explained
-from ottla.cli.errors import CommandError, UsageError, explain_code, nearest
+from ottla.cli.errors import CommandError, Failures, UsageError, explain_code, nearest
 from ottla.cli.options import cluster_command
 from ottla.cli.output import Output
 from ottla.metadata.keys import uuid_text
@@ -25,13 +25,13 @@ ConfigOption = Annotated[
 ]
 
 
-def parse_settings(settings: list[str] | None) -> dict[str, str]:
+def parse_settings(settings: list[str] | None, example: str = "--config retention.ms=3600000") -> dict[str, str]:
     """`name=value` pairs as a dictionary."""
     parsed = {}
     for setting in settings or []:
         name, equals, value = setting.partition("=")
         if not equals or not name:
-            raise UsageError(f"'{setting}' is not NAME=VALUE", "For instance: --config retention.ms=3600000.")
+            raise UsageError(f"'{setting}' is not NAME=VALUE", f"For instance: {example}.")
         parsed[name.strip()] = value
     return parsed
 
@@ -293,15 +293,9 @@ def delete(
 
 
 def raise_all(failures: list[CommandError]) -> None:
-    """Raise one error for all of them; nothing when there are none."""
-    if len(failures) == 1:
-        raise failures[0]
+    """Raise what went wrong; nothing when nothing did."""
     if failures:
-        codes = {failure.exit_code for failure in failures}
-        raise CommandError(
-            "; ".join(failure.line().rstrip(".") for failure in failures),
-            exit_code=codes.pop() if len(codes) == 1 else failures[0].exit_code,
-        )
+        raise failures[0] if len(failures) == 1 else Failures(failures)
 
 
 def _parse_assignment(text: str | None) -> dict[int, list[int]]:

@@ -1,0 +1,185 @@
+"""`ottla broker`: start one broker from a server.properties file, stop it, and ask whether it runs.
+
+The broker is another program (`server.py`): in the foreground this process becomes it by exec, so that nothing of the
+command line's libraries stays in its memory; as a daemon it is a child in a session of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ottla.cli.errors import CommandError, ExitCode, Failures, NotFound, UsageError
+from ottla.cli.options import DebugOption, JsonOption, output_command
+from ottla.cli.output import Output
+from ottla.cli.processes import PidFile, server_command, serving, tail
+
+if TYPE_CHECKING:
+    from ottla.broker.config import BrokerConfig
+
+app = typer.Typer(
+    help="Start one broker from a server.properties file.",
+    epilog="Every setting can also come from the environment: OTTLA_LOG_SEGMENT_BYTES is log.segment.bytes.",
+)
+
+LOG_FILE = "ottla-broker.log"
+_READY_TIMEOUT_S = 120.0
+
+ConfigFileOption = Annotated[
+    Path | None, typer.Option("--config", "-c", metavar="FILE", help="A file with Kafka's property names.")
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", "-s", metavar="NAME=VALUE", help="A setting, over the file's; may be repeated."),
+]
+DataOption = Annotated[
+    Path | None, typer.Option("--data", metavar="DIR", help="The broker's first log directory, instead of settings.")
+]
+
+
+def load_configuration(file: Path | None, settings: list[str] | None) -> BrokerConfig:
+    """The configuration that the broker will start with; every mistake in it is one error."""
+    from ottla.broker.config import BrokerConfig, InvalidConfiguration
+    from ottla.cli.topics import parse_settings
+
+    overrides = parse_settings(settings, "--set log.retention.hours=24")
+    try:
+        text = file.read_text(encoding="utf-8") if file is not None else ""
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise UsageError(f"can't read {file}: {reason.lower()}") from error
+    try:
+        return BrokerConfig.from_sources(text, overrides, os.environ)
+    except InvalidConfiguration as error:
+        raise Failures([UsageError(problem) for problem in error.problems]) from error
+
+
+def _data_directory(data: Path | None, file: Path | None, settings: list[str] | None) -> Path:
+    return data if data is not None else Path(load_configuration(file, settings).log_dirs[0])
+
+
+@app.callback(invoke_without_command=True)
+def broker(
+    context: typer.Context,
+    config: ConfigFileOption = None,
+    settings: SetOption = None,
+    daemon: Annotated[bool, typer.Option("--daemon", "-d", help="Run in the background.")] = False,
+    log: Annotated[
+        Path | None, typer.Option("--log", metavar="FILE", help="A daemon's log; else in its first log directory.")
+    ] = None,
+    as_json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Start one broker. It runs until SIGTERM or Ctrl-C, then closes its logs cleanly."""
+    if context.invoked_subcommand is not None:
+        if config is not None or settings:
+            name = context.invoked_subcommand
+            raise UsageError("these options belong after the command", f"Write: ottla broker {name} --config FILE.")
+        return
+    resolved = load_configuration(config, settings)
+    directory = Path(resolved.log_dirs[0])
+    pid_file = PidFile(directory)
+    descriptor = pid_file.acquire("another broker")
+    command = server_command(config, settings or [])
+    if daemon:
+        _start_daemon(command, pid_file, descriptor, log or directory / LOG_FILE, Output(as_json))
+        return
+    os.set_inheritable(descriptor, True)
+    os.execv(command[0], command)
+
+
+def _start_daemon(command: list[str], pid_file: PidFile, descriptor: int, log: Path, output: Output) -> None:
+    try:
+        log_file = log.open("ab")
+    except OSError as error:
+        raise CommandError(f"can't write the log {log}: {(error.strerror or '').lower()}", "See --log.") from error
+    with log_file:
+        begin = log_file.tell()
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log_file,
+            stderr=log_file,
+            start_new_session=True,
+            pass_fds=[descriptor],
+        )
+    pid_file.write(process.pid)
+    pid_file.release()
+    ready = _wait_until_ready(process, log, begin)
+    output.done(
+        f"Broker {ready['id']} is running at {ready['bootstrap']} (process {process.pid}, log {log}).",
+        {"id": int(ready["id"]), "bootstrap": ready["bootstrap"], "pid": process.pid, "log": str(log)},
+    )
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes], log: Path, begin: int) -> dict[str, str]:
+    deadline = time.monotonic() + _READY_TIMEOUT_S
+    while time.monotonic() < deadline:
+        ended = process.poll() is not None
+        with log.open("rb") as file:
+            file.seek(begin)
+            for line in file:
+                ready = parse_ready(line.decode("utf-8", "replace"))
+                if ready:
+                    return ready
+        if ended:
+            said = "; ".join(tail(log, 3))
+            raise CommandError(f"the broker ended at once (exit code {process.returncode}): {said}", f"Its log: {log}")
+        time.sleep(0.1)
+    raise CommandError(
+        f"the broker (process {process.pid}) is still starting after {_READY_TIMEOUT_S:g} s",
+        f"It goes on; its log is {log}.",
+        ExitCode.timed_out,
+    )
+
+
+def parse_ready(line: str) -> dict[str, str] | None:
+    """`id`, `bootstrap` and `pid` of the line by which a broker says that it serves; None for any other line."""
+    words = line.split()
+    if words[:2] != ["ottla", "broker"] or words[3:4] != ["ready"]:
+        return None
+    return {"id": words[2], **dict(word.partition("=")[::2] for word in words[4:])}
+
+
+@app.command()
+@output_command
+def stop(
+    output: Output,
+    config: ConfigFileOption = None,
+    settings: SetOption = None,
+    data: DataOption = None,
+    timeout: Annotated[float, typer.Option("--timeout", min=0, help="Seconds to wait for a clean stop.")] = 60,
+) -> None:
+    """Stop the broker of a data directory and wait until it has closed its logs."""
+    directory = _data_directory(data, config, settings)
+    pid = PidFile(directory).stop(timeout)
+    if pid is None:
+        raise NotFound(f"no broker runs on {directory}", "Name its directory with --data, or its file with --config.")
+    output.done(f"The broker (process {pid}) has stopped.", {"pid": pid, "data": str(directory)})
+
+
+@app.command()
+@output_command
+def status(
+    output: Output, config: ConfigFileOption = None, settings: SetOption = None, data: DataOption = None
+) -> None:
+    """Say whether the broker of a data directory runs. Exit code 3: it doesn't."""
+    directory = _data_directory(data, config, settings)
+    pid = PidFile(directory).running_pid()
+    endpoint = load_configuration(config, settings).listeners.advertised[0] if data is None else None
+    record = {
+        "running": pid is not None,
+        "pid": pid,
+        "bootstrap": f"{endpoint.host or '127.0.0.1'}:{endpoint.port}" if endpoint else None,
+        "serving": serving(endpoint.host, endpoint.port) if endpoint and pid else None,
+        "data": str(directory),
+    }
+    labels = {"running": "Running", "pid": "Process", "bootstrap": "Bootstrap", "serving": "Serving", "data": "Data"}
+    output.record(record, labels)
+    if pid is None:
+        raise typer.Exit(ExitCode.unreachable)

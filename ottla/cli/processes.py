@@ -1,0 +1,131 @@
+"""Broker processes: how one is started, and the locked pid file by which others find it.
+
+A pid file is locked (flock) by whoever runs, and the lock is handed down to the broker with the open file. The kernel
+drops it when the last of them ends, however that happens, so a file that is left behind never counts as a running broker.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ottla.cli.errors import CommandError, ExitCode
+
+SERVER_MODULE = "ottla.cli.server"
+BROKER_PID_FILE = "ottla-broker.pid"
+
+
+def server_command(config: Path | None, settings: Mapping[str, str] | Sequence[str]) -> list[str]:
+    """The command line of a broker's process."""
+    pairs = [f"{name}={value}" for name, value in settings.items()] if isinstance(settings, Mapping) else settings
+    command = [sys.executable, "-m", SERVER_MODULE]
+    if config is not None:
+        command += ["--config", str(config)]
+    for pair in pairs:
+        command += ["--set", pair]
+    return command
+
+
+class PidFile:
+    """The pid file in a data directory, which it makes if need be."""
+
+    def __init__(self, directory: Path, name: str = BROKER_PID_FILE) -> None:
+        self.path = directory / name
+        self._file: int | None = None
+
+    def acquire(self, owner: str) -> int:
+        """Lock the file for this process and those that inherit the returned descriptor; `owner` as in "a broker"."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise CommandError(
+                f"can't use the data directory {self.path.parent}: {(error.strerror or str(error)).lower()}",
+                "Name another one, or change its owner.",
+            ) from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            running = self.running_pid()
+            raise CommandError(
+                f"{self.path.parent} is in use by {owner}" + (f" (process {running})" if running else ""),
+                "Stop it first, or name another data directory.",
+            ) from None
+        self._file = descriptor
+        self.write(os.getpid())
+        return descriptor
+
+    def write(self, pid: int) -> None:
+        """Put a process id into the file, which must be acquired."""
+        assert self._file is not None
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, f"{pid}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Close this process's hold; the lock stays with those that inherited it."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def running_pid(self) -> int | None:
+        """The process id in the file if somebody holds the lock, else None."""
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            text = os.pread(descriptor, 32, 0).strip()
+            return int(text) if text.isdigit() else None
+        finally:
+            os.close(descriptor)
+        return None
+
+    def stop(self, timeout_s: float) -> int | None:
+        """SIGTERM to the running process, then wait for the lock; its process id, or None when nothing ran."""
+        pid = self.running_pid()
+        if pid is None:
+            return None
+        try:
+            os.kill(pid, signal.SIGTERM)
+        except PermissionError as error:
+            raise CommandError(f"process {pid} belongs to another user", "Stop it as that user.") from error
+        except ProcessLookupError:
+            return pid
+        deadline = time.monotonic() + timeout_s
+        while self.running_pid() == pid:
+            if time.monotonic() > deadline:
+                raise CommandError(
+                    f"process {pid} has been told to stop but still runs after {timeout_s:g} s",
+                    "Its log says what it does; give it more time with --timeout.",
+                    ExitCode.timed_out,
+                )
+            time.sleep(0.05)
+        return pid
+
+
+def serving(host: str, port: int) -> bool:
+    """Whether something accepts connections there."""
+    try:
+        socket.create_connection((host or "127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def tail(path: Path, lines: int) -> list[str]:
+    """The last lines of a log file."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 65536))
+            return file.read().decode("utf-8", "replace").splitlines()[-lines:]
+    except OSError:
+        return []
