@@ -13,9 +13,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from random import Random
+from typing import TYPE_CHECKING
 
 from ottla.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from random import Random
 
 INVALID_SESSION = 0
 INITIAL_EPOCH = 0
