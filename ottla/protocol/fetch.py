@@ -30,7 +30,7 @@ class PartitionAnswer(NamedTuple):
     None for a reader of uncommitted records, else (producer id, first offset) pairs. `tags` are the encoded tagged
     fields with their count, for followers (diverging epoch) and lost leaders."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index
     error: int
     high_watermark: int = -1
     last_stable_offset: int = -1

@@ -28,7 +28,7 @@ _answer_start = struct.Struct(">ihqqq")  # … and log start offset
 class PartitionRecords(NamedTuple):
     """One partition's record set: frame[start:end]; start is −1 where it is null."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index
     start: int
     end: int
 
@@ -52,7 +52,7 @@ class ProduceRequest(NamedTuple):
 class PartitionAnswer(NamedTuple):
     """What a partition answers; errors of single records (KIP-467) as (batch index, message)."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index
     error: int
     base_offset: int = -1
     log_append_time: int = -1

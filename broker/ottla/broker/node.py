@@ -14,18 +14,24 @@ import time
 from collections.abc import Coroutine
 from random import SystemRandom
 from typing import Any
+from uuid import UUID
 
 from ottla.broker.api.registry import Api, load_routes
 from ottla.broker.config import BrokerConfig
+from ottla.broker.coordinator import GroupService
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.fetch_sessions import FetchSessionCache
-from ottla.broker.identity import agree_on_cluster_id
+from ottla.broker.internal_topics import InternalTopics
 from ottla.broker.log.directories import LogDirectories
+from ottla.broker.partition import Partition
+from ottla.broker.monitoring import Monitoring
 from ottla.broker.partitions import PartitionTable
 from ottla.broker.producer_id_source import ProducerIdSource
 from ottla.broker.replicas import Replicas
+from ottla.broker.topic_descriptions import EncodedTopics
+from ottla.metadata.cluster import join_cluster
 from ottla.metadata.follower import Follower
-from ottla.metadata.image import Changed, Image
+from ottla.metadata.image import Changed, Image, difference
 from ottla.metadata.intents import Intents
 from ottla.metadata.model import Broker as Registered
 from ottla.metadata.model import BrokerState, Endpoint
@@ -35,8 +41,12 @@ from ottla.net.server import Limits, Server
 
 logger = logging.getLogger(__name__)
 
-PIPELINED = frozenset({0})  # Produce
+GROUPS_TOPIC = "__consumer_offsets"
+PRODUCE = 0
+FETCH = 1
+PIPELINED = frozenset({PRODUCE})
 LEADERSHIP_WAIT_SECONDS = 30.0
+FETCH_SESSION_EVICTION_SECONDS = 120.0  # as Kafka; it is no setting there either
 
 
 class Broker:
@@ -51,10 +61,13 @@ class Broker:
         self.logs = LogDirectories(config.log_dirs, now_ms)
         self.replicas = Replicas(self.id, self.partitions, self.logs, config, now_ms)
         self.intents = Intents(store, self.follower)
+        self.encoded_topics = EncodedTopics()
+        self.internal_topics = InternalTopics(self.intents, config)
+        self.groups = GroupService(config, self._group_partition_count, now_ms)
         self.producer_ids = ProducerIdSource(store)
         self.fetch_sessions = FetchSessionCache(
             config.get_int("max.incremental.fetch.session.cache.slots"),
-            config.get_int("min.incremental.fetch.session.eviction.ms") / 1000,
+            FETCH_SESSION_EVICTION_SECONDS,
             SystemRandom(),
         )
         routes = load_routes()
@@ -62,6 +75,9 @@ class Broker:
         self.dispatcher = Dispatcher(self, routes)
         self.server = Server(self.dispatcher.dispatch, _limits(config), PIPELINED)
         self.endpoints: dict[str, Endpoint] = {}
+        self.monitoring = Monitoring(self)
+        self.controller_name = ""  # of the controller in this process, where there is one
+        self.recovered = False
         self.ready = False
         self._registration: Registration | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -87,16 +103,38 @@ class Broker:
         endpoint = next(iter(self.endpoints.values()))
         return f"{endpoint.host}:{endpoint.port}"
 
+    @property
+    def controls(self) -> bool:
+        """Whether the controller in this process holds the lease."""
+        holder = self.image.controller
+        return holder is not None and holder.name == self.controller_name != ""
+
+    @property
+    def not_ready_because(self) -> str:
+        """What is missing until clients can be served; empty when nothing is."""
+        if self.ready:
+            return ""
+        if not self.recovered:
+            return "the logs are being recovered"
+        if self._registration is None:
+            return "the broker isn't registered yet"
+        return "the broker is starting to lead, or draining"
+
     # ---- life
 
     async def open(self) -> None:
-        """Reads the metadata, agrees on the cluster's id, opens and recovers the logs. Raises StartupError, OSError."""
+        """Reads the metadata, agrees on the cluster's id, opens and recovers the logs. Raises ForeignStore, OSError."""
+        await self.monitoring.start()
         self.follower.listen(self._configured)
         await self.follower.start()
-        cluster_id = await agree_on_cluster_id(self.store, self.follower, self.logs.cluster_id)
-        await asyncio.to_thread(self.logs.open, cluster_id, self.id)
+        cluster = await join_cluster(self.store, self.logs.cluster_id)
+        await asyncio.to_thread(self.logs.open, cluster.id, self.id, lambda topic: self.replicas.rules_of(topic).log)
+        self.recovered = True
         self.follower.listen(self.replicas.changed)
-        self.replicas.changed(self.image, Changed.everything(self.image))
+        self.follower.listen(self._topics_deleted)
+        self.replicas.changed(self.image, difference(Image(), self.image))
+        self.replicas.leadership_listeners.append(self._leadership_changed)
+        self.replicas.tombstone_done = self._tombstone_done
         self.spawn(self.follower.run(), "metadata follower")
 
     async def register(self) -> None:
@@ -111,8 +149,8 @@ class Broker:
             host=platform.node(),
         )
         self._registration = Registration(self.store, registered, self.session_seconds)
-        broker = await self._registration.register()
-        self.replicas.registered(broker.epoch)
+        self._registration.registered = lambda broker: self.replicas.registered(broker.epoch)
+        await self._registration.register()
         self.spawn(self._registration.run(), "registration")
 
     async def serve(self) -> None:
@@ -120,6 +158,7 @@ class Broker:
         deadline = time.monotonic() + LEADERSHIP_WAIT_SECONDS
         while self._unled() and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
+        self.groups.start()
         self.server.accept()
         self.ready = True
 
@@ -131,6 +170,8 @@ class Broker:
                 await self._registration.change(state=BrokerState.DRAINING)
             except Exception as error:  # whatever the store does, the logs must be closed
                 logger.warning("draining couldn't be announced: %s", error)
+        await self.groups.stop()
+        await self.internal_topics.stop()
         await self.server.close()
         await asyncio.to_thread(self.logs.close)
         if self._registration is not None:
@@ -138,6 +179,7 @@ class Broker:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.monitoring.stop()
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str | None = None) -> asyncio.Task[Any]:
         """Runs a coroutine under this broker's care: it is cancelled at the end, and a failure is logged."""
@@ -171,6 +213,27 @@ class Broker:
             for partition in self.partitions
         )
 
+    def _group_partition_count(self) -> int:
+        topic = self.image.topics.get(GROUPS_TOPIC)
+        return self.config.get_int("offsets.topic.num.partitions") if topic is None else len(topic.partitions)
+
+    def _leadership_changed(self, partition: Partition, leads: bool) -> None:
+        if partition.topic != GROUPS_TOPIC:
+            return
+        if leads:
+            self.groups.became_leader(partition)
+        else:
+            self.groups.resigned(partition.index)
+
+    def _tombstone_done(self, topic_id: UUID) -> None:
+        self.spawn(self.intents.confirm_deletion(self.id, topic_id), f"deletion of {topic_id}")
+
+    def _topics_deleted(self, image: Image, changed: Changed) -> None:
+        """Groups forget what they committed for topics that are gone."""
+        deleted = [image.tombstones[topic_id].name for topic_id in changed.tombstones if topic_id in image.tombstones]
+        if deleted:
+            self.groups.topics_deleted(deleted)
+
     def _configured(self, image: Image, changed: Changed) -> None:
         """Dynamic broker settings take effect at once."""
         if not any(resource.type == "broker" for resource in changed.configs):
@@ -187,15 +250,17 @@ class Broker:
 
     # ---- what handlers count
 
-    def count_produce_failure(self, topic: str | bytes, size_bytes: int) -> None:
+    def count_produce_failure(self, topic: str | bytes, size_bytes: int, error: int) -> None:
         """A producer's batch of `size_bytes` was refused."""
+        self.dispatcher.counters[PRODUCE].failed(error)
         counters = self.replicas.counters_of(topic)
         if counters is not None:
             counters.failed_produce_requests += 1
             counters.bytes_rejected += max(size_bytes, 0)
 
-    def count_fetch_failure(self, topic: str | bytes) -> None:
+    def count_fetch_failure(self, topic: str | bytes, error: int) -> None:
         """A partition of a fetch was refused."""
+        self.dispatcher.counters[FETCH].failed(error)
         counters = self.replicas.counters_of(topic)
         if counters is not None:
             counters.failed_fetch_requests += 1
@@ -207,17 +272,13 @@ def now_ms() -> int:
 
 
 def _limits(config: BrokerConfig) -> Limits:
-    overrides = {}
-    for entry in config.get_list("max.connections.per.ip.overrides"):
-        host, _, count = entry.rpartition(":")
-        overrides[host] = int(count)
     return Limits(
         frame_bytes_max=config.get_int("socket.request.max.bytes"),
         frame_memory_bytes=config.get_int("ottla.buffered.memory.bytes.max"),
         unanswered_max=config.get_int("ottla.connection.unanswered.requests.max"),
         connections_max=config.get_int("max.connections"),
         connections_per_ip_max=config.get_int("max.connections.per.ip"),
-        connections_per_ip_overrides=overrides,
+        connections_per_ip_overrides=config.connection_overrides,
         idle_seconds_max=config.get_int("connections.max.idle.ms") / 1000,
         send_buffer_bytes=config.get_int("socket.send.buffer.bytes"),
         receive_buffer_bytes=config.get_int("socket.receive.buffer.bytes"),

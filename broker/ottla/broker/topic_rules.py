@@ -14,8 +14,9 @@ UNCOMPRESSED = "uncompressed"
 
 def log_config(topic: TopicConfig, broker: BrokerConfig) -> LogConfig:
     """The settings that a topic's logs follow."""
+    segment = "segment.bytes" if topic["internal.segment.bytes"] is None else "internal.segment.bytes"
     return LogConfig(
-        segment_bytes=topic.get_int("segment.bytes"),
+        segment_bytes=topic.get_int(segment),
         segment_ms=topic.get_int("segment.ms"),
         segment_jitter_ms=topic.get_int("segment.jitter.ms"),
         segment_index_bytes=topic.get_int("segment.index.bytes"),
@@ -26,7 +27,6 @@ def log_config(topic: TopicConfig, broker: BrokerConfig) -> LogConfig:
         flush_messages=topic.get_int("flush.messages"),
         flush_ms=topic.get_int("flush.ms"),
         file_delete_delay_ms=topic.get_int("file.delete.delay.ms"),
-        preallocate=topic.get_bool("preallocate"),
         min_cleanable_dirty_ratio=topic.get_float("min.cleanable.dirty.ratio"),
         min_compaction_lag_ms=topic.get_int("min.compaction.lag.ms"),
         max_compaction_lag_ms=topic.get_int("max.compaction.lag.ms"),
@@ -43,7 +43,7 @@ def admission_rules(topic: TopicConfig, broker: BrokerConfig) -> AdmissionRules:
         timestamp_after_max_ms=topic.get_int("message.timestamp.after.max.ms"),
         create_time=topic.get_str("message.timestamp.type") == "CreateTime",
         compacted="compact" in topic.get_list("cleanup.policy"),
-        validate_records=broker.get_bool("ottla.validate.compressed.batches"),
+        validate_records=broker.get_bool("ottla.validate.records"),
     )
 
 

@@ -1,0 +1,32 @@
+"""AlterReplicaLogDirs (key 34), versions 1–2: moves replicas to another log directory of this broker."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.api.registry import Api, RequestContext
+from ottla.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Broker
+
+API = Api(
+    key=34,
+    versions=(1, 2),
+    gaps=("A replica that isn't here yet can't be given a directory in advance; Kafka remembers the wish.",),
+)
+
+
+async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+    """Each replica's move begins, or its error."""
+    results: dict[str, list[dict[str, Any]]] = {}
+    for directory in request.dirs:
+        for topic in directory.topics:
+            for index in topic.partitions:
+                code = ErrorCode.none
+                try:
+                    broker.move_replica(topic.name, index, directory.path)
+                except KafkaError as error:
+                    code = error.code
+                results.setdefault(topic.name, []).append({"partition_index": index, "error_code": code})
+    return {"results": [{"topic_name": name, "partitions": found} for name, found in results.items()]}

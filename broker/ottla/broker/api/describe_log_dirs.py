@@ -1,0 +1,51 @@
+"""DescribeLogDirs (key 35), versions 1–5: the log directories, what lies in them, and how much room they have.
+
+`topics` null asks for all; a topic that isn't here is left out, as by Kafka.
+"""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.api.registry import Api, RequestContext
+from ottla.protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Broker
+    from ottla.broker.partition import Partition
+
+API = Api(key=35, versions=(1, 5))
+
+
+async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+    """One result for each log directory; a failed one answers KAFKA_STORAGE_ERROR."""
+    wanted = None
+    if request.topics is not None:
+        wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
+    by_directory: dict[str, list[Partition]] = {path: [] for path in broker.logs.paths}
+    for partition in broker.partitions:
+        if wanted is None or (partition.topic, partition.index) in wanted:
+            by_directory[broker.logs.directory_of(partition.log)].append(partition)
+    return {"results": [_result(broker, path, held) for path, held in by_directory.items()]}
+
+
+def _result(broker: Broker, path: str, held: list[Partition]) -> dict[str, Any]:
+    if path in broker.logs.failed:
+        return {"error_code": ErrorCode.kafka_storage_error, "log_dir": path, "total_bytes": -1, "usable_bytes": -1}
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for partition in held:
+        topics.setdefault(partition.topic, []).append(
+            {
+                "partition_index": partition.index,
+                "partition_size": partition.log.size,
+                "offset_lag": max(partition.high_watermark - partition.log.log_end_offset, 0),
+            }
+        )
+    usage = shutil.disk_usage(path)
+    return {
+        "log_dir": path,
+        "topics": [{"name": name, "partitions": partitions} for name, partitions in topics.items()],
+        "total_bytes": usage.total,
+        "usable_bytes": usage.free,
+    }

@@ -1,0 +1,404 @@
+"""Opens a log from its directory, and after an unclean stop finds the longest valid prefix of it.
+
+After a clean stop nothing is scanned but the last index interval of the active segment. Otherwise every segment from the
+recovery point on is read: each batch must be whole, of magic 2, with a sound CRC and offsets that ascend. At the first one
+that isn't, the log ends; later segments are dropped. Indexes, leader epochs and producers are rebuilt on the way. Doing
+it twice changes nothing the second time.
+
+Interrupted work is finished first: `.swap` files are a compaction that was complete and take their place, `.cleaned` ones
+one that was not and go, `.deleted` ones go. Source: Kafka's LogLoader.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ottla.protocol.batches import CONTROL, HEADER_SIZE, MAGIC, BatchHeader, crc_valid, read_header
+
+from . import epochs as leader_epochs
+from . import names
+from .config import LogConfig
+from .disk import Disk, Entry
+from .epochs import LeaderEpochs
+from .log import Log, LogSurroundings, note_marker, replay_producers, restore_snapshot, write_snapshot
+from .producers import Producers
+from .segment import Segment
+
+logger = logging.getLogger(__name__)
+
+_CHUNK = 1 << 20
+
+
+class Damage(NamedTuple):
+    """Where a log's valid prefix ends, and what was dropped behind it."""
+
+    segment: str
+    offset: int
+    bytes_dropped: int
+    segments_dropped: int
+    reason: str
+
+
+class Opened(NamedTuple):
+    """A log, and what it took to open it."""
+
+    log: Log
+    segments_recovered: int
+    damage: Damage | None
+
+
+def open_log(
+    surroundings: LogSurroundings,
+    directory: str,
+    topic: str,
+    index: int,
+    config: LogConfig,
+    *,
+    clean: bool,
+    recovery_point: int = 0,
+    log_start_offset: int = 0,
+) -> Opened:
+    """Opens the log in `directory`, which exists; a directory without segments becomes an empty log.
+
+    `clean`: the last stop was a clean one. `recovery_point` and `log_start_offset` come from the checkpoints. Blocks; may
+    run in any thread. Raises OSError.
+    """
+    return _Opening(surroundings, directory, topic, index, config, recovery_point, log_start_offset).run(clean)
+
+
+class _Opening:
+    """The state of one `open_log`."""
+
+    def __init__(
+        self,
+        surroundings: LogSurroundings,
+        directory: str,
+        topic: str,
+        index: int,
+        config: LogConfig,
+        recovery_point: int,
+        log_start_offset: int,
+    ) -> None:
+        self.surroundings = surroundings
+        self.disk: Disk = surroundings.disk
+        self.directory = directory
+        self.topic = topic
+        self.index = index
+        self.config = config
+        self.recovery_point = recovery_point
+        self.log_start_offset = log_start_offset
+        self.producers = Producers()
+        self.epochs = self._load_epochs()
+        self.segments: list[Segment] = []
+        self.snapshots: list[int] = []
+        self.recovered = 0
+        self.damage: Damage | None = None
+
+    def run(self, clean: bool) -> Opened:
+        now_ms = self.surroundings.now_ms()
+        files = finish_interrupted(self.disk, self.directory)
+        unindexed = self._load_segments(files)
+        first = min(unindexed, default=len(self.segments))
+        if not clean:
+            first = min(first, self._first_unsynced())
+        replay_from = 0
+        if first < len(self.segments):
+            base = self.segments[first].base_offset
+            self._drop_snapshots_above(base)
+            replay_from = self._recover_from(first, now_ms)
+        end = self._end_offset()
+        self.recovery_point = end if clean and not self.recovered else min(self.recovery_point, end)
+        start = max(self.log_start_offset, self.segments[0].base_offset)
+        self.epochs.truncate_from_end(end)
+        self.epochs.truncate_from_start(start)
+        if not self.recovered:
+            self._drop_snapshots_above(end)
+            replay_from = self._restore(now_ms)
+        replay_producers(self.producers, self.segments, max(replay_from, start), end)
+        self.producers.expire(now_ms, self.config.producer_id_expiration_ms)
+        log = Log(
+            self.surroundings,
+            self.directory,
+            self.topic,
+            self.index,
+            self.config,
+            self.segments,
+            log_start_offset=start,
+            log_end_offset=end,
+            recovery_point=self.recovery_point,
+            epochs=self.epochs,
+            producers=self.producers,
+            snapshots=self.snapshots,
+        )
+        return Opened(log, self.recovered, self.damage)
+
+    def _load_epochs(self) -> LeaderEpochs:
+        try:
+            return leader_epochs.load(self.disk, self.directory)
+        except ValueError as error:  # the batches carry their epochs too, and recovery reads them
+            logger.warning("%s: %s; the leader epochs begin anew", self.directory, error)
+            return LeaderEpochs(self.disk, self.directory)
+
+    def _load_segments(self, files: dict[str, Entry]) -> list[int]:
+        """Fills `segments` and `snapshots`; the positions of segments whose indexes are missing or can't be right."""
+        by_offset: dict[int, dict[str, Entry]] = {}
+        for name, entry in files.items():
+            parsed = names.parse_offset_name(name)
+            if parsed is None:
+                continue
+            offset, suffix = parsed
+            if suffix == names.PRODUCER_SNAPSHOT:
+                self.snapshots.append(offset)
+            elif suffix in names.SEGMENT_SUFFIXES:
+                by_offset.setdefault(offset, {})[suffix] = entry
+        self.snapshots.sort()
+        unindexed = []
+        for offset in sorted(by_offset):
+            found = by_offset[offset]
+            if names.LOG not in found:
+                for entry in found.values():
+                    logger.warning("%s/%s: an index without a log file is removed", self.directory, entry.name)
+                    self.disk.remove(f"{self.directory}/{entry.name}")
+                continue
+            segment = self._segment(offset, found)
+            if segment.size and not self._indexes_plausible(segment, found):
+                unindexed.append(len(self.segments))
+            self.segments.append(segment)
+        return unindexed
+
+    def _segment(self, offset: int, found: dict[str, Entry]) -> Segment:
+        index, times = found.get(names.OFFSET_INDEX), found.get(names.TIME_INDEX)
+        log = found[names.LOG]
+        segment = Segment(
+            self.disk,
+            self.directory,
+            offset,
+            open_files=self.surroundings.open_files,
+            size=log.size,
+            created_ms=log.modified_ms,
+            index_bytes=index.size if index else 0,
+            time_index_bytes=times.size if times else 0,
+        )
+        segment.modified_ms = log.modified_ms
+        return segment
+
+    def _indexes_plausible(self, segment: Segment, found: dict[str, Entry]) -> bool:
+        index, times = found.get(names.OFFSET_INDEX), found.get(names.TIME_INDEX)
+        if index is None or times is None or index.size % 8 or times.size % 12:
+            return False
+        if not index.size:
+            return segment.size <= 2 * self.config.index_interval_bytes or not self._has_several_batches(segment)
+        last = segment.offsets.last()
+        return last.offset > segment.base_offset and last.position < segment.size
+
+    def _has_several_batches(self, segment: Segment) -> bool:
+        """Whether an index without entries is wrong for a segment of this size: it is right for one great batch."""
+        header = segment.header_at(0)
+        return header is None or segment.size - header.size > 2 * self.config.index_interval_bytes
+
+    def _first_unsynced(self) -> int:
+        """The segment that holds the recovery point, or the last one: its indexes needn't be complete on disk."""
+        at = len(self.segments) - 1
+        while at > 0 and self.segments[at].base_offset > self.recovery_point:
+            at -= 1
+        return max(at, 0)
+
+    def _restore(self, now_ms: int) -> int:
+        return restore_snapshot(
+            self.disk,
+            self.directory,
+            self.snapshots,
+            self.producers,
+            now_ms,
+            self.config.producer_id_expiration_ms,
+        )
+
+    def _recover_from(self, first: int, now_ms: int) -> int:
+        """Recovers the segments from `first` on; the offset up to which the producers are known then."""
+        base = self.segments[first].base_offset
+        replay_producers(self.producers, self.segments[:first], max(self._restore(now_ms), self.log_start_offset), base)
+        next_offset = base
+        for at in range(first, len(self.segments)):
+            segment = self.segments[at]
+            if at > first:
+                self._snapshot(segment.base_offset)
+            size = segment.size
+            next_offset, reason = recover_segment(segment, self.config, self.epochs, self.producers, next_offset)
+            self.recovered += 1
+            if reason:
+                dropped = self.segments[at + 1 :]
+                del self.segments[at + 1 :]
+                lost = size - segment.size + sum(later.size for later in dropped)
+                for later in dropped:
+                    self._remove(later)
+                self.damage = Damage(segment.path, next_offset, lost, len(dropped), reason)
+                break
+        self.epochs.write()
+        return next_offset
+
+    def _snapshot(self, offset: int) -> None:
+        if not self.snapshots or self.snapshots[-1] < offset:
+            write_snapshot(self.disk, self.directory, offset, self.producers)
+            self.snapshots.append(offset)
+
+    def _drop_snapshots_above(self, offset: int) -> None:
+        while self.snapshots and self.snapshots[-1] > offset:
+            gone = self.snapshots.pop()
+            self.disk.remove(f"{self.directory}/{names.offset_name(gone, names.PRODUCER_SNAPSHOT)}")
+
+    def _remove(self, segment: Segment) -> None:
+        segment.let_go()
+        for suffix in names.SEGMENT_SUFFIXES:
+            self.disk.remove(f"{self.directory}/{names.offset_name(segment.base_offset, suffix)}")
+
+    def _end_offset(self) -> int:
+        """The end of the log; makes the active segment ready, or a first one where there is none or all lie below the
+        log start offset."""
+        if self.segments:
+            end = self.segments[-1].resume()
+            if end >= self.log_start_offset:
+                return end
+            logger.warning(
+                "%s: the log ends at %d, below its start %d: it begins anew there",
+                self.directory, end, self.log_start_offset,
+            )  # fmt: skip
+            for segment in self.segments:
+                self._remove(segment)
+            self.segments.clear()
+            self._drop_snapshots_above(-1)
+            self.producers.clear()
+        segment = Segment(
+            self.disk,
+            self.directory,
+            self.log_start_offset,
+            open_files=self.surroundings.open_files,
+            created_ms=self.surroundings.now_ms(),
+        )
+        segment.file.truncate(0)
+        segment.offsets.clear()
+        segment.times.clear()
+        self.segments.append(segment)
+        return self.log_start_offset
+
+
+def recover_segment(
+    segment: Segment, config: LogConfig, epochs: LeaderEpochs, producers: Producers, next_offset: int
+) -> tuple[int, str]:
+    """Reads a whole segment, rebuilds its indexes, and cuts it behind the last valid batch.
+
+    `next_offset` is the least offset that it may begin with. Returns the offset that follows, and why the segment was cut
+    (empty where all of it is valid).
+    """
+    size = segment.size
+    segment.offsets.clear()
+    segment.times.clear()
+    segment.size = segment.bytes_since_index = 0
+    segment.resume()
+    reason = ""
+    try:
+        for position, header, batch in _batches(segment, size):
+            reason = _fault(segment, header, batch, next_offset)
+            if reason:
+                reason = f"{reason} at position {position}"
+                break
+            if header.leader_epoch >= 0 and header.leader_epoch > epochs.latest:
+                epochs.assign_unwritten(header.leader_epoch, header.base_offset)
+            if header.producer_id >= 0:
+                if header.attributes & CONTROL:
+                    note_marker(producers, batch, header)
+                else:
+                    producers.update(header, header.last_offset, header.max_timestamp)
+            segment.appended(header.last_offset, position, header.size, header.max_timestamp, config)
+            next_offset = header.last_offset + 1
+    except ValueError as error:
+        reason = str(error)
+    if segment.size < size:
+        reason = reason or f"no batch at position {segment.size}"
+        segment.file.truncate(segment.size)
+    segment.seal()
+    return next_offset, reason
+
+
+def _batches(segment: Segment, size: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+    """(position, header, bytes) of each batch in the first `size` bytes. Raises ValueError where one isn't whole."""
+    position = 0
+    wanted = _CHUNK
+    while position < size:
+        chunk = memoryview(segment.file.pread(min(wanted, size - position), position))
+        at = 0
+        while at + HEADER_SIZE <= len(chunk):
+            header = read_header(chunk, at)
+            if header.size < HEADER_SIZE:
+                raise ValueError(f"a batch of length {header.length} at position {position + at}")
+            if at + header.size > len(chunk):
+                break
+            yield position + at, header, chunk[at : at + header.size]
+            at += header.size
+        if position + len(chunk) >= size:
+            if at < len(chunk):
+                raise ValueError(f"a batch that isn't whole at position {position + at}")
+            return
+        wanted = _CHUNK if at else max(2 * _CHUNK, read_header(chunk).size)
+        position += at
+
+
+def _fault(segment: Segment, header: BatchHeader, batch: memoryview, next_offset: int) -> str:
+    """What is wrong with a whole batch; empty where nothing is."""
+    if header.magic != MAGIC:
+        return f"a batch of magic {header.magic}"
+    if not crc_valid(batch, 0, header.size):
+        return "a batch with a wrong CRC"
+    if header.base_offset < max(next_offset, segment.base_offset) or header.last_offset_delta < 0:
+        return f"offset {header.base_offset} after {next_offset - 1}"
+    if not segment.has_room_for(header.last_offset):
+        return f"offset {header.last_offset} is too far from the segment's"
+    return ""
+
+
+def finish_interrupted(disk: Disk, directory: str) -> dict[str, Entry]:
+    """Completes or undoes what a stop interrupted; the files that are left, by name."""
+    files = {entry.name: entry for entry in disk.list(directory) if not entry.is_directory}
+    if not any(name.endswith((names.DELETED, names.CLEANED, names.SWAP, ".tmp")) for name in files):
+        return files
+    for name in list(files):
+        if name.endswith((names.DELETED, names.CLEANED, ".tmp")):
+            disk.remove(f"{directory}/{name}")
+            del files[name]
+    swaps = [name for name in files if name.endswith(names.SWAP)]
+    if swaps:
+        _finish_swap(disk, directory, files, swaps)
+        files = {entry.name: entry for entry in disk.list(directory) if not entry.is_directory}
+    return files
+
+
+def _finish_swap(disk: Disk, directory: str, files: dict[str, Entry], swaps: list[str]) -> None:
+    """Segments that a `.swap` log covers were compacted into it: they go, and it takes its name."""
+    lowest, highest = 1 << 63, -1
+    for name in swaps:
+        parsed = names.parse_offset_name(name.removesuffix(names.SWAP))
+        if parsed and parsed[1] == names.LOG:
+            lowest = min(lowest, parsed[0])
+            highest = max(highest, _end_of(disk, f"{directory}/{name}", parsed[0], files[name].size))
+    for name in files:
+        parsed = names.parse_offset_name(name)
+        covered = parsed is not None and lowest <= parsed[0] < highest and parsed[1] in names.SEGMENT_SUFFIXES
+        if covered and name + names.SWAP not in files:
+            disk.remove(f"{directory}/{name}")
+    for name in swaps:
+        logger.info("%s: %s completes an interrupted compaction", directory, name)
+        disk.rename(f"{directory}/{name}", f"{directory}/{name.removesuffix(names.SWAP)}")
+
+
+def _end_of(disk: Disk, path: str, base_offset: int, size: int) -> int:
+    """The offset after the last batch of a log file."""
+    file = disk.open(path)
+    position, end = 0, base_offset
+    while position + HEADER_SIZE <= size:
+        header = read_header(file.pread(HEADER_SIZE, position))
+        if header.size < HEADER_SIZE:
+            break
+        end = header.last_offset + 1
+        position += header.size
+    return end
