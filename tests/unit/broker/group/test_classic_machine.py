@@ -1,0 +1,367 @@
+"""Random lives of one group, against a dumb model of what its members were told.
+
+The model only writes down what each client heard. Held against it after every step:
+
+1. Each generation has one leader, one protocol and one set of members, whoever asks; generations never go back.
+2. Whoever is given an assignment of a generation is given what that generation's leader brought for it.
+3. Nobody waits forever: every parked request has a deadline, and long after the last step all are answered.
+4. A replay of the last stored record gives the group that was stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    invariant,
+    multiple,
+    rule,
+    run_state_machine_as_test,
+)
+
+from ottla.broker.group.classic import NEW_MEMBER_JOIN_TIMEOUT_MS, ClassicGroup
+from ottla.broker.group.effects import NEVER_MS, Assigned, Effects, Join, Leaver, Limits, Now, Store, Sync
+from ottla.broker.group.records import GroupMetadata
+from ottla.broker.group.roster import Member, Roster
+from ottla.broker.group.shard import GroupShard
+from ottla.broker.group.states import State
+from ottla.protocol.errors import ErrorCode
+
+PROTOCOLS = [
+    (("range", b"r"),),
+    (("range", b"r"), ("sticky", b"s")),
+    (("sticky", b"s"), ("range", b"r")),
+    (("range", b"r2"),),
+    (("sticky", b"s"),),
+]
+SESSION_MS, REBALANCE_MS = 10_000, 30_000
+
+
+class Client:
+    """What one client was told."""
+
+    def __init__(self, instance_id: str | None) -> None:
+        self.instance_id = instance_id
+        self.member_id = ""
+        self.generation = -1
+        self.leads = False
+        self.members: list[str] = []
+
+
+class GroupMachine(RuleBasedStateMachine):
+    clients = Bundle("clients")
+
+    @initialize(size=st.sampled_from([2, 3, 100]), delay=st.sampled_from([0, 3_000]))
+    def begin(self, size: int, delay: int) -> None:
+        self.limits = Limits(group_max_size=size, group_initial_rebalance_delay_ms=delay)
+        self.shard = GroupShard(self.limits)
+        self.now_ms = 0
+        self.tickets: dict[int, tuple[str, Client]] = {}
+        self.answered: set[int] = set()
+        self.count = 0
+        self.held: list[tuple[ClassicGroup, Store]] = []
+        self.stored: Store | None = None
+        self.stored_generations: set[int] = set()
+        self.generation = 0
+        # the model: what is true of each generation, as first told
+        self.leaders: dict[int, str | None] = {}
+        self.protocols: dict[int, str | None] = {}
+        self.renamed: dict[str, str] = {}  # a static member's old id → its next
+        self.plans: dict[int, list[Mapping[str, bytes]]] = {}
+
+    # --- plumbing ---
+
+    @property
+    def now(self) -> Now:
+        return Now(self.now_ms, 1_000_000 + self.now_ms)
+
+    def ticket(self, kind: str, client: Client) -> int:
+        self.count += 1
+        self.tickets[self.count] = (kind, client)
+        return self.count
+
+    def perform(self, effects: Effects, group: ClassicGroup | None) -> None:
+        for ticket, answer in effects.answers:
+            assert ticket not in self.answered, "answered twice"
+            self.answered.add(ticket)
+            kind, client = self.tickets.pop(ticket)
+            (self.heard_join if kind == "join" else self.heard_sync)(client, answer)
+        for store in effects.stores:
+            assert group is not None
+            self.held.append((group, store))
+
+    def heard_join(self, client: Client, answer: Mapping[str, Any]) -> None:
+        code = answer["error_code"]
+        if code is ErrorCode.member_id_required:
+            client.member_id = answer["member_id"]
+        elif code is not ErrorCode.none:
+            if code in (ErrorCode.unknown_member_id, ErrorCode.fenced_instance_id):
+                client.member_id = ""
+            client.generation = -1
+        else:
+            generation = answer["generation_id"]
+            self.told_generation(generation, answer)
+            client.member_id, client.generation = answer["member_id"], generation
+            client.leads = bool(answer["members"]) and not answer["skip_assignment"]
+            client.members = [member["member_id"] for member in answer["members"]]
+            if client.members:
+                assert answer["leader"] == client.member_id
+                assert client.member_id in client.members
+
+    def told_generation(self, generation: int, answer: Mapping[str, Any]) -> None:
+        assert generation >= 1
+        leader = self.leaders.setdefault(generation, answer["leader"])
+        # the same leader, or the same static member under its newer id
+        while leader != answer["leader"]:
+            assert leader in self.renamed, "two leaders in one generation"
+            leader = self.renamed[leader]
+        assert self.protocols.setdefault(generation, answer["protocol_name"]) == answer["protocol_name"]
+
+    def heard_sync(self, client: Client, answer: Mapping[str, Any]) -> None:
+        if answer["error_code"] is not ErrorCode.none:
+            return
+        generation = client.generation
+        plans = self.plans.get(generation, [])
+        names = {client.member_id}
+        names |= {old for old, new in self.renamed.items() if self.latest(old) == self.latest(client.member_id)}
+        assert generation in self.stored_generations, "an assignment that was not stored"
+        given = [plan[name] for plan in plans for name in names if name in plan]
+        assert answer["assignment"] in [*given, b""], "an assignment that this generation's leader didn't bring"
+        if given and all(names & plan.keys() for plan in plans):
+            assert answer["assignment"] in given
+
+    def latest(self, member_id: str) -> str:
+        while member_id in self.renamed:
+            member_id = self.renamed[member_id]
+        return member_id
+
+    # --- rules ---
+
+    @rule(target=clients, instance_id=st.sampled_from([None, None, "i", "j"]))
+    def new_client(self, instance_id: str | None) -> Client:
+        return Client(instance_id)
+
+    @rule(client=clients, protocols=st.sampled_from(PROTOCOLS), known=st.booleans(), skips=st.booleans())
+    def join(self, client: Client, protocols: Any, known: bool, skips: bool) -> None:
+        group = self.shard.groups.get("g")
+        new_id = f"m{self.count}"
+        if not client.member_id and group is not None:
+            old = group.roster.member_of(client.instance_id)
+            accepted = group._accepts("") and group.roster.supports("consumer", protocols)
+            if old is not None and accepted:
+                self.renamed[old] = new_id
+        join = Join(
+            ticket=self.ticket("join", client),
+            member_id=client.member_id,
+            new_member_id=new_id,
+            protocol_type="consumer",
+            protocols=protocols,
+            session_timeout_ms=SESSION_MS,
+            rebalance_timeout_ms=REBALANCE_MS,
+            instance_id=client.instance_id,
+            requires_known_id=known,
+            skips_assignment=skips,
+        )
+        effects = self.shard.join("g", join, self.now)
+        self.perform(effects, self.shard.groups.get("g"))
+
+    @rule(client=clients)
+    def sync(self, client: Client) -> None:
+        plan: dict[str, bytes] = {}
+        if client.leads:
+            plan = {name: f"{client.generation}:{name}:{self.count}".encode() for name in client.members}
+            self.plans.setdefault(client.generation, []).append(plan)
+        sync = Sync(
+            self.ticket("sync", client), client.member_id, client.generation, plan, instance_id=client.instance_id
+        )
+        self.perform(self.shard.sync("g", sync, self.now), self.shard.groups.get("g"))
+
+    @rule(client=clients)
+    def heartbeat(self, client: Client) -> None:
+        self.shard.heartbeat("g", client.member_id, client.generation, client.instance_id, self.now)
+
+    @rule(client=consumes(clients))
+    def leave(self, client: Client) -> None:
+        leaver = Leaver(client.member_id, client.instance_id)
+        _, effects = self.shard.leave("g", [leaver], self.now)
+        self.perform(effects, self.shard.groups.get("g"))
+
+    @rule(client=clients)
+    def restart(self, client: Client) -> None:
+        """The process starts anew: a static member forgets its id but not its static id."""
+        client.member_id, client.generation, client.leads = "", -1, False
+
+    @rule(target=clients, client=clients)
+    def twin(self, client: Client) -> Any:
+        """A second process with the same static id."""
+        return Client(client.instance_id) if client.instance_id else multiple()
+
+    @rule(ok=st.sampled_from([True, True, True, False]))
+    def store(self, ok: bool) -> None:
+        if self.held:
+            group, store = self.held.pop(0)
+            error = ErrorCode.none if ok else ErrorCode.not_enough_replicas
+            if ok:
+                self.stored = store
+                if isinstance(store.meaning, Assigned):
+                    self.stored_generations.add(store.value.generation)
+            effects = self.shard.stored(group, store, error, self.now)
+            self.perform(effects, group)
+
+    @rule(ms=st.sampled_from([0, 1, 500, 3_000, 9_000, 31_000]))
+    def time_passes(self, ms: int) -> None:
+        end = self.now_ms + ms
+        for _ in range(10_000):
+            group = self.shard.groups.get("g")
+            if group is None or group.wake_ms > end:
+                break
+            self.now_ms = max(self.now_ms, group.wake_ms)
+            self.perform(group.time_passed(self.now), group)
+        else:
+            raise AssertionError("the group wakes again and again")
+        self.now_ms = end
+
+    # --- what must hold ---
+
+    @invariant()
+    def the_group_is_sound(self) -> None:
+        if not hasattr(self, "shard"):
+            return
+        group = self.shard.groups.get("g")
+        if group is None:
+            self.generation = 0  # never stored, so never relied upon
+            self.leaders.clear()
+            self.protocols.clear()
+            self.plans.clear()
+            self.stored_generations.clear()
+            return
+        assert group.generation >= self.generation
+        self.generation = group.generation
+        roster = group.roster
+        assert (group.state is State.EMPTY) == (not roster.members) or group.state is State.PREPARING_REBALANCE
+        if roster.members:
+            assert roster.leader in roster
+        statics = [member.instance_id for member in roster if member.instance_id is not None]
+        assert len(statics) == len(set(statics))
+        if group.state is State.STABLE and group._initial_wait is None:
+            for member in roster:
+                assert member.sync_ticket is None
+
+    @invariant()
+    def whoever_waits_has_a_deadline(self) -> None:
+        if not hasattr(self, "shard"):
+            return
+        group = self.shard.groups.get("g")
+        parked = (
+            {}
+            if group is None
+            else {ticket for member in group.roster for ticket in (member.join_ticket, member.sync_ticket) if ticket}
+        )
+        assert set(self.tickets) == set(parked), "somebody waits whom the group has forgotten"
+        stores = any(holder is group for holder, _ in self.held)
+        assert not parked or stores or (group is not None and group.wake_ms != NEVER_MS)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "shard"):
+            return
+        for _ in range(100):
+            while self.held:
+                self.store(True)
+            if not self.tickets:
+                break
+            self.time_passes(NEW_MEMBER_JOIN_TIMEOUT_MS)
+        assert not self.tickets, "somebody waits forever"
+        group = self.shard.groups.get("g")
+        if self.stored is not None and isinstance(self.stored.meaning, Assigned):
+            restored = ClassicGroup.restored("g", self.limits, self.stored.value)
+            assert restored.snapshot() == self.stored.value
+            if group is not None and group.state is State.STABLE and group.generation == self.stored.value.generation:
+                assert restored.snapshot().without_times() == group.snapshot().without_times()
+
+
+# --- the oracles are shown to see ---
+
+
+def _forgets_who_it_drops(self: ClassicGroup, member_id: str, effects: Effects) -> None:
+    self.roster.remove(member_id)
+
+
+def _everyone_leads(self: ClassicGroup, member: Member, *, with_members: bool) -> dict[str, Any]:
+    answer = _generation_answer(self, member, with_members=with_members)
+    return {**answer, "leader": member.member_id}
+
+
+def _waits_without_deadline(self: ClassicGroup, why: str, now: Now, effects: Effects) -> None:
+    _prepare_rebalance(self, why, now, effects)
+    self._join_deadline_ms = None
+
+
+def _assigns_what_was_not_stored(self: ClassicGroup, store: Store, error: ErrorCode, now: Now) -> Effects:
+    return _stored(self, store, ErrorCode.none, now)
+
+
+def _takes_late_assignments(self: ClassicGroup, store: Store, *rest: Any) -> None:
+    current = replace(store, value=replace(store.value, generation=self.generation))
+    _assignment_stored(self, current, *rest)
+
+
+def _repeats_generations(self: ClassicGroup, why: str, now: Now, effects: Effects) -> None:
+    _complete_join(self, why, now, effects)
+    self.generation = min(self.generation, 2)
+
+
+def _snapshots_without_assignments(self: ClassicGroup, assignments: dict[str, bytes] | None = None) -> GroupMetadata:
+    return _snapshot(self, {})
+
+
+def _lets_anyone_back_in(self: Roster, member_id: str, instance_id: str | None) -> ErrorCode:
+    return ErrorCode.none if self.members else ErrorCode.unknown_member_id
+
+
+_generation_answer = ClassicGroup._generation_answer
+_prepare_rebalance = ClassicGroup._prepare_rebalance
+_complete_join = ClassicGroup._complete_join
+_assignment_stored = ClassicGroup._assignment_stored
+_stored = ClassicGroup.stored
+_snapshot = ClassicGroup.snapshot
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "broken"),
+    [
+        (ClassicGroup, "_drop", _forgets_who_it_drops),
+        (ClassicGroup, "_generation_answer", _everyone_leads),
+        (ClassicGroup, "_prepare_rebalance", _waits_without_deadline),
+        (ClassicGroup, "stored", _assigns_what_was_not_stored),
+        (ClassicGroup, "_assignment_stored", _takes_late_assignments),
+        (ClassicGroup, "_complete_join", _repeats_generations),
+        (ClassicGroup, "snapshot", _snapshots_without_assignments),
+        (Roster, "validate", _lets_anyone_back_in),
+    ],
+)
+def test_planted_bugs_are_found(owner: type, name: str, broken: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owner, name, broken)
+    hunt = settings(
+        max_examples=2_000,
+        stateful_step_count=60,
+        deadline=None,
+        database=None,
+        report_multiple_bugs=False,
+        phases=(Phase.generate,),
+        suppress_health_check=list(HealthCheck),
+    )
+    with pytest.raises((AssertionError, KeyError, StopIteration, ExceptionGroup)):
+        run_state_machine_as_test(GroupMachine, settings=hunt)
+
+
+TestGroupMachine = GroupMachine.TestCase
+TestGroupMachine.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
