@@ -1,12 +1,12 @@
 """A segment's sparse indexes: offset → position, timestamp → offset.
 
-Both are sorted arrays of fixed entries without a checksum, relative to the segment's base offset; whatever they hold can
-be rebuilt from the log. Entries are appended to a tail in memory that is written out in pages, when the segment is
+Both are sorted arrays of fixed entries without a checksum, relative to the segment's base offset; whatever they hold
+can be rebuilt from the log. Entries are appended to a tail in memory that is written out in pages, when the segment is
 sealed or flushed, and at close: nothing is lost with the tail, because a start that wasn't preceded by a clean stop
 rebuilds the index of every segment beyond the recovery point.
 
-Source: Kafka's OffsetIndex (8 bytes: relative offset i32, position i32) and TimeIndex (12 bytes: timestamp i64, relative
-offset i32), big-endian.
+Source: Kafka's OffsetIndex (8 bytes: relative offset i32, position i32) and TimeIndex (12 bytes: timestamp i64,
+relative offset i32), big-endian.
 """
 
 from __future__ import annotations
@@ -93,16 +93,16 @@ class _SparseIndex:
     def _raw(self, index: int, file: File | None = None) -> tuple[int, int]:
         size = self.entry.size
         if index >= self._stored:
-            return self.entry.unpack_from(self._tail, (index - self._stored) * size)  # type: ignore[return-value]
+            return self.entry.unpack_from(self._tail, (index - self._stored) * size)
         file = file or self.disk.open(self.path)
-        return self.entry.unpack(file.pread(size, index * size))  # type: ignore[return-value]
+        return self.entry.unpack(file.pread(size, index * size))
 
     def _all(self) -> Iterator[tuple[int, int]]:
         stored = b""
         if self._stored:
             stored = self.disk.open(self.path).pread(self._stored * self.entry.size, 0)
-        yield from self.entry.iter_unpack(stored)  # type: ignore[misc]
-        yield from self.entry.iter_unpack(bytes(self._tail))  # type: ignore[misc]
+        yield from self.entry.iter_unpack(stored)
+        yield from self.entry.iter_unpack(bytes(self._tail))
 
     def _count_at_most(self, column: int, value: int) -> int:
         """How many entries have a `column` of at most `value`."""

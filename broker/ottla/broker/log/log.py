@@ -1,8 +1,8 @@
 """One partition's log on one broker: its segments, offsets, epochs and producers.
 
-The event loop's own: every method that changes something runs there, takes no lock, and doesn't wait for the disk (writes reach
-the page cache). fsync is work for a thread, in three steps: `begin_flush` says what to sync, `PendingFlush.run` does it
-anywhere, `flushed` moves the recovery point. So the recovery point never lies: what is below it has been synced.
+The event loop's own: every method that changes something runs there, takes no lock, and doesn't wait for the disk
+(writes reach the page cache). fsync is work for a thread, in three steps: `begin_flush` says what to sync,
+`PendingFlush.run` does it anywhere, `flushed` moves the recovery point, which therefore never lies.
 
 A log is made by `recovery.open_log`. Source: Kafka's UnifiedLog and LocalLog.
 """
@@ -350,7 +350,9 @@ class Log:
 
     def read_bytes(self, offset: int, max_bytes: int, limit_offset: int) -> bytes:
         """As `read`, the bytes themselves: for the broker's own topics."""
-        return b"".join(part.file.pread(part.size, part.position) for part in self.read(offset, max_bytes, limit_offset))
+        return b"".join(
+            part.file.pread(part.size, part.position) for part in self.read(offset, max_bytes, limit_offset)
+        )
 
     # ---- looking up
 
@@ -389,9 +391,7 @@ class Log:
             self._active.write_out()
         snapshots = [self._snapshot_path(offset) for offset in self._snapshots if self.recovery_point <= offset <= end]
         self.last_flush_ms = self._surroundings.now_ms()
-        return PendingFlush(
-            self._surroundings.disk, self.directory, segments, snapshots, end, self._generation
-        )
+        return PendingFlush(self._surroundings.disk, self.directory, segments, snapshots, end, self._generation)
 
     def begin_roll_flush(self) -> PendingFlush:
         """What to sync after a roll: the sealed segments."""
@@ -409,7 +409,7 @@ class Log:
         self.flushed(pending)
 
     def close(self) -> None:
-        """Leaves the files as a clean stop does: complete indexes, a producer snapshot at the end, all synced. Blocks."""
+        """Leaves the files as a clean stop does: indexes complete, a producer snapshot at the end, all synced. Blocks."""
         if self._active.size:
             self._active.seal()
         if self.log_end_offset > max(self.log_start_offset, self._snapshots[-1] if self._snapshots else -1):
@@ -541,10 +541,8 @@ class Log:
         self._drop_snapshots(lambda offset: offset in bases)
 
     def _drop_snapshots(self, unwanted: Callable[[int], bool]) -> None:
-        newest = self._snapshots[-1:]
         gone = [offset for offset in self._snapshots if unwanted(offset)]
-        self._snapshots = [offset for offset in self._snapshots if offset not in gone]
-        del newest
+        self._snapshots = [offset for offset in self._snapshots if not unwanted(offset)]
         self._doom(names.offset_name(offset, names.PRODUCER_SNAPSHOT) for offset in gone)
 
     def _doom(self, file_names: Iterable[str]) -> None:

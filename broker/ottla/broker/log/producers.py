@@ -1,11 +1,12 @@
 """What each idempotent producer last wrote to a partition: how a repeated batch is known, and a missing one.
 
-Owned by the log, since it changes only with appends, truncation and replay. `check` asks before an append, `update` notes
-after it; snapshots beside the segments spare a restart from reading the whole log.
+Owned by the log, since it changes only with appends, truncation and replay. `check` asks before an append, `update`
+notes after it; snapshots beside the segments spare a restart from reading the whole log.
 
-Source: Kafka's ProducerStateManager, ProducerStateEntry and ProducerAppendInfo (KIP-98, KIP-360). A snapshot file is big-endian:
-version i16 (1), CRC-32C u32 of all that follows, count i32, then per producer: id i64, epoch i16, last sequence i32, last
-offset i64, offset delta i32, timestamp i64, coordinator epoch i32, first offset of the open transaction i64 (−1: none).
+Source: Kafka's ProducerStateManager, ProducerStateEntry and ProducerAppendInfo (KIP-98, KIP-360). A snapshot file is
+big-endian: version i16 (1), CRC-32C u32 of all that follows, count i32, then per producer: id i64, epoch i16, last
+sequence i32, last offset i64, offset delta i32, timestamp i64, coordinator epoch i32, first offset of the open
+transaction i64 (−1: none).
 """
 
 from __future__ import annotations
@@ -68,12 +69,10 @@ class ProducerEntry:
 class Producers:
     """All producers of one partition."""
 
-    __slots__ = ("_entries", "changed_at", "snapshot_offset")
+    __slots__ = ("_entries",)
 
     def __init__(self) -> None:
         self._entries: dict[int, ProducerEntry] = {}
-        self.changed_at = 0  # the offset up to which the state is known
-        self.snapshot_offset = -1  # of the newest snapshot
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -153,7 +152,9 @@ class Producers:
 
     def first_unstable_offset(self) -> int | None:
         """Where the earliest open transaction begins."""
-        return min((entry.transaction_start for entry in self._entries.values() if entry.transaction_start >= 0), default=None)
+        return min(
+            (entry.transaction_start for entry in self._entries.values() if entry.transaction_start >= 0), default=None
+        )
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
         """Forgets producers that wrote nothing for `expiration_ms` and have no open transaction; how many."""
@@ -204,7 +205,9 @@ def read_snapshot(data: bytes) -> Iterator[tuple[int, ProducerEntry]]:
     if crc32c(memoryview(data)[6:]) != crc or len(data) < _prefix.size + count * _entry.size:
         raise ValueError("a producer snapshot is damaged")
     for position in range(_prefix.size, _prefix.size + count * _entry.size, _entry.size):
-        producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, start = _entry.unpack_from(data, position)
+        producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, start = _entry.unpack_from(
+            data, position
+        )
         entry = ProducerEntry(epoch)
         if offset >= 0:
             entry.batches = (KeptBatch(sequence, offset, delta, timestamp),)

@@ -1,7 +1,7 @@
 """One segment: a log file, its two indexes, and what is known of its timestamps.
 
-A segment is found by offsets, and answers with positions in its file: payload bytes are for `sendfile`. Nothing is opened before it is
-needed, because a broker holds tens of thousands of segments; `OpenFiles` bounds how many stay open.
+A segment is found by offsets, and answers with positions in its file: payload bytes are for `sendfile`. Nothing is
+opened before it is needed, because a broker holds tens of thousands of segments; `OpenFiles` bounds how many stay open.
 
 Source: Kafka's LogSegment (KIP-33 for the timestamps).
 """
