@@ -136,7 +136,7 @@ def dev(
     from ottla.cli.broker import load_configuration
 
     wished = parse_topics(topics)
-    load_configuration(None, settings)
+    load_configuration(None, ["node.id=0", *(settings or [])])
     directory = (data if data is not None else _default_directory()).absolute()
     lock = PidFile(directory, _DEV_PID_FILE)
     descriptor = lock.acquire("another `ottla dev`")
@@ -219,13 +219,7 @@ def _planned(
 ) -> _Broker:
     own = directory / f"broker-{number}"
     # What makes a laptop pleasant stands in a file, so that the environment and --set can say otherwise.
-    replicas = min(3, brokers)
-    defaults = {
-        "offsets.topic.replication.factor": replicas,
-        "transaction.state.log.replication.factor": replicas,
-        "transaction.state.log.min.isr": min(2, replicas),
-        "group.initial.rebalance.delay.ms": 0,
-    }
+    defaults = {"offsets.topic.replication.factor": min(3, brokers), "group.initial.rebalance.delay.ms": 0}
     file = directory / f"broker-{number}.properties"
     file.write_text("".join(f"{name}={value}\n" for name, value in defaults.items()), encoding="utf-8")
     fixed = {

@@ -1,7 +1,7 @@
 """Broker processes: how one is started, and the locked pid file by which others find it.
 
 A pid file is locked (flock) by whoever runs, and the lock is handed down to the broker with the open file. The kernel
-drops it when the last of them ends, however that happens, so a file that is left behind never counts as a running broker.
+drops it when the last of them ends, however that happens, so that a file left behind never counts as a broker.
 """
 
 from __future__ import annotations
