@@ -1,0 +1,63 @@
+"""Runs the benchmarks: `python -m bench`; FAST=1 for a tenth of the work, ONLY=name,name for some of the questions."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import platform
+import sys
+import time
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from bench.pair import Plan
+from bench.table import Row, markdown
+
+QUESTIONS = ("startup", "memory", "small_requests", "produce", "consume", "latency")
+RESULTS = Path(__file__).parent / "results"
+KAFKA_VERSION = "4.3.1"
+
+
+def main() -> int:
+    """Prints the table and writes `results/latest.json`; 0 where all goals are met, else 1."""
+    plan = Plan(fast=os.environ.get("FAST", "") not in ("", "0"))
+    only = [name for name in os.environ.get("ONLY", "").split(",") if name]
+    if unknown := set(only) - set(QUESTIONS):
+        print(f"no such question: {', '.join(sorted(unknown))}; there are {', '.join(QUESTIONS)}", file=sys.stderr)
+        return 2
+    rows: list[Row] = []
+    for name in only or QUESTIONS:
+        began = time.monotonic()
+        answered = importlib.import_module(f"bench.{name}").run(plan)
+        rows += answered
+        print(f"\n{name} ({time.monotonic() - began:.0f} s)\n{markdown(answered)}", flush=True)
+    if len(only) != 1:
+        print(f"\n{markdown(rows)}")
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "latest.json").write_text(
+        json.dumps({**machine(plan), "rows": [row.record() for row in rows]}, indent=1)
+    )
+    return 0 if all(row.verdict != "no" for row in rows) else 1
+
+
+def machine(plan: Plan) -> dict[str, object]:
+    """When, with what and on what was measured."""
+    info = Path("/proc/cpuinfo").read_text()
+    model = next((line.partition(":")[2].strip() for line in info.splitlines() if line.startswith("model name")), "")
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "fast": plan.fast,
+        "ottla": version("ottla"),
+        "kafka": KAFKA_VERSION,
+        "python": platform.python_version(),
+        "librdkafka": version("confluent-kafka"),
+        "cores": os.cpu_count(),
+        "processor": model,
+        "kernel": platform.release(),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

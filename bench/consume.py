@@ -1,0 +1,55 @@
+"""How many records does a broker give, per second and per CPU second?
+
+librdkafka reads a topic of 6 partitions from its beginning, out of the page cache. Envelope: `sendfile` costs about
+0.25 CPU seconds a GB, and a Fetch of 1 MiB some 30 µs on top: 100 B records at 30 million a CPU second at best.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+from bench.librdkafka import consume, payloads, produce
+from bench.pair import Pair, Peer, Plan, create_topic, delete_topic, measured, pair
+from bench.table import Row, at_least
+
+PARTITIONS = 6
+PER_CPU_SECOND = {100: at_least(1.5), 1024: at_least(1.2), 10240: at_least(1.2)}
+BYTES = 400_000_000
+
+
+def run(plan: Plan) -> list[Row]:
+    """Both rows for every size and codec."""
+    cases = list(product(PER_CPU_SECOND, ("none", "lz4")))
+    if plan.fast:
+        cases = [case for case in cases if case[1] == "none"]
+    with pair() as brokers:
+        return [row for size, codec in cases for row in _case(brokers, plan, size, codec)]
+
+
+def _case(brokers: Pair, plan: Plan, size: int, codec: str) -> list[Row]:
+    name = f"consume {size} B, {codec}"
+    per_cpu = Row(name, "records/broker CPU s", PER_CPU_SECOND[size])
+    wall = Row(name, "records/s", at_least(1))
+    values = payloads(size)
+    count = min(plan.scaled(BYTES) // size, 3_000_000)
+    topic = f"consume-{size}-{codec}"
+    warm: set[str] = set()
+
+    def work(which: str, broker: Peer) -> None:
+        if which not in warm:
+            create_topic(broker, topic, PARTITIONS)
+            produce(broker.bootstrap, topic, count, values, "1", codec)
+        with measured(broker) as spent:
+            consume(broker.bootstrap, topic, PARTITIONS, count)
+        if which not in warm:
+            warm.add(which)
+            return
+        per_cpu.add(which, count / spent.broker_cpu)
+        wall.add(which, count / spent.wall)
+        if which == "ottla" and spent.client_bound:
+            wall.note = "client-bound"
+
+    brokers.alternate(plan, work, plan.rounds + 1)
+    for broker in brokers.brokers.values():
+        delete_topic(broker, topic)
+    return [per_cpu, wall]

@@ -1,0 +1,86 @@
+"""Loads made with librdkafka (confluent-kafka): produce so many records, read so many."""
+
+from __future__ import annotations
+
+import random
+import time
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+PAYLOADS = 1000
+WORDS = "order customer amount currency created shipped warehouse article price discount total status region".split()
+
+
+def payloads(size_bytes: int) -> list[bytes]:
+    """Different records of one size, that compress about as application data does."""
+    source = random.Random(size_bytes)
+    made = []
+    for _ in range(PAYLOADS):
+        text = bytearray()
+        while len(text) < size_bytes:
+            text += f'"{source.choice(WORDS)}":"{source.randrange(10**9)}",'.encode()
+        made.append(bytes(text[:size_bytes]))
+    return made
+
+
+def produce(bootstrap: str, topic: str, count: int, values: list[bytes], acks: str, codec: str) -> None:
+    """Produces `count` records and waits for their acknowledgements. Raises RuntimeError where any fails."""
+    failures: list[str] = []
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "acks": acks,
+            "compression.type": codec,
+            "linger.ms": 5,
+            "queue.buffering.max.messages": 1_000_000,
+            "queue.buffering.max.kbytes": 256 * 1024,
+            "delivery.report.only.error": True,
+        }
+    )
+
+    def failed(error: object, _: object) -> None:
+        failures.append(str(error))
+
+    send = producer.produce
+    number = 0
+    values_count = len(values)
+    while number < count:
+        try:
+            send(topic, values[number % values_count], on_delivery=failed)
+            number += 1
+        except BufferError:
+            producer.poll(0.01)
+    left = producer.flush(120)
+    if left or failures:
+        raise RuntimeError(f"{left} records unacknowledged, {len(failures)} refused: {failures[:1]}")
+
+
+def end_offsets(bootstrap: str, topic: str, partitions: int) -> int:
+    """The sum of the partitions' ends."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench"})
+    try:
+        return sum(consumer.get_watermark_offsets(TopicPartition(topic, index), 30)[1] for index in range(partitions))
+    finally:
+        consumer.close()
+
+
+def consume(bootstrap: str, topic: str, partitions: int, count: int) -> None:
+    """Reads `count` records from the beginning. Raises RuntimeError where they don't come."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "bench",
+            "enable.auto.commit": False,
+            # By default the queue stops fetching at 100,000 records, and then for a whole second.
+            "queued.min.messages": 2_000_000,
+            "queued.max.messages.kbytes": 512 * 1024,
+        }
+    )
+    consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
+    got = 0
+    deadline = time.monotonic() + 120
+    while got < count:
+        got += len(consumer.consume(10_000, 1.0))
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{got} of {count} records after 120 s")
+    consumer.close()

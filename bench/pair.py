@@ -1,0 +1,120 @@
+"""The two brokers of a comparison, each in a folder on the same disk, and the alternation A B A B between them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from bench.process import cpu_seconds
+from tests.peers.apache_kafka import AS_SHIPPED, ApacheKafka
+from tests.peers.ottla_broker import OttlaBroker
+
+Peer = OttlaBroker | ApacheKafka
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much is done: `fast` takes minutes for what a full run gives hours."""
+
+    fast: bool
+
+    @property
+    def rounds(self) -> int:
+        """Measured rounds of each broker; one before them warms up."""
+        return 3 if self.fast else 5
+
+    def scaled(self, amount: int) -> int:
+        """An amount of work in a full run, or the tenth of it."""
+        return max(amount // 10, 1) if self.fast else amount
+
+
+@dataclass(slots=True)
+class Spent:
+    """What a piece of work cost: seconds on the clock, the broker's CPU seconds, the client's."""
+
+    wall: float = 0.0
+    broker_cpu: float = 0.0
+    client_cpu: float = 0.0
+
+    @property
+    def client_bound(self) -> bool:
+        """Whether the client was busy and the broker wasn't: then wall time says nothing about the broker."""
+        return self.wall > 0 and self.client_cpu > 0.85 * self.wall and self.broker_cpu < 0.7 * self.wall
+
+
+class Pair:
+    """Both brokers, running."""
+
+    def __init__(self, ottla: OttlaBroker, kafka: ApacheKafka) -> None:
+        self.brokers: dict[str, Peer] = {"ottla": ottla, "kafka": kafka}
+
+    def alternate(self, plan: Plan, work: Callable[[str, Peer], None], rounds: int | None = None) -> None:
+        """Does `work` with each broker in turn, round after round."""
+        for _ in range(rounds or plan.rounds):
+            for name, broker in self.brokers.items():
+                work(name, broker)
+
+
+@contextmanager
+def pair(**settings: str) -> Iterator[Pair]:
+    """Starts both brokers with the same settings on top of their defaults, and stops them."""
+    with folder() as root:
+        kafka = ApacheKafka(root / "kafka", heap="1G", options=AS_SHIPPED, **settings)
+        try:
+            ottla = OttlaBroker(root / "ottla", **settings)
+            try:
+                yield Pair(ottla, kafka)
+            finally:
+                ottla.stop()
+        finally:
+            kafka.stop()
+
+
+@contextmanager
+def folder() -> Iterator[Path]:
+    """A folder of its own under OTTLA_BENCH_DIR (the temporary folder by default), removed at the end."""
+    path = Path(tempfile.mkdtemp(prefix="ottla-bench-", dir=os.environ.get("OTTLA_BENCH_DIR")))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def measured(broker: Peer) -> Iterator[Spent]:
+    """Fills what the block cost; the client is this process with its children."""
+    spent = Spent()
+    pid = broker.process.pid
+    broker_cpu, client_cpu, began = cpu_seconds(pid), sum(os.times()[:4]), time.perf_counter()
+    yield spent
+    spent.wall = time.perf_counter() - began
+    spent.client_cpu = sum(os.times()[:4]) - client_cpu
+    spent.broker_cpu = cpu_seconds(pid) - broker_cpu
+
+
+def create_topic(broker: Peer, topic: str, partitions: int = 1, **config: str) -> None:
+    """Creates a topic and waits until it is led."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    new = NewTopic(topic, partitions, 1, config={name.replace("_", "."): value for name, value in config.items()})
+    admin.create_topics([new])[topic].result(60)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        found = admin.list_topics(topic, timeout=10).topics[topic]
+        if len(found.partitions) == partitions and all(state.leader >= 0 for state in found.partitions.values()):
+            return
+        time.sleep(0.05)
+    raise TimeoutError(f"{topic} isn't led after 60 s")
+
+
+def delete_topic(broker: Peer, topic: str) -> None:
+    """Deletes a topic."""
+    AdminClient({"bootstrap.servers": broker.bootstrap}).delete_topics([topic])[topic].result(60)

@@ -1,0 +1,55 @@
+"""How many records does a broker take, per second and per CPU second?
+
+librdkafka, one topic of 6 partitions. Envelope: with 16 KiB batches of 100 B records a Produce request brings about 150
+records, so 25 µs a request and 6 µs for its bytes would allow 5 million records a CPU second.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+from bench.librdkafka import end_offsets, payloads, produce
+from bench.pair import Pair, Peer, Plan, create_topic, delete_topic, measured, pair
+from bench.table import Row, at_least
+
+PARTITIONS = 6
+PER_CPU_SECOND = {100: at_least(3), 1024: at_least(2), 10240: at_least(1.5)}
+BYTES = 400_000_000
+
+
+def run(plan: Plan) -> list[Row]:
+    """Both rows for every size, codec and acks."""
+    cases = list(product(PER_CPU_SECOND, ("none", "lz4"), ("1", "all")))
+    if plan.fast:
+        cases = [case for case in cases if case[2] == "all" and (case[1] == "none" or case[0] == 1024)]
+    with pair() as brokers:
+        return [row for size, codec, acks in cases for row in _case(brokers, plan, size, codec, acks)]
+
+
+def _case(brokers: Pair, plan: Plan, size: int, codec: str, acks: str) -> list[Row]:
+    name = f"produce {size} B, {codec}, acks={acks}"
+    per_cpu = Row(name, "records/broker CPU s", PER_CPU_SECOND[size])
+    wall = Row(name, "records/s", at_least(1))
+    values = payloads(size)
+    count = min(plan.scaled(BYTES) // size, 3_000_000)
+    warm: set[str] = set()
+
+    def work(which: str, broker: Peer) -> None:
+        topic = f"produce-{size}-{codec}-{acks}-{len(wall.ottla)}-{len(wall.kafka)}"
+        create_topic(broker, topic, PARTITIONS)
+        with measured(broker) as spent:
+            produce(broker.bootstrap, topic, count, values, acks, codec)
+        written = end_offsets(broker.bootstrap, topic, PARTITIONS)
+        delete_topic(broker, topic)
+        if written != count:
+            raise AssertionError(f"{which}: {written} of {count} acknowledged records are there")
+        if which not in warm:
+            warm.add(which)
+            return
+        per_cpu.add(which, count / spent.broker_cpu)
+        wall.add(which, count / spent.wall)
+        if which == "ottla" and spent.client_bound:
+            wall.note = "client-bound"
+
+    brokers.alternate(plan, work, plan.rounds + 1)
+    return [per_cpu, wall]

@@ -1,0 +1,93 @@
+"""Rows of results: two medians, their ratio, the goal for it, and whether it is met."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from statistics import median
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """A bound for Ottla's value divided by Kafka's."""
+
+    ratio: float
+    at_least: bool
+
+    def met(self, ratio: float) -> bool:
+        """Whether a ratio keeps the bound."""
+        return ratio >= self.ratio if self.at_least else ratio <= self.ratio
+
+    def __str__(self) -> str:
+        return f"{'≥' if self.at_least else '≤'} {self.ratio:g}×"
+
+
+def at_least(ratio: float) -> Goal:
+    """More is better."""
+    return Goal(ratio, True)
+
+
+def at_most(ratio: float) -> Goal:
+    """Less is better."""
+    return Goal(ratio, False)
+
+
+@dataclass(slots=True)
+class Row:
+    """One figure of both brokers: what was measured in each round, in `unit`."""
+
+    name: str
+    unit: str
+    goal: Goal | None
+    ottla: list[float] = field(default_factory=list)
+    kafka: list[float] = field(default_factory=list)
+    note: str = ""
+
+    def add(self, broker: str, value: float) -> None:
+        """One round's value; `broker` is ottla or kafka."""
+        (self.ottla if broker == "ottla" else self.kafka).append(value)
+
+    @property
+    def ratio(self) -> float:
+        """Median by median."""
+        return median(self.ottla) / median(self.kafka) if self.kafka and median(self.kafka) else float("nan")
+
+    @property
+    def verdict(self) -> str:
+        """yes or no, or a dash where there is no goal."""
+        return "–" if self.goal is None else "yes" if self.goal.met(self.ratio) else "no"
+
+    def cells(self) -> tuple[str, ...]:
+        """The row as the table shows it."""
+        return (
+            f"{self.name} [{self.unit}]",
+            _figure(median(self.ottla)) if self.ottla else "–",
+            _figure(median(self.kafka)) if self.kafka else "–",
+            f"{self.ratio:.2f}×",
+            str(self.goal or "–"),
+            self.verdict,
+            self.note,
+        )
+
+    def record(self) -> dict[str, object]:
+        """The row for a program."""
+        return asdict(self) | {"ratio": self.ratio, "goal": str(self.goal or ""), "met": self.verdict}
+
+
+HEADER = ("what", "Ottla", "Kafka", "ratio", "goal", "met", "")
+
+
+def markdown(rows: list[Row]) -> str:
+    """All rows as a table."""
+    lines = [HEADER, *(row.cells() for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(HEADER))]
+    text = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in lines
+    ]
+    text.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    return "\n".join(text)
+
+
+def _figure(value: float) -> str:
+    if value >= 10_000:
+        return f"{value:,.0f}"
+    return f"{value:.4g}"
