@@ -91,7 +91,8 @@ async def _run(config: BrokerConfig) -> None:
         await broker.open()
         await broker.register()
         if "controller" in config.roles:
-            controller = Controller(store, broker.follower, f"broker-{broker.id}", session_s=broker.session_seconds)
+            broker.controller_name = f"broker-{broker.id}"
+            controller = Controller(store, broker.follower, broker.controller_name, session_s=broker.session_seconds)
             broker.spawn(controller.run(), "controller")
         await broker.serve()
         # What exists by now stays: the collector needn't look at it again.
