@@ -47,8 +47,8 @@ e2e: setup  ## scenarios on a real Kubernetes
 	@test -d tests/e2e || { echo "no end-to-end scenario yet: they come with the operator"; exit 0; }; \
 	test ! -d tests/e2e || $(BIN)/python -m pytest tests/e2e
 
-docs: setup  ## docs/settings.md and docs/compatibility.md, from the tables in the source
-	$(BIN)/python -m ottla.broker.documentation docs
+docs: setup  ## the pages of docs/ that are generated from tables in the source
+	$(BIN)/python -m ottla.broker.documentation
 
 lock:  ## requirements.lock anew, for Python 3.11 to 3.14 on every platform (uv resolves; pip installs)
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is missing" >&2; exit 1; }

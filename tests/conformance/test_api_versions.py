@@ -2,24 +2,12 @@
 
 import struct
 
+from ottla.broker.api.compatibility import LEFT_OUT
 from tests.peers.apache_kafka import ApacheKafka, tool
 from tests.peers.wire import Wire, frame
 
 API_VERSIONS = 18
 UNSUPPORTED_VERSION = 35
-
-# What Kafka advertises and Ottla doesn't, with the reason. docs/compatibility.md says the same to users.
-LEFT_OUT = {
-    "transactions, a later issue": {24, 25, 26, 27, 28, 65, 66},
-    "authentication and authorisation, a later issue": {17, 29, 30, 31, 36, 38, 39, 40, 41, 50, 51},
-    "moving replicas needs replication, a later issue": {45},
-    "the metadata is etcd's, not a Raft quorum's": {55, 57, 64, 80, 81},
-    "the new consumer protocol (KIP-848), a later issue": {68, 69},
-    "share groups (KIP-932), a later issue": {76, 77, 78, 79, 83, 84, 85, 86, 87, 90, 91, 92},
-    "streams groups (KIP-1071), a later issue": {88, 89},
-    "client telemetry (KIP-714); Kafka advertises it only with a receiver": {71, 72},
-}
-
 
 def advertised(bootstrap: str) -> dict[int, tuple[int, int]]:
     with Wire(bootstrap) as wire:
@@ -29,7 +17,7 @@ def advertised(bootstrap: str) -> dict[int, tuple[int, int]]:
 
 def test_ranges_are_those_of_apache_kafka(bootstrap: str, apache_kafka: ApacheKafka) -> None:
     ours, theirs = advertised(bootstrap), advertised(apache_kafka.bootstrap)
-    left_out = set().union(*LEFT_OUT.values())
+    left_out = frozenset[int]().union(*LEFT_OUT.values())
     assert not {key: versions for key, versions in ours.items() if key not in theirs}, "advertised, but Kafka doesn't"
     assert not set(ours) & left_out, "there by now: take it from LEFT_OUT"
     expected = {key: versions for key, versions in theirs.items() if key not in left_out}

@@ -6,10 +6,16 @@ A unit test fails when a page in the repository is not what its source makes.
 from collections.abc import Callable
 from pathlib import Path
 
+from ottla.broker.api.compatibility import compatibility_page
+from ottla.broker.api.registry import load_routes
 from ottla.broker.metrics.catalogue import metrics_page
 from ottla.broker.settings.page import settings_page
 
-PAGES: dict[str, Callable[[], str]] = {"metrics.md": metrics_page, "settings.md": settings_page}
+PAGES: dict[str, Callable[[], str]] = {
+    "compatibility.md": lambda: compatibility_page(route.api for route in load_routes().values()),
+    "metrics.md": metrics_page,
+    "settings.md": settings_page,
+}
 """File name in docs/ to what makes its text."""
 
 
