@@ -30,7 +30,9 @@ class RequestHeader(NamedTuple):
     end: int  # offset of what follows the client id: tagged fields if the version is flexible, else the body
 
 
-def read_request_header(frame: bytes | bytearray | memoryview, start: int = 0, stop: int | None = None) -> RequestHeader:
+def read_request_header(
+    frame: bytes | bytearray | memoryview, start: int = 0, stop: int | None = None
+) -> RequestHeader:
     """The header at `start`, without the tagged fields: the caller knows first whether it serves that API's version.
 
     Raises ProtocolError where the frame ends inside it or the client id is not UTF-8.
@@ -76,7 +78,9 @@ def response_header(api_key: int, api_version: int, correlation_id: int) -> byte
 def request_frame(api_key: int, api_version: int, correlation_id: int, client_id: str | None, body: bytes) -> bytes:
     """A whole frame: size, request header, `body`."""
     encoded = None if client_id is None else client_id.encode()
-    header = _fixed.pack(api_key, api_version, correlation_id, -1 if encoded is None else len(encoded)) + (encoded or b"")
+    header = _fixed.pack(api_key, api_version, correlation_id, -1 if encoded is None else len(encoded)) + (
+        encoded or b""
+    )
     if is_flexible(api_key, api_version):
         header += b"\x00"
     return _correlation.pack(len(header) + len(body)) + header + body

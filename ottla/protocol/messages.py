@@ -160,7 +160,7 @@ def _adopt_defaults(old: Any, new: Any) -> None:
 
 def _default(field: Field[Any]) -> Any:
     """What Kafka assumes for a field that a version lacks."""
-    inner, array, nullable = _inner_type(field)
+    _, array, nullable = _inner_type(field)
     if field.default is not MISSING:
         return field.default
     if nullable:

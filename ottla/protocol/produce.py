@@ -191,7 +191,10 @@ def _skip_tags(frame: bytearray | bytes, position: int, end: int) -> int:
 
 
 def write_produce_answer(
-    version: int, correlation_id: int, answers: Sequence[tuple[str | bytes, Sequence[PartitionAnswer]]], throttle_time: int = 0
+    version: int,
+    correlation_id: int,
+    answers: Sequence[tuple[str | bytes, Sequence[PartitionAnswer]]],
+    throttle_time: int = 0,
 ) -> bytearray:
     """The whole response frame, size and header included."""
     out = bytearray(4)

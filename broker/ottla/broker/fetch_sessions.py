@@ -90,7 +90,12 @@ class FetchSession:
     __slots__ = ("created", "epoch", "id", "last_used", "partitions", "privileged", "uses_topic_ids")
 
     def __init__(
-        self, session_id: int, partitions: OrderedDict[PartitionKey, FetchPartition], privileged: bool, uses_topic_ids: bool, now: float
+        self,
+        session_id: int,
+        partitions: OrderedDict[PartitionKey, FetchPartition],
+        privileged: bool,
+        uses_topic_ids: bool,
+        now: float,
     ) -> None:
         self.id = session_id
         self.epoch = 1

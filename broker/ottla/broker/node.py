@@ -23,8 +23,8 @@ from ottla.broker.dispatch import Dispatcher
 from ottla.broker.fetch_sessions import FetchSessionCache
 from ottla.broker.internal_topics import InternalTopics
 from ottla.broker.log.directories import LogDirectories
-from ottla.broker.partition import Partition
 from ottla.broker.monitoring import Monitoring
+from ottla.broker.partition import Partition
 from ottla.broker.partitions import PartitionTable
 from ottla.broker.producer_id_source import ProducerIdSource
 from ottla.broker.replicas import Replicas
@@ -155,9 +155,10 @@ class Broker:
 
     async def serve(self) -> None:
         """Waits until what only this broker can lead is led, then accepts clients."""
-        deadline = time.monotonic() + LEADERSHIP_WAIT_SECONDS
-        while self._unled() and time.monotonic() < deadline:
-            await asyncio.sleep(0.01)
+        try:
+            await self.follower.wait(lambda image: None if self._unled() else True, LEADERSHIP_WAIT_SECONDS)
+        except TimeoutError:
+            logger.warning("some partitions have no leader yet; clients of the others are served")
         self.groups.start()
         self.server.accept()
         self.ready = True

@@ -1,7 +1,7 @@
 """One replica: its log, its part in the partition, and who waits for it to move.
 
-Owned by the event loop. Clients' batches are admitted, given offsets and written in one go; what is committed is decided
-by the high watermark, and those who wait for it (producers, coordinators, fetches) are told when it moves.
+Owned by the event loop. Clients' batches are admitted, given offsets and written in one go; what is committed is
+decided by the high watermark, and those who wait for it (producers, coordinators, fetches) are told when it moves.
 
 With a single replica the high watermark is the log's end.
 """
@@ -151,7 +151,9 @@ class Partition:
         if self.leader_epoch == NO_EPOCH:
             raise KafkaError(ErrorCode.not_leader_or_follower)
         if epoch >= 0 and epoch != self.leader_epoch:
-            raise KafkaError(ErrorCode.fenced_leader_epoch if epoch < self.leader_epoch else ErrorCode.unknown_leader_epoch)
+            raise KafkaError(
+                ErrorCode.fenced_leader_epoch if epoch < self.leader_epoch else ErrorCode.unknown_leader_epoch
+            )
 
     # ---- writing
 

@@ -3,8 +3,8 @@
 A listener of the image: it runs on the event loop for every change, before anybody who waited for the change goes on.
 
 Rules: state is looked up by topic id, never by name. A broker leads only by state written for its present registration
-(`model.Partition.leads`). A directory is deleted only on a tombstone for its topic id; one that the metadata doesn't know
-is left for `LogDirectories` to set aside.
+(`model.Partition.leads`). A directory is deleted only on a tombstone for its topic id; one that the metadata doesn't
+know is left for `LogDirectories` to set aside.
 """
 
 from __future__ import annotations
@@ -46,7 +46,12 @@ class Replicas:
     """Keeps a `PartitionTable` in step with the image. Listeners for leadership hear of every change of it."""
 
     def __init__(
-        self, broker_id: int, table: PartitionTable, logs: LogDirectories, config: BrokerConfig, now_ms: Callable[[], int]
+        self,
+        broker_id: int,
+        table: PartitionTable,
+        logs: LogDirectories,
+        config: BrokerConfig,
+        now_ms: Callable[[], int],
     ) -> None:
         self.broker_epoch = -1  # of the present registration; set by the node
         self.counters: dict[str, TopicCounters] = {}

@@ -1,8 +1,8 @@
 """Fetch (key 1), versions 4–18, with incremental sessions (KIP-227).
 
 What can be sent is worked out as file ranges, which the connection sends with `sendfile`. A fetch that finds less than
-its min bytes waits until a partition moves or its time is over. Batches are sent whole, also beyond the limits when they
-are the first of the answer (KIP-74).
+its min bytes waits until a partition moves or its time is over. The first batch of an answer is sent whole, also beyond
+the limits (KIP-74).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.api.registry import Api
 from ottla.broker.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, FetchPartition, FetchSession, PartitionKey
 from ottla.net.connection import Connection, Pending
-from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.errors import KafkaError
 from ottla.protocol.fetch import TOPIC_IDS, PartitionAnswer, write_fetch_answer
 from ottla.protocol.frames import RequestHeader
 from ottla.protocol.messages import milliseconds, read_request
@@ -33,7 +33,9 @@ API = Api(
 CONSUMER = -1
 
 
-def serve(broker: Broker, connection: Connection, header: RequestHeader, frame: bytearray, body: int, end: int) -> Reply:
+def serve(
+    broker: Broker, connection: Connection, header: RequestHeader, frame: bytearray, body: int, end: int
+) -> Reply:
     """Answers at once if there is enough to read, else returns a Pending that waits for more."""
     request = read_request(API.key, header.api_version, bytes(memoryview(frame)[body:end]))
     fetch = _Fetch(broker, header, request)
@@ -148,9 +150,7 @@ class _Fetch:
         if size:
             partition.counters.bytes_out += size
         aborted = () if self.read_committed else None
-        return PartitionAnswer(
-            asked.index, 0, high_watermark, last_stable_offset, log_start, ranges, size, aborted
-        )
+        return PartitionAnswer(asked.index, 0, high_watermark, last_stable_offset, log_start, ranges, size, aborted)
 
     # ---- waiting
 

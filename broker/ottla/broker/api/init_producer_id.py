@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 API = Api(
     key=22,
     versions=(0, 5),
-    gaps=("Transactional ids are refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED (53) until transactions are there.",),
+    gaps=(
+        "Transactional ids are refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED (53) until transactions are there.",
+    ),
 )
 NO_PRODUCER = {"producer_id": -1, "producer_epoch": -1}
 
@@ -25,7 +27,9 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[
     """A fresh id in epoch 0. An idempotent producer that asks with an id it has gets a new one, as from Kafka."""
     if request.transactional_id is not None:
         # Fatal in every client's transaction state machine; a retriable code would make it ask forever.
-        code = ErrorCode.transactional_id_authorization_failed if request.transactional_id else ErrorCode.invalid_request
+        code = (
+            ErrorCode.transactional_id_authorization_failed if request.transactional_id else ErrorCode.invalid_request
+        )
         return {"error_code": code, **NO_PRODUCER}
     try:
         return {"producer_id": await broker.producer_ids.next(), "producer_epoch": 0}

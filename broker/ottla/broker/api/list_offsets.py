@@ -1,8 +1,8 @@
 """ListOffsets (key 2), versions 1–11: the offset of a time, or of one of the special marks.
 
 −1 latest (the high watermark; for READ_COMMITTED the last stable offset), −2 earliest, −3 the record with the greatest
-timestamp (KIP-734), −4 the earliest on local disk, −5 the last in remote storage, −6 the earliest pending upload: without
-remote storage −4 is −2, and −5 and −6 know of none.
+timestamp (KIP-734), −4 the earliest on local disk, −5 the last in remote storage, −6 the earliest pending upload.
+Without remote storage −4 is −2, and −5 and −6 know of none.
 """
 
 from __future__ import annotations

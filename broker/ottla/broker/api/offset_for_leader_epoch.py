@@ -24,9 +24,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[
             try:
                 partition = broker.partitions.find(topic.topic, asked.partition)
                 partition.check_leader_epoch(asked.current_leader_epoch)
-                epoch, end = partition.log.epochs.end_offset_for(
-                    asked.leader_epoch, partition.log.log_end_offset
-                )
+                epoch, end = partition.log.epochs.end_offset_for(asked.leader_epoch, partition.log.log_end_offset)
                 answer |= {"leader_epoch": epoch, "end_offset": end}
             except KafkaError as error:
                 answer["error_code"] = error.code

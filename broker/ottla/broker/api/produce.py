@@ -10,7 +10,6 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from ottla.broker.api.registry import Api
-from ottla.metadata.image import INTERNAL_TOPICS
 from ottla.net.connection import Connection, Pending
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.frames import RequestHeader
@@ -38,7 +37,9 @@ INTERNAL_WRITER = "__admin_client"  # the one client id that Kafka lets write to
 Answers = list[tuple[str | bytes, list[PartitionAnswer]]]
 
 
-def serve(broker: Broker, connection: Connection, header: RequestHeader, frame: bytearray, body: int, end: int) -> Reply:
+def serve(
+    broker: Broker, connection: Connection, header: RequestHeader, frame: bytearray, body: int, end: int
+) -> Reply:
     """Appends what the request brings; answers at once, or returns a Pending that will."""
     request = read_produce_request(header.api_version, frame, body, end)
     produce = _Produce(broker, header, request)
@@ -127,7 +128,9 @@ class _Produce:
                 try:
                     partition = self.find(topic, index)
                     batch = frame[start:stop]
-                    self.appended(topic, partition, await partition.append_recompressed(batch, self._header.api_version))
+                    self.appended(
+                        topic, partition, await partition.append_recompressed(batch, self._header.api_version)
+                    )
                 except KafkaError as error:
                     self.refused(topic, index, stop - start, error)
         if self._request.acks == 0:
