@@ -51,7 +51,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class CreatedTopic:
-    """A topic that exists now, or (validated only) would; then `id` is the zero UUID."""
+    """A topic that exists now, or (validated only) would; then its `id` is nobody's."""
 
     id: UUID
     partition_count: int
@@ -95,10 +95,11 @@ class Intents:
 
     async def create_topic(self, topic: NewTopic, timeout_s: float, *, validate_only: bool = False) -> CreatedTopic:
         """Creates a topic and waits until it is visible here. Raises KafkaError."""
+        _check_deadline(timeout_s)
         intent = self.plan_topic(topic)
         created = CreatedTopic(intent.id, len(intent.assignments), len(intent.assignments[0]))
         if validate_only:
-            return replace(created, id=UUID(int=0))
+            return created
         key = keys.topic(topic.name)
         resource_key = keys.config(ConfigResource("topic", topic.name))
         config: Write = Put(resource_key, Config(topic.configs).encode()) if topic.configs else Delete(resource_key)
@@ -108,6 +109,7 @@ class Intents:
 
     async def delete_topic(self, topic_id: UUID, timeout_s: float) -> None:
         """Deletes a topic and waits until it is invisible here. Raises KafkaError, UNKNOWN_TOPIC_ID among others."""
+        _check_deadline(timeout_s)
         intent = self._image.intents_by_id.get(topic_id)
         while True:
             if intent is None or intent.id != topic_id:
@@ -135,6 +137,7 @@ class Intents:
         validate_only: bool = False,
     ) -> None:
         """Adds partitions up to `partition_count` and waits until they are visible here. Raises KafkaError."""
+        _check_deadline(timeout_s)
         intent = self._image.intents.get(name)
         while True:
             if intent is None:
@@ -364,6 +367,12 @@ def _appeared(image: Image, topic_id: UUID, partition_count: int) -> Topic | boo
     if topic is not None and len(topic.partitions) >= partition_count:
         return topic
     return True if topic_id in image.tombstones else None
+
+
+def _check_deadline(timeout_s: float) -> None:
+    """As in Kafka, nothing is done for a client that doesn't wait at all."""
+    if timeout_s <= 0:
+        raise KafkaError(ErrorCode.request_timed_out)
 
 
 def _decoded_topic(entry: Entry | None) -> TopicIntent | None:

@@ -9,12 +9,13 @@ order is the same wherever the same changes were applied in the same order.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
 from uuid import UUID
 from zlib import crc32
 
 K = TypeVar("K")
 V = TypeVar("V")
+D = TypeVar("D")
 
 _BUCKET_SIZE = 32
 
@@ -63,6 +64,10 @@ class PersistentMap(Mapping[K, V], Generic[K, V]):
     def __getitem__(self, key: K) -> V:
         return self._buckets[_hash(key) & (len(self._buckets) - 1)][key]
 
+    @overload
+    def get(self, key: K) -> V | None: ...
+    @overload
+    def get(self, key: K, default: V | D) -> V | D: ...
     def get(self, key: K, default: Any = None) -> Any:
         """The value, or `default`."""
         return self._buckets[_hash(key) & (len(self._buckets) - 1)].get(key, default)

@@ -156,7 +156,7 @@ def _epochs(members: Iterable[int], brokers: Mapping[int, Broker]) -> tuple[int,
 
 
 def _create_partitions(image: Image, intent: TopicIntent) -> Iterator[Proposal]:
-    states = image.partitions.get(intent.id, {})
+    states: Mapping[int, Partition] = image.partitions.get(intent.id, {})
     wanted = len(intent.assignments)
     mark = image.ready.get(intent.id)
     if mark is not None and mark.partitions >= wanted:
@@ -184,7 +184,7 @@ def _creation(intent: TopicIntent, index: int, brokers: Mapping[int, Broker]) ->
 def _delete_topic(image: Image, topic_id: UUID) -> Iterator[Proposal]:
     tombstone = image.tombstones[topic_id]
     mark = image.ready.get(topic_id)
-    states = image.partitions.get(topic_id, {})
+    states: Mapping[int, Partition] = image.partitions.get(topic_id, {})
     if mark is not None:
         key = keys.ready(topic_id)
         yield Proposal((Guard(key, mark.revision),), (Delete(key),))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.registry import Api, RequestContext
@@ -60,7 +61,7 @@ async def _create(broker: Broker, topic: Any, timeout_s: float, validate_only: b
     if version >= FIRST_VERSION_WITH_DESCRIPTION:
         answer["num_partitions"] = created.partition_count
         answer["replication_factor"] = created.replication_factor
-        answer["configs"] = list(describe_topic(broker.config, configs))
+        answer["configs"] = sorted(describe_topic(broker.config, configs), key=itemgetter("name"))
     return answer
 
 
