@@ -173,7 +173,7 @@ def _connection_overrides(values: Mapping[str, Value], wrong: list[str]) -> dict
 def _listeners(values: Mapping[str, Value]) -> tuple[Listeners | None, list[str]]:
     """The listeners, or None, and sentences on what is wrong with them."""
     entries, advertised = values["listeners"], values["advertised.listeners"]
-    names = values["controller.listener.names"]
+    names = values["controller.listener.names"] or ()
     assert isinstance(entries, tuple)
     assert isinstance(names, tuple)
     controllers = {name.upper() for name in names}

@@ -42,9 +42,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[
 
 
 async def _alter_settings(broker: Broker, kind: int, name: str, edits: list[Edit], validate_only: bool) -> None:
-    await alter(
-        broker, kind, name, lambda resource, now: altered(broker.config, resource, now, edits), validate_only
-    )
+    await alter(broker, kind, name, lambda resource, now: altered(broker.config, resource, now, edits), validate_only)
 
 
 def _alter_log_levels(broker: Broker, name: str, edits: list[Edit], validate_only: bool) -> None:

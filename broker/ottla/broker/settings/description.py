@@ -17,6 +17,15 @@ from ottla.broker.settings.setting import Setting, Update, format_value
 from ottla.broker.settings.sources import known_setting
 from ottla.broker.topic_config import TopicConfig
 
+# Kafka knows these as dynamic settings only, so a broker's description holds them only when they are set.
+_DYNAMIC_ONLY = frozenset(
+    {
+        "leader.replication.throttled.rate",
+        "follower.replication.throttled.rate",
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+    }
+)
+
 Description = dict[str, Any]
 """One setting in the shape of the response's `configs`."""
 
@@ -37,7 +46,8 @@ class Source(IntEnum):
 def describe_broker(config: BrokerConfig) -> Iterator[Description]:
     """Every setting of a broker: internal ones and those with a listener's prefix only when somebody gave them."""
     given = {**config.static, **config.dynamic_default, **config.dynamic_broker}
-    names = [name for name, setting in BROKER.items() if not setting.internal or name in given]
+    hidden = {name for name, setting in BROKER.items() if setting.internal or name in _DYNAMIC_ONLY}
+    names = [name for name in BROKER if name not in hidden or name in given]
     for name in [*names, *(name for name in given if name not in BROKER)]:
         setting = known_setting(name)
         assert setting is not None

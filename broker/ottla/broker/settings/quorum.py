@@ -13,7 +13,7 @@ _METADATA_LOG = "there is no metadata log: ottla.metadata.store names the metada
 
 SETTINGS = (
     Setting(
-        "controller.listener.names", Kind.LIST, "", Importance.HIGH,
+        "controller.listener.names", Kind.LIST, None, Importance.HIGH,
         "Listeners of the controllers.", bounds=Members(), instead=_CONTROLLER,
     ),
     Setting(

@@ -82,6 +82,6 @@ FAMILIES: dict[str, str] = {
     "rlmm.config.": "there is no tiered storage yet",
     "config.providers.": "values are read as they stand; give secrets by environment variables",
     "metrics.jmx.": "metrics are served to Prometheus on ottla.http.listener",
-    "client.quota.callback.": "quotas are stored and not enforced yet",
+    "client.quota.callback.static.": "quotas are stored and not enforced yet",
 }
 """Prefix of names that belong to a plug-in of Kafka, to what Ottla does instead."""

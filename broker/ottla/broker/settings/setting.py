@@ -94,14 +94,14 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """A list without empty and repeated entries, out of a closed set if `words` is given."""
+    """A list without empty entries, out of a closed set if `words` is given; repeated entries count once (KIP-1161)."""
 
     words: tuple[str, ...] = ()
     may_be_empty: bool = True
 
     def __str__(self) -> str:
-        text = "any of " + ", ".join(self.words) if self.words else "entries that differ"
-        return text if self.may_be_empty else f"{text}, at least one"
+        texts = ["among " + ", ".join(self.words)] if self.words else []
+        return ", ".join(texts if self.may_be_empty else [*texts, "at least one"])
 
     def violation(self, value: Value) -> str | None:
         """Why the value is refused, or None."""
@@ -110,10 +110,8 @@ class Members:
             return "must not be empty"
         if "" in value:
             return "must not have empty entries"
-        if len(set(value)) != len(value):
-            return "must not name an entry twice"
         if self.words and any(entry not in self.words for entry in value):
-            return "must be out of " + ", ".join(self.words)
+            return "must be among " + ", ".join(self.words)
         return None
 
 
@@ -166,6 +164,8 @@ class Setting:
         """The typed value of a text; InvalidSetting when type or bounds refuse it."""
         text = text.strip()
         value = self._typed(text)
+        if isinstance(value, tuple) and isinstance(self.bounds, Members):
+            value = tuple(dict.fromkeys(value))
         violation = self.bounds.violation(value) if self.bounds is not None else None
         if violation is not None:
             raise InvalidSetting(self.name, text, violation)
