@@ -162,7 +162,9 @@ class EmbeddedStore:
         except queue.Full:
             raise StoreUnavailable("too many calls wait for the metadata file") from None
         try:
-            return await asyncio.wait_for(future, self._timeout_s)
+            # Not wait_for: before Python 3.12 it forgets a cancellation that comes together with the result.
+            async with asyncio.timeout(self._timeout_s):
+                return await future
         except TimeoutError:
             raise late(f"the metadata file didn't answer within {self._timeout_s} s") from None
 

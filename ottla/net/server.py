@@ -80,9 +80,9 @@ class Server:
             sock.setblocking(False)
             sock.bind(address)
             sock.listen(max(self.limits.backlog, 128))
-        except OSError:
+        except OSError as error:
             sock.close()
-            raise
+            raise OSError(error.errno, error.strerror, f"{host}:{port}") from error
         listener = Listener(self, name, sock)
         self.listeners[name] = listener
         return listener
