@@ -31,7 +31,6 @@ from ottla.broker.group.shard import Change, GroupShard, OffsetToCommit, Plan, e
 from ottla.broker.group.states import APPEND_ERROR, State
 from ottla.broker.group_replay import Replay, ReplayPartition
 from ottla.broker.wakeups import Wakeups
-
 from ottla.protocol.batches import Record, build_batch
 from ottla.protocol.errors import ErrorCode, KafkaError
 

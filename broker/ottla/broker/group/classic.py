@@ -64,6 +64,7 @@ class ClassicGroup:
         self._initial_wait: tuple[int, int] | None = None  # (this delay, what may still be waited after it)
         self._someone_new = False
         self._unsynced: set[str] = set()
+        self._storing = -1  # the generation whose assignment is being written
 
     # --- what a replay gives ---
 
@@ -458,7 +459,8 @@ class ClassicGroup:
             effects.answer_sync(member.sync_ticket, ErrorCode.rebalance_in_progress)
         member.sync_ticket = sync.ticket
         self._synced(sync.member_id)
-        if self.roster.leader == sync.member_id:
+        if self.roster.leader == sync.member_id and self._storing != self.generation:
+            self._storing = self.generation  # a leader that asks again can't bring another plan: one is being written
             plan = {member.member_id: sync.assignments.get(member.member_id, b"") for member in self.roster}
             effects.stores.append(Store(self.snapshot(plan), Assigned(plan)))
 
@@ -472,6 +474,7 @@ class ClassicGroup:
     ) -> None:
         if self.state is not State.COMPLETING_REBALANCE or self.generation != store.value.generation:
             return  # the ring has turned meanwhile; the members were told
+        self._storing = -1
         if error is not ErrorCode.none:
             self._fail_syncs(error, effects, now)
             self._prepare_rebalance(f"the assignment could not be stored: {error.name}", now, effects)

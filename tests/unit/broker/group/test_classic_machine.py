@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -55,6 +55,17 @@ class Client:
         self.generation = -1
         self.leads = False
         self.members: list[str] = []
+        self.lives = 0
+
+
+class Waiting(NamedTuple):
+    """A request without an answer, and who its client was when it was sent."""
+
+    kind: str
+    client: Client
+    member_id: str
+    generation: int
+    life: int
 
 
 class GroupMachine(RuleBasedStateMachine):
@@ -65,7 +76,8 @@ class GroupMachine(RuleBasedStateMachine):
         self.limits = Limits(group_max_size=size, group_initial_rebalance_delay_ms=delay)
         self.shard = GroupShard(self.limits)
         self.now_ms = 0
-        self.tickets: dict[int, tuple[str, Client]] = {}
+        self.known: list[Client] = []
+        self.tickets: dict[int, Waiting] = {}
         self.answered: set[int] = set()
         self.count = 0
         self.held: list[tuple[ClassicGroup, Store]] = []
@@ -86,21 +98,25 @@ class GroupMachine(RuleBasedStateMachine):
 
     def ticket(self, kind: str, client: Client) -> int:
         self.count += 1
-        self.tickets[self.count] = (kind, client)
+        self.tickets[self.count] = Waiting(kind, client, client.member_id, client.generation, client.lives)
         return self.count
 
     def perform(self, effects: Effects, group: ClassicGroup | None) -> None:
         for ticket, answer in effects.answers:
             assert ticket not in self.answered, "answered twice"
             self.answered.add(ticket)
-            kind, client = self.tickets.pop(ticket)
-            (self.heard_join if kind == "join" else self.heard_sync)(client, answer)
+            waiting = self.tickets.pop(ticket)
+            (self.heard_join if waiting.kind == "join" else self.heard_sync)(waiting, answer)
         for store in effects.stores:
             assert group is not None
             self.held.append((group, store))
 
-    def heard_join(self, client: Client, answer: Mapping[str, Any]) -> None:
-        code = answer["error_code"]
+    def heard_join(self, waiting: Waiting, answer: Mapping[str, Any]) -> None:
+        code, client = answer["error_code"], waiting.client
+        if code is ErrorCode.none:
+            self.told_generation(answer["generation_id"], answer)
+        if waiting.life != client.lives:
+            return
         if code is ErrorCode.member_id_required:
             client.member_id = answer["member_id"]
         elif code is not ErrorCode.none:
@@ -108,9 +124,7 @@ class GroupMachine(RuleBasedStateMachine):
                 client.member_id = ""
             client.generation = -1
         else:
-            generation = answer["generation_id"]
-            self.told_generation(generation, answer)
-            client.member_id, client.generation = answer["member_id"], generation
+            client.member_id, client.generation = answer["member_id"], answer["generation_id"]
             client.leads = bool(answer["members"]) and not answer["skip_assignment"]
             client.members = [member["member_id"] for member in answer["members"]]
             if client.members:
@@ -126,13 +140,12 @@ class GroupMachine(RuleBasedStateMachine):
             leader = self.renamed[leader]
         assert self.protocols.setdefault(generation, answer["protocol_name"]) == answer["protocol_name"]
 
-    def heard_sync(self, client: Client, answer: Mapping[str, Any]) -> None:
+    def heard_sync(self, waiting: Waiting, answer: Mapping[str, Any]) -> None:
         if answer["error_code"] is not ErrorCode.none:
             return
-        generation = client.generation
+        generation, member_id = waiting.generation, waiting.member_id
         plans = self.plans.get(generation, [])
-        names = {client.member_id}
-        names |= {old for old, new in self.renamed.items() if self.latest(old) == self.latest(client.member_id)}
+        names = {member_id} | {old for old in self.renamed if self.latest(old) == self.latest(member_id)}
         assert generation in self.stored_generations, "an assignment that was not stored"
         given = [plan[name] for plan in plans for name in names if name in plan]
         assert answer["assignment"] in [*given, b""], "an assignment that this generation's leader didn't bring"
@@ -148,7 +161,25 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(target=clients, instance_id=st.sampled_from([None, None, "i", "j"]))
     def new_client(self, instance_id: str | None) -> Client:
-        return Client(instance_id)
+        client = Client(instance_id)
+        self.known.append(client)
+        return client
+
+    @rule(rounds=st.integers(1, 3))
+    def everybody_does_what_they_should(self, rounds: int) -> None:
+        """Random steps alone seldom get a whole group to agree."""
+        for _ in range(rounds):
+            for client in self.known:
+                state = self.shard.heartbeat("g", client.member_id, client.generation, client.instance_id, self.now)
+                if state is not ErrorCode.none and not self.waits(client):
+                    self.join(client, PROTOCOLS[1], False, True)
+            self.time_passes(3_000)
+            for client in self.known:
+                if client.generation >= 0 and not self.waits(client):
+                    self.sync(client)
+
+    def waits(self, client: Client) -> bool:
+        return any(waiting.client is client for waiting in self.tickets.values())
 
     @rule(client=clients, protocols=st.sampled_from(PROTOCOLS), known=st.booleans(), skips=st.booleans())
     def join(self, client: Client, protocols: Any, known: bool, skips: bool) -> None:
@@ -191,6 +222,8 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(client=consumes(clients))
     def leave(self, client: Client) -> None:
+        if client in self.known:
+            self.known.remove(client)
         leaver = Leaver(client.member_id, client.instance_id)
         _, effects = self.shard.leave("g", [leaver], self.now)
         self.perform(effects, self.shard.groups.get("g"))
@@ -199,6 +232,7 @@ class GroupMachine(RuleBasedStateMachine):
     def restart(self, client: Client) -> None:
         """The process starts anew: a static member forgets its id but not its static id."""
         client.member_id, client.generation, client.leads = "", -1, False
+        client.lives += 1
 
     @rule(target=clients, client=clients)
     def twin(self, client: Client) -> Any:
@@ -286,6 +320,8 @@ class GroupMachine(RuleBasedStateMachine):
             assert restored.snapshot() == self.stored.value
             if group is not None and group.state is State.STABLE and group.generation == self.stored.value.generation:
                 assert restored.snapshot().without_times() == group.snapshot().without_times()
+                for member in group.roster:
+                    assert restored.roster.members[member.member_id].assignment == member.assignment
 
 
 # --- the oracles are shown to see ---
