@@ -1,0 +1,58 @@
+"""One broker and one SparkSession for all of these tests; Spark's own Kafka connector is in it, to compare with.
+
+OTTLA_TEST_BOOTSTRAP=host:port reads from and writes to another broker, Apache Kafka for one: everything here must pass
+against it too.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from ottla.spark.java import JavaMissing
+from ottla.spark.session import spark_session
+from tests.peers.apache_kafka import jars
+from tests.peers.ottla_broker import OttlaBroker
+from tests.spark.topics import Topics
+
+
+@pytest.fixture(scope="session")
+def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of the broker under test."""
+    if os.environ.get("OTTLA_TEST_BOOTSTRAP"):
+        yield os.environ["OTTLA_TEST_BOOTSTRAP"]
+        return
+    broker = OttlaBroker(tmp_path_factory.mktemp("ottla"))
+    yield broker.bootstrap
+    broker.stop()
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """A local session with two cores and both data sources."""
+    connector = ",".join(map(str, sorted(Path(jars("spark").removesuffix("/*")).glob("*.jar"))))
+    try:
+        session = spark_session(
+            "tests",
+            spark__master="local[2]",
+            spark__jars=connector,
+            spark__driver__memory="1g",
+            spark__sql__session__timeZone="UTC",
+        )
+    except JavaMissing as error:
+        if os.environ.get("CI"):
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def topics(bootstrap: str) -> Iterator[Topics]:
+    """Makes topics and fills them."""
+    with Topics(bootstrap) as made:
+        yield made

@@ -1,0 +1,102 @@
+"""Topics with exactly the records that a test wants, written batch by batch."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+
+from ottla.net.client import Client
+from ottla.net.names import LATEST, TopicPartition
+from ottla.protocol.batches import Record, build_batch
+from ottla.protocol.errors import ErrorCode
+
+PRODUCE, DELETE_RECORDS = 0, 21
+BEGIN_MS = 1_700_000_000_000
+
+
+class Topics:
+    """Makes topics with names of their own and fills them."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+        self._client = Client(bootstrap, api_timeout_ms=20_000)
+
+    def __enter__(self) -> Topics:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+
+    def create(self, partitions: int = 1, *, name: str = "t", **configs: str) -> str:
+        """A new topic; `configs` with underscores for dots. Returns when every partition is led."""
+        topic = f"{name}-{uuid.uuid4().hex[:8]}"
+        self._client.create_topic(
+            topic, partitions, configs={key.replace("_", "."): value for key, value in configs.items()}
+        )
+        self.wait_for(topic, partitions)
+        return topic
+
+    def wait_for(self, topic: str, partitions: int) -> None:
+        """Returns when `partitions` partitions are led."""
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            found = self._client.metadata([topic]).topics.get(topic)
+            if found is not None and len(found.leaders) == partitions and min(found.leaders.values()) >= 0:
+                return
+            time.sleep(0.05)
+        raise AssertionError(f"{topic} doesn't come up")
+
+    def write(self, topic: str, partition: int, records: Sequence[Record], codec: int = 0) -> int:
+        """One batch; the offset of its first record."""
+        numbered = [record._replace(offset=index) for index, record in enumerate(records)]
+        data = {"index": partition, "records": build_batch(numbered, codec=codec)}
+        connection = self._client.leader(TopicPartition(topic, partition))
+        message = {"transactional_id": None, "acks": -1, "timeout": 10_000}
+        answer = connection.request(PRODUCE, 9, {**message, "topic_data": [{"name": topic, "partition_data": [data]}]})
+        result = answer.responses[0].partition_responses[0]
+        assert result.error_code == ErrorCode.none, result
+        return int(result.base_offset)
+
+    def fill(self, topic: str, partition: int, count: int, *, first: int = 0, codec: int = 0) -> None:
+        """`count` records, one a second from BEGIN_MS, whose values say which they are."""
+        rows = [
+            Record(0, BEGIN_MS + 1000 * (first + index), b"k%d" % index, b"%d:%d" % (partition, first + index))
+            for index in range(count)
+        ]
+        for start in range(0, count, 500):
+            self.write(topic, partition, rows[start : start + 500], codec)
+
+    def end(self, topic: str, partition: int = 0) -> int:
+        """The end of a partition's log."""
+        where = TopicPartition(topic, partition)
+        return self._client.list_offsets({where: LATEST})[where].offset
+
+    def delete_before(self, topic: str, partition: int, offset: int) -> None:
+        """Deletes the records before `offset`."""
+        connection = self._client.leader(TopicPartition(topic, partition))
+        partitions = [{"partition_index": partition, "offset": offset}]
+        answer = connection.request(
+            DELETE_RECORDS, 2, {"topics": [{"name": topic, "partitions": partitions}], "timeout": 10_000}
+        )
+        assert answer.topics[0].partitions[0].error_code == ErrorCode.none
+
+    def records(self, topic: str) -> list[Record]:
+        """Every record of a topic, partition after partition, by kafka-python."""
+        from kafka import KafkaConsumer
+        from kafka import TopicPartition as Theirs
+
+        consumer = KafkaConsumer(
+            bootstrap_servers=self.bootstrap, auto_offset_reset="earliest", enable_auto_commit=False
+        )
+        found = []
+        for partition in sorted(consumer.partitions_for_topic(topic) or ()):
+            where = Theirs(topic, partition)
+            consumer.assign([where])
+            consumer.seek_to_beginning(where)
+            end = consumer.end_offsets([where])[where]
+            while consumer.position(where) < end:
+                for batch in consumer.poll(1000).values():
+                    found += [Record(each.offset, each.timestamp, each.key, each.value, each.headers) for each in batch]
+        consumer.close()
+        return found
