@@ -240,12 +240,12 @@ class Broker:
         if not any(resource.type == "broker" for resource in changed.configs):
             return
         config, names = self.config.with_dynamic(image.config("broker", str(self.id)), image.config("broker", ""))
-        if not names:
-            return
+        self.config = config  # even where no value differs, descriptions show the layers
         for warning in config.warnings:
             logger.warning("%s", warning)
+        if not names:
+            return
         logger.info("settings changed: %s", ", ".join(sorted(names)))
-        self.config = config
         self.server.limits = _limits(config)
         self.replicas.configured(config)
 
