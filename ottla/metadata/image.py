@@ -10,7 +10,7 @@ clients may see the topic, and the controller has to find states that lack a top
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -121,10 +121,10 @@ class Image:
                 step(self, changes, fields, changed)
         touched = _touched_topics(fields, changed)
         if touched:
-            _update_visible(self, touched, fields)
+            _update_visible(self, touched, fields, changed.get("topics_losing_states", ()))
             changed["topics"] = frozenset(touched)
-        changed.pop("intents", None)
-        changed.pop("ready", None)
+        for internal in ("intents", "ready", "topics_losing_states"):
+            changed.pop(internal, None)
         return replace(self, **fields), Changed(**changed)
 
     def partition(self, topic_id: UUID, index: int) -> Partition | None:
@@ -243,6 +243,7 @@ def _apply_partitions(image: Image, changes: list[Change], fields: dict[str, Any
         else:
             emptied.append(topic)
     fields["partitions"] = image.partitions.changed(updated, emptied)
+    changed["topics_losing_states"] = {topic for topic, (_, removes) in by_topic.items() if removes}
     changed["partitions"] = frozenset(
         (topic, index) for topic, both in by_topic.items() for part in both for index in part
     )
@@ -267,7 +268,9 @@ def _touched_topics(fields: dict[str, Any], changed: dict[str, Any]) -> set[UUID
     return touched
 
 
-def _update_visible(image: Image, touched: Iterable[UUID], fields: dict[str, Any]) -> None:
+def _update_visible(
+    image: Image, touched: Iterable[UUID], fields: dict[str, Any], losing_states: Collection[UUID]
+) -> None:
     """Makes `topics` and `topics_by_id` follow from the new intents, ready marks and states."""
     intents = fields.get("intents_by_id", image.intents_by_id)
     ready = fields.get("ready", image.ready)
@@ -275,7 +278,8 @@ def _update_visible(image: Image, touched: Iterable[UUID], fields: dict[str, Any
     visible: dict[UUID, Topic] = {}
     hidden: list[UUID] = []
     for topic in touched:
-        made = _visible(intents.get(topic), ready.get(topic), partitions.get(topic, _NO_PARTITIONS))
+        before = None if topic in losing_states else image.topics_by_id.get(topic)
+        made = _visible(intents.get(topic), ready.get(topic), partitions.get(topic, _NO_PARTITIONS), before)
         if made is not None:
             visible[topic] = made
         elif topic in image.topics_by_id:
@@ -286,14 +290,20 @@ def _update_visible(image: Image, touched: Iterable[UUID], fields: dict[str, Any
     fields["topics_by_id"] = image.topics_by_id.changed(visible, hidden)
 
 
-def _visible(intent: TopicIntent | None, ready: Ready | None, states: PersistentMap[int, Partition]) -> Topic | None:
+def _visible(
+    intent: TopicIntent | None, ready: Ready | None, states: PersistentMap[int, Partition], before: Topic | None
+) -> Topic | None:
+    """The topic, if all partitions that its mark counts have states. `before`: as it was, if it lost no state since."""
     if intent is None or ready is None:
         return None
-    if len(states) == ready.partitions:
+    count = ready.partitions
+    if before is not None and len(before.partitions) == count == len(states):
+        return Topic(intent.name, intent.id, states)  # had 0 … count−1, lost none, has no more: needn't look at each
+    if any(index not in states for index in range(count)):
+        return None
+    if len(states) == count:
         return Topic(intent.name, intent.id, states)
-    # More states than the mark counts: partitions are being added. Fewer: a foreign hand removed states.
-    counted = {index: state for index, state in states.items() if index < ready.partitions}
-    return Topic(intent.name, intent.id, PersistentMap(counted)) if len(counted) == ready.partitions else None
+    return Topic(intent.name, intent.id, PersistentMap({index: states[index] for index in range(count)}))
 
 
 _STEPS: Mapping[Kind, _Step] = {

@@ -12,8 +12,8 @@ from random import Random
 from typing import Any
 
 import pytest
-from ottla.controller.runner import Controller
 
+from ottla.controller.runner import Controller
 from ottla.metadata.embedded import EmbeddedStore
 from ottla.metadata.follower import Follower
 from ottla.metadata.intents import Intents, NewTopic

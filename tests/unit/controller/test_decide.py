@@ -1,0 +1,417 @@
+"""The controller's decisions against a small world: every midpoint is resumed, and no step breaks an invariant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from random import Random
+from typing import Any
+from uuid import UUID
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from ottla.controller import decide as deciding
+from ottla.controller.decide import Proposal, decide, elected, scope_of, whole_scope
+from ottla.metadata import keys
+from ottla.metadata.image import Changed, Image
+from ottla.metadata.keys import ConfigResource
+from ottla.metadata.model import (
+    NO_LEADER,
+    Broker,
+    BrokerState,
+    Config,
+    Election,
+    Endpoint,
+    Partition,
+    Tombstone,
+    TopicIntent,
+)
+from ottla.metadata.store import Change, Delete, Entry, Guard, Put, Revision, Write
+
+T = UUID("12345678-1234-4321-8765-123456789abc")
+
+
+class World:
+    """A store in memory, and the image that follows it at once."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, Entry] = {}
+        self.image = Image()
+        self.changed = Changed()
+
+    def write(self, guards: Sequence[Guard], writes: Sequence[Write]) -> bool:
+        if not all(guard.holds(self.entries.get(guard.key)) for guard in guards):
+            return False
+        revision = self.image.revision + 1
+        changes = []
+        for write in writes:
+            before = self.entries.get(write.key)
+            if isinstance(write, Put):
+                created = revision if before is None else before.create_revision
+                self.entries[write.key] = Entry(write.key, write.value, revision, created)
+                changes.append(Change(write.key, self.entries[write.key]))
+            elif before is not None:
+                del self.entries[write.key]
+                changes.append(Change(write.key, None))
+        self.image, changed = self.image.apply(Revision(revision, tuple(changes)))
+        self.changed |= changed
+        return True
+
+    def put(self, key: str, value: Any) -> None:
+        assert self.write([], [Put(key, value.encode())])
+
+    def delete(self, key: str) -> None:
+        assert self.write([], [Delete(key)])
+
+    def broker(self, broker_id: int, state: BrokerState = BrokerState.RUNNING) -> None:
+        self.put(keys.broker(broker_id), Broker(broker_id, 0, {"L": Endpoint("L", "h", 1)}, state=state))
+
+    def topic(self, assignments: Sequence[Sequence[int]], name: str = "t", topic_id: UUID = T) -> None:
+        self.put(keys.topic(name), TopicIntent(name, topic_id, tuple(map(tuple, assignments))))
+
+    def delete_topic(self, name: str = "t") -> None:
+        intent = self.image.intents[name]
+        holders = tuple(sorted({replica for replicas in intent.assignments for replica in replicas}))
+        tombstone = Put(keys.tombstone(intent.id), Tombstone(intent.id, name, holders).encode())
+        assert self.write([Guard(keys.topic(name), intent.revision)], [Delete(keys.topic(name)), tombstone])
+
+    def proposals(self) -> list[Proposal]:
+        return list(decide(self.image, whole_scope(self.image), {}))
+
+    def settle(self) -> int:
+        """Decides and applies until nothing is left to do; how many rounds it took."""
+        for rounds in range(20):
+            proposals = self.proposals()
+            if not proposals:
+                return rounds
+            for proposal in proposals:
+                assert self.write(proposal.guards, proposal.writes)
+        raise AssertionError("the controller doesn't come to rest")
+
+    def partition(self, index: int = 0) -> Partition:
+        partition = self.image.partition(T, index)
+        assert partition is not None
+        return partition
+
+    def copy(self) -> World:
+        other = World()
+        other.entries, other.image = dict(self.entries), self.image
+        return other
+
+
+def interrupted(world: World) -> Iterator[World]:
+    """The worlds in which a controller died after each number of its writes, over all its rounds."""
+    present = world.copy()
+    for _ in range(20):
+        proposals = present.proposals()
+        if not proposals:
+            return
+        for proposal in proposals:
+            yield present.copy()
+            assert present.write(proposal.guards, proposal.writes)
+    raise AssertionError("the controller doesn't come to rest")
+
+
+@pytest.mark.parametrize("atomic", [100, 2])
+def test_creation_is_resumed_from_every_midpoint(atomic: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deciding, "ATOMIC_CREATION_MAX", atomic)
+    world = World()
+    for broker in (1, 2, 3):
+        world.broker(broker)
+    world.topic([[1, 2], [2, 3], [3, 1], [1, 3], [2, 1]])
+    midpoints = list(interrupted(world))
+    assert len(midpoints) == (1 if atomic == 100 else 6)
+    for midpoint in midpoints:
+        assert not midpoint.image.topics
+        midpoint.settle()
+        topic = midpoint.image.topics["t"]
+        assert [topic.partitions[i].replicas for i in range(5)] == [(1, 2), (2, 3), (3, 1), (1, 3), (2, 1)]
+        assert [topic.partitions[i].leader for i in range(5)] == [1, 2, 3, 1, 2]
+
+
+def test_growth_is_resumed_and_the_old_partitions_stay_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deciding, "ATOMIC_CREATION_MAX", 1)
+    world = World()
+    world.broker(1)
+    world.topic([[1]])
+    world.settle()
+    before = world.partition(0)
+    world.topic([[1]] * 4)
+    for midpoint in interrupted(world):
+        assert len(midpoint.image.topics["t"].partitions) == 1
+        midpoint.settle()
+        assert len(midpoint.image.topics["t"].partitions) == 4
+        assert midpoint.partition(0) == before
+
+
+def test_deletion_is_resumed_and_the_tombstone_waits_for_the_brokers() -> None:
+    world = World()
+    for broker in (1, 2):
+        world.broker(broker)
+    world.topic([[1], [2], [1, 2]])
+    world.settle()
+    world.delete_topic()
+    for midpoint in interrupted(world):
+        assert not midpoint.image.topics
+        midpoint.settle()
+        assert not midpoint.image.partitions
+        assert not midpoint.image.ready
+        assert midpoint.image.tombstones[T].pending == (1, 2)
+        midpoint.put(keys.tombstone(T), replace(midpoint.image.tombstones[T], pending=()))
+        midpoint.settle()
+        assert not midpoint.image.tombstones
+
+
+def test_a_topic_deleted_while_it_is_created_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deciding, "ATOMIC_CREATION_MAX", 1)
+    world = World()
+    world.broker(1)
+    world.topic([[1]] * 4)
+    for midpoint in interrupted(world):
+        late = midpoint.proposals()
+        midpoint.delete_topic()
+        for proposal in late:  # of a controller that hasn't seen the deletion yet
+            assert not midpoint.write(proposal.guards, proposal.writes)
+        midpoint.topic([[1]], topic_id=UUID(int=T.int ^ 1))
+        midpoint.settle()
+        assert T not in midpoint.image.partitions
+        assert midpoint.image.topics["t"].id != T
+
+
+def test_states_without_topic_and_tombstone_are_left_alone() -> None:
+    world = World()
+    world.broker(1)
+    world.topic([[1]])
+    world.settle()
+    world.delete(keys.topic("t"))
+    assert not world.proposals()
+    assert world.image.partitions
+
+
+def test_a_single_replica_follows_its_broker() -> None:
+    world = World()
+    world.broker(1)
+    world.topic([[1]])
+    world.settle()
+    first = world.partition()
+    assert (first.leader, first.leader_epoch, first.isr) == (1, 0, (1,))
+    world.delete(keys.broker(1))
+    world.settle()
+    gone = world.partition()
+    assert (gone.leader, gone.leader_epoch, gone.isr) == (NO_LEADER, 1, (1,))
+    world.broker(1, BrokerState.STARTING)
+    world.settle()
+    assert world.partition().leader == NO_LEADER
+    world.broker(1)
+    world.settle()
+    back = world.partition()
+    assert (back.leader, back.leader_epoch) == (1, 2)
+    assert back.leads(1, world.image.brokers[1].epoch)
+
+
+def test_a_restart_that_nobody_saw_is_a_death_and_a_birth() -> None:
+    world = World()
+    for broker in (1, 2, 3):
+        world.broker(broker)
+    world.topic([[1, 2, 3]])
+    world.settle()
+    key = keys.broker(1)
+    world.delete(key)
+    world.broker(1)  # both before the controller looks
+    world.settle()
+    partition = world.partition()
+    assert partition.leader == 2
+    assert partition.isr == (2, 3)
+    assert partition.leader_epoch == 1
+
+
+def test_a_lone_leader_that_restarted_unseen_gets_a_new_epoch() -> None:
+    world = World()
+    world.broker(1)
+    world.topic([[1]])
+    world.settle()
+    world.delete(keys.broker(1))
+    world.broker(1)
+    assert not world.partition().leads(1, world.image.brokers[1].epoch)
+    world.settle()
+    assert world.partition().leader_epoch == 1
+    assert world.partition().leads(1, world.image.brokers[1].epoch)
+
+
+def test_a_draining_broker_hands_over_and_leaves_the_isr() -> None:
+    world = World()
+    for broker in (1, 2):
+        world.broker(broker)
+    world.topic([[1, 2], [1]])
+    world.settle()
+    world.broker(1, BrokerState.DRAINING)
+    world.settle()
+    assert (world.partition(0).leader, world.partition(0).isr) == (2, (2,))
+    assert (world.partition(1).leader, world.partition(1).isr, world.partition(1).leader_epoch) == (1, (1,), 0)
+
+
+def test_unclean_election_only_where_it_is_allowed() -> None:
+    world = World()
+    for broker in (1, 2):
+        world.broker(broker)
+    world.topic([[1, 2]])
+    world.settle()
+    world.delete(keys.broker(2))
+    world.settle()
+    assert world.partition().isr == (1,)
+    world.delete(keys.broker(1))
+    world.broker(2)
+    world.settle()
+    assert world.partition().leader == NO_LEADER
+    world.changed = Changed()
+    world.put(keys.config(ConfigResource("topic", "t")), Config({"unclean.leader.election.enable": "true"}))
+    for proposal in decide(world.image, scope_of(world.image, world.changed), {}):
+        assert world.write(proposal.guards, proposal.writes)
+    assert (world.partition().leader, world.partition().isr, world.partition().recovering) == (2, (2,), True)
+
+
+def test_a_wished_election_is_held_once() -> None:
+    world = World()
+    for broker in (1, 2):
+        world.broker(broker)
+    world.topic([[1, 2]])
+    world.settle()
+    partition = world.partition()
+    epochs = tuple(world.image.brokers[b].epoch for b in (1, 2))
+    world.put(keys.partition(T, 0), replace(partition, leader=2, isr=(1, 2), isr_epochs=epochs, leader_epoch=4))
+    world.settle()
+    assert world.partition().leader == 2
+    world.put(keys.election(T, 0), Election())
+    world.put(keys.election(T, 9), Election())
+    world.settle()
+    assert (world.partition().leader, world.partition().leader_epoch) == (1, 5)
+    assert not world.image.elections
+
+
+BROKERS = st.integers(1, 4)
+STATES = st.sampled_from(list(BrokerState))
+EVENTS = st.lists(
+    st.one_of(
+        st.tuples(st.just("register"), BROKERS, STATES),
+        st.tuples(st.just("die"), BROKERS, st.none()),
+        st.tuples(st.just("state"), BROKERS, STATES),
+        st.tuples(st.just("join"), BROKERS, st.integers(0, 2)),
+        st.tuples(st.just("decide"), st.integers(0, 9), st.integers(0, 5)),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=150)
+@given(EVENTS, st.integers(0, 1000))
+def test_no_sequence_of_deaths_and_births_breaks_an_invariant(events: Any, seed: int) -> None:
+    pick = Random(seed)
+    world = World()
+    for broker in (1, 2, 3, 4):
+        world.broker(broker)
+    world.topic([pick.sample((1, 2, 3, 4), size) for size in (1, 2, 3)])
+    world.settle()
+    for event, one, two in events:
+        world.changed = Changed()
+        if event == "register":
+            if one in world.image.brokers:
+                world.delete(keys.broker(one))
+            world.broker(one, two)
+        elif event == "die" and one in world.image.brokers:
+            world.delete(keys.broker(one))
+        elif event == "state" and one in world.image.brokers:
+            world.broker(one, two)
+        elif event == "join":
+            join_isr(world, one, two)
+        elif event == "decide":
+            proposals = world.proposals()
+            pick.shuffle(proposals)
+            for proposal in proposals[:two]:
+                apply_checked(world, proposal)
+    everybody_decided(world)
+
+
+def join_isr(world: World, broker_id: int, index: int) -> None:
+    """What a leader does when a follower has caught up."""
+    partition = world.partition(index)
+    brokers = world.image.brokers
+    leader = brokers.get(partition.leader)
+    follower = brokers.get(broker_id)
+    if leader is None or follower is None or not partition.leads(leader.id, leader.epoch) or not follower.electable:
+        return
+    if broker_id in partition.replicas and broker_id not in partition.isr:
+        members = (*partition.isr, broker_id)
+        epochs = (*partition.isr_epochs, follower.epoch)
+        after = replace(partition, isr=members, isr_epochs=epochs, partition_epoch=partition.partition_epoch + 1)
+        world.put(keys.partition(T, index), after)
+
+
+def apply_checked(world: World, proposal: Proposal) -> None:
+    before = [world.partition(index) for index in range(3)]
+    if not world.write(proposal.guards, proposal.writes):
+        return
+    for old, new in zip(before, (world.partition(index) for index in range(3)), strict=True):
+        if old == new:
+            continue
+        brokers = world.image.brokers
+        assert new.partition_epoch == old.partition_epoch + 1
+        assert new.isr
+        assert set(new.isr) <= set(old.isr)
+        survivors = {b for b in old.isr if b in brokers and brokers[b].epoch == old.epoch_in_isr(b)}
+        assert survivors & set(new.isr) or not survivors  # whoever has all records and lives isn't dropped for the dead
+        same_leader = new.leader == old.leader and new.epoch_in_isr(new.leader) == old.epoch_in_isr(old.leader)
+        assert new.leader_epoch == old.leader_epoch + (0 if same_leader else 1)
+        if new.leader != NO_LEADER:
+            assert new.leads(new.leader, brokers[new.leader].epoch)
+
+
+def everybody_decided(world: World) -> None:
+    for _ in range(5):
+        proposals = world.proposals()
+        for proposal in proposals:
+            apply_checked(world, proposal)
+        if not proposals:
+            break
+    else:
+        raise AssertionError("the controller doesn't come to rest")
+    brokers = world.image.brokers
+    for index in range(3):
+        partition = world.partition(index)
+        if any(b in brokers and brokers[b].electable for b in partition.isr):
+            assert partition.leads(partition.leader, brokers[partition.leader].epoch)
+        for member in partition.isr:
+            alive = member in brokers and brokers[member].epoch == partition.epoch_in_isr(member)
+            assert alive or partition.leader == NO_LEADER
+        assert elected(partition, brokers) is partition
+
+
+def test_the_changed_parts_are_enough_to_decide_on() -> None:
+    """What `scope_of` leaves out needs no decision: the narrow and the whole scope propose the same after each event."""
+    pick = Random(5)
+    world = World()
+    for step in range(300):
+        world.changed = Changed()
+        broker = pick.randrange(1, 4)
+        name = pick.choice("ab")
+        match pick.randrange(5):
+            case 0:
+                world.broker(broker, pick.choice(list(BrokerState)))
+            case 1 if broker in world.image.brokers:
+                world.delete(keys.broker(broker))
+            case 2 if name not in world.image.intents:
+                world.topic([[1], [2, 3]], name, UUID(int=step, version=4))
+            case 3 if name in world.image.intents:
+                world.delete_topic(name)
+            case 4 if world.image.tombstones:
+                gone = pick.choice(sorted(world.image.tombstones))
+                world.put(keys.tombstone(gone), replace(world.image.tombstones[gone], pending=()))
+        while True:
+            narrow = set(decide(world.image, scope_of(world.image, world.changed), {}))
+            assert narrow == set(world.proposals())
+            world.changed = Changed()
+            if not narrow:
+                break
+            for proposal in narrow:
+                world.write(proposal.guards, proposal.writes)
