@@ -39,7 +39,7 @@ class TimestampOffset(NamedTuple):
 class _SparseIndex:
     """Entries on the disk, then those of the tail."""
 
-    __slots__ = ("_stored", "_tail", "base_offset", "disk", "path")
+    __slots__ = ("_block", "_ends", "_file", "_stored", "_tail", "base_offset", "disk", "path")
     entry: struct.Struct
 
     def __init__(self, disk: Disk, path: str, base_offset: int, size_bytes: int = 0) -> None:
@@ -49,6 +49,9 @@ class _SparseIndex:
         self.base_offset = base_offset
         self._stored = size_bytes // self.entry.size
         self._tail = bytearray()
+        self._file: File | None = None
+        self._ends: tuple[tuple[int, int], tuple[int, int]] | None = None  # the first and the last stored entry
+        self._block = 0, b""  # what a guess has read already
 
     def __len__(self) -> int:
         return self._stored + len(self._tail) // self.entry.size
@@ -66,41 +69,46 @@ class _SparseIndex:
     def write_out(self) -> None:
         """Puts the tail into the file."""
         if self._tail:
-            self.disk.open(self.path, create=True).pwrite(self._tail, self._stored * self.entry.size)
+            self.file().pwrite(self._tail, self._stored * self.entry.size)
             self._stored = len(self)
+            self._ends = None
             self._tail = bytearray()
 
     def seal(self) -> None:
         """Puts the tail into the file, and cuts what may stand behind it (Kafka preallocates)."""
-        file = self.disk.open(self.path, create=True)
-        if self._tail:
-            file.pwrite(self._tail, self._stored * self.entry.size)
-            self._stored = len(self)
-            self._tail = bytearray()
-        file.truncate(self._stored * self.entry.size)
+        self.write_out()
+        self.file().truncate(self._stored * self.entry.size)
+        self.let_go()
 
     def clear(self) -> None:
         """Drops every entry."""
         self._tail = bytearray()
         self._stored = 0
-        self.disk.open(self.path, create=True).truncate(0)
+        self._ends = None
+        self.file().truncate(0)
+        self.let_go()
 
-    def fsync(self) -> None:
-        """Puts what has been written out on the disk."""
-        if self._stored:
-            self.disk.open(self.path).fsync()
+    def let_go(self) -> None:
+        """Closes the file; it reopens by itself."""
+        self._file = None
 
-    def _raw(self, index: int, file: File | None = None) -> tuple[int, int]:
+    def file(self) -> File:
+        """The open file."""
+        file = self._file
+        if file is None:
+            file = self._file = self.disk.open(self.path, create=True)
+        return file
+
+    def _raw(self, index: int) -> tuple[int, int]:
         size = self.entry.size
         if index >= self._stored:
             return self.entry.unpack_from(self._tail, (index - self._stored) * size)
-        file = file or self.disk.open(self.path)
-        return self.entry.unpack(file.pread(size, index * size))
+        return self.entry.unpack(self.file().pread(size, index * size))
 
     def _all(self) -> Iterator[tuple[int, int]]:
         stored = b""
         if self._stored:
-            stored = self.disk.open(self.path).pread(self._stored * self.entry.size, 0)
+            stored = self.file().pread(self._stored * self.entry.size, 0)
         yield from self.entry.iter_unpack(stored)
         yield from self.entry.iter_unpack(bytes(self._tail))
 
@@ -123,15 +131,18 @@ class _SparseIndex:
 
     def _count_stored(self, column: int, value: int) -> int:
         size = self.entry.size
-        file = self.disk.open(self.path)
-        low, high = 0, self._stored
+        file = self.file()
+        low, high = self._guess(file, column, value)
         while high - low > _SEARCH_BLOCK:
             middle = (low + high) // 2
             if self.entry.unpack(file.pread(size, middle * size))[column] <= value:
                 low = middle + 1
             else:
                 high = middle
-        block = file.pread((high - low) * size, low * size)
+        start, block = self._block
+        if start != low or len(block) != (high - low) * size:
+            block = file.pread((high - low) * size, low * size)
+        self._block = 0, b""
         start, count = low, len(block) // size
         low, high = 0, count
         while low < high:
@@ -142,6 +153,27 @@ class _SparseIndex:
                 high = middle
         return start + low
 
+    def _guess(self, file: File, column: int, value: int) -> tuple[int, int]:
+        """Bounds for a search: entries grow so evenly that the right block is nearly always found at once."""
+        stored, size = self._stored, self.entry.size
+        if stored <= _SEARCH_BLOCK:
+            return 0, stored
+        if self._ends is None:
+            self._ends = self._raw(0), self._raw(stored - 1)
+        least, greatest = self._ends[0][column], self._ends[1][column]
+        if value < least or value >= greatest:
+            return (0, 0) if value < least else (stored, stored)
+        guess = (value - least) * stored // (greatest - least)
+        low = max(guess - _SEARCH_BLOCK // 2, 0)
+        high = min(low + _SEARCH_BLOCK, stored)
+        block = file.pread((high - low) * size, low * size)
+        if self.entry.unpack_from(block)[column] > value:
+            return 0, low
+        if self.entry.unpack_from(block, len(block) - size)[column] <= value:
+            return high, stored
+        self._block = low, block
+        return low, high
+
     def _keep(self, count: int) -> None:
         """Drops all entries but the first `count`."""
         if count >= self._stored:
@@ -149,7 +181,8 @@ class _SparseIndex:
             return
         self._tail = bytearray()
         self._stored = count
-        self.disk.open(self.path, create=True).truncate(count * self.entry.size)
+        self._ends = None
+        self.file().truncate(count * self.entry.size)
 
 
 class OffsetIndex(_SparseIndex):
@@ -166,11 +199,6 @@ class OffsetIndex(_SparseIndex):
         """The last entry whose batch ends at or before `offset`; the segment's start where there is none."""
         count = self._count_at_most(0, offset - self.base_offset)
         return self._entry(count - 1)
-
-    def floor_position(self, position: int) -> int:
-        """The last position in the index that is at most `position`; 0 where there is none."""
-        count = self._count_at_most(1, position)
-        return self._raw(count - 1)[1] if count else 0
 
     def last(self) -> OffsetPosition:
         """The last entry; the segment's start where there is none."""

@@ -18,7 +18,7 @@ from ottla.protocol.batches import CONTROL, BatchHeader, records
 
 from . import names
 from .config import LogConfig
-from .disk import Buffer, Disk
+from .disk import Buffer, Disk, File
 from .epochs import LeaderEpochs
 from .producers import Producers, read_snapshot
 from .retention import SegmentFacts, deletable
@@ -59,19 +59,16 @@ class PendingFlush(NamedTuple):
 
     disk: Disk
     directory: str
-    segments: Sequence[Segment]
-    snapshots: Sequence[str]
+    files: Sequence[File]
     end_offset: int
     generation: int
 
     def run(self) -> None:
         """Syncs. Raises OSError; then nothing may be assumed durable, and the log directory has failed."""
-        for segment in self.segments:
-            segment.fsync()
-        for path in self.snapshots:
-            with contextlib.suppress(FileNotFoundError):  # deleted by retention meanwhile
-                self.disk.open(path).fsync()
-        self.disk.fsync_directory(self.directory)
+        for file in self.files:
+            file.fsync()
+        with contextlib.suppress(FileNotFoundError):  # the partition has been deleted meanwhile
+            self.disk.fsync_directory(self.directory)
 
 
 class Log:
@@ -337,10 +334,7 @@ class Log:
         return segment.size if position is None else position
 
     def _cut(self, segment: Segment, start: int, max_bytes: int, minimum_one: bool) -> int:
-        """Where a read of `max_bytes` from `start` ends: at a batch's start where the index knows one in that range."""
-        boundary = segment.offsets.floor_position(start + max_bytes)
-        if boundary > start:
-            return boundary
+        """Where a read of `max_bytes` from `start` ends."""
         header = segment.header_at(start)
         if header is None:
             return start
@@ -389,9 +383,13 @@ class Log:
         segments = [segment for segment in self.segments[first:] if segment.base_offset < end]
         if segments and segments[-1] is self._active:
             self._active.write_out()
-        snapshots = [self._snapshot_path(offset) for offset in self._snapshots if self.recovery_point <= offset <= end]
+        disk = self._surroundings.disk
+        files = [file for segment in segments for file in segment.files()]
+        for offset in self._snapshots:
+            if self.recovery_point <= offset <= end:
+                files.append(disk.open(f"{self.directory}/{names.offset_name(offset, names.PRODUCER_SNAPSHOT)}"))
         self.last_flush_ms = self._surroundings.now_ms()
-        return PendingFlush(self._surroundings.disk, self.directory, segments, snapshots, end, self._generation)
+        return PendingFlush(disk, self.directory, files, end, self._generation)
 
     def begin_roll_flush(self) -> PendingFlush:
         """What to sync after a roll: the sealed segments."""
@@ -409,7 +407,7 @@ class Log:
         self.flushed(pending)
 
     def close(self) -> None:
-        """Leaves the files as a clean stop does: indexes complete, a producer snapshot at the end, all synced. Blocks."""
+        """Leaves the files as a clean stop does: indexes complete, producers in a snapshot, all synced. Blocks."""
         if self._active.size:
             self._active.seal()
         if self.log_end_offset > max(self.log_start_offset, self._snapshots[-1] if self._snapshots else -1):
@@ -553,9 +551,6 @@ class Log:
             with contextlib.suppress(FileNotFoundError):
                 surroundings.disk.rename(path, path + names.DELETED)
                 surroundings.deletions.add(due, path + names.DELETED)
-
-    def _snapshot_path(self, offset: int) -> str:
-        return f"{self.directory}/{names.offset_name(offset, names.PRODUCER_SNAPSHOT)}"
 
 
 def write_snapshot(disk: Disk, directory: str, offset: int, producers: Producers) -> None:

@@ -1,12 +1,12 @@
 """Opens a log from its directory, and after an unclean stop finds the longest valid prefix of it.
 
-After a clean stop nothing is scanned but the last index interval of the active segment. Otherwise every segment from the
-recovery point on is read: each batch must be whole, of magic 2, with a sound CRC and offsets that ascend. At the first one
-that isn't, the log ends; later segments are dropped. Indexes, leader epochs and producers are rebuilt on the way. Doing
-it twice changes nothing the second time.
+After a clean stop nothing is scanned but the last index interval of the active segment. Otherwise every segment from
+the recovery point on is read: each batch must be whole, of magic 2, with a sound CRC and offsets that ascend. At the
+first one that isn't, the log ends; later segments are dropped. Indexes, leader epochs and producers are rebuilt on the
+way. Doing it twice changes nothing the second time.
 
-Interrupted work is finished first: `.swap` files are a compaction that was complete and take their place, `.cleaned` ones
-one that was not and go, `.deleted` ones go. Source: Kafka's LogLoader.
+Interrupted work is finished first: `.swap` files are a compaction that was complete and take their place, `.cleaned`
+ones one that was not and go, `.deleted` ones go. Source: Kafka's LogLoader.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def open_log(
 ) -> Opened:
     """Opens the log in `directory`, which exists; a directory without segments becomes an empty log.
 
-    `clean`: the last stop was a clean one. `recovery_point` and `log_start_offset` come from the checkpoints. Blocks; may
-    run in any thread. Raises OSError.
+    `clean`: the last stop was a clean one. `recovery_point` and `log_start_offset` come from the checkpoints. Blocks;
+    may run in any thread. Raises OSError.
     """
     return _Opening(surroundings, directory, topic, index, config, recovery_point, log_start_offset).run(clean)
 
@@ -90,6 +90,7 @@ class _Opening:
         self.recovery_point = recovery_point
         self.log_start_offset = log_start_offset
         self.producers = Producers()
+        self.epochs_lost = False
         self.epochs = self._load_epochs()
         self.segments: list[Segment] = []
         self.snapshots: list[int] = []
@@ -101,7 +102,9 @@ class _Opening:
         files = finish_interrupted(self.disk, self.directory)
         unindexed = self._load_segments(files)
         first = min(unindexed, default=len(self.segments))
-        if not clean:
+        if self.epochs_lost:
+            first = 0
+        elif not clean:
             first = min(first, self._first_unsynced())
         replay_from = 0
         if first < len(self.segments):
@@ -137,8 +140,9 @@ class _Opening:
     def _load_epochs(self) -> LeaderEpochs:
         try:
             return leader_epochs.load(self.disk, self.directory)
-        except ValueError as error:  # the batches carry their epochs too, and recovery reads them
-            logger.warning("%s: %s; the leader epochs begin anew", self.directory, error)
+        except ValueError as error:
+            logger.warning("%s: %s; the leader epochs are read from the batches", self.directory, error)
+            self.epochs_lost = True
             return LeaderEpochs(self.disk, self.directory)
 
     def _load_segments(self, files: dict[str, Entry]) -> list[int]:
@@ -288,8 +292,8 @@ def recover_segment(
 ) -> tuple[int, str]:
     """Reads a whole segment, rebuilds its indexes, and cuts it behind the last valid batch.
 
-    `next_offset` is the least offset that it may begin with. Returns the offset that follows, and why the segment was cut
-    (empty where all of it is valid).
+    `next_offset` is the least offset that it may begin with. Returns the offset that follows, and why the segment was
+    cut (empty where all of it is valid).
     """
     size = segment.size
     segment.offsets.clear()

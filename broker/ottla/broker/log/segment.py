@@ -23,6 +23,7 @@ from .index import OffsetIndex, TimeIndex, TimestampOffset
 
 UNKNOWN = -1
 _SCAN_SIZE = 16 << 10
+_FIRST_SCAN_SIZE = 1 << 10
 _offsets = struct.Struct(">qi11xi")  # base offset, length, last offset delta
 _MAX_RELATIVE_OFFSET = (1 << 31) - 1
 
@@ -138,8 +139,10 @@ class Segment:
         return file
 
     def let_go(self) -> None:
-        """Closes the log file unless somebody else holds it; it reopens by itself."""
+        """Closes the files unless somebody else holds them; they reopen by themselves."""
         self._file = None
+        self.offsets.let_go()
+        self.times.let_go()
 
     # ---- writing
 
@@ -176,11 +179,9 @@ class Segment:
         self.offsets.write_out()
         self.times.write_out()
 
-    def fsync(self) -> None:
-        """Puts the log file on the disk, then what of the indexes has been written out."""
-        (self._file or self.disk.open(self._path)).fsync()
-        self.offsets.fsync()
-        self.times.fsync()
+    def files(self) -> list[File]:
+        """The open files, for a sync: held, so that a deletion meanwhile doesn't matter."""
+        return [self._file or self.disk.open(self._path), self.offsets.file(), self.times.file()]
 
     def truncate(self, offset: int) -> int:
         """Drops every batch that holds `offset` or comes after; where the log may go on: at `offset`, or at the start
@@ -250,9 +251,10 @@ class Segment:
             return 0 if self.size else None
         position = self.offsets.floor(offset).position
         end = self.size
+        wanted = _FIRST_SCAN_SIZE
         while position < end:
-            chunk = self.file.pread(min(_SCAN_SIZE, end - position), position)
-            at, last = 0, len(chunk) - 27
+            chunk = self.file.pread(min(wanted, end - position), position)
+            at, last = 0, len(chunk) - _offsets.size
             while at <= last:
                 base_offset, length, delta = _offsets.unpack_from(chunk, at)
                 if base_offset + delta >= offset:
@@ -262,6 +264,7 @@ class Segment:
                 at += LOG_OVERHEAD + length
             if at == 0:
                 return None
+            wanted = HEADER_SIZE if at > 2 * len(chunk) else _SCAN_SIZE  # great batches are hopped over
             position += at
         return None
 

@@ -65,7 +65,11 @@ class Workbench:
 
 
 def batch_of(
-    values: list[bytes], *, timestamp: int = 1000, key: bytes | None = b"k", producer: tuple[int, int, int] | None = None
+    values: list[bytes],
+    *,
+    timestamp: int = 1000,
+    key: bytes | None = b"k",
+    producer: tuple[int, int, int] | None = None,
 ) -> bytearray:
     """An unplaced batch; `producer` is (id, epoch, base sequence)."""
     producer_id, epoch, sequence = producer or (-1, -1, -1)
@@ -84,7 +88,10 @@ def append(log: Log, batch: bytearray, epoch: int = 0) -> int:
 def fill(log: Log, count: int, *, size: int = 20, start: int = 0) -> None:
     """Appends `count` batches of 1 to 3 records with growing timestamps."""
     for index in range(start, start + count):
-        append(log, batch_of([b"%d-%d" % (index, n) + bytes(size) for n in range(index % 3 + 1)], timestamp=1000 + index * 10))
+        append(
+            log,
+            batch_of([b"%d-%d" % (index, n) + bytes(size) for n in range(index % 3 + 1)], timestamp=1000 + index * 10),
+        )
 
 
 def contents(log: Log, start: int | None = None, max_bytes: int = 700) -> list[tuple[int, bytes | None]]:

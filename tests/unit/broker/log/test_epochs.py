@@ -1,0 +1,63 @@
+"""Leader epochs: assignment, lookups and truncation, against Kafka's rules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ottla.broker.log.disk import RealDisk
+from ottla.broker.log.epochs import EpochEnd, EpochEntry, LeaderEpochs, load, parse, render
+
+
+def epochs(path: Path, *entries: tuple[int, int]) -> LeaderEpochs:
+    return LeaderEpochs(RealDisk(), str(path), [EpochEntry(*entry) for entry in entries])
+
+
+def test_ends(tmp_path: Path) -> None:
+    known = epochs(tmp_path, (2, 10), (4, 20), (7, 30))
+    table = {1: (1, 10), 2: (2, 20), 3: (2, 20), 4: (4, 30), 6: (4, 30), 7: (7, 99), 8: (-1, -1), -1: (-1, -1)}
+    assert {epoch: known.end_offset_for(epoch, 99) for epoch in table} == {
+        epoch: EpochEnd(*end) for epoch, end in table.items()
+    }
+    assert epochs(tmp_path).end_offset_for(0, 5) == EpochEnd(-1, -1)
+    assert [known.epoch_of(offset) for offset in (9, 10, 19, 20, 1000)] == [-1, 2, 2, 4, 7]
+
+
+def test_truncation(tmp_path: Path) -> None:
+    known = epochs(tmp_path, (2, 10), (4, 20), (7, 30))
+    known.truncate_from_end(30)
+    assert known.entries == [(2, 10), (4, 20)]
+    known.truncate_from_start(15)
+    assert known.entries == [(2, 15), (4, 20)]
+    known.truncate_from_start(25)
+    assert known.entries == [(4, 25)]
+    assert load(RealDisk(), str(tmp_path)).entries == [(4, 25)]
+    known.clear()
+    assert (known.latest, load(RealDisk(), str(tmp_path)).entries) == (-1, [])
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 100)), max_size=20))
+def test_both_columns_always_ascend(assignments: list[tuple[int, int]]) -> None:
+    class Nowhere(RealDisk):
+        def write_atomically(self, path: str, data: bytes, *, fsync: bool = True) -> None:
+            assert parse(data) == known.entries
+
+    known = LeaderEpochs(Nowhere(), "")
+    for epoch, offset in assignments:
+        known.assign(epoch, offset)
+        assert known.latest == known.epochs[-1]
+        assert known.epoch_of(max(offset, known.entries[-1].start_offset)) == known.latest
+    for earlier, later in zip(known.entries, known.entries[1:], strict=False):
+        assert earlier.epoch < later.epoch
+        assert earlier.start_offset < later.start_offset
+
+
+def test_the_file_is_kafkas() -> None:
+    assert render([EpochEntry(0, 0), EpochEntry(3, 17)]) == b"0\n2\n0 0\n3 17\n"
+    assert parse(b"0\n1\n0 0\n") == [(0, 0)]
+    for damaged in (b"", b"1\n0\n", b"0\n2\n0 0\n", b"0\nx\n"):
+        with pytest.raises(ValueError, match=r".*"):
+            parse(damaged)

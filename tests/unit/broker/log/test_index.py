@@ -1,0 +1,85 @@
+"""Sparse indexes against sorted lists, with the tail on disk, in memory, or both."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ottla.broker.log.disk import RealDisk
+from ottla.broker.log.index import OffsetIndex, OffsetPosition, TimeIndex, TimestampOffset
+
+BASE = 10_000
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("index")
+
+
+@given(
+    steps=st.lists(st.tuples(st.integers(1, 50), st.integers(1, 5000)), max_size=1500),
+    spills=st.sets(st.integers(0, 1500)),
+    probe=st.integers(-5, 80_000),
+    cut=st.integers(0, 80_000),
+)
+@settings(max_examples=60, deadline=None)
+def test_offset_index_is_a_sorted_list(
+    directory: Path, steps: list[tuple[int, int]], spills: set[int], probe: int, cut: int
+) -> None:
+    path = directory / "a.index"
+    path.unlink(missing_ok=True)
+    index, model = OffsetIndex(RealDisk(), str(path), BASE), [OffsetPosition(BASE, 0)]
+    for at, (offset_step, position_step) in enumerate(steps):
+        last = model[-1]
+        model.append(OffsetPosition(last.offset + offset_step, last.position + position_step))
+        index.append(*model[-1])
+        if at in spills:
+            index.write_out()
+    assert list(index.entries()) == model[1:]
+    assert index.floor(BASE + probe) == max(
+        (entry for entry in model if entry.offset <= BASE + probe), default=OffsetPosition(BASE, 0)
+    )
+    index.seal()
+    reopened = OffsetIndex(RealDisk(), str(path), BASE, path.stat().st_size if path.exists() else 0)
+    assert list(reopened.entries()) == model[1:]
+    reopened.truncate_to(BASE + cut)
+    assert list(reopened.entries()) == [entry for entry in model[1:] if entry.offset < BASE + cut]
+
+
+@given(
+    steps=st.lists(st.tuples(st.integers(0, 3), st.integers(-50, 90)), max_size=700),
+    probe=st.integers(-5, 3000),
+    cut=st.integers(0, 1500),
+)
+@settings(max_examples=60, deadline=None)
+def test_time_index_keeps_only_greater_timestamps(
+    directory: Path, steps: list[tuple[int, int]], probe: int, cut: int
+) -> None:
+    path = directory / "a.timeindex"
+    path.unlink(missing_ok=True)
+    index, model = TimeIndex(RealDisk(), str(path), BASE), [TimestampOffset(-1, BASE)]
+    timestamp, offset = 100, BASE
+    for offset_step, time_step in steps:
+        offset, timestamp = offset + offset_step, timestamp + time_step
+        if timestamp > model[-1].timestamp:
+            model.append(TimestampOffset(timestamp, offset))
+        index.append(timestamp, offset)
+    assert list(index.entries()) == model[1:]
+    assert index.floor(probe) == max(entry for entry in model if entry.timestamp <= max(probe, -1))
+    index.truncate_to(BASE + cut)
+    assert list(index.entries()) == [entry for entry in model[1:] if entry.offset < BASE + cut]
+    assert index.last() == [entry for entry in model if entry.offset < BASE + cut or entry.timestamp < 0][-1]
+
+
+def test_what_a_preallocating_broker_left_behind_is_cut(directory: Path) -> None:
+    path = directory / "b.index"
+    index = OffsetIndex(RealDisk(), str(path), 0)
+    index.append(5, 100)
+    index.write_out()
+    with path.open("ab") as file:
+        file.write(bytes(800))
+    index.seal()
+    assert path.stat().st_size == 8
