@@ -17,12 +17,11 @@ from __future__ import annotations
 from functools import cache
 from typing import NamedTuple
 
-from .batches import HEADER_SIZE, BatchHeader
+from .batches import CODEC_MASK, HEADER_SIZE, LOG_APPEND_TIME, LOG_OVERHEAD, BatchHeader
 from .codecs import MAX_BYTES, Buffer, decompress
 from .errors import ErrorCode, KafkaError, ProtocolError
 from .varints import read_varint, write_varint
 
-_ASCII = bytes(range(128))
 _ODD = bytes(range(1, 256, 2))
 _WIDTHS = ((1, 64), (2, 8192))  # offset deltas below 64 take one byte, below 8192 two
 _NULL = 1  # zigzag of −1
@@ -51,15 +50,19 @@ def validate_records(batch: Buffer, header: BatchHeader, *, compacted: bool, max
 
 
 def validate_alike(batch: Buffer, header: BatchHeader, *, compacted: bool) -> Timestamps | None:
-    """As `validate_records`, where records are uncompressed and of one size; None where they aren't, or are wrong."""
-    if header.codec or header.count <= 0:
+    """As `validate_records`, where records are uncompressed and of one size; None where they aren't, or are wrong.
+
+    A single record is always walked, because that is cheaper still."""
+    count = header.count
+    if header.attributes & CODEC_MASK or count <= 0:
         return None
-    deltas = _alike(bytes(memoryview(batch)[HEADER_SIZE : header.size]), header.count, compacted)
+    data = bytes(memoryview(batch)[HEADER_SIZE : LOG_OVERHEAD + header.length])
+    deltas = _walked(data, 1, compacted) if count == 1 else _alike(data, count, compacted)
     return _timestamps(header, deltas) if deltas else None
 
 
 def _timestamps(header: BatchHeader, deltas: tuple[int, int]) -> Timestamps:
-    if header.log_append_time:
+    if header.attributes & LOG_APPEND_TIME:
         return Timestamps(header.max_timestamp, header.max_timestamp)
     return Timestamps(header.base_timestamp + deltas[0], header.base_timestamp + deltas[1])
 
@@ -86,7 +89,7 @@ def _alike(data: bytes, count: int, compacted: bool) -> tuple[int, int] | None:
             if data[at:end:stride] != data[at : at + 1] * number:
                 return None
         times = data[body + 1 : end : stride]
-        if times.translate(None, _ASCII) or times.translate(None, _ODD) != times:  # one byte each, not negative
+        if not times.isascii() or times.translate(None, _ODD) != times:  # one byte each, not negative
             return None
         for byte, column in enumerate(_offset_columns()[:width]):
             if data[body + 2 + byte : end : stride] != column[index:stop]:
