@@ -12,7 +12,8 @@ Partitions, by the rules of Kafka's PartitionChangeBuilder and the design's fenc
 1. A member of the ISR whose broker isn't registered, or registered anew since it was admitted (another epoch), is dead.
    It leaves the ISR if another member survives; the last members never leave, since only they hold all records.
 2. The leader stays if it survives. Else the first survivor in assignment order that may be elected leads, the leader
-   epoch grows. A broker that drains hands over what it leads and leaves the ISR, if another member can take over.
+   epoch grows. A broker that drains hands over what it leads and leaves the ISR, if another member can take over; it
+   isn't elected.
 3. If all members are dead, whoever of them runs again first leads, under its new epoch, alone in the ISR. Until then
    there is no leader. Only with unclean elections allowed may a replica from outside the ISR lead.
 """
@@ -127,8 +128,8 @@ def elected(
         else:
             leader = next((replica for replica in partition.replicas if replica in able), able[0])
         return _changed(partition, leader, able, brokers)
-    if survivors and partition.leader in survivors:  # it drains, and nobody can take over
-        return _changed(partition, partition.leader, survivors, brokers)
+    if survivors:  # they drain: one that leads goes on, the others aren't elected, and the dead leave all the same
+        return _changed(partition, partition.leader if partition.leader in survivors else NO_LEADER, survivors, brokers)
     returned = tuple(b for b in partition.replicas if b in partition.isr and b in brokers and brokers[b].electable)
     if returned:
         return _changed(partition, returned[0], returned[:1], brokers)
@@ -136,12 +137,16 @@ def elected(
         running = tuple(b for b in partition.replicas if b in brokers and brokers[b].electable)
         if running:
             return replace(_changed(partition, running[0], running[:1], brokers), recovering=True)
-    if partition.leader == NO_LEADER:
-        return partition
-    return with_leader(partition, NO_LEADER, partition.isr, partition.isr_epochs)
+    return _changed(partition, NO_LEADER, partition.isr, brokers)
 
 
 def _changed(partition: Partition, leader: int, isr: tuple[int, ...], brokers: Mapping[int, Broker]) -> Partition:
+    """The partition with that leader and ISR. Without a leader, members keep the epochs they were admitted under."""
+    if leader == NO_LEADER:
+        epochs = tuple(map(partition.epoch_in_isr, isr))
+        if partition.leader != NO_LEADER:
+            return with_leader(partition, NO_LEADER, isr, epochs)
+        return with_isr(partition, isr, epochs) if isr != partition.isr else partition
     epochs = _epochs(isr, brokers)
     # The same broker under a new epoch is another leader.
     if leader != partition.leader or partition.epoch_in_isr(leader) != brokers[leader].epoch:
