@@ -1,7 +1,7 @@
 """DescribeGroups (15), versions 0–6: state, protocol and members of groups.
 
 A missing group is Dead and no error before version 6, GROUP_ID_NOT_FOUND from it on (KIP-1043). What members said of
-themselves and what they are assigned is shown only while the group is Stable.
+themselves is shown only while the group is Stable.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _description(group: ClassicGroup) -> dict[str, Any]:
                 "client_id": member.client_id,
                 "client_host": member.client_host,
                 "member_metadata": member.metadata(group.protocol) if stable else b"",
-                "member_assignment": member.assignment if stable else b"",
+                "member_assignment": member.assignment,
             }
             for member in group.roster
         ],

@@ -66,7 +66,7 @@ def _coordinator(broker: Broker, context: RequestContext, key_type: int, key: st
         return _refused(ErrorCode.coordinator_not_available)
     return {
         "error_code": ErrorCode.none,
-        "error_message": None if context.api_version < 4 else "",
+        "error_message": "NONE" if context.api_version < 4 else "",  # as Kafka
         "node_id": partition.leader,
         "host": endpoint.host,
         "port": endpoint.port,

@@ -94,6 +94,7 @@ class GroupShard:
             effects.answer_join(join.ticket, ErrorCode.unknown_member_id, join.member_id)
             return effects
         group = ClassicGroup(group_id, limits)
+        group.state_since_ms = now.wall_ms
         empty = group.snapshot()
         effects = group.join(join, now)
         if not group.roster.members and not group.roster.pending:

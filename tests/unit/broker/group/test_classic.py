@@ -10,6 +10,7 @@ import pytest
 
 from ottla.broker.group.classic import NEW_MEMBER_JOIN_TIMEOUT_MS, ClassicGroup
 from ottla.broker.group.effects import Created, Effects, Join, Leaver, Limits, Now, Store, Sync
+from ottla.broker.group.records import GroupMetadata
 from ottla.broker.group.shard import GroupShard
 from ottla.broker.group.states import DELETE, HEARTBEAT, NEXT, State
 from ottla.protocol.errors import ErrorCode
@@ -140,7 +141,7 @@ def test_records_follow_kafkas_order() -> None:
     scene = Scene()
     scene.stable("a")
     assert [type(store.meaning).__name__ for store in scene.stores] == ["Created", "Assigned"]
-    assert scene.stores[0].value.protocol_type == ""
+    assert scene.stores[0].value == GroupMetadata(state_timestamp_ms=WALL + 1_000)
     assert scene.stores[1].value.members[0].assignment == b"for a"
     assert scene.leave(Leaver("a")) == [ErrorCode.none]
     emptied = scene.stores[2].value
