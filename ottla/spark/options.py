@@ -41,7 +41,9 @@ KNOWN = (
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
     "topic",
+    # Spark's own, which it hands on:
     "path",
+    "checkpointLocation",
 )
 _BY_LOWER = {name.lower(): name for name in KNOWN}
 _STRATEGIES = ("subscribe", "subscribePattern", "assign")
@@ -168,7 +170,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     """Checks `options` for a write. Raises OptionError."""
     own, properties = _split(options, "producer")
     warnings = list(properties.warnings)
-    written = {"topic", "includeHeaders", "path"}
+    written = {"topic", "includeHeaders", "path", "checkpointLocation"}
     for name in own:
         if name not in written:
             warnings.append(f"option {name} has no meaning in a write and is ignored")

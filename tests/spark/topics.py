@@ -6,12 +6,12 @@ import time
 import uuid
 from collections.abc import Sequence
 
-from ottla.net.client import Client
+from ottla.net.client import Client, check
 from ottla.net.names import LATEST, TopicPartition
 from ottla.protocol.batches import Record, build_batch
 from ottla.protocol.errors import ErrorCode
 
-PRODUCE, DELETE_RECORDS = 0, 21
+PRODUCE, DELETE_RECORDS, CREATE_PARTITIONS = 0, 21, 37
 BEGIN_MS = 1_700_000_000_000
 
 
@@ -51,12 +51,18 @@ class Topics:
         """One batch; the offset of its first record."""
         numbered = [record._replace(offset=index) for index, record in enumerate(records)]
         data = {"index": partition, "records": build_batch(numbered, codec=codec)}
-        connection = self._client.leader(TopicPartition(topic, partition))
         message = {"transactional_id": None, "acks": -1, "timeout": 10_000}
-        answer = connection.request(PRODUCE, 9, {**message, "topic_data": [{"name": topic, "partition_data": [data]}]})
-        result = answer.responses[0].partition_responses[0]
-        assert result.error_code == ErrorCode.none, result
-        return int(result.base_offset)
+
+        def attempt() -> int:
+            connection = self._client.leader(TopicPartition(topic, partition))
+            answer = connection.request(
+                PRODUCE, 9, {**message, "topic_data": [{"name": topic, "partition_data": [data]}]}
+            )
+            result = answer.responses[0].partition_responses[0]
+            check(result.error_code, topic, connection.address)  # Kafka may name a leader before it leads
+            return int(result.base_offset)
+
+        return self._client.retrying(attempt, "Produce")
 
     def fill(self, topic: str, partition: int, count: int, *, first: int = 0, codec: int = 0) -> None:
         """`count` records, one a second from BEGIN_MS, whose values say which they are."""
@@ -80,6 +86,13 @@ class Topics:
             DELETE_RECORDS, 2, {"topics": [{"name": topic, "partitions": partitions}], "timeout": 10_000}
         )
         assert answer.topics[0].partitions[0].error_code == ErrorCode.none
+
+    def grow(self, topic: str, partitions: int) -> None:
+        """Gives a topic more partitions."""
+        wanted = {"name": topic, "count": partitions, "assignments": None}
+        answer = self._client.any_broker().request(CREATE_PARTITIONS, 2, {"topics": [wanted], "timeout": 10_000})
+        assert answer.results[0].error_code == ErrorCode.none, answer
+        self.wait_for(topic, partitions)
 
     def records(self, topic: str) -> list[Record]:
         """Every record of a topic, partition after partition, by kafka-python."""
