@@ -15,8 +15,14 @@ def write_unsigned_varint(out: bytearray, value: int) -> None:
 
 def read_unsigned_varint(data: bytes | bytearray | memoryview, position: int) -> tuple[int, int]:
     """(value, position after it). Raises ProtocolError where the bytes end first or it exceeds 10 bytes."""
-    value = shift = 0
     try:
+        value = data[position]
+        if value < 0x80:
+            return value, position + 1
+        byte = data[position + 1]
+        if byte < 0x80:
+            return value & 0x7F | byte << 7, position + 2
+        value = shift = 0
         while True:
             byte = data[position]
             position += 1
