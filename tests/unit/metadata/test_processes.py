@@ -1,0 +1,265 @@
+"""What each process does with the store when the store misbehaves: follower, registration, producer ids, intents."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from ottla.metadata import follower as following
+from ottla.metadata import keys, registration
+from ottla.metadata.cluster import ForeignStore, join_cluster
+from ottla.metadata.embedded import EmbeddedStore
+from ottla.metadata.follower import Follower
+from ottla.metadata.image import Changed, Image
+from ottla.metadata.intents import Intents, NewTopic
+from ottla.metadata.keys import ConfigResource
+from ottla.metadata.model import Broker, BrokerState, Config, Endpoint, Feature, TopicIntent
+from ottla.metadata.producer_ids import BLOCK_SIZE, allocate_block
+from ottla.metadata.registration import Registration
+from ottla.metadata.store import Compacted, Delete, LeaseExpired, Put, StoreUnavailable
+from ottla.protocol.errors import ErrorCode, KafkaError
+
+from .faulty import DONE_BUT_UNKNOWN, LOST, OK, REFUSED, FaultyStore
+
+Body = Callable[[FaultyStore], Coroutine[Any, Any, None]]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[[Body], None]:
+    def runner(body: Body) -> None:
+        async def main() -> None:
+            store = await EmbeddedStore.open(tmp_path / "metadata.db")
+            try:
+                async with asyncio.timeout(30):
+                    await body(FaultyStore(store))
+            finally:
+                await store.close()
+
+        asyncio.run(main())
+
+    return runner
+
+
+async def put(store: FaultyStore, name: str, level: int) -> None:
+    await store.transact([], [Put(keys.feature(name), Feature(level).encode())])
+
+
+@pytest.mark.parametrize("fault", [StoreUnavailable, Compacted])
+def test_a_follower_whose_watch_breaks_misses_nothing(
+    run: Callable[[Body], None], fault: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "_RETRY_S", 0.01)
+
+    async def body(store: FaultyStore) -> None:
+        await put(store, "gone", 1)
+        follower = Follower(store)
+        seen: dict[str, int | None] = {}
+
+        def listener(image: Image, changed: Changed) -> None:
+            for name in changed.features:
+                seen[name] = image.features[name].level if name in image.features else None
+
+        follower.listen(listener)
+        await follower.start()
+        assert seen == {"gone": 1}
+        task = asyncio.ensure_future(follower.run())
+        store.breaks.extend([fault] * 3)
+        await store.transact([], [Delete(keys.feature("gone"))])
+        for number in range(10):
+            await put(store, f"f{number % 4}", number)
+            await asyncio.sleep(0.01)
+        await follower.wait_for_revision((await store.read()).revision, 10)
+        assert follower.image == Image.of(await store.read())
+        assert seen == {"gone": None, "f0": 8, "f1": 9, "f2": 6, "f3": 7}
+        assert follower.resync_count == (4 if fault is Compacted else 1)
+        task.cancel()
+
+    run(body)
+
+
+def test_waiters_go_on_after_the_listeners_and_give_up_in_time(run: Callable[[Body], None]) -> None:
+    async def body(store: FaultyStore) -> None:
+        follower = Follower(store)
+        await follower.start()
+        task = asyncio.ensure_future(follower.run())
+        order: list[str] = []
+        follower.listen(lambda image, changed: order.append("listener"))
+
+        async def wait() -> None:
+            await follower.wait(lambda image: image.features.get("f"), 10)
+            order.append("waiter")
+
+        waiting = asyncio.ensure_future(wait())
+        await asyncio.sleep(0)
+        await put(store, "f", 1)
+        await waiting
+        assert order == ["listener", "waiter"]
+        with pytest.raises(TimeoutError):
+            await follower.wait(lambda image: image.features.get("never"), 0.05)
+        task.cancel()
+
+    run(body)
+
+
+def broker(broker_id: int = 1) -> Broker:
+    return Broker(broker_id, 0, {"L": Endpoint("L", "h", 9092)}, host="here")
+
+
+@pytest.mark.parametrize("plan", [[LOST], [DONE_BUT_UNKNOWN], [LOST, DONE_BUT_UNKNOWN, OK]])
+def test_a_registration_of_unknown_outcome_becomes_one_registration(
+    run: Callable[[Body], None], plan: list[str]
+) -> None:
+    async def body(store: FaultyStore) -> None:
+        own = Registration(store, broker(), 5)
+        store.plan.extend(plan)
+        registered = await own.register()
+        entry = (await store.read(keys.broker(1))).entries[0]
+        assert registered.epoch == entry.create_revision
+        store.plan.extend(plan)
+        await own.change(BrokerState.RUNNING)
+        entry = (await store.read(keys.broker(1))).entries[0]
+        assert Broker.decode(entry).state is BrokerState.RUNNING
+        assert own.broker.revision == entry.mod_revision
+        assert own.epoch == entry.create_revision
+        await own.withdraw()
+        assert not (await store.read(keys.broker(1))).entries
+        with pytest.raises(LeaseExpired):
+            await own.change(BrokerState.DRAINING)
+
+    run(body)
+
+
+def test_a_lost_lease_is_followed_by_a_registration_with_a_new_epoch(
+    run: Callable[[Body], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registration, "_RETRY_S", 0.01)
+
+    async def body(store: FaultyStore) -> None:
+        own = Registration(store, broker(), 0.4)
+        heard: asyncio.Queue[int] = asyncio.Queue()
+        own.registered = lambda registered: heard.put_nowait(registered.epoch)
+        first = (await own.register()).epoch
+        assert heard.get_nowait() == first
+        task = asyncio.ensure_future(own.run())
+        await store.revoke((await store.read(keys.broker(1))).entries[0].lease)
+        store.plan.extend([REFUSED, REFUSED])
+        assert first < await heard.get() == own.epoch
+        task.cancel()
+
+    run(body)
+
+
+@pytest.mark.parametrize("plan", [[], [LOST], [DONE_BUT_UNKNOWN], [LOST, DONE_BUT_UNKNOWN, DONE_BUT_UNKNOWN]])
+def test_no_producer_id_is_handed_out_twice(run: Callable[[Body], None], plan: list[str]) -> None:
+    async def body(store: FaultyStore) -> None:
+        store.plan.extend(plan)
+        blocks = await asyncio.gather(*(allocate_block(store) for _ in range(20)))
+        ids = [number for block in blocks for number in block]
+        assert len(set(ids)) == len(ids) == 20 * BLOCK_SIZE
+
+    run(body)
+
+
+def test_only_the_store_of_its_own_cluster_is_good_for_data(run: Callable[[Body], None]) -> None:
+    async def body(store: FaultyStore) -> None:
+        with pytest.raises(ForeignStore, match="is empty"):
+            await join_cluster(store, "known")
+        store.plan.append(DONE_BUT_UNKNOWN)
+        cluster = await join_cluster(store, None)
+        assert (await join_cluster(store, cluster.id)).id == cluster.id
+        assert (await join_cluster(store, None)).id == cluster.id
+        with pytest.raises(ForeignStore, match=cluster.id):
+            await join_cluster(store, "another")
+
+    run(body)
+
+
+async def admin(store: FaultyStore) -> tuple[Intents, Follower, asyncio.Task[None]]:
+    await store.transact([], [Put(keys.broker(1), broker().encode().replace(b"starting", b"running"))])
+    follower = Follower(store)
+    await follower.start()
+    task = asyncio.ensure_future(follower.run())
+    return Intents(store, follower, Random(1)), follower, task
+
+
+def test_an_intent_of_unknown_outcome_times_out_or_is_found(run: Callable[[Body], None]) -> None:
+    async def body(store: FaultyStore) -> None:
+        intents, follower, task = await admin(store)
+        for fate, exists in ((LOST, False), (DONE_BUT_UNKNOWN, True)):
+            store.plan.append(fate)
+            with pytest.raises(KafkaError) as raised:  # nobody makes it visible: there is no controller here
+                await intents.create_topic(NewTopic(fate.replace(" ", "-"), 1, 1), 0.2)
+            assert raised.value.code is ErrorCode.request_timed_out
+            assert (fate.replace(" ", "-") in follower.image.intents) is exists
+        store.plan.append(REFUSED)
+        with pytest.raises(KafkaError, match="can't be reached"):
+            await intents.create_topic(NewTopic("x", 1, 1), 5)
+        before = store.transactions
+        with pytest.raises(KafkaError) as raised:
+            await intents.create_topic(NewTopic("y", 1, 1), 0)
+        assert raised.value.code is ErrorCode.request_timed_out
+        assert store.transactions == before
+        task.cancel()
+
+    run(body)
+
+
+@pytest.mark.parametrize("fate", [OK, LOST, DONE_BUT_UNKNOWN])
+def test_settings_of_unknown_outcome_are_edited_exactly_as_asked(run: Callable[[Body], None], fate: str) -> None:
+    async def body(store: FaultyStore) -> None:
+        intents, follower, task = await admin(store)
+        resource = ConfigResource("broker", "")
+        store.plan.append(fate)
+        await intents.alter_config(resource, lambda present: {**present, "a": "1"})
+        store.plan.append(fate)
+        await intents.alter_config(resource, lambda present: {**present, "b": "2"})
+        assert follower.image.config("broker", "") == {"a": "1", "b": "2"}
+        store.plan.append(fate)
+        await intents.alter_quota((("user", None),), lambda present: {**present, "r": 1.0})
+        assert follower.image.quotas[("user", None),].limits == {"r": 1.0}
+        task.cancel()
+
+    run(body)
+
+
+def test_what_a_later_version_wrote_into_settings_survives_an_edit(run: Callable[[Body], None]) -> None:
+    async def body(store: FaultyStore) -> None:
+        resource = ConfigResource("group", "g")
+        value = Config({"a": "1"}, unknown={"of_later": True})
+        await store.transact([], [Put(keys.config(resource), value.encode())])
+        intents, follower, task = await admin(store)
+        await intents.alter_config(resource, lambda present: {"a": "2"})
+        assert follower.image.configs[resource].unknown == {"of_later": True}
+        task.cancel()
+
+    run(body)
+
+
+def test_a_deletion_retries_when_the_topic_grew_meanwhile(run: Callable[[Body], None]) -> None:
+    async def body(store: FaultyStore) -> None:
+        topic_id = keys.uuid_from_text("AAAAAAAAQACAAAAAAAAAAg")
+        await store.transact([], [Put(keys.topic("t"), TopicIntent("t", topic_id, ((1,),)).encode())])
+        follower = Follower(store)
+        await follower.start()  # and isn't run yet: its image is old
+        intents = Intents(store, follower, Random(1))
+        await store.transact([], [Put(keys.topic("t"), TopicIntent("t", topic_id, ((1,), (2,))).encode())])
+        deleting = asyncio.ensure_future(intents.delete_topic(topic_id, 10))
+        await asyncio.sleep(0.05)
+        task = asyncio.ensure_future(follower.run())
+        await deleting
+        assert follower.image.tombstones[topic_id].pending == (1, 2)
+        await intents.confirm_deletion(2, topic_id)
+        await intents.confirm_deletion(1, topic_id)
+        await follower.wait_for_revision((await store.read()).revision, 5)
+        assert follower.image.tombstones[topic_id].pending == ()
+        with pytest.raises(KafkaError) as raised:
+            await intents.delete_topic(topic_id, 5)
+        assert raised.value.code is ErrorCode.unknown_topic_id
+        task.cancel()
+
+    run(body)
