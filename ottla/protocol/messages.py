@@ -63,7 +63,10 @@ def latest_version(api_key: int) -> int:
 
 
 def read_request(api_key: int, version: int, body: bytes, offset: int = 0) -> Any:
-    """The request body at `offset`. Raises ProtocolError where the bytes don't follow the schema."""
+    """The request body at `offset`. Raises ProtocolError where the bytes don't follow the schema.
+
+    Bytes after the body are ignored, as by Kafka: librdkafka's Metadata requests end in some.
+    """
     return _read(_request_reader(api_key, version), body, offset)
 
 
@@ -104,11 +107,9 @@ def is_flexible(api_key: int, version: int) -> bool:
 
 def _read(reader: Callable[[bytes, int], tuple[Any, int]], body: bytes, offset: int) -> Any:
     try:
-        message, size = reader(body, offset)
+        message, _ = reader(body, offset)
     except (SerialError, ValueError, OverflowError) as error:
         raise ProtocolError(f"malformed body: {error}") from error
-    if offset + size != len(body):
-        raise ProtocolError(f"{len(body) - offset - size} bytes after the body")
     return message
 
 

@@ -9,6 +9,7 @@ from tests.peers.wire import Wire, frame
 API_VERSIONS = 18
 UNSUPPORTED_VERSION = 35
 
+
 def advertised(bootstrap: str) -> dict[int, tuple[int, int]]:
     with Wire(bootstrap) as wire:
         answer = wire.call(API_VERSIONS, 3, {"client_software_name": "ottla-tests", "client_software_version": "1"})

@@ -1,0 +1,42 @@
+"""The README tells the truth: its tour runs as written, its make targets and its links are there."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.peers.tools import ROOT
+
+README = (ROOT / "README.md").read_text()
+
+
+def test_tour(bootstrap: str, tmp_path: Path) -> None:
+    tour = README.split("## A tour")[1].split("\n## ")[0]
+    lines = [line for block in re.findall(r"```sh\n(.*?)```", tour, re.S) for line in block.splitlines()]
+    commands = [line for line in lines if not line.startswith(("ottla broker", "ottla --help"))]
+    assert len(commands) > 8
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = os.environ | {"PATH": path, "OTTLA_BOOTSTRAP": bootstrap, "XDG_CONFIG_HOME": str(tmp_path)}
+    printed = ""
+    for command in ["ottla topics delete orders --yes || true", *commands]:
+        done = subprocess.run(
+            command, shell=True, env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, f"{command}: {done.stdout}\n{done.stderr}"
+        printed += done.stdout
+    assert re.search(r"0\s+0\s+alice\s+tea", printed)
+    assert '"end_offset"' in printed
+
+
+def test_make_targets_are_there() -> None:
+    targets = set(re.findall(r"^([a-z0-9]+):", (ROOT / "Makefile").read_text(), re.M))
+    named = set(re.findall(r"\bmake ([a-z0-9]+)", README))
+    assert named
+    assert named <= targets
+
+
+def test_links_lead_somewhere() -> None:
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
