@@ -15,6 +15,7 @@ _NO_CHANNEL = "brokers follow the metadata store, the controller sends them noth
 _METRICS = "metrics are served to Prometheus on ottla.http.listener"
 _TELEMETRY = "clients are not asked for their metrics"
 _QUOTA = "quotas are stored and not enforced yet"
+_COMPRESSION = "the broker compresses with each codec's usual effort"
 
 SETTINGS = (
     Setting(
@@ -69,14 +70,17 @@ SETTINGS = (
     Setting(
         "compression.gzip.level", Kind.INT, "-1", Importance.MEDIUM,
         "Effort of gzip where the broker compresses.", bounds=Range(1, 9, also=-1), update=Update.CLUSTER_WIDE,
+        instead=_COMPRESSION,
     ),
     Setting(
         "compression.lz4.level", Kind.INT, "9", Importance.MEDIUM,
         "Effort of lz4 where the broker compresses.", bounds=Range(1, 17), update=Update.CLUSTER_WIDE,
+        instead=_COMPRESSION,
     ),
     Setting(
         "compression.zstd.level", Kind.INT, "3", Importance.MEDIUM,
         "Effort of zstd where the broker compresses.", bounds=Range(-131072, 22), update=Update.CLUSTER_WIDE,
+        instead=_COMPRESSION,
     ),
     Setting(
         "min.insync.replicas", Kind.INT, "1", Importance.HIGH,
@@ -139,7 +143,10 @@ SETTINGS = (
         "num.replica.alter.log.dirs.threads", Kind.INT, None, Importance.HIGH,
         "Threads that move replicas between log directories.", instead=_THREADS,
     ),
-    Setting("request.timeout.ms", Kind.INT, "30000", Importance.HIGH, "Longest wait for another broker's answer."),
+    Setting(
+        "request.timeout.ms", Kind.INT, "30000", Importance.HIGH, "Longest wait for another broker's answer.",
+        instead=_REPLICATION,
+    ),
     Setting(
         "controlled.shutdown.enable", Kind.BOOLEAN, "true", Importance.MEDIUM,
         "Move leaderships away before the broker stops.",
@@ -148,10 +155,12 @@ SETTINGS = (
     Setting(
         "initial.broker.registration.timeout.ms", Kind.INT, "60000", Importance.MEDIUM,
         "How long a starting broker tries to register before it gives up.",
+        instead="a broker waits one broker.session.timeout.ms for a predecessor with its node.id",
     ),
     Setting(
         "broker.heartbeat.interval.ms", Kind.INT, "2000", Importance.MEDIUM,
         "Time between two signs of life of this broker.",
+        instead="the registration is renewed four times in a broker.session.timeout.ms",
     ),
     Setting(
         "broker.session.timeout.ms", Kind.INT, "9000", Importance.MEDIUM,
@@ -160,6 +169,7 @@ SETTINGS = (
     Setting(
         "server.max.startup.time.ms", Kind.LONG, "9223372036854775807", Importance.MEDIUM,
         "Longest time a start may take.", bounds=Range(0), internal=True,
+        instead="a start takes as long as recovery takes",
     ),
     Setting(
         "config.providers", Kind.LIST, "", Importance.LOW,

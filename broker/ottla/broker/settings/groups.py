@@ -28,6 +28,7 @@ SETTINGS = (
     Setting(
         "group.coordinator.append.linger.ms", Kind.INT, "-1", Importance.MEDIUM,
         "How long the coordinator gathers writes; -1 adapts by itself.", bounds=Range(-1),
+        instead="the coordinator writes each decision at once",
     ),
     Setting(
         "group.coordinator.cached.buffer.max.bytes", Kind.INT, "1048588", Importance.MEDIUM,

@@ -5,6 +5,11 @@ Pure: one row per setting. Names, types, defaults, bounds and update modes are t
 
 from ottla.broker.settings.setting import Importance, Kind, Members, OneOf, Range, Setting, Update
 
+_PREALLOCATION = "files grow as they are written"
+_CHORES = "it is as often as by default in Apache Kafka"
+_COMPACTION = "logs are not compacted yet"
+_RECOVERY = "two logs of each directory are recovered at once"
+
 SETTINGS = (
     Setting(
         "log.dir", Kind.LIST, "/tmp/kafka-logs", Importance.HIGH,
@@ -59,10 +64,12 @@ SETTINGS = (
     Setting(
         "log.retention.check.interval.ms", Kind.LONG, "300000", Importance.MEDIUM,
         "Time between two looks for segments to delete.", bounds=Range(1),
+        instead=_CHORES,
     ),
     Setting(
         "log.initial.task.delay.ms", Kind.LONG, "30000", Importance.LOW,
         "Delay of the first chores of the log after the start.", bounds=Range(0), internal=True,
+        instead=_CHORES,
     ),
     Setting(
         "log.cleanup.policy", Kind.LIST, "delete", Importance.MEDIUM,
@@ -85,6 +92,7 @@ SETTINGS = (
     Setting(
         "log.preallocate", Kind.BOOLEAN, "false", Importance.MEDIUM,
         "Reserve the room of a new segment at once.", update=Update.CLUSTER_WIDE,
+        instead=_PREALLOCATION,
     ),
     Setting(
         "log.flush.interval.messages", Kind.LONG, "9223372036854775807", Importance.HIGH,
@@ -102,14 +110,17 @@ SETTINGS = (
     Setting(
         "log.flush.offset.checkpoint.interval.ms", Kind.INT, "60000", Importance.HIGH,
         "Time between two writes of the recovery points.", bounds=Range(0),
+        instead=_CHORES,
     ),
     Setting(
         "log.flush.start.offset.checkpoint.interval.ms", Kind.INT, "60000", Importance.HIGH,
         "Time between two writes of the log start offsets.", bounds=Range(0),
+        instead=_CHORES,
     ),
     Setting(
         "replica.high.watermark.checkpoint.interval.ms", Kind.LONG, "5000", Importance.HIGH,
         "Time between two writes of the high watermarks.",
+        instead=_CHORES,
     ),
     Setting(
         "log.message.timestamp.type", Kind.STRING, "CreateTime", Importance.MEDIUM,
@@ -132,8 +143,12 @@ SETTINGS = (
     Setting(
         "num.recovery.threads.per.data.dir", Kind.INT, "2", Importance.HIGH,
         "Logs of one directory that are recovered at the same time.", bounds=Range(1), update=Update.CLUSTER_WIDE,
+        instead=_RECOVERY,
     ),
-    Setting("log.cleaner.enable", Kind.BOOLEAN, "true", Importance.MEDIUM, "Run compaction at all."),
+    Setting(
+        "log.cleaner.enable", Kind.BOOLEAN, "true", Importance.MEDIUM, "Run compaction at all.",
+        instead=_COMPACTION,
+    ),
     Setting(
         "log.cleaner.threads", Kind.INT, "1", Importance.MEDIUM,
         "Threads that compact.", bounds=Range(0), update=Update.CLUSTER_WIDE, instead="one child process compacts",
@@ -141,22 +156,27 @@ SETTINGS = (
     Setting(
         "log.cleaner.io.max.bytes.per.second", Kind.DOUBLE, "1.7976931348623157E308", Importance.MEDIUM,
         "Bytes per second that compaction may read and write.", update=Update.CLUSTER_WIDE,
+        instead=_COMPACTION,
     ),
     Setting(
         "log.cleaner.dedupe.buffer.size", Kind.LONG, "134217728", Importance.MEDIUM,
         "Memory for the keys of one compaction.", update=Update.CLUSTER_WIDE,
+        instead=_COMPACTION,
     ),
     Setting(
         "log.cleaner.io.buffer.size", Kind.INT, "524288", Importance.MEDIUM,
         "Memory for the reading and writing of compaction.", bounds=Range(0), update=Update.CLUSTER_WIDE,
+        instead=_COMPACTION,
     ),
     Setting(
         "log.cleaner.io.buffer.load.factor", Kind.DOUBLE, "0.9", Importance.MEDIUM,
         "How full the memory for keys may get.", update=Update.CLUSTER_WIDE,
+        instead=_COMPACTION,
     ),
     Setting(
         "log.cleaner.backoff.ms", Kind.LONG, "15000", Importance.MEDIUM,
         "Pause when there is nothing to compact.", bounds=Range(0), update=Update.CLUSTER_WIDE,
+        instead=_COMPACTION,
     ),
     Setting(
         "log.cleaner.min.cleanable.ratio", Kind.DOUBLE, "0.5", Importance.MEDIUM,
@@ -183,5 +203,6 @@ SETTINGS = (
     Setting(
         "producer.id.expiration.check.interval.ms", Kind.INT, "600000", Importance.LOW,
         "Time between two looks for such producers.", bounds=Range(1), internal=True,
+        instead=_CHORES,
     ),
 )

@@ -7,11 +7,13 @@ from ottla.broker.settings.setting import Importance, Kind, Members, OneOf, Rang
 
 _SASL = "there is no authentication yet"
 _THREADS = "one event loop serves everything, so thread counts have no meaning"
+_REPLICATION = "brokers do not replicate to each other yet"
 
 SETTINGS = (
     Setting(
         "listeners", Kind.LIST, "PLAINTEXT://:9092", Importance.HIGH,
-        "Addresses to listen on, as NAME://host:port.", bounds=Members(may_be_empty=False), update=Update.PER_BROKER,
+        "Addresses to listen on, as NAME://host:port; a change takes effect at the next start.",
+        bounds=Members(may_be_empty=False), update=Update.PER_BROKER,
     ),
     Setting(
         "advertised.listeners", Kind.LIST, None, Importance.HIGH,
@@ -20,7 +22,8 @@ SETTINGS = (
     Setting(
         "listener.security.protocol.map",
         Kind.STRING, "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT", Importance.LOW,
-        "Which security protocol each listener name speaks.", update=Update.PER_BROKER,
+        "Which security protocol each listener name speaks; a change takes effect at the next start.",
+        update=Update.PER_BROKER,
     ),
     Setting(
         "inter.broker.listener.name", Kind.STRING, None, Importance.MEDIUM,
@@ -55,10 +58,12 @@ SETTINGS = (
     Setting(
         "socket.connection.setup.timeout.ms", Kind.LONG, "10000", Importance.MEDIUM,
         "First time-out for a connection to another broker.",
+        instead=_REPLICATION,
     ),
     Setting(
         "socket.connection.setup.timeout.max.ms", Kind.LONG, "30000", Importance.MEDIUM,
         "Longest time-out for a connection to another broker.",
+        instead=_REPLICATION,
     ),
     Setting(
         "max.connections.per.ip", Kind.INT, "2147483647", Importance.MEDIUM,
@@ -75,6 +80,7 @@ SETTINGS = (
     Setting(
         "max.connection.creation.rate", Kind.INT, "2147483647", Importance.MEDIUM,
         "New connections accepted per second.", bounds=Range(0), update=Update.CLUSTER_WIDE,
+        instead="new connections are not throttled",
     ),
     Setting(
         "connections.max.idle.ms", Kind.LONG, "600000", Importance.MEDIUM,

@@ -29,18 +29,9 @@ SETTINGS = (
         bounds=Range(1),
     ),
     Setting(
-        "ottla.connection.unanswered.bytes.max", Kind.LONG, "33554432", Importance.MEDIUM,
-        "Bytes of the requests of one connection that may wait for their answers; one request is always read.",
-        bounds=Range(1),
-    ),
-    Setting(
         "ottla.validate.records", Kind.BOOLEAN, "false", Importance.MEDIUM,
         "Look at the records in every batch that producers send, compressed or not, as Apache Kafka does.",
         update=Update.CLUSTER_WIDE,
-    ),
-    Setting(
-        "ottla.decompressed.batch.bytes.max", Kind.LONG, "134217728", Importance.MEDIUM,
-        "Largest size of a batch after decompression, wherever the broker must decompress.", bounds=Range(1048576),
     ),
     Setting(
         "ottla.log.format", Kind.STRING, "text", Importance.LOW,

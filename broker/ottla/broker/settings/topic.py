@@ -8,6 +8,8 @@ from ottla.broker.settings.setting import Importance, Kind, Members, OneOf, Patt
 _THROTTLED = Pattern(r"|\*|[0-9]+:[0-9]+", "partition:broker, or *")
 _REPLICATION = "brokers do not replicate to each other yet"
 _TIERED = "there is no tiered storage yet"
+_PREALLOCATION = "files grow as they are written"
+_COMPRESSION = "the broker compresses with each codec's usual effort"
 
 SETTINGS = (
     Setting(
@@ -102,19 +104,23 @@ SETTINGS = (
         "compression.gzip.level", Kind.INT, "-1", Importance.MEDIUM,
         "Effort of gzip where the broker compresses.", bounds=Range(1, 9, also=-1),
         synonyms=("compression.gzip.level",),
+        instead=_COMPRESSION,
     ),
     Setting(
         "compression.lz4.level", Kind.INT, "9", Importance.MEDIUM,
         "Effort of lz4 where the broker compresses.", bounds=Range(1, 17), synonyms=("compression.lz4.level",),
+        instead=_COMPRESSION,
     ),
     Setting(
         "compression.zstd.level", Kind.INT, "3", Importance.MEDIUM,
         "Effort of zstd where the broker compresses.", bounds=Range(-131072, 22),
         synonyms=("compression.zstd.level",),
+        instead=_COMPRESSION,
     ),
     Setting(
         "preallocate", Kind.BOOLEAN, "false", Importance.MEDIUM,
         "Reserve the room of a new segment at once.", synonyms=("log.preallocate",),
+        instead=_PREALLOCATION,
     ),
     Setting(
         "message.timestamp.type", Kind.STRING, "CreateTime", Importance.MEDIUM,

@@ -1,0 +1,35 @@
+"""A setting that the tables call honoured is read by some code, and one that is read isn't called without effect."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from ottla.broker.settings.catalogue import BROKER, TOPIC
+
+ROOT = Path(__file__).parents[4]
+READERS = ("broker/ottla/broker", "controller", "ottla/metadata", "ottla/net", "ottla/cli/server.py")
+
+
+@cache
+def _readers(*but: str) -> str:
+    """All code that may read a broker's settings, apart from the tables."""
+    paths = [path for reader in READERS for path in ([ROOT / reader, *(ROOT / reader).rglob("*.py")]) if path.is_file()]
+    tables = ROOT / "broker/ottla/broker/settings"
+    return "\n".join(path.read_text() for path in paths if tables not in path.parents and path.name not in but)
+
+
+def test_honoured_settings_are_read() -> None:
+    through_topics = {synonym for setting in TOPIC.values() if not setting.instead for synonym in setting.synonyms}
+    unread = [
+        name
+        for name, setting in {**BROKER, **TOPIC}.items()
+        if not setting.instead and f'"{name}"' not in _readers() and name not in through_topics
+    ]
+    assert not unread, "say in the table what happens instead"
+
+
+def test_settings_without_effect_are_not_read() -> None:
+    # config.py may name a setting only to leave it aside.
+    read = [name for name, setting in BROKER.items() if setting.instead and f'"{name}"' in _readers("config.py")]
+    assert not read, "these have an effect now: take `instead` out of the table"
