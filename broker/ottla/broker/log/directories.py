@@ -1,68 +1,453 @@
-"""The log directories of a broker (a first, thin version: the LOG owner replaces it whole)."""
+"""The log directories of a broker, and the logs in them.
+
+Rules: a partition's directory belongs to the topic id in its `partition.metadata`, whatever its name; it is deleted
+only when somebody says so by that id, and one that isn't wanted is set aside under a name of its own, never removed. A
+directory that fails takes its logs offline and leaves the others alone; a full one is no failed one.
+
+Everything but `open` and `close` runs on the event loop. Source: Kafka's LogManager.
+"""
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Callable, Sequence
-from uuid import UUID
+import errno
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+from uuid import UUID, uuid4
 
 from . import names
+from .checkpoints import (
+    Offsets,
+    encode_uuid,
+    read_offsets,
+    read_properties,
+    read_topic_id,
+    render_offsets,
+    take_clean_marker,
+    write_clean_marker,
+    write_properties,
+    write_topic_id,
+)
 from .config import LogConfig
 from .deletion import Deletions
-from .disk import RealDisk
+from .disk import Disk, RealDisk
 from .log import Log, LogSurroundings
-from .recovery import open_log
+from .recovery import Opened, open_log
 from .segment import OpenFiles
+
+logger = logging.getLogger(__name__)
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_ROOM_AGAIN_BYTES = 64 << 20
+_PROGRESS_SECONDS = 5.0
+_CLOSING_THREADS = 8
+_KRAFT_TOPIC = "__cluster_metadata"
+
+LogKey = tuple[UUID, int]
+
+
+class ForeignDirectory(OSError):
+    """A log directory belongs to another cluster or another broker, or is in use by another process."""
+
+
+class _Found(NamedTuple):
+    """A partition's directory before its log is opened."""
+
+    directory: str
+    topic: str
+    partition: int
+    topic_id: UUID
+
+
+class _Home:
+    """One log directory."""
+
+    __slots__ = ("clean", "lock", "log_starts", "path", "recovery_points", "surroundings")
+
+    def __init__(self, path: str, surroundings: LogSurroundings) -> None:
+        self.path = path
+        self.surroundings = surroundings
+        self.clean = False
+        self.recovery_points: Offsets = {}
+        self.log_starts: Offsets = {}
+        self.lock: object = None
 
 
 class LogDirectories:
-    def __init__(self, paths: Sequence[str], now_ms: Callable[[], int]) -> None:
-        self.paths = list(paths)
-        self.disk = RealDisk()
-        self.surroundings = LogSurroundings(
-            self.disk, Deletions(), OpenFiles(), now_ms, lambda log: None, lambda error: None
-        )
-        self.logs: dict[tuple[UUID, int], Log] = {}
-        self._found: dict[tuple[UUID, int], str] = {}
+    """`logs` by (topic id, partition); `failed` and `full` log directories with the error that made them so."""
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        now_ms: Callable[[], int],
+        *,
+        disk: Disk | None = None,
+        open_files_max: int = 4096,
+        recovery_threads: int = 2,
+    ) -> None:
+        """`recovery_threads` are per log directory."""
+        self.paths = [path.rstrip("/") or "/" for path in paths]
+        self.disk: Disk = disk or RealDisk()
+        self.logs: dict[LogKey, Log] = {}
+        self.failed: dict[str, OSError] = {}
+        self.full: dict[str, OSError] = {}
+        self.high_watermarks: Offsets = {}  # as checkpointed before this start
+        self.high_watermark_of: Callable[[Log], int] = lambda log: log.log_end_offset
+        self.went_offline: Callable[[list[Log]], None] = lambda logs: None
+        self.wanting_flush: dict[Log, None] = {}
+        self.flush_wanted: Callable[[], None] = lambda: None
+        self.deletions = Deletions()
         self.cluster_id: str | None = None
+        self._now_ms = now_ms
+        self._recovery_threads = recovery_threads
+        self._homes: dict[str, _Home] = {}
+        open_files = OpenFiles(open_files_max)
         for path in self.paths:
-            os.makedirs(path, exist_ok=True)
-            meta = os.path.join(path, names.META_PROPERTIES)
-            if os.path.exists(meta):
-                for line in open(meta):
-                    if line.startswith("cluster.id="):
-                        self.cluster_id = line.strip().partition("=")[2]
+            self._homes[path] = self._home(path, open_files)
+
+    def _home(self, path: str, open_files: OpenFiles) -> _Home:
+        surroundings = LogSurroundings(
+            self.disk,
+            self.deletions,
+            open_files,
+            self._now_ms,
+            self._wants_flush,
+            lambda error: self.directory_failed(path, error),
+        )
+        home = _Home(path, surroundings)
+        try:
+            self.disk.make_directory(path)
+            home.lock = self.disk.lock(f"{path}/{names.LOCK}")
+            cluster_id = read_properties(self.disk, path).get("cluster.id")
+        except BlockingIOError as error:
+            raise ForeignDirectory(error.errno, f"log directory {path} is in use by another process") from error
+        except OSError as error:
+            self.directory_failed(path, error)
+            return home
+        if cluster_id is not None and self.cluster_id not in (None, cluster_id):
+            raise ForeignDirectory(
+                errno.EINVAL, f"log directory {path} belongs to cluster {cluster_id}, another one to {self.cluster_id}"
+            )
+        self.cluster_id = cluster_id or self.cluster_id
+        return home
+
+    def _wants_flush(self, log: Log) -> None:
+        self.wanting_flush[log] = None
+        self.flush_wanted()
+
+    def _online(self) -> list[_Home]:
+        return [home for home in self._homes.values() if home.path not in self.failed]
+
+    # ---- opening
 
     def open(self, cluster_id: str, node_id: int, config_of: Callable[[str], LogConfig]) -> None:
-        for path in self.paths:
-            with open(os.path.join(path, names.META_PROPERTIES), "w") as file:
-                file.write(f"version=1\ncluster.id={cluster_id}\nnode.id={node_id}\n")
-            for entry in os.listdir(path):
-                parsed = names.parse_partition_name(entry)
-                meta = os.path.join(path, entry, names.PARTITION_METADATA)
-                if parsed and os.path.exists(meta):
-                    topic_id = UUID(open(meta).read().strip().rpartition("topic_id: ")[2])
-                    log = open_log(
-                        self.surroundings, os.path.join(path, entry), *parsed, config_of(parsed[0]), clean=False
-                    ).log
-                    self.logs[topic_id, parsed[1]] = log
+        """Opens every log, recovering where the last stop wasn't clean; blocks, for a thread.
+
+        Raises ForeignDirectory where a directory is another broker's, OSError where all directories have failed.
+        """
+        found: list[tuple[_Home, _Found]] = []
+        for home in self._online():
+            try:
+                self._identify(home, cluster_id, node_id)
+                found.extend((home, item) for item in self._survey(home))
+            except ForeignDirectory:
+                raise
+            except OSError as error:
+                self.directory_failed(home.path, error)
+        self._open_logs(found, config_of)
+        if not self._online():
+            raise OSError(errno.EIO, "every log directory has failed: " + "; ".join(map(str, self.failed.values())))
+
+    def _identify(self, home: _Home, cluster_id: str, node_id: int) -> None:
+        properties = read_properties(self.disk, home.path)
+        wanted = {"cluster.id": cluster_id, "node.id": str(node_id)}
+        for name, value in wanted.items():
+            stored = properties.get(name, properties.get("broker.id", value) if name == "node.id" else value)
+            if stored != value:
+                raise ForeignDirectory(
+                    errno.EINVAL, f"log directory {home.path} has {name}={stored}, this broker {name}={value}"
+                )
+        if not properties:
+            properties = {"version": "1", **wanted, "directory.id": encode_uuid(uuid4())}
+            write_properties(self.disk, home.path, properties)
+
+    def _survey(self, home: _Home) -> Iterable[_Found]:
+        """Reads the small files, and finds the partitions."""
+        disk = self.disk
+        home.clean = take_clean_marker(disk, home.path)
+        home.recovery_points = self._checkpoint(home, names.RECOVERY_POINTS)
+        home.log_starts = self._checkpoint(home, names.LOG_STARTS)
+        self.high_watermarks.update(self._checkpoint(home, names.HIGH_WATERMARKS))
+        found = []
+        for entry in disk.list(home.path):
+            path = f"{home.path}/{entry.name}"
+            if not entry.is_directory:
+                continue
+            if entry.name.endswith(names.DELETE_DIRECTORY):
+                self.deletions.add(0, path)
+            elif entry.name.endswith(names.STRAY_DIRECTORY):
+                logger.warning("%s was set aside earlier; it is left alone", path)
+            elif entry.name.endswith(names.FUTURE_DIRECTORY):
+                logger.info("%s is an interrupted move; it is dropped", path)
+                self.deletions.add(0, path)
+            else:
+                parsed = names.parse_partition_name(entry.name)
+                if parsed is not None and parsed[0] != _KRAFT_TOPIC:
+                    topic_id = self._topic_id(path)
+                    if topic_id is not None:
+                        found.append(_Found(path, *parsed, topic_id))
+        return found
+
+    def _checkpoint(self, home: _Home, name: str) -> Offsets:
+        try:
+            return read_offsets(self.disk, home.path, name)
+        except ValueError as error:
+            logger.warning("%s/%s is damaged (%s); it counts as empty", home.path, name, error)
+            return {}
+
+    def _topic_id(self, path: str) -> UUID | None:
+        try:
+            topic_id = read_topic_id(self.disk, path)
+        except ValueError as error:
+            logger.error("%s is left alone: %s", path, error)
+            return None
+        if topic_id is None:
+            logger.error("%s is left alone: it has no %s, so no topic can claim it", path, names.PARTITION_METADATA)
+        return topic_id
+
+    def _open_logs(self, found: list[tuple[_Home, _Found]], config_of: Callable[[str], LogConfig]) -> None:
+        unclean = sum(not home.clean for home, _ in found)
+        if unclean:
+            logger.info("recovering %d logs: the last stop wasn't a clean one", unclean)
+        workers = max(self._recovery_threads * len(self._homes), 1)
+        done, said = 0, time.monotonic()
+
+        def opened(job: tuple[_Home, _Found]) -> tuple[_Home, _Found, Opened | OSError]:
+            home, item = job
+            try:
+                return home, item, self._open_log(home, item, config_of(item.topic))
+            except OSError as error:
+                return home, item, error
+
+        with ThreadPoolExecutor(workers, thread_name_prefix="recovery") as pool:
+            for home, item, result in pool.map(opened, found):
+                done += 1
+                if isinstance(result, OSError):
+                    self.directory_failed(home.path, result)
+                    continue
+                self._tell_damage(result)
+                self._hold(item, result.log)
+                if time.monotonic() - said >= _PROGRESS_SECONDS:
+                    said = time.monotonic()
+                    logger.info("opened %d of %d logs", done, len(found))
+        self._drop_offline()
+
+    def _open_log(self, home: _Home, item: _Found, config: LogConfig) -> Opened:
+        key = item.topic, item.partition
+        return open_log(
+            home.surroundings,
+            item.directory,
+            item.topic,
+            item.partition,
+            config,
+            clean=home.clean,
+            recovery_point=home.recovery_points.get(key, 0),
+            log_start_offset=home.log_starts.get(key, 0),
+        )
+
+    def _tell_damage(self, opened: Opened) -> None:
+        damage = opened.damage
+        if damage is not None:
+            logger.warning(
+                "%r ends at offset %d now: %s in %s; dropped %d bytes, among them %d later segments",
+                opened.log, damage.offset, damage.reason, damage.segment, damage.bytes_dropped, damage.segments_dropped,
+            )  # fmt: skip
+        checkpointed = self.high_watermarks.get((opened.log.topic, opened.log.index), 0)
+        if opened.log.log_end_offset < checkpointed:
+            logger.error(
+                "%r ends at offset %d, below its high watermark %d: committed records are missing here",
+                opened.log, opened.log.log_end_offset, checkpointed,
+            )  # fmt: skip
+
+    def _hold(self, item: _Found, log: Log) -> None:
+        other = self.logs.get((item.topic_id, item.partition))
+        if other is not None:
+            raise ForeignDirectory(
+                errno.EEXIST, f"{item.directory} and {other.directory} hold the same partition; move one away"
+            )
+        self.logs[item.topic_id, item.partition] = log
+
+    # ---- partitions
+
+    def get(self, topic_id: UUID, index: int) -> Log | None:
+        """A partition's log, if it is here and online."""
+        return self.logs.get((topic_id, index))
 
     def open_or_create(self, topic: str, index: int, topic_id: UUID, config: LogConfig) -> Log:
+        """The log of a partition, new and empty where there is none. Raises OSError."""
         log = self.logs.get((topic_id, index))
-        if log is None:
-            directory = os.path.join(self.paths[0], names.partition_name(topic, index))
-            os.makedirs(directory)
-            with open(os.path.join(directory, names.PARTITION_METADATA), "w") as file:
-                file.write(f"version: 0\ntopic_id: {topic_id}\n")
-            log = open_log(self.surroundings, directory, topic, index, config, clean=True).log
-            self.logs[topic_id, index] = log
+        if log is not None:
+            log.config = config
+            return log
+        home = self._emptiest()
+        directory = f"{home.path}/{names.partition_name(topic, index)}"
+        try:
+            self._make_room(directory, topic, index)
+            self.disk.make_directory(directory)
+            write_topic_id(self.disk, directory, topic_id)
+            log = open_log(home.surroundings, directory, topic, index, config, clean=True).log
+        except OSError as error:
+            self.directory_failed(home.path, error)
+            raise
+        self.logs[topic_id, index] = log
         return log
 
-    def delete_topic(self, topic_id: UUID) -> None:
-        for key in [key for key in self.logs if key[0] == topic_id]:
-            shutil.rmtree(self.logs.pop(key).directory)
-
-    def close(self) -> None:
+    def _emptiest(self) -> _Home:
+        """The log directory with the fewest partitions."""
+        online = self._online()
+        if not online:
+            raise OSError(errno.EIO, "every log directory has failed")
+        if len(online) == 1:
+            return online[0]
+        counts = {home.path: 0 for home in online}
         for log in self.logs.values():
-            log.close()
+            path = self.directory_of(log)
+            if path in counts:
+                counts[path] += 1
+        return min(online, key=lambda home: counts[home.path])
+
+    def _make_room(self, directory: str, topic: str, index: int) -> None:
+        """A directory of that name that belongs to another topic id, or to none, is set aside."""
+        if self.disk.exists(directory):
+            for key, log in list(self.logs.items()):
+                if log.directory == directory:
+                    del self.logs[key]
+            self._set_aside(directory, topic, index)
+
+    def directory_of(self, log: Log) -> str:
+        """The log directory that a log lies in."""
+        return log.directory.rpartition("/")[0]
+
+    def delete_topic(self, topic_id: UUID) -> None:
+        """Deletes all partitions of a topic: renamed at once, removed after `file.delete.delay.ms`."""
+        for key in [key for key in self.logs if key[0] == topic_id]:
+            self.delete(*key)
+
+    def delete(self, topic_id: UUID, index: int) -> None:
+        """Deletes one partition."""
+        log = self.logs.pop((topic_id, index))
+        self.wanting_flush.pop(log, None)
+        home, _, _ = log.directory.rpartition("/")
+        target = f"{home}/{names.renamed_partition_name(log.topic, log.index, names.DELETE_DIRECTORY)}"
+        try:
+            self.disk.rename(log.directory, target)
+        except OSError as error:
+            self.directory_failed(home, error)
+            return
+        self.deletions.add(self._now_ms() + log.config.file_delete_delay_ms, target)
+
+    def set_aside_unknown(self, wanted: Callable[[UUID, int], bool]) -> list[str]:
+        """Sets aside the partitions that the metadata doesn't know or has given to others; their new directories."""
+        moved = []
+        for key, log in list(self.logs.items()):
+            if not wanted(*key):
+                del self.logs[key]
+                moved.append(self._set_aside(log.directory, log.topic, log.index))
+        return moved
+
+    def _set_aside(self, directory: str, topic: str, index: int) -> str:
+        home = directory.rpartition("/")[0]
+        target = f"{home}/{names.renamed_partition_name(topic, index, names.STRAY_DIRECTORY)}"
+        self.disk.rename(directory, target)
+        logger.warning("%s: the cluster doesn't know this partition; it is set aside as %s", directory, target)
+        return target
+
+    # ---- failures
+
+    def directory_failed(self, path: str, error: OSError) -> None:
+        """Hears of an OSError. A full directory serves reads and waits for room; any other error ends its use."""
+        if error.errno in _FULL:
+            if path not in self.full:
+                self.full[path] = error
+                logger.error("log directory %s is full: nothing is appended until there is room", path)
+            return
+        if path in self.failed:
+            return
+        self.failed[path] = error
+        logger.error("log directory %s has failed: %s; its partitions are offline", path, error)
+        self._drop_offline()
+
+    def _drop_offline(self) -> None:
+        offline = {key: log for key, log in self.logs.items() if self.directory_of(log) in self.failed}
+        for key in offline:
+            log = self.logs.pop(key)
+            self.wanting_flush.pop(log, None)
+        if offline:
+            self.went_offline(list(offline.values()))
+
+    def look_for_room(self) -> None:
+        """Notices that a full log directory has room again."""
+        for path in list(self.full):
+            try:
+                _, usable = self.disk.free_bytes(path)
+            except OSError as error:
+                self.directory_failed(path, error)
+                continue
+            if usable >= _ROOM_AGAIN_BYTES:
+                del self.full[path]
+                logger.warning("log directory %s has room again", path)
+
+    # ---- checkpoints and the end
+
+    def recovery_points(self) -> list[tuple[str, bytes]]:
+        """(path, content) of each recovery point and log start checkpoint, to be written in a thread."""
+        written = []
+        for home in self._online():
+            logs = self._logs_in(home.path)
+            points = render_offsets((log.topic, log.index, log.recovery_point) for log in logs)
+            starts = render_offsets(
+                (log.topic, log.index, log.log_start_offset)
+                for log in logs
+                if log.log_start_offset > log.segments[0].base_offset
+            )
+            written.append((f"{home.path}/{names.RECOVERY_POINTS}", points))
+            written.append((f"{home.path}/{names.LOG_STARTS}", starts))
+        return written
+
+    def high_watermark_checkpoints(self) -> list[tuple[str, bytes]]:
+        """(path, content) of each high watermark checkpoint, to be written in a thread."""
+        return [
+            (
+                f"{home.path}/{names.HIGH_WATERMARKS}",
+                render_offsets((log.topic, log.index, self.high_watermark_of(log)) for log in self._logs_in(home.path)),
+            )
+            for home in self._online()
+        ]
+
+    def _logs_in(self, path: str) -> list[Log]:
+        start = f"{path}/"
+        return [log for log in self.logs.values() if log.directory.startswith(start)]
+
+    def close(self, broker_epoch: int = -1) -> None:
+        """Closes every log, and marks each log directory where that worked as cleanly stopped. Blocks."""
+        with ThreadPoolExecutor(_CLOSING_THREADS, thread_name_prefix="close") as pool:
+            for log, error in zip(self.logs.values(), pool.map(_close, self.logs.values()), strict=True):
+                if error is not None:
+                    logger.error("%r couldn't be closed: %s", log, error)
+                    self.failed.setdefault(self.directory_of(log), error)
+        for path, content in self.recovery_points() + self.high_watermark_checkpoints():
+            self.disk.write_atomically(path, content)
+        for home in self._online():
+            write_clean_marker(self.disk, home.path, broker_epoch)
+        for home in self._homes.values():
+            home.lock = None
+
+
+def _close(log: Log) -> OSError | None:
+    try:
+        log.close()
+    except OSError as error:
+        return error
+    return None

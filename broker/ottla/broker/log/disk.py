@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import shutil
 from collections.abc import Iterable
@@ -79,6 +80,10 @@ class Disk(Protocol):
 
     def fsync_directory(self, path: str) -> None:
         """Returns when the names in a directory are on the disk."""
+
+    def lock(self, path: str) -> object:
+        """Locks a file for this process, for as long as the result is held. Raises BlockingIOError where another has
+        it."""
 
     def free_bytes(self, path: str) -> tuple[int, int]:
         """(total, usable) bytes of the volume that holds `path`."""
@@ -185,6 +190,11 @@ class RealDisk:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+    def lock(self, path: str) -> object:
+        file = RealFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return file
 
     def free_bytes(self, path: str) -> tuple[int, int]:
         usage = os.statvfs(path)

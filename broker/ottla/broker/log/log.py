@@ -265,12 +265,6 @@ class Log:
         self._surroundings.wants_flush(self)
         return segment
 
-    def roll_if_due(self) -> None:
-        """Rolls a segment that holds something and has waited for `segment.ms` by the wall clock, for retention."""
-        segment = self._active
-        if segment.size and self._surroundings.now_ms() - segment.created_ms > self.config.segment_ms:
-            self.roll()
-
     def _new_segment(self, base_offset: int) -> Segment:
         surroundings = self._surroundings
         segment = Segment(

@@ -1,0 +1,137 @@
+"""What logs need from time to time: syncs, retention, checkpoints, removals, expiry.
+
+Runs on the event loop as one task per duty; disk waits are in threads, and long walks over all logs give way to others.
+`LogConfig` says what each log wants, `UpkeepIntervals` how often somebody looks. Source: Kafka's LogManager.startup.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from .deletion import remove
+from .directories import LogDirectories
+from .log import Log, PendingFlush
+
+logger = logging.getLogger(__name__)
+
+_LOGS_PER_TURN = 50
+_REMOVAL_INTERVAL_MS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class UpkeepIntervals:
+    """Milliseconds, by Kafka's settings."""
+
+    retention_check_ms: int = 300_000  # log.retention.check.interval.ms
+    flush_scheduler_ms: int = 1000  # log.flush.scheduler.interval.ms, where flush.ms is set at all
+    recovery_point_ms: int = 60_000  # log.flush.offset.checkpoint.interval.ms
+    high_watermark_ms: int = 5000  # replica.high.watermark.checkpoint.interval.ms
+    producer_expiry_ms: int = 600_000  # producer.id.expiration.check.interval.ms
+
+
+class Upkeep:
+    """The care of one broker's logs. `run` until cancelled."""
+
+    def __init__(self, logs: LogDirectories, now_ms: Callable[[], int], intervals: UpkeepIntervals) -> None:
+        self._logs = logs
+        self._now_ms = now_ms
+        self.intervals = intervals
+        self._flush_wanted = asyncio.Event()
+
+    async def run(self) -> None:
+        """Does all duties until cancelled."""
+        self._logs.flush_wanted = self._flush_wanted.set
+        intervals = self.intervals
+        async with asyncio.TaskGroup() as duties:
+            duties.create_task(self._flush_sealed())
+            duties.create_task(self._every(intervals.flush_scheduler_ms, self._flush_due))
+            duties.create_task(self._every(intervals.retention_check_ms, self.retain))
+            duties.create_task(self._every(intervals.recovery_point_ms, self.checkpoint_recovery_points))
+            duties.create_task(self._every(intervals.high_watermark_ms, self.checkpoint_high_watermarks))
+            duties.create_task(self._every(intervals.producer_expiry_ms, self.expire_producers))
+            duties.create_task(self._every(_REMOVAL_INTERVAL_MS, self.remove_due))
+
+    async def _every(self, interval_ms: int, duty: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(interval_ms / 1000)
+            await duty()
+
+    # ---- syncs
+
+    async def _flush_sealed(self) -> None:
+        while True:
+            await self._flush_wanted.wait()
+            self._flush_wanted.clear()
+            wanting, self._logs.wanting_flush = self._logs.wanting_flush, {}
+            for log in wanting:
+                await self.flush(log, log.active.base_offset)
+
+    async def _flush_due(self) -> None:
+        now_ms = self._now_ms()
+        for log in list(self._logs.logs.values()):
+            if log.flush_due(now_ms):
+                await self.flush(log)
+
+    async def flush(self, log: Log, end_offset: int | None = None) -> None:
+        """Syncs a log up to `end_offset` (default: its end) in a thread. An error fails the log directory."""
+        try:
+            pending = log.begin_flush(end_offset)
+            await asyncio.to_thread(PendingFlush.run, pending)
+        except OSError as error:
+            log.directory_failed(error)
+        else:
+            log.flushed(pending)
+
+    # ---- retention and removals
+
+    async def retain(self) -> None:
+        """Deletes the segments that topics no longer keep."""
+        for count, log in enumerate(list(self._logs.logs.values())):
+            if count % _LOGS_PER_TURN == 0:
+                await asyncio.sleep(0)
+            try:
+                deleted = log.retention(self._now_ms(), self._logs.high_watermark_of(log))
+            except OSError as error:
+                log.directory_failed(error)
+                continue
+            if deleted:
+                logger.info("%r: deleted %s; it starts at offset %d now", log, deleted, log.log_start_offset)
+
+    async def remove_due(self) -> None:
+        """Removes files whose delay is over; looks whether full log directories have room again."""
+        due = self._logs.deletions.due(self._now_ms())
+        if due:
+            try:
+                await asyncio.to_thread(remove, self._logs.disk, due)
+            except OSError as error:
+                logger.error("deleted files can't be removed: %s", error)
+        if self._logs.full:
+            self._logs.look_for_room()
+
+    async def expire_producers(self) -> None:
+        """Forgets idle producers."""
+        now_ms = self._now_ms()
+        for count, log in enumerate(list(self._logs.logs.values())):
+            if count % _LOGS_PER_TURN == 0:
+                await asyncio.sleep(0)
+            log.expire_producers(now_ms)
+
+    # ---- checkpoints
+
+    async def checkpoint_recovery_points(self) -> None:
+        """Writes recovery points and log start offsets."""
+        await self._write(self._logs.recovery_points())
+
+    async def checkpoint_high_watermarks(self) -> None:
+        """Writes high watermarks."""
+        await self._write(self._logs.high_watermark_checkpoints())
+
+    async def _write(self, files: list[tuple[str, bytes]]) -> None:
+        for path, content in files:
+            try:
+                await asyncio.to_thread(self._logs.disk.write_atomically, path, content)
+            except OSError as error:
+                self._logs.directory_failed(path.rpartition("/")[0], error)

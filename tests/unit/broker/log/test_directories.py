@@ -1,0 +1,161 @@
+"""Log directories: what survives a stop, clean or not; whose a directory is; what happens when one fails."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ottla.broker.log.checkpoints import decode_uuid, encode_uuid, parse_offsets, read_topic_id, render_offsets
+from ottla.broker.log.config import LogConfig
+from ottla.broker.log.directories import ForeignDirectory, LogDirectories
+from ottla.broker.log.disk import RealDisk
+from ottla.broker.log.log import Log
+from ottla.broker.log.upkeep import Upkeep, UpkeepIntervals
+from tests.unit.broker.log.workbench import append, batch_of, contents, fill
+
+TOPIC_ID = UUID(int=77)
+CONFIG = LogConfig(segment_bytes=1000, file_delete_delay_ms=1000)
+
+
+def opened(*paths: Path, cluster_id: str = "c", node_id: int = 1) -> LogDirectories:
+    logs = LogDirectories([str(path) for path in paths], lambda: 5000)
+    logs.open(cluster_id, node_id, lambda topic: CONFIG)
+    return logs
+
+
+def crash(logs: LogDirectories) -> None:
+    for home in logs._homes.values():
+        home.lock = None
+
+
+def test_everything_survives_a_clean_stop(tmp_path: Path) -> None:
+    logs = opened(tmp_path)
+    log = logs.open_or_create("t", 3, TOPIC_ID, CONFIG)
+    fill(log, 100)
+    log.delete_records_before(10)
+    before = contents(log)
+    logs.close(broker_epoch=9)
+    assert (tmp_path / ".kafka_cleanshutdown").read_text() == '{"version":0,"brokerEpoch":9}'
+    again = opened(tmp_path)
+    log = again.logs[TOPIC_ID, 3]
+    assert not (tmp_path / ".kafka_cleanshutdown").exists()
+    assert (log.log_start_offset, log.recovery_point) == (10, log.log_end_offset)
+    assert contents(log) == before
+    assert again.cluster_id == "c"
+    assert again.high_watermarks == {("t", 3): log.log_end_offset}
+    crash(again)
+    log = opened(tmp_path).logs[TOPIC_ID, 3]
+    assert contents(log) == before
+
+
+def test_the_recovery_point_is_what_was_synced(tmp_path: Path) -> None:
+    logs = opened(tmp_path)
+    log = logs.open_or_create("t", 0, TOPIC_ID, CONFIG)
+    fill(log, 100)
+    assert log in logs.wanting_flush
+
+    async def care() -> None:
+        upkeep = Upkeep(logs, lambda: 5000, UpkeepIntervals())
+        task = asyncio.create_task(upkeep.run())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        upkeep._flush_wanted.set()
+        while log.recovery_point < log.active.base_offset:
+            await asyncio.sleep(0.01)
+        await upkeep.checkpoint_recovery_points()
+        task.cancel()
+
+    asyncio.run(asyncio.wait_for(care(), 10))
+    crash(logs)
+    again = opened(tmp_path).logs[TOPIC_ID, 0]
+    assert again.recovery_point == log.recovery_point > 0
+    assert contents(again) == contents(log)
+
+
+def test_foreign_directories_are_refused(tmp_path: Path) -> None:
+    for name, cluster_id in (("a", "c"), ("b", "d"), ("e", "c")):
+        opened(tmp_path / name, cluster_id=cluster_id).close()
+    with pytest.raises(ForeignDirectory, match="cluster"):
+        opened(tmp_path / "a", tmp_path / "b")
+    with pytest.raises(ForeignDirectory, match=r"node\.id=1, this broker node\.id=2"):
+        opened(tmp_path / "e", node_id=2)
+
+
+def test_a_directory_has_one_process(tmp_path: Path) -> None:
+    held = opened(tmp_path)
+    with pytest.raises(ForeignDirectory, match="another process"):
+        opened(tmp_path)
+    held.close()
+    opened(tmp_path).close()
+
+
+def test_a_deleted_topic_goes_after_its_delay(tmp_path: Path) -> None:
+    logs = opened(tmp_path)
+    fill(logs.open_or_create("t", 0, TOPIC_ID, CONFIG), 3)
+    logs.delete_topic(TOPIC_ID)
+    [renamed] = tmp_path.glob("t-0.*-delete")
+    assert logs.deletions.due(5999) == []
+    assert logs.deletions.due(6000) == [str(renamed)]
+    fresh = logs.open_or_create("t", 0, UUID(int=78), CONFIG)
+    assert fresh.log_end_offset == 0
+    logs.close()
+    again = opened(tmp_path)
+    assert list(again.logs) == [(UUID(int=78), 0)]
+    assert again.deletions.due(0) == [str(renamed)]
+
+
+def test_a_directory_of_another_topic_id_is_set_aside_not_removed(tmp_path: Path) -> None:
+    logs = opened(tmp_path)
+    fill(logs.open_or_create("t", 0, TOPIC_ID, CONFIG), 3)
+    log = logs.open_or_create("t", 0, UUID(int=78), CONFIG)
+    assert log.log_end_offset == 0
+    [stray] = tmp_path.glob("t-0.*-stray")
+    assert read_topic_id(RealDisk(), str(stray)) == TOPIC_ID
+    assert logs.set_aside_unknown(lambda topic_id, index: False)
+    assert logs.logs == {}
+    assert len(list(tmp_path.glob("*-stray"))) == 2
+
+
+def test_partitions_spread_over_directories_and_one_may_fail(tmp_path: Path) -> None:
+    logs = opened(tmp_path / "a", tmp_path / "b")
+    for index in range(6):
+        append(logs.open_or_create("t", index, TOPIC_ID, CONFIG), batch_of([b"x"]))
+    homes = [logs.directory_of(log) for log in logs.logs.values()]
+    assert homes.count(str(tmp_path / "a")) == homes.count(str(tmp_path / "b")) == 3
+    gone: list[Log] = []
+    logs.went_offline = gone.extend
+    next(iter(logs.logs.values())).directory_failed(OSError(errno.ENOSPC, "full"))
+    assert (len(logs.full), len(logs.failed), gone) == (1, 0, [])
+    next(iter(logs.logs.values())).directory_failed(OSError(errno.EIO, "broken"))
+    assert (len(logs.failed), len(gone), len(logs.logs)) == (1, 3, 3)
+    logs.open_or_create("u", 0, UUID(int=99), CONFIG)
+    logs.close()
+    assert sorted(path.parent.name for path in tmp_path.glob("*/.kafka_cleanshutdown")) == ["b"]
+
+
+def test_a_directory_without_a_topic_id_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mystery-0").mkdir()
+    logs = opened(tmp_path)
+    assert logs.logs == {}
+    assert (tmp_path / "mystery-0").exists()
+
+
+@given(st.dictionaries(st.tuples(st.from_regex(r"[a-z._-]{1,9}", fullmatch=True), st.integers(0, 99)), st.integers(0)))
+def test_offset_checkpoints(offsets: dict[tuple[str, int], int]) -> None:
+    text = render_offsets((topic, index, offset) for (topic, index), offset in offsets.items())
+    assert parse_offsets(text) == offsets
+
+
+@given(st.uuids())
+def test_uuids_are_kafkas_text(value: UUID) -> None:
+    assert decode_uuid(encode_uuid(value)) == value
+
+
+def test_a_known_uuid() -> None:
+    assert encode_uuid(decode_uuid("gvvQSa46Q0eXORI28z83Yw")) == "gvvQSa46Q0eXORI28z83Yw"
