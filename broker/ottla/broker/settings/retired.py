@@ -45,7 +45,7 @@ RETIRED: dict[str, str] = {
             "leader.imbalance.per.broker.percentage",
         ),
         "commits wait for all replicas in sync": ("offsets.commit.required.acks",),
-        "passwords are not stored in the metadata": (
+        "dynamic passwords are kept as plain text, as in Apache Kafka 4": (
             "password.encoder.secret", "password.encoder.old.secret",
             "password.encoder.keyfactory.algorithm", "password.encoder.cipher.algorithm",
             "password.encoder.key.length", "password.encoder.iterations",
