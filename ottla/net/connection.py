@@ -316,7 +316,10 @@ class Connection:
                             part = self._join(part)
                         if out:
                             flags = socket.MSG_MORE
-                    sent = self._socket.send(part, flags)
+                    try:
+                        sent = self._socket.send(part, flags)
+                    except (BlockingIOError, InterruptedError):
+                        sent = 0  # a file range before it filled the socket's buffer
                     if sent < len(part):
                         out.appendleft(memoryview(part)[sent:])
                         raise BlockingIOError
