@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
-from ottla.broker import authorized_operations
 from ottla.broker.api.registry import Api, RequestContext
+from ottla.broker.authorized_operations import NOT_ASKED, ON_CLUSTER, ON_TOPIC
 from ottla.broker.group.partitioning import OFFSETS_TOPIC
 from ottla.broker.topic_descriptions import NAMELESS, controller_for_clients, reachable_brokers
 from ottla.metadata.image import INTERNAL_TOPICS, Topic
@@ -28,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 API = Api(key=3, versions=(0, 13))
 FIRST_VERSION_BY_ID = 12
+OPERATIONS = "topic_authorized_operations"
 CREATION_WAIT_SECONDS = 2.0
 
 
@@ -35,43 +37,39 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[
     asked = request.topics
     if asked and (refused := _refusal(asked, context.api_version)) is not None:
         return refused
-    topics: list[Topic] = []
+    operations = ON_TOPIC if request.include_topic_authorized_operations else NOT_ASKED
     missing: list[dict[str, Any]] = []
     if asked is None or (context.api_version == 0 and not asked):
         topics = list(broker.image.topics.values())
     elif any(topic.topic_id for topic in asked):
-        for topic_id in dict.fromkeys(topic.topic_id for topic in asked if topic.topic_id):
-            topic = broker.image.topics_by_id.get(topic_id)
-            if topic is None:
-                missing.append({"error_code": ErrorCode.unknown_topic_id, "name": None, "topic_id": topic_id})
-            else:
-                topics.append(topic)
+        ids = dict.fromkeys(topic.topic_id for topic in asked if topic.topic_id)
+        topics = [topic for topic_id in ids if (topic := broker.image.topics_by_id.get(topic_id)) is not None]
+        missing = [_unknown_id(topic_id) for topic_id in ids if topic_id not in broker.image.topics_by_id]
     else:
         names = list(dict.fromkeys(topic.name for topic in asked))
         create = request.allow_auto_topic_creation and broker.config.get_bool("auto.create.topics.enable")
-        for name, found in zip(names, await asyncio.gather(*(_find(broker, n, create) for n in names)), strict=True):
-            if isinstance(found, Topic):
-                topics.append(found)
-            else:
-                missing.append({"error_code": found, "name": name, "is_internal": name in INTERNAL_TOPICS})
+        found = await asyncio.gather(*(_find(broker, name, create) for name in names))
+        topics = [topic for topic in found if isinstance(topic, Topic)]
+        missing = [
+            {"error_code": code, "name": name, "is_internal": name in INTERNAL_TOPICS, OPERATIONS: operations}
+            for name, code in zip(names, found, strict=True)
+            if isinstance(code, ErrorCode)
+        ]
     image = broker.image
-    on_topic = authorized_operations.ON_TOPIC if request.include_topic_authorized_operations else None
-    operations = authorized_operations.NOT_ASKED if on_topic is None else on_topic
-    for answer in missing:
-        answer["topic_authorized_operations"] = authorized_operations.NOT_ASKED
-    on_cluster = getattr(request, "include_cluster_authorized_operations", False)
+    encoded = broker.encoded_topics.of(topics, image, context.listener, context.api_version, operations)
     return {
         "brokers": reachable_brokers(image, context.listener),
         "cluster_id": image.cluster_id,
         "controller_id": controller_for_clients(image, broker.id),
-        "topics": [
-            *broker.encoded_topics.of(topics, image, context.listener, context.api_version, operations),
-            *missing,
-        ],
-        "cluster_authorized_operations": authorized_operations.ON_CLUSTER
-        if on_cluster
-        else authorized_operations.NOT_ASKED,
+        "topics": [*encoded, *missing],
+        "cluster_authorized_operations": ON_CLUSTER
+        if getattr(request, "include_cluster_authorized_operations", False)
+        else NOT_ASKED,
     }
+
+
+def _unknown_id(topic_id: UUID) -> dict[str, Any]:
+    return {"error_code": ErrorCode.unknown_topic_id, "name": None, "topic_id": topic_id, OPERATIONS: NOT_ASKED}
 
 
 def _refusal(asked: Any, version: int) -> dict[str, Any] | None:
@@ -83,16 +81,11 @@ def _refusal(asked: Any, version: int) -> dict[str, Any] | None:
         code = ErrorCode.unknown_server_error
     if not broken:
         return None
-    topics = [{"error_code": code, "name": t.name or "", "topic_id": t.topic_id or NAMELESS} for t in asked]
-    for topic in topics:
-        topic["topic_authorized_operations"] = authorized_operations.NOT_ASKED
-    return {
-        "brokers": [],
-        "cluster_id": None,
-        "controller_id": -1,
-        "topics": topics,
-        "cluster_authorized_operations": authorized_operations.NOT_ASKED,
-    }
+    topics = [
+        {"error_code": code, "name": t.name or "", "topic_id": t.topic_id or NAMELESS, OPERATIONS: NOT_ASKED}
+        for t in asked
+    ]
+    return {"brokers": [], "topics": topics, "cluster_authorized_operations": NOT_ASKED}
 
 
 async def _find(broker: Broker, name: str, create: bool) -> Topic | ErrorCode:
