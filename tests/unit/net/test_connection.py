@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import struct
 import tempfile
 from collections.abc import Callable
@@ -42,12 +43,31 @@ class Echo:
             return None
         if payload.startswith(b"file"):
             return [b"head", *file_parts()]
+        if payload.startswith(b"full"):
+            connection._socket = OnceFull(connection._socket)
         return [payload]
 
 
 class Slice:
     def __init__(self, file, position: int, size: int) -> None:
         self.file, self.position, self.size = file, position, size
+
+
+class OnceFull:
+    """A socket that takes nothing the first time."""
+
+    def __init__(self, real: socket.socket) -> None:
+        self._real = real
+        self._refused = False
+
+    def send(self, data, flags: int = 0) -> int:
+        if not self._refused:
+            self._refused = True
+            raise BlockingIOError
+        return self._real.send(data, flags)
+
+    def __getattr__(self, name: str):
+        return getattr(self._real, name)
 
 
 def file_parts() -> list[Slice]:
@@ -127,6 +147,17 @@ def test_a_file_range_is_sent_whole_to_a_slow_reader():
         assert data[:4] == b"head"
         assert data[4:-4] == (bytes(range(256)) * 8192)[256:-256]
         assert data[-4:] == b"tail"
+
+    run(scenario)
+
+
+def test_a_socket_without_any_room_loses_nothing():
+    """As after a file range that filled it."""
+
+    async def scenario(server, port, echo):
+        reader, writer = await connect(port)
+        writer.write(frame(ORDINARY, b"full"))
+        assert await reader.readexactly(4) == b"full"
 
     run(scenario)
 
