@@ -44,7 +44,7 @@ def read_request_header(
             return RequestHeader(api_key, api_version, correlation_id, None, end)
         if end + length > (len(frame) if stop is None else stop):
             raise ProtocolError("the frame ends inside the client id")
-        client_id = bytes(frame[end : end + length]).decode()
+        client_id = str(frame[end : end + length], "utf-8")
     except (struct.error, UnicodeDecodeError) as error:
         raise ProtocolError(f"malformed request header: {error}") from error
     return RequestHeader(api_key, api_version, correlation_id, client_id, end + length)

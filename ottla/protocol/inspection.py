@@ -46,18 +46,21 @@ def validate_records(batch: Buffer, header: BatchHeader, *, compacted: bool, max
     data = payload if isinstance(payload, bytes) else bytes(payload)
     if header.count <= 0:
         raise _invalid(f"the batch states {header.count} records")
-    return _timestamps(header, _alike(data, header.count, compacted) or _walked(data, header.count, compacted))
+    count, end = header.count, len(data)
+    return _timestamps(header, _alike(data, 0, end, count, compacted) or _walked(data, 0, end, count, compacted))
 
 
-def validate_alike(batch: Buffer, header: BatchHeader, *, compacted: bool) -> Timestamps | None:
+def validate_alike(
+    buffer: bytes | bytearray, header: BatchHeader, *, compacted: bool, start: int = 0
+) -> Timestamps | None:
     """As `validate_records`, where records are uncompressed and of one size; None where they aren't, or are wrong.
 
-    A single record is always walked, because that is cheaper still."""
+    The batch lies at `start` and is looked at in place. A single record is always walked, because that is cheaper."""
     count = header.count
     if header.attributes & CODEC_MASK or count <= 0:
         return None
-    data = bytes(memoryview(batch)[HEADER_SIZE : LOG_OVERHEAD + header.length])
-    deltas = _walked(data, 1, compacted) if count == 1 else _alike(data, count, compacted)
+    first, end = start + HEADER_SIZE, start + LOG_OVERHEAD + header.length
+    deltas = (_walked if count == 1 else _alike)(buffer, first, end, count, compacted)
     return _timestamps(header, deltas) if deltas else None
 
 
@@ -67,23 +70,23 @@ def _timestamps(header: BatchHeader, deltas: tuple[int, int]) -> Timestamps:
     return Timestamps(header.base_timestamp + deltas[0], header.base_timestamp + deltas[1])
 
 
-def _alike(data: bytes, count: int, compacted: bool) -> tuple[int, int] | None:
-    """(least, greatest) timestamp delta; None for "walk them".
+def _alike(data: bytes | bytearray, position: int, stop: int, count: int, compacted: bool) -> tuple[int, int] | None:
+    """(least, greatest) timestamp delta of the records data[position:stop]; None for "walk them".
 
     Where the offset delta takes a byte more, at 64, a new stride begins.
     """
-    position = index = 0
+    index = 0
     least, greatest = 1 << 63, -1
     for width, limit in _WIDTHS:
-        stop = min(count, limit)
-        number = stop - index
+        last = min(count, limit)
+        number = last - index
         try:
             size, body = read_varint(data, position)
         except ProtocolError:
             return None
         stride = body - position + size
         end = position + number * stride
-        if size < 4 + width or end > len(data):
+        if size < 4 + width or end > stop:
             return None
         for at in range(position, body):
             if data[at:end:stride] != data[at : at + 1] * number:
@@ -92,20 +95,20 @@ def _alike(data: bytes, count: int, compacted: bool) -> tuple[int, int] | None:
         if not times.isascii() or times.translate(None, _ODD) != times:  # one byte each, not negative
             return None
         for byte, column in enumerate(_offset_columns()[:width]):
-            if data[body + 2 + byte : end : stride] != column[index:stop]:
+            if data[body + 2 + byte : end : stride] != column[index:last]:
                 return None
         if compacted and _NULL in data[body + 2 + width : end : stride]:
             return None
         least, greatest = min(least, min(times) >> 1), max(greatest, max(times) >> 1)
-        position, index = end, stop
+        position, index = end, last
         if index == count:
-            return (least, greatest) if position == len(data) else None
+            return (least, greatest) if position == stop else None
     return None
 
 
-def _walked(data: bytes, count: int, compacted: bool) -> tuple[int, int]:
-    """(least, greatest) timestamp delta. Varints of one and two bytes are read in place, for speed."""
-    position, end = 0, len(data)
+def _walked(data: bytes | bytearray, position: int, end: int, count: int, compacted: bool) -> tuple[int, int]:
+    """(least, greatest) timestamp delta of the records data[position:end]. Varints of one and two bytes are read in
+    place, for speed; a record that reaches beyond `end` is found out at last, because the chain doesn't end there."""
     least, greatest = 1 << 70, -1 << 70
     try:
         for expected in range(count):

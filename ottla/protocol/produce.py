@@ -28,19 +28,11 @@ _one_success = struct.Struct(">ihqqqbbbbib")
 _answer_start = struct.Struct(">ihqqq")  # … and log start offset
 
 
-class PartitionRecords(NamedTuple):
-    """One partition's record set: frame[start:end]; start is −1 where it is null."""
+PartitionRecords = tuple[int, int, int]
+"""A partition's index and its record set as (start, end) in the frame; start is −1 where it is null."""
 
-    index: int  # type: ignore[assignment]  # hides tuple.index
-    start: int
-    end: int
-
-
-class TopicRecords(NamedTuple):
-    """A topic by its name, or from version 13 by the 16 bytes of its id."""
-
-    topic: str | bytes
-    partitions: list[PartitionRecords]
+TopicRecords = tuple[str | bytes, list[PartitionRecords]]
+"""A topic by its name, or from version 13 by the 16 bytes of its id."""
 
 
 class ProduceRequest(NamedTuple):
@@ -62,11 +54,6 @@ class PartitionAnswer(NamedTuple):
     log_start_offset: int = -1
     message: str | None = None
     record_errors: Sequence[tuple[int, str | None]] = ()
-
-
-@lru_cache(4096)
-def _name(encoded: bytes) -> str:
-    return encoded.decode()
 
 
 def read_produce_request(version: int, frame: bytearray | bytes, position: int, end: int) -> ProduceRequest:
@@ -91,7 +78,7 @@ def _read_flexible(version: int, frame: bytearray | bytes, position: int, end: i
         transactional_id, position = _compact_nullable(frame, position)
     acks, timeout = _acks_timeout.unpack_from(frame, position)
     topic_count, position = _count(frame, position + 6, end)
-    topics = []
+    topics: list[TopicRecords] = []
     topic: str | bytes
     for _ in range(topic_count):
         if version >= TOPIC_IDS:
@@ -105,23 +92,23 @@ def _read_flexible(version: int, frame: bytearray | bytes, position: int, end: i
                 size, position = read_unsigned_varint(frame, position)
             if size == 0:
                 raise ProtocolError("a null topic name")
-            topic = _name(bytes(frame[position : position + size - 1]))
+            topic = str(frame[position : position + size - 1], "utf-8")
             position += size - 1
         partition_count, position = _count(frame, position, end)
-        partitions = []
+        partitions: list[PartitionRecords] = []
         for _ in range(partition_count):
             (index,) = _int.unpack_from(frame, position)
             size, position = read_unsigned_varint(frame, position + 4)
             if size == 0:
-                partitions.append(PartitionRecords(index, -1, -1))
+                partitions.append((index, -1, -1))
             else:
                 start = position
                 position += size - 1
                 if position > end:
                     raise ProtocolError("the frame ends inside a record set")
-                partitions.append(PartitionRecords(index, start, position))
+                partitions.append((index, start, position))
             position = position + 1 if frame[position] == 0 else _skip_tags(frame, position, end)
-        topics.append(TopicRecords(topic, partitions))
+        topics.append((topic, partitions))
         position = position + 1 if frame[position] == 0 else _skip_tags(frame, position, end)
     position = position + 1 if frame[position] == 0 else _skip_tags(frame, position, end)
     return ProduceRequest(transactional_id, acks, timeout, topics), position
@@ -131,31 +118,34 @@ def _read_plain(frame: bytearray | bytes, position: int, end: int) -> tuple[Prod
     transactional_id, position = _nullable(frame, position, end)
     acks, timeout, topic_count = _acks_timeout_count.unpack_from(frame, position)
     position += 10
-    topics = []
+    topics: list[TopicRecords] = []
     for _ in range(_plausible(topic_count, position, end)):
         topic, position = _nullable(frame, position, end)
         if topic is None:
             raise ProtocolError("a null topic name")
         (partition_count,) = _int.unpack_from(frame, position)
         position += 4
-        partitions = []
+        partitions: list[PartitionRecords] = []
         for _ in range(_plausible(partition_count, position, end)):
             index, size = _two_ints.unpack_from(frame, position)
             position += 8
             if size < 0:
                 if size != -1:
                     raise ProtocolError(f"a record set of {size} bytes")
-                partitions.append(PartitionRecords(index, -1, -1))
+                partitions.append((index, -1, -1))
                 continue
             if position + size > end:
                 raise ProtocolError("the frame ends inside a record set")
-            partitions.append(PartitionRecords(index, position, position + size))
+            partitions.append((index, position, position + size))
             position += size
-        topics.append(TopicRecords(topic, partitions))
+        topics.append((topic, partitions))
     return ProduceRequest(transactional_id, acks, timeout, topics), position
 
 
 def _count(frame: bytearray | bytes, position: int, end: int) -> tuple[int, int]:
+    count = frame[position]
+    if 0 < count < 0x80:
+        return count - 1, position + 1
     count, position = read_unsigned_varint(frame, position)
     if count == 0:
         raise ProtocolError("a null array")
@@ -173,7 +163,7 @@ def _compact_nullable(frame: bytearray | bytes, position: int) -> tuple[str | No
     size, position = read_unsigned_varint(frame, position)
     if size == 0:
         return None, position
-    return bytes(frame[position : position + size - 1]).decode(), position + size - 1
+    return str(frame[position : position + size - 1], "utf-8"), position + size - 1
 
 
 def _nullable(frame: bytearray | bytes, position: int, end: int) -> tuple[str | None, int]:
@@ -183,7 +173,7 @@ def _nullable(frame: bytearray | bytes, position: int, end: int) -> tuple[str | 
         return None, position
     if position + size > end:
         raise ProtocolError("the frame ends inside a string")
-    return _name(bytes(frame[position : position + size])), position + size
+    return str(frame[position : position + size], "utf-8"), position + size
 
 
 def _skip_tags(frame: bytearray | bytes, position: int, end: int) -> int:

@@ -31,9 +31,7 @@ class AdmissionRules:
     validate_records: bool = False
 
 
-def admit(
-    buffer: bytearray | memoryview, start: int, end: int, rules: AdmissionRules, version: int, now_ms: int
-) -> BatchHeader:
+def admit(buffer: bytearray, start: int, end: int, rules: AdmissionRules, version: int, now_ms: int) -> BatchHeader:
     """Checks the record set buffer[start:end] of a Produce request of `version`; returns its batch's header.
 
     Raises KafkaError with the code and, where it helps, the sentence that the producer gets.
@@ -65,18 +63,15 @@ def admit(
     return _inspected(buffer, start, end, header, rules)
 
 
-def _inspected(
-    buffer: bytearray | memoryview, start: int, end: int, header: BatchHeader, rules: AdmissionRules
-) -> BatchHeader:
+def _inspected(buffer: bytearray, start: int, end: int, header: BatchHeader, rules: AdmissionRules) -> BatchHeader:
     """Looks inside the batch as far as the rules ask; a wrong greatest timestamp is corrected in place, as by Kafka."""
-    batch = memoryview(buffer)[start:end]
     if rules.compacted or rules.validate_records:
-        times = inspection.validate_records(batch, header, compacted=rules.compacted)
+        batch = memoryview(buffer)[start:end]
+        times: inspection.Timestamps | None = inspection.validate_records(batch, header, compacted=rules.compacted)
     else:
-        alike = inspection.validate_alike(batch, header, compacted=False)
-        if alike is None:
-            return header
-        times = alike
+        times = inspection.validate_alike(buffer, header, compacted=False, start=start)
+    if times is None:
+        return header
     if times.maximum == header.max_timestamp or header.log_append_time or not rules.create_time:
         return header
     batches.stamp_create_time(buffer, start, times.maximum)

@@ -6,7 +6,7 @@ Names follow Kafka's `BrokerTopicMetrics`, `ReplicaManager` and `RequestMetrics`
 
 from __future__ import annotations
 
-LATENCY_BUCKETS = 32  # bucket i counts latencies below 2**i µs
+LATENCY_BUCKETS = 64  # bucket i counts latencies from 2**(i−1) to below 2**i µs
 
 
 class TopicCounters:
@@ -39,7 +39,6 @@ class ApiCounters:
     the socket, and the errors that were answered."""
 
     __slots__ = (
-        "answers",
         "errors",
         "latency_buckets",
         "latency_microseconds",
@@ -51,17 +50,20 @@ class ApiCounters:
     def __init__(self) -> None:
         self.requests = 0
         self.request_bytes = 0
-        self.answers = 0
         self.latency_microseconds = 0
         self.waited_microseconds = 0
         self.latency_buckets = [0] * LATENCY_BUCKETS
         self.errors: dict[int, int] = {}
 
+    @property
+    def answers(self) -> int:
+        """How many requests were answered."""
+        return sum(self.latency_buckets)
+
     def answered(self, microseconds: int) -> None:
         """One request was answered after this long."""
-        self.answers += 1
         self.latency_microseconds += microseconds
-        self.latency_buckets[min(microseconds.bit_length(), LATENCY_BUCKETS - 1)] += 1
+        self.latency_buckets[microseconds.bit_length()] += 1
 
     def answered_later(self, microseconds: int, waited_microseconds: int) -> None:
         """One request was answered after this long, the second number of it spent waiting."""

@@ -41,8 +41,8 @@ class Dispatcher:
         self._broker = broker
         self._routes = routes
         self.counters = {key: ApiCounters() for key in routes}
-        self._flexible = {
-            (key, version): is_flexible(key, version)
+        self._hot = {
+            (key, version): (route.serve, self.counters[key], is_flexible(key, version))
             for key, route in routes.items()
             if route.serve is not None
             for version in range((route.api.served or route.api.versions)[0], route.api.versions[1] + 1)
@@ -52,23 +52,26 @@ class Dispatcher:
         """Serves frame[start:end]. Raises ProtocolError where the peer must be cut off."""
         began = perf_counter_ns()
         header = read_request_header(frame, start, end)
-        key, version = header.api_key, header.api_version
+        key, version, _, _, body = header
+        hot = self._hot.get((key, version))
+        if hot is not None:
+            serve, counters, flexible = hot
+            counters.requests += 1
+            counters.request_bytes += end - start
+            if flexible:
+                body = body + 1 if frame[body] == 0 else skip_tagged_fields(frame, body)
+            reply = serve(self._broker, connection, header, frame, body, end)
+            if isinstance(reply, Pending):
+                reply.answering = partial(_count_later, counters, began, perf_counter_ns())
+            else:
+                counters.answered((perf_counter_ns() - began) // 1000)
+            return reply
         route = self._routes.get(key)
         if route is None or not route.api.serves(version):
             return self._unsupported(header, route)
         counters = self.counters[key]
         counters.requests += 1
         counters.request_bytes += end - start
-        body = header.end
-        if route.serve is not None:
-            if self._flexible[key, version]:
-                body = body + 1 if frame[body] == 0 else skip_tagged_fields(frame, body)
-            reply = route.serve(self._broker, connection, header, frame, body, end)
-            if isinstance(reply, Pending):
-                reply.answering = partial(_count_later, counters, began, perf_counter_ns())
-            else:
-                counters.answered((perf_counter_ns() - began) // 1000)
-            return reply
         if is_flexible(key, version):
             body = skip_tagged_fields(frame, body)
         request = read_request(key, version, bytes(memoryview(frame)[body:end]))

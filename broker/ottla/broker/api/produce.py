@@ -48,13 +48,17 @@ def serve(
         pending = Pending(connection, API.key)
         broker.spawn(produce.append_in_turn(bytearray(frame), pending))
         return pending
+    version = header.api_version
     for topic, partitions in request.topics:
+        answers: list[PartitionAnswer] = []
+        produce.answers.append((topic, answers))
         for index, start, stop in partitions:
             try:
                 partition = produce.find(topic, index)
-                produce.appended(topic, partition, partition.append(frame, start, stop, header.api_version))
+                appended = partition.append(frame, start, stop, version)
+                answers.append(produce.appended(partition, appended))
             except KafkaError as error:
-                produce.refused(topic, index, stop - start, error)
+                answers.append(produce.refused(topic, index, stop - start, error))
     if request.acks == 0:
         if produce.failed:
             connection.close("a Produce request with acks=0 failed: closing is the only answer")
@@ -88,29 +92,20 @@ class _Produce:
             raise KafkaError(ErrorCode.invalid_required_acks)
         return partition
 
-    def appended(self, topic: str | bytes, partition: Partition, appended: Appended) -> None:
-        """A batch was written: notes its answer, and what the answer has to wait for."""
+    def appended(self, partition: Partition, appended: Appended) -> PartitionAnswer:
+        """A batch was written: its answer; notes what that has to wait for."""
+        log = partition.log
         if self._request.acks == ALL and appended.last_offset >= partition.high_watermark:
             self.waits.append(partition.committed(appended.last_offset))
-        if partition.flush_waits:
+        if log.flush_overdue:
             self.waits.append(partition.flush())
-        self._add(
-            topic,
-            PartitionAnswer(
-                partition.index, 0, appended.base_offset, appended.append_time, partition.log.log_start_offset
-            ),
-        )
+        return PartitionAnswer(partition.index, 0, appended.base_offset, appended.append_time, log.log_start_offset)
 
-    def refused(self, topic: str | bytes, index: int, size_bytes: int, error: KafkaError) -> None:
-        """A batch wasn't written."""
+    def refused(self, topic: str | bytes, index: int, size_bytes: int, error: KafkaError) -> PartitionAnswer:
+        """A batch wasn't written: its answer."""
         self.failed = True
         self._broker.count_produce_failure(topic, size_bytes, error.code)
-        self._add(topic, PartitionAnswer(index, error.code, message=error.message or None))
-
-    def _add(self, topic: str | bytes, answer: PartitionAnswer) -> None:
-        if not self.answers or self.answers[-1][0] != topic:
-            self.answers.append((topic, []))
-        self.answers[-1][1].append(answer)
+        return PartitionAnswer(index, error.code, message=error.message or None)
 
     def takes_turns(self, frame: bytearray) -> bool:
         """Whether any of the batches needs recompression or follows one that does."""
@@ -124,15 +119,15 @@ class _Produce:
     async def append_in_turn(self, frame: bytearray, pending: Pending) -> None:
         """Appends one batch after the other, each after those that came before it."""
         for topic, partitions in self._request.topics:
+            answers: list[PartitionAnswer] = []
+            self.answers.append((topic, answers))
             for index, start, stop in partitions:
                 try:
                     partition = self.find(topic, index)
-                    batch = frame[start:stop]
-                    self.appended(
-                        topic, partition, await partition.append_recompressed(batch, self._header.api_version)
-                    )
+                    appended = await partition.append_recompressed(frame[start:stop], self._header.api_version)
+                    answers.append(self.appended(partition, appended))
                 except KafkaError as error:
-                    self.refused(topic, index, stop - start, error)
+                    answers.append(self.refused(topic, index, stop - start, error))
         if self._request.acks == 0:
             if self.failed:
                 pending.close_connection()

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from ottla.broker.counters import ApiCounters, TopicCounters
     from ottla.broker.node import Broker
 
-LOWEST_BUCKET = 4  # 16 µs
-HIGHEST_BUCKET = 26  # 67 s
+LOWEST_BUCKET = 3  # 8 µs
+HIGHEST_BUCKET = 25  # 34 s
 TIMED_APIS = ("Produce", "Fetch")
 MILLISECOND = 1e-3  # in the unit of the counters, µs
 
