@@ -29,6 +29,7 @@ from kio.schema.index import api_key_map, schema_name_map
 from kio.serial import entity_reader
 from kio.serial.errors import SerialError
 
+from .bounds import check_arrays
 from .errors import ProtocolError
 from .varints import write_unsigned_varint
 
@@ -67,6 +68,7 @@ def read_request(api_key: int, version: int, body: bytes, offset: int = 0) -> An
 
     Bytes after the body are ignored, as by Kafka: librdkafka's Metadata requests end in some.
     """
+    check_arrays(api_key, version, body, offset)
     return _read(_request_reader(api_key, version), body, offset)
 
 
