@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import select
 import signal
 import sys
 import time
@@ -21,7 +20,7 @@ from ottla.cli import lookup, records
 from ottla.cli.connection import explained
 from ottla.cli.errors import CommandError, ExitCode, NotFound, UsageError, nearest
 from ottla.cli.options import cluster_command
-from ottla.cli.output import Output
+from ottla.cli.output import Output, reader_gone
 from ottla.cli.times import FORMS, parse_moment
 
 if TYPE_CHECKING:
@@ -136,7 +135,7 @@ def consume(
 
 def _print_all(consumer: KafkaConsumer, writer: Any, group: str | None, limits: _Limits) -> None:
     stdout = sys.stdout.buffer
-    reader_gone = _reader_gone()
+    gone = reader_gone()
     printed = 0
     last_record = time.monotonic()
     remaining = dict(limits.ends or {})
@@ -163,7 +162,7 @@ def _print_all(consumer: KafkaConsumer, writer: Any, group: str | None, limits: 
                 return
         if limits.idle_s is not None and time.monotonic() - last_record >= limits.idle_s:
             return
-        if reader_gone():
+        if gone():
             raise BrokenPipeError
 
 
@@ -234,16 +233,6 @@ def _shown(show: list[str] | None) -> list[str]:
 
 def _json_line(record: Any) -> bytes:
     return json.dumps(records.to_json(record), ensure_ascii=False).encode() + b"\n"
-
-
-def _reader_gone() -> Any:
-    """A function that says whether the other end of stdout's pipe was closed."""
-    poll = select.poll()
-    try:
-        poll.register(sys.stdout.fileno(), 0)
-    except (OSError, ValueError):
-        return lambda: False
-    return lambda: any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
 def _terminated(signum: int, frame: object) -> NoReturn:

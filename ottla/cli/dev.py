@@ -28,7 +28,7 @@ from ottla.cli.output import Output
 from ottla.cli.processes import PidFile, server_command, tail
 
 _DEV_PID_FILE = "ottla-dev.pid"
-_METADATA_FILE = "metadata.sqlite"
+METADATA_FILE = "metadata.sqlite"
 _READY_TIMEOUT_S = 300.0
 _STOP_TIMEOUT_S = 60.0
 _BACKOFF_S = (1.0, 2.0, 4.0, 8.0, 15.0)
@@ -140,7 +140,7 @@ def dev(
         raise CommandError("several brokers come with replication, which isn't there yet", "Leave --brokers out.")
     wished = parse_topics(topics)
     load_configuration(None, ["node.id=0", *(settings or [])])
-    directory = (data if data is not None else _default_directory()).absolute()
+    directory = (data if data is not None else default_directory()).absolute()
     lock = PidFile(directory, _DEV_PID_FILE)
     descriptor = lock.acquire("another `ottla dev`")
     told = advertise or ("127.0.0.1" if listen in ("0.0.0.0", "::", "") else listen)
@@ -178,7 +178,8 @@ def parse_topics(text: str | None) -> list[tuple[str, int, int]]:
     return topics
 
 
-def _default_directory() -> Path:
+def default_directory() -> Path:
+    """Where `ottla dev` keeps its data unless told otherwise."""
     from platformdirs import user_data_path
 
     return user_data_path("ottla") / "dev"
@@ -230,7 +231,7 @@ def _planned(
         "listeners": f"PLAINTEXT://{_bracketed(listen)}:{port}",
         "advertised.listeners": f"PLAINTEXT://{_bracketed(told)}:{port}",
         "log.dirs": str(own),
-        "ottla.metadata.store": f"embedded:{directory / _METADATA_FILE}",
+        "ottla.metadata.store": f"embedded:{directory / METADATA_FILE}",
     }
     command = server_command(file, [*(f"{name}={value}" for name, value in fixed.items()), *settings])
     log = directory / f"broker-{number}.log" if sys.stderr.isatty() else None

@@ -8,8 +8,9 @@ everything else (progress, notes) to stderr, so that a pipe receives results onl
 from __future__ import annotations
 
 import json
+import select
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 
@@ -84,6 +85,16 @@ class Output:
             console.print(table)
         for line in capture.get().splitlines():
             print(line.rstrip())
+
+
+def reader_gone() -> Callable[[], bool]:
+    """A function that says whether the other end of stdout's pipe was closed; nothing need be written to learn it."""
+    poll = select.poll()
+    try:
+        poll.register(sys.stdout.fileno(), 0)
+    except (OSError, ValueError):
+        return lambda: False
+    return lambda: any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
 def cell(value: Any) -> str:

@@ -1,0 +1,227 @@
+"""`ottla metadata`: look into the metadata store, key by key, as zkCli did for ZooKeeper.
+
+Reads only. The store is found by `--store`, else by a broker's settings, else it is that of `ottla dev`; it can be read
+while brokers run on it and after they have stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ottla.cli.errors import CommandError, NotFound, UsageError, nearest
+from ottla.cli.options import output_command
+from ottla.cli.output import Output, reader_gone
+
+if TYPE_CHECKING:
+    from ottla.metadata.embedded import EmbeddedStore
+    from ottla.metadata.store import Entry
+
+app = typer.Typer(no_args_is_help=True, help="Look into the metadata store.")
+
+StoreOption = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="[embedded:]PATH",
+        envvar="OTTLA_METADATA_STORE",
+        help="The store's file; else by --config, else that of `ottla dev`.",
+    ),
+]
+ConfigFileOption = Annotated[
+    Path | None, typer.Option("--config", "-c", metavar="FILE", help="The server.properties of a broker on the store.")
+]
+PrefixArgument = Annotated[str, typer.Argument(metavar="[PREFIX]", help="Only keys that begin so, as in topics/.")]
+
+
+@app.command("ls")
+@output_command
+def list_keys(
+    output: Output,
+    prefix: PrefixArgument = "",
+    recursive: Annotated[bool, typer.Option("--recursive", "-r", help="Show all keys, not one level.")] = False,
+    store: StoreOption = None,
+    config: ConfigFileOption = None,
+) -> None:
+    """List keys: one level of them, or all."""
+
+    async def run() -> None:
+        async with _opened(store, config) as opened:
+            snapshot = await opened.read(prefix)
+        if recursive:
+            rows = [
+                {
+                    "key": entry.key,
+                    "mod_revision": entry.mod_revision,
+                    "create_revision": entry.create_revision,
+                    "lease": entry.lease or None,
+                    "size_bytes": len(entry.value),
+                }
+                for entry in snapshot.entries
+            ]
+            columns = {"key": "KEY", "mod_revision": "REVISION", "lease": "LEASE", "size_bytes": "BYTES"}
+        else:
+            rows = _one_level([entry.key for entry in snapshot.entries], prefix)
+            columns = {"key": "KEY", "keys": "KEYS"}
+        output.rows(rows, columns, empty=f"No key begins with '{prefix}'." if prefix else "The store is empty.")
+
+    asyncio.run(run())
+
+
+def _one_level(found: list[str], prefix: str) -> list[dict[str, Any]]:
+    """The next step of each key's path below the prefix, and how many keys lie there."""
+    counts: dict[str, int] = {}
+    for key in found:
+        step, slash, _ = key[len(prefix) :].partition("/")
+        name = prefix + step + slash
+        counts[name] = counts.get(name, 0) + 1
+    return [{"key": name, "keys": count} for name, count in counts.items()]
+
+
+@app.command()
+@output_command
+def get(
+    output: Output,
+    key: Annotated[str, typer.Argument(help="The whole key.")],
+    store: StoreOption = None,
+    config: ConfigFileOption = None,
+) -> None:
+    """Show one key's value with its revisions."""
+
+    async def run() -> None:
+        async with _opened(store, config) as opened:
+            snapshot = await opened.read(key)
+            entry = next((entry for entry in snapshot.entries if entry.key == key), None)
+            if entry is None:
+                known = [entry.key for entry in (await opened.read()).entries]
+                guess = nearest(key, known).strip()
+                raise NotFound(f"there is no key '{key}'", f"{guess} `ottla metadata ls -r` lists all.".strip())
+        described = _described(entry)
+        if output.as_json:
+            output.document(described)
+            return
+        lease = f"   lease {entry.lease}" if entry.lease else ""
+        output.title(f"{entry.key}   revision {entry.mod_revision}   created in {entry.create_revision}{lease}")
+        value = described.get("value", described.get("value_hex"))
+        print(value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False))
+
+    asyncio.run(run())
+
+
+@app.command()
+@output_command
+def watch(
+    output: Output,
+    prefix: PrefixArgument = "",
+    after: Annotated[
+        int | None, typer.Option("--after", min=0, metavar="REVISION", help="Begin after this revision, not now.")
+    ] = None,
+    store: StoreOption = None,
+    config: ConfigFileOption = None,
+) -> None:
+    """Show changes as they come, until Ctrl-C. With --json one object a line."""
+
+    async def run() -> None:
+        async with _opened(store, config) as opened:
+            begin = (await opened.read(prefix)).revision if after is None else after
+            output.note(f"Watching from revision {begin} on; Ctrl-C ends.")
+            changes = asyncio.ensure_future(_print_changes(opened, prefix, begin, output))
+            watched = asyncio.ensure_future(_until_reader_gone())
+            await asyncio.wait([changes, watched], return_when=asyncio.FIRST_COMPLETED)
+            for task in (changes, watched):
+                task.cancel()
+            for outcome in await asyncio.gather(changes, watched, return_exceptions=True):
+                if isinstance(outcome, Exception):
+                    raise outcome
+
+    asyncio.run(run())
+
+
+async def _print_changes(store: EmbeddedStore, prefix: str, begin: int, output: Output) -> None:
+    from ottla.metadata.store import Compacted
+
+    try:
+        async with aclosing(store.watch(prefix, begin)) as revisions:
+            async for revision in revisions:
+                for change in revision.changes:
+                    _print_change(output, revision.revision, change.key, change.entry)
+    except Compacted as error:
+        raise CommandError(
+            f"the store no longer holds what came after revision {begin}", "Say a later one, or leave --after out."
+        ) from error
+
+
+async def _until_reader_gone() -> None:
+    gone = reader_gone()
+    while True:
+        await asyncio.sleep(0.25)
+        if gone():
+            raise BrokenPipeError
+
+
+def _print_change(output: Output, revision: int, key: str, entry: Entry | None) -> None:
+    described = _described(entry) if entry is not None else {}
+    value: dict[str, Any] = {name: described[name] for name in ("value", "value_hex") if name in described}
+    if output.as_json:
+        output.line({"revision": revision, "key": key, "deleted": entry is None, **value})
+        return
+    shown = "(deleted)" if entry is None else json.dumps(next(iter(value.values())), ensure_ascii=False)
+    print(f"{revision}  {key}  {shown}", flush=True)
+
+
+def _described(entry: Entry) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "key": entry.key,
+        "mod_revision": entry.mod_revision,
+        "create_revision": entry.create_revision,
+        "lease": entry.lease or None,
+    }
+    try:
+        described["value"] = json.loads(entry.value)
+    except ValueError:
+        described["value_hex"] = entry.value.hex()
+    return described
+
+
+@asynccontextmanager
+async def _opened(store: str | None, config: Path | None) -> AsyncGenerator[EmbeddedStore, None]:
+    from ottla.metadata.embedded import EmbeddedStore
+    from ottla.metadata.store import StoreUnavailable
+
+    path = _path(store, config)
+    # Opening would create it.
+    if not path.is_file():
+        raise NotFound(
+            f"there is no metadata store at {path}", "Name it with --store PATH, or a broker's file with --config FILE."
+        )
+    try:
+        opened = await EmbeddedStore.open(path)
+    except (StoreUnavailable, OSError) as error:
+        raise CommandError(f"can't open the metadata store {path}: {error}") from error
+    try:
+        yield opened
+    except StoreUnavailable as error:
+        raise CommandError(f"can't read the metadata store {path}: {error}") from error
+    finally:
+        await opened.close()
+
+
+def _path(store: str | None, config: Path | None) -> Path:
+    if store is not None and config is not None:
+        raise UsageError("--store and --config are both given", "Leave one of them out.")
+    if store is not None and store != "embedded":
+        return Path(store.removeprefix("embedded:"))
+    if config is not None:
+        from ottla.cli.broker import load_configuration
+        from ottla.cli.server import metadata_path
+
+        return metadata_path(load_configuration(config, None))
+    from ottla.cli.dev import METADATA_FILE, default_directory
+
+    return default_directory() / METADATA_FILE
