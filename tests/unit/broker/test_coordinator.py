@@ -1,0 +1,625 @@
+"""The coordinator's shell over a partition that the test holds in its hands: high watermark, failures, epoch."""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Awaitable, Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from ottla.broker import group_replay
+from ottla.broker.coordinator import GroupService
+from ottla.broker.group.effects import Join, Leaver, Sync
+from ottla.broker.group.offsets import Offsets
+from ottla.broker.group.partitioning import partition_for
+from ottla.broker.group.records import Committed, GroupKey, OffsetKey, group_key, offset_key, offset_value, read_key
+from ottla.broker.group.shard import GroupShard, OffsetToCommit
+from ottla.broker.group.states import State
+from ottla.protocol.batches import Record, assign, build_batch, iterate_headers, records
+from ottla.protocol.errors import ErrorCode, KafkaError
+
+T = TypeVar("T")
+FIXTURES = Path(__file__).parent / "group" / "fixtures"
+PARTITIONS = 3
+SETTINGS = {
+    "group.min.session.timeout.ms": 1_000,
+    "group.max.session.timeout.ms": 1_800_000,
+    "group.initial.rebalance.delay.ms": 0,
+    "group.max.size": 10_000,
+    "offset.metadata.max.bytes": 4_096,
+    "offsets.retention.minutes": 1,
+    "offsets.commit.timeout.ms": 5_000,
+    "offsets.retention.check.interval.ms": 600_000,
+    "offsets.load.buffer.size": 4_096,
+    "offsets.topic.compression.codec": 0,
+}
+
+
+class VirtualTime(selectors.DefaultSelector):
+    """Waits for nothing: time jumps to the next timer instead."""
+
+    now = 1_000.0
+
+    def select(self, timeout: float | None = None) -> Any:
+        if timeout:
+            self.now += timeout
+        return super().select(0 if timeout is not None else 0.5)
+
+
+def virtually(main: Callable[[], Awaitable[T]]) -> T:
+    selector = VirtualTime()
+    loop = asyncio.SelectorEventLoop(selector)
+    loop.time = lambda: selector.now  # type: ignore[method-assign]
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        return runner.run(_bounded(main))
+
+
+async def _bounded(main: Callable[[], Awaitable[T]]) -> T:
+    async with asyncio.timeout(100_000):
+        return await main()
+
+
+class MemoryFile:
+    def __init__(self, data: bytearray) -> None:
+        self.data = data
+
+    def pread(self, size: int, position: int) -> bytes:
+        return bytes(self.data[position : position + size])
+
+
+class Piece:
+    def __init__(self, file: MemoryFile, position: int, size: int) -> None:
+        self.file, self.position, self.size = file, position, size
+
+
+class MemoryLog:
+    """Batches in one file. Reads cut the last batch, as a real one does."""
+
+    log_start_offset = 0
+
+    def __init__(self, data: bytes = b"") -> None:
+        self.data = bytearray(data)
+
+    @property
+    def log_end_offset(self) -> int:
+        return max((header.last_offset + 1 for _, header in iterate_headers(self.data)), default=0)
+
+    def read(self, offset: int, max_bytes: int, limit_offset: int, minimum_one: bool = True) -> list[Piece]:
+        for position, header in iterate_headers(self.data):
+            if header.last_offset >= offset:
+                return [Piece(MemoryFile(self.data), position, max(header.size, max_bytes))]
+        return []
+
+
+class MemoryPartition:
+    def __init__(self, index: int, log: MemoryLog | None = None) -> None:
+        self.index = index
+        self.log = log or MemoryLog()
+        self.leader_epoch = 1
+        self.held_at: int | None = None  # the high watermark while replication stands still
+        self.failing: ErrorCode | None = None
+        self.batches = 0
+        self.waiting: list[tuple[int, asyncio.Future[None]]] = []
+
+    @property
+    def high_watermark(self) -> int:
+        return self.log.log_end_offset if self.held_at is None else self.held_at
+
+    def append_batch(self, batch: bytearray, leader_epoch: int) -> int:
+        if self.failing is not None:
+            raise KafkaError(self.failing)
+        if leader_epoch != self.leader_epoch:
+            raise KafkaError(ErrorCode.not_leader_or_follower)
+        base = self.log.log_end_offset
+        assign(batch, 0, base, leader_epoch)
+        self.log.data += batch
+        self.batches += 1
+        return base
+
+    def committed(self, offset: int) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.waiting.append((offset, future))
+        return future
+
+    def hold(self) -> None:
+        self.held_at = self.log.log_end_offset
+
+    def replicate(self) -> None:
+        self.held_at = None
+        waiting, self.waiting = self.waiting, []
+        for _, future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    def records(self) -> Iterator[Record]:
+        for position, header in iterate_headers(self.log.data):
+            yield from records(bytes(self.log.data[position : position + header.size]))
+
+
+class Stage:
+    """A started service that leads all partitions."""
+
+    def __init__(self, **settings: int) -> None:
+        self.wall_ms = 1_000_000
+        values = {**SETTINGS, **{name.replace("_", "."): value for name, value in settings.items()}}
+        self.service = GroupService(values, lambda: PARTITIONS, lambda: self.wall_ms)
+        self.partitions = [MemoryPartition(index) for index in range(PARTITIONS)]
+        self.ids = count()
+
+    def lead(self) -> None:
+        self.service.start()
+        for partition in self.partitions:
+            self.service.became_leader(partition)
+
+    def of(self, group: str) -> MemoryPartition:
+        return self.partitions[partition_for(group, PARTITIONS)]
+
+    def join(self, group: str, member_id: str = "", session_ms: int = 10_000) -> asyncio.Task[Any]:
+        join = Join(
+            self.service.ticket(),
+            member_id,
+            f"m{next(self.ids)}",
+            "consumer",
+            (("range", b""),),
+            session_ms,
+            60_000,
+            requires_known_id=False,
+        )
+        return asyncio.get_running_loop().create_task(self.service.join(group, join))
+
+    async def sync(self, group: str, member_id: str, generation: int, plan: dict[str, bytes]) -> Any:
+        return await self.service.sync(group, Sync(self.service.ticket(), member_id, generation, plan))
+
+    async def stable(self, group: str, **more: Any) -> str:
+        answer = await self.join(group, **more)
+        member: str = answer["member_id"]
+        await self.sync(group, member, answer["generation_id"], {member: b"plan"})
+        return member
+
+    async def commit(self, group: str, offset: int, partition: int = 0) -> ErrorCode:
+        (code,) = await self.service.commit(group, "", -1, None, [OffsetToCommit("t", None, partition, offset, -1, "")])
+        return code
+
+    async def fetch(self, group: str, partition: int = 0, stable: bool = False) -> int | None:
+        (value,) = await self.service.fetch(group, [("t", partition)], stable)
+        return value.offset if isinstance(value, Committed) else None
+
+
+async def turns(number: int = 5) -> None:
+    for _ in range(number):
+        await asyncio.sleep(0)
+
+
+def code_of(task: asyncio.Task[Any]) -> ErrorCode:
+    error = task.exception()
+    assert isinstance(error, KafkaError)
+    return error.code
+
+
+def test_a_group_lives_on_a_partition() -> None:
+    async def scene() -> None:
+        stage = Stage()
+        stage.lead()
+        member = await stage.stable("g")
+        assert stage.service.heartbeat("g", member, 1, None) is ErrorCode.none
+        codes = await stage.service.commit("g", member, 1, None, [OffsetToCommit("t", None, 0, 5, -1, "")])
+        assert codes == [ErrorCode.none]
+        assert await stage.fetch("g") == 5
+        await stage.service.leave("g", [Leaver(member)])
+        assert stage.service.counts()[State.EMPTY] == 1
+        keys = [read_key(record.key or b"") for record in stage.of("g").records()]
+        assert keys == [GroupKey("g"), GroupKey("g"), OffsetKey("g", "t", 0), GroupKey("g")]
+        await stage.service.stop()
+
+    virtually(scene)
+
+
+def test_an_answer_waits_for_the_high_watermark() -> None:
+    async def scene() -> None:
+        stage = Stage()
+        stage.lead()
+        await stage.commit("g", 1)
+        stage.of("g").hold()
+        second = asyncio.ensure_future(stage.commit("g", 2))
+        stable = asyncio.ensure_future(stage.fetch("g", stable=True))
+        await turns()
+        assert not second.done()
+        assert not stable.done()
+        assert await stage.fetch("g") == 1
+        stage.of("g").replicate()
+        assert await second is ErrorCode.none
+        assert await stable == 2
+        assert await stage.fetch("g") == 2
+
+    virtually(scene)
+
+
+def test_an_assignment_waits_for_the_high_watermark() -> None:
+    async def scene() -> None:
+        stage = Stage()
+        stage.lead()
+        joined = await stage.join("g")
+        stage.of("g").hold()
+        synced = asyncio.ensure_future(stage.sync("g", joined["member_id"], 1, {joined["member_id"]: b"plan"}))
+        await turns()
+        assert not synced.done()
+        stage.of("g").replicate()
+        assert (await synced)["assignment"] == b"plan"
+
+    virtually(scene)
+
+
+def test_replication_that_takes_too_long() -> None:
+    async def scene() -> None:
+        stage = Stage()
+        stage.lead()
+        stage.of("g").hold()
+        with pytest.raises(KafkaError) as error:
+            await stage.commit("g", 2)
+        assert error.value.code is ErrorCode.coordinator_not_available
+        with pytest.raises(KafkaError) as error:
+            await stage.fetch("g", stable=True)
+        assert error.value.code is ErrorCode.not_coordinator
+        stage.of("g").replicate()
+        assert await stage.fetch("g") == 2  # it came through after all
+
+    virtually(scene)
+
+
+def test_commits_of_one_turn_are_one_batch() -> None:
+    async def scene() -> None:
+        stage = Stage()
+        stage.lead()
+        await asyncio.gather(*(stage.commit("g", number, number) for number in range(50)))
+        assert stage.of("g").batches == 1
+        assert await stage.fetch("g", 49) == 49
+
+    virtually(scene)
+
+
+def test_a_deletion_sees_the_commits_before_it() -> None:
+    async def scene() -> None:
+        stage = Stage()
+        stage.lead()
+        commit = asyncio.ensure_future(stage.commit("g", 1))
+        delete = asyncio.ensure_future(stage.service.delete_group("g"))
+        assert await commit is ErrorCode.none
+        assert await delete is ErrorCode.none
+        assert await stage.fetch("g") is None
+        assert [record.value for record in stage.of("g").records()][1:] == [None, None]
+
+    virtually(scene)
+
+
+def test_an_append_that_fails_changes_nothing() -> None:
+    async def scene() -> None:
+        stage = Stage()
+        stage.lead()
+        await stage.commit("g", 1)
+        stage.of("g").failing = ErrorCode.not_leader_or_follower
+        for work in (stage.commit("g", 2), stage.service.delete_offsets("g", [("t", 0)])):
+            with pytest.raises(KafkaError) as error:
+                await work
+            assert error.value.code is ErrorCode.not_coordinator
+        assert await stage.service.delete_group("g") is ErrorCode.not_coordinator
+        assert await stage.fetch("g", stable=True) == 1
+        other = next(f"g{number}" for number in range(99) if stage.of(f"g{number}") is stage.of("g"))
+        assert (await stage.join(other))["error_code"] is ErrorCode.not_coordinator
+        assert stage.service.group(other) is None
+        stage.of("g").failing = None
+        await stage.commit("g", 9, partition=1)
+        offsets = await stage.service.fetch_all("g", False)
+        assert {index: value.offset for index, value in offsets["t"].items()} == {0: 1, 1: 9}
+
+    virtually(scene)
+
+
+def test_appends_carry_the_epoch_that_was_loaded() -> None:
+    async def scene() -> None:
+        stage = Stage()
+        stage.lead()
+        stage.of("g").leader_epoch = 2  # another election, of which the service hasn't heard yet
+        with pytest.raises(KafkaError) as error:
+            await stage.commit("g", 1)
+        assert error.value.code is ErrorCode.not_coordinator
+        stage.service.became_leader(stage.of("g"))
+        assert await stage.commit("g", 1) is ErrorCode.none
+
+    virtually(scene)
+
+
+def test_resigning_sends_everybody_away() -> None:
+    async def scene() -> None:
+        stage = Stage()
+        stage.lead()
+        member = await stage.stable("g")
+        newcomer = stage.join("g")
+        await turns()
+        assert stage.service.heartbeat("g", member, 1, None) is ErrorCode.rebalance_in_progress
+        stage.service.resigned(stage.of("g").index)
+        assert (await newcomer)["error_code"] is ErrorCode.not_coordinator
+        assert stage.service.heartbeat("g", member, 1, None) is ErrorCode.not_coordinator
+        with pytest.raises(KafkaError) as error:
+            await stage.fetch("g")
+        assert error.value.code is ErrorCode.not_coordinator
+
+    virtually(scene)
+
+
+def test_who_is_not_served() -> None:
+    async def scene() -> None:
+        stage = Stage()
+        with pytest.raises(KafkaError) as error:
+            await stage.join("g")
+        assert error.value.code is ErrorCode.coordinator_not_available
+        stage.lead()
+        with pytest.raises(KafkaError) as error:
+            await stage.join("")
+        assert error.value.code is ErrorCode.invalid_group_id
+        assert await stage.commit("", 3) is ErrorCode.none  # as Kafka: the empty group may keep offsets
+        await stage.service.stop()
+        with pytest.raises(KafkaError) as error:
+            await stage.commit("g", 1)
+        assert error.value.code is ErrorCode.coordinator_not_available
+
+    virtually(scene)
+
+
+# --- time ---
+
+
+def test_sessions_end_by_the_one_timer() -> None:
+    async def scene() -> None:
+        stage = Stage()
+        stage.lead()
+        member = await stage.stable("g", session_ms=10_000)
+        for _ in range(10):
+            await asyncio.sleep(8)
+            assert stage.service.heartbeat("g", member, 1, None) is ErrorCode.none
+        await asyncio.sleep(9.9)
+        assert stage.service.counts()[State.STABLE] == 1
+        await asyncio.sleep(0.2)
+        assert stage.service.counts()[State.EMPTY] == 1
+
+    virtually(scene)
+
+
+def test_idle_consumers_are_nearly_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    woken = 0
+
+    async def scene() -> None:
+        nonlocal woken
+        stage = Stage()
+        stage.lead()
+        members = {group: await stage.stable(group) for group in (f"g{number}" for number in range(1_000))}
+        wake = stage.service._wakeups._wake
+
+        def counted(seat: Any) -> None:
+            nonlocal woken
+            woken += 1
+            wake(seat)
+
+        monkeypatch.setattr(stage.service._wakeups, "_wake", counted)
+        assert len(asyncio.all_tasks()) < 5
+        for _ in range(20):  # a minute of heartbeats, every three seconds
+            await asyncio.sleep(3)
+            for group, member in members.items():
+                assert stage.service.heartbeat(group, member, 1, None) is ErrorCode.none
+        assert len(stage.service._wakeups._heap) < 4 * 1_000
+
+    virtually(scene)
+    assert 0 < woken <= 10 * 1_000  # at most one for each session length and group, of 20 heartbeats each
+
+
+def test_expiry_writes_tombstones() -> None:
+    async def scene() -> None:
+        stage = Stage()
+        stage.lead()
+        await stage.commit("g", 1)
+        stage.wall_ms += 59_000
+        await stage.service.expire()
+        assert await stage.fetch("g") == 1
+        stage.wall_ms += 1_000
+        await stage.service.expire()
+        assert stage.service.group("g") is None
+        assert [record.value for record in stage.of("g").records()][1:] == [None, None]
+        assert stage.service.counters.offset_expirations == 1
+
+    virtually(scene)
+
+
+def test_offsets_of_deleted_topics_go() -> None:
+    async def scene() -> None:
+        stage = Stage()
+        stage.lead()
+        await stage.commit("g", 1)
+        await stage.commit("h", 1)
+        stage.service.topics_deleted(["t"])
+        assert await stage.fetch("g") is None
+        assert await stage.fetch("h") is None
+
+    virtually(scene)
+
+
+# --- loading, on a real loop ---
+
+
+async def loaded(stage: Stage) -> None:
+    for _ in range(10_000):
+        if not any(shard.loading for shard in stage.service._shards.values()):
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("never loaded")
+
+
+def test_a_restart_is_a_replay() -> None:
+    async def scene() -> None:
+        stage = Stage()
+        stage.lead()
+        member = await stage.stable("g", session_ms=1_000_000)
+        for number in range(200):
+            await stage.commit("h", number, number)
+        await stage.service.delete_offsets("h", [("t", 7)])
+        before = stage.service.group("g")
+        assert before is not None
+
+        again = Stage()
+        again.partitions = [MemoryPartition(part.index, part.log) for part in stage.partitions]
+        again.lead()
+        with pytest.raises(KafkaError) as error:
+            await again.commit("g", 1)
+        assert error.value.code is ErrorCode.coordinator_load_in_progress
+        assert again.service.heartbeat("g", member, 1, None) is ErrorCode.none
+        with pytest.raises(KafkaError):
+            again.service.groups()
+        await loaded(again)
+        assert again.service.heartbeat("g", member, 1, None) is ErrorCode.none
+        after = again.service.group("g")
+        assert after is not None
+        assert after.snapshot() == before.snapshot()
+        assert await again.service.fetch_all("h", False) == await stage.service.fetch_all("h", False)
+        assert again.service.offset_count == 199
+        assert (await again.sync("g", member, 1, {}))["assignment"] == b"plan"
+        await again.service.stop()
+        await stage.service.stop()
+
+    asyncio.run(scene())
+
+
+def test_what_a_real_kafka_wrote_is_loaded() -> None:
+    async def scene() -> None:
+        for name, partition in (("readers", 28), ("statics", 37), ("simple", 26), ("deleted", 1)):
+            stage = Stage()
+            stage.service._partition_count = lambda: 50
+            stage.partitions = [MemoryPartition(partition, MemoryLog((FIXTURES / f"{name}.log").read_bytes()))]
+            stage.lead()
+            await loaded(stage)
+            groups = {group.group_id: group for group in stage.service.groups()}
+            assert list(groups) == ([] if name == "deleted" else [name])
+            if name == "readers":
+                assert (groups[name].state, groups[name].generation) == (State.EMPTY, 2)
+                offsets = await stage.service.fetch_all(name, False)
+                assert {index: value.offset for index, value in offsets["flights"].items()} == {0: 10, 1: 10, 2: 10}
+            await stage.service.stop()
+
+    asyncio.run(scene())
+
+
+def test_records_above_the_high_watermark_do_not_show_yet() -> None:
+    async def scene() -> None:
+        stage = Stage()
+        stage.lead()
+        await stage.commit("g", 1)
+        await stage.commit("g", 2)
+        again = Stage()
+        again.partitions = [MemoryPartition(part.index, part.log) for part in stage.partitions]
+        again.of("g").held_at = 1
+        again.lead()
+        await loaded(again)
+        assert await again.fetch("g") == 1
+        again.of("g").replicate()
+        assert await again.fetch("g") == 2
+        await again.service.stop()
+
+    asyncio.run(scene())
+
+
+def test_loading_leaves_the_loop_to_others() -> None:
+    async def scene() -> None:
+        entries = [
+            Record(number, 1, offset_key(OffsetKey("g", "t", number)), offset_value(Committed(number)))
+            for number in range(20_000)
+        ]
+        stage = Stage(**{"offsets.load.buffer.size": 1 << 20})
+        log = MemoryLog(build_batch(entries))
+        stage.partitions = [MemoryPartition(partition_for("g", PARTITIONS), log)]
+        stage.lead()
+        loop = asyncio.get_running_loop()
+        ticks, began = 0, loop.time()
+        while any(shard.loading for shard in stage.service._shards.values()):
+            await asyncio.sleep(0)
+            ticks += 1
+        assert ticks > (loop.time() - began) / 0.020
+        assert await stage.fetch("g", 19_999) == 19_999
+        await stage.service.stop()
+
+    asyncio.run(scene())
+
+
+def test_unreadable_and_foreign_records_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    async def scene() -> None:
+        good = offset_value(Committed(4))
+        entries = [
+            (offset_key(OffsetKey("g", "t", 0)), good),
+            (b"\x00\x03\x00\x01g", b"\x00\x00"),  # a KIP-848 group
+            (b"\x00\x01\x00", good),
+            (offset_key(OffsetKey("g", "t", 1)), b"\x00\x09"),
+            (group_key("g"), b"\x00\x03\x00"),
+            (offset_key(OffsetKey("g", "t", 2)), good),
+        ]
+        batch = build_batch([Record(index, 1, key, value) for index, (key, value) in enumerate(entries)])
+        stage = Stage()
+        stage.partitions = [MemoryPartition(partition_for("g", PARTITIONS), MemoryLog(batch))]
+        stage.lead()
+        await loaded(stage)
+        assert [await stage.fetch("g", index) for index in range(3)] == [4, None, 4]
+        await stage.service.stop()
+
+    asyncio.run(scene())
+    assert "3 records could not be read" in caplog.text
+
+
+# --- the tests above are shown to see ---
+
+
+async def _waits_for_nothing(self: GroupService, shard: Any, offset: int) -> None:
+    return
+
+
+def _appends_in_any_epoch(self: GroupService, shard: Any, changes: Any) -> int:
+    shard.leader_epoch = shard.partition.leader_epoch
+    return _append(self, shard, changes)
+
+
+def _follows_before_it_appends(self: GroupService, shard: Any, changes: Any) -> int:
+    shard.core.appended(changes, shard.partition.log.log_end_offset)
+    return _append(self, shard, changes)
+
+
+def _commits_one_by_one(self: GroupService, shard: Any) -> None:
+    commits, shard.commits = shard.commits, []
+    for commit in commits:
+        shard.commits = [commit]
+        _flush(self, shard)
+
+
+def _forgets_tombstones(self: GroupShard, key: bytes, value: bytes | None, *rest: Any) -> bool:
+    return value is None or _replayed(self, key, value, *rest)
+
+
+_append, _flush, _replayed = GroupService._append, GroupService._flush, GroupShard.replayed
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "broken", "test"),
+    [
+        (Offsets, "show", Offsets.latest, test_an_answer_waits_for_the_high_watermark),
+        (GroupService, "_committed", _waits_for_nothing, test_an_answer_waits_for_the_high_watermark),
+        (GroupService, "_committed", _waits_for_nothing, test_an_assignment_waits_for_the_high_watermark),
+        (GroupService, "_append", _appends_in_any_epoch, test_appends_carry_the_epoch_that_was_loaded),
+        (GroupService, "_append", _follows_before_it_appends, test_an_append_that_fails_changes_nothing),
+        (GroupService, "_flush", _commits_one_by_one, test_commits_of_one_turn_are_one_batch),
+        (GroupShard, "replayed", _forgets_tombstones, test_a_restart_is_a_replay),
+        (group_replay, "SLICE_SECONDS", 1e9, test_loading_leaves_the_loop_to_others),
+    ],
+)
+def test_planted_bugs_are_found(
+    owner: Any, name: str, broken: Any, test: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner, name, broken)
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        test()
