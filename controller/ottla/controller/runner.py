@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 from uuid import UUID
 
 from ottla.metadata import keys
@@ -37,8 +38,11 @@ from .decide import Proposal, Scope, decide, scope_of, whole_scope
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _RETRY_S = 0.2
 _REJECTED_S = 0.05
+_SLICE = 500  # topics or partitions that are decided on without a pause
 _NOTHING = Scope(frozenset(), frozenset())
 
 
@@ -154,29 +158,30 @@ class Controller:
         scope = whole_scope(self._follower.image)
         again = _NOTHING
         while True:
-            again = await self._perform(decide(self._follower.image, scope, self._defaults), scope)
-            if again is not _NOTHING:
+            again = await self._perform(scope)
+            if again != _NOTHING:
                 await asyncio.sleep(_REJECTED_S)  # the image will show why
-            while not self._changed and again is _NOTHING:
+            while not self._changed and again == _NOTHING:
                 self._woken.clear()
                 await self._woken.wait()
             changed, self._changed = self._changed, Changed()
             scope = _union(scope_of(self._follower.image, changed), again)
 
-    async def _perform(self, proposals: Iterable[Proposal], scope: Scope) -> Scope:
-        """Writes what is proposed, batch by batch; returns what has to be thought over again."""
-        assert self._term is not None
-        unsettled = False
+    async def _perform(self, scope: Scope) -> Scope:
+        """Decides and writes slice by slice, batch by batch; returns what has to be thought over again."""
+        again = _NOTHING
         latest = 0
-        for batch in _batches(proposals):
-            for part in await self._write(batch):
-                if isinstance(part, Committed):
-                    latest = max(latest, part.revision)
-                else:
-                    unsettled = True
+        for part in _slices(scope):
+            for batch in _batches(decide(self._follower.image, part, self._defaults)):
+                for result in await self._write(batch):
+                    if isinstance(result, Committed):
+                        latest = max(latest, result.revision)
+                    else:
+                        again = _union(again, part)
+            await asyncio.sleep(0)  # thousands of partitions mustn't keep a broker's loop from serving
         if latest:
             await self._follower.wait_for_revision(latest, self._session_s)
-        return scope if unsettled else _NOTHING
+        return again
 
     async def _write(self, batch: Sequence[Proposal]) -> list[Committed | Rejected | UnknownOutcome]:
         """One transaction for all; where a guard fails, another one without the proposals that it belongs to."""
@@ -198,6 +203,18 @@ class Controller:
             failed = result.failed.keys()
             batch = [proposal for proposal in batch if not any(guard.key in failed for guard in proposal.guards)]
         return results
+
+
+def _slices(scope: Scope) -> Iterator[Scope]:
+    """The scope in parts whose decision takes some milliseconds at most: topics, then partitions."""
+    for topics in _chunks(sorted(scope.topics)):
+        yield Scope(topics, frozenset())
+    for part in _chunks(sorted(scope.partitions | scope.elections)):
+        yield Scope(frozenset(), part & scope.partitions, part & scope.elections)
+
+
+def _chunks(items: Sequence[T]) -> Iterator[frozenset[T]]:
+    return (frozenset(items[start : start + _SLICE]) for start in range(0, len(items), _SLICE))
 
 
 def _batches(proposals: Iterable[Proposal]) -> Iterable[list[Proposal]]:
