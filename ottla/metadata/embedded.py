@@ -5,6 +5,9 @@ Transactions that wait for the worker at the same time share one sync of the dis
 revision. Watches learn of this process's own changes at once; of the others' by asking SQLite's data version, which
 costs a few microseconds, every `poll_interval_s`.
 
+A process that is stopped (SIGSTOP) in the middle of a write holds the file, and the others can't write until it goes on
+or dies: a limit of sharing a file, and one reason why a cluster on several machines uses etcd.
+
 Numbered argument that a watch misses nothing and doubles nothing: (1) the worker alone reads changes, always from
 `_delivered` on, in revision order, and moves `_delivered` as it posts them to the loop; (2) a new watch's backlog is
 read up to `_delivered` by the worker too, and posted in the same order; (3) the loop runs what is posted in that order.

@@ -1,0 +1,197 @@
+"""The embedded store between real processes: death, silence, and writes that were under way."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.metadata import inspection
+from ottla.metadata.embedded import EmbeddedStore
+from ottla.metadata.store import Committed, Guard, Put, StoreUnavailable, UnknownOutcome
+
+OTHER_PROCESS = """
+import asyncio, sys
+from pathlib import Path
+from ottla.metadata.embedded import EmbeddedStore
+from ottla.metadata.store import Put, Guard
+
+async def main():
+    store = await EmbeddedStore.open(Path(sys.argv[1]))
+    lease = await store.grant(float(sys.argv[2]))
+    await store.transact([], [Put("eph", b"", lease)])
+    print("registered", flush=True)
+
+    async def keep():
+        while True:
+            await asyncio.sleep(0.1)
+            await store.keep_alive(lease)
+
+    task = asyncio.ensure_future(keep())
+    number = 0
+    if sys.argv[3] == "quiet":
+        await task
+    while not task.done():
+        number += 1
+        await store.transact([], [Put(f"pair/{side}", b"%d" % number) for side in "ab"])
+    task.result()
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[Callable[[float, str], subprocess.Popen[str]]]:
+    """Starts a process that registers under a lease, keeps it alive, and ("busy") writes pairs of keys without pause."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(ttl_s: float, manner: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", OTHER_PROCESS, str(tmp_path / "metadata.db"), str(ttl_s), manner]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "registered\n"
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+async def until_gone(store: EmbeddedStore, key: str) -> float:
+    """How long it takes until a watch shows that the key is deleted."""
+    began = time.monotonic()
+    async with asyncio.timeout(20):
+        snapshot = await store.read(key)
+        if not snapshot.entries:
+            return 0.0
+        async for revision in store.watch(key, snapshot.revision):
+            if any(change.entry is None for change in revision.changes):
+                break
+    return time.monotonic() - began
+
+
+def test_a_killed_process_is_noticed_before_its_session_ends(other: Any, tmp_path: Path) -> None:
+    process = other(30.0, "busy")
+
+    async def body() -> None:
+        store = await EmbeddedStore.open(tmp_path / "metadata.db")
+        gone = asyncio.ensure_future(until_gone(store, "eph"))
+        await asyncio.sleep(0.1)
+        assert not gone.done()
+        os.kill(process.pid, signal.SIGKILL)
+        assert await gone < 10
+        values = {entry.value for entry in (await store.read("pair/")).entries}
+        assert len(values) == 1  # both of a pair, or neither
+        await store.close()
+
+    asyncio.run(body())
+
+
+def test_a_silent_process_loses_its_lease_when_the_session_ends_and_learns_of_it(other: Any, tmp_path: Path) -> None:
+    process = other(1.0, "quiet")  # one stopped inside a write would hold the file
+    os.kill(process.pid, signal.SIGSTOP)
+
+    async def body() -> None:
+        store = await EmbeddedStore.open(tmp_path / "metadata.db", timeout_s=20)
+        assert await until_gone(store, "eph") < 15
+        await store.close()
+
+    try:
+        asyncio.run(body())
+    finally:
+        os.kill(process.pid, signal.SIGCONT)
+    assert process.wait(20) == 1  # LeaseExpired
+
+
+def test_writes_share_a_sync_but_not_their_fate(tmp_path: Path) -> None:
+    async def body() -> None:
+        store = await EmbeddedStore.open(tmp_path / "metadata.db")
+        results = await asyncio.gather(*(store.transact([Guard("k", 0)], [Put("k", b"%d" % i)]) for i in range(50)))
+        assert [isinstance(result, Committed) for result in results] == [True] + [False] * 49
+        assert (await store.read("k")).entries[0].value == b"0"
+        await store.close()
+
+    asyncio.run(body())
+
+
+def test_a_file_that_somebody_holds_is_unavailable_not_unknown(tmp_path: Path) -> None:
+    async def body() -> None:
+        store = await EmbeddedStore.open(tmp_path / "metadata.db", timeout_s=30)
+        store._tables._db.execute("PRAGMA busy_timeout=50")
+        holder = sqlite3.connect(tmp_path / "metadata.db", isolation_level=None)
+        holder.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreUnavailable):
+            await store.transact([], [Put("k", b"")])
+        holder.execute("ROLLBACK")
+        assert isinstance(await store.transact([], [Put("k", b"")]), Committed)
+        holder.close()
+        await store.close()
+
+    asyncio.run(body())
+
+
+def test_a_worker_that_does_not_answer_in_time_leaves_the_outcome_unknown(tmp_path: Path) -> None:
+    async def body() -> None:
+        store = await EmbeddedStore.open(tmp_path / "metadata.db", timeout_s=0.3)
+        holder = sqlite3.connect(tmp_path / "metadata.db", isolation_level=None)
+        holder.execute("BEGIN IMMEDIATE")
+        with pytest.raises(UnknownOutcome):
+            await store.transact([], [Put("k", b"")])
+        holder.execute("ROLLBACK")
+        holder.close()
+        await store.close()  # and it was written after all
+        again = await EmbeddedStore.open(tmp_path / "metadata.db")
+        assert len((await again.read("k")).entries) == 1
+        await again.close()
+
+    asyncio.run(body())
+
+
+def test_a_place_where_no_file_can_be_says_so(tmp_path: Path) -> None:
+    (tmp_path / "metadata.db").mkdir()
+    with pytest.raises(StoreUnavailable, match=r"metadata\.db can't be opened"):
+        asyncio.run(EmbeddedStore.open(tmp_path / "metadata.db"))
+
+
+def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    async def body() -> None:
+        await (await EmbeddedStore.open(tmp_path / "metadata.db")).close()
+        connection = sqlite3.connect(tmp_path / "metadata.db")
+        connection.execute("PRAGMA user_version=99")
+        connection.close()
+        with pytest.raises(StoreUnavailable, match="newer version of Ottla"):
+            await EmbeddedStore.open(tmp_path / "metadata.db")
+
+    asyncio.run(body())
+
+
+def test_inspection_shows_folders_values_and_changes(tmp_path: Path) -> None:
+    async def body() -> None:
+        store = await EmbeddedStore.open(tmp_path / "metadata.db")
+        await store.transact([], [Put("a/x", b'{"n":1}'), Put("a/y/z", b"\xff"), Put("b", b"2")])
+        assert await inspection.list_children(store) == [("a/", 2), ("b", 1)]
+        assert await inspection.list_children(store, "/a/") == [("x", 1), ("y/", 1)]
+        shown = await inspection.get(store, "a/x")
+        assert shown is not None
+        assert (shown.value, shown.mod_revision, shown.exists) == ({"n": 1}, 1, True)
+        assert await inspection.get(store, "a") is None
+        assert [entry.key for entry in await inspection.dump(store, "a/")] == ["a/x", "a/y/z"]
+        changes = inspection.watch(store, "a/", 0)
+        assert (await anext(changes)).key == "a/x"
+        await changes.aclose()
+        await store.close()
+
+    asyncio.run(body())
