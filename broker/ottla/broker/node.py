@@ -23,6 +23,7 @@ from ottla.broker.dispatch import Dispatcher
 from ottla.broker.fetch_sessions import FetchSessionCache
 from ottla.broker.internal_topics import InternalTopics
 from ottla.broker.log.directories import LogDirectories
+from ottla.broker.log.upkeep import Upkeep, UpkeepIntervals
 from ottla.broker.monitoring import Monitoring
 from ottla.broker.partition import Partition
 from ottla.broker.partitions import PartitionTable
@@ -45,6 +46,8 @@ GROUPS_TOPIC = "__consumer_offsets"
 PRODUCE = 0
 FETCH = 1
 PIPELINED = frozenset({PRODUCE})
+CHECKPOINT_MS_MIN = 100
+FLUSH_SCHEDULER_MS_MAX = 1000  # the default is "never", and topics may set flush.ms all the same
 LEADERSHIP_WAIT_SECONDS = 30.0
 FETCH_SESSION_EVICTION_SECONDS = 120.0  # as Kafka; it is no setting there either
 
@@ -58,7 +61,9 @@ class Broker:
         self.id = config.node_id
         self.follower = Follower(store)
         self.partitions = PartitionTable()
-        self.logs = LogDirectories(config.log_dirs, now_ms)
+        self.logs = LogDirectories(
+            config.log_dirs, now_ms, recovery_threads=config.get_int("num.recovery.threads.per.data.dir")
+        )
         self.replicas = Replicas(self.id, self.partitions, self.logs, config, now_ms)
         self.intents = Intents(store, self.follower)
         self.encoded_topics = EncodedTopics()
@@ -133,9 +138,13 @@ class Broker:
         self.follower.listen(self.replicas.changed)
         self.follower.listen(self._topics_deleted)
         self.replicas.changed(self.image, difference(Image(), self.image))
+        self.logs.set_aside_unknown(self.replicas.wants)
+        self.logs.went_offline = self.replicas.went_offline
+        self.logs.high_watermark_of = self.replicas.high_watermark_of
         self.replicas.leadership_listeners.append(self._leadership_changed)
         self.replicas.tombstone_done = self._tombstone_done
         self.spawn(self.follower.run(), "metadata follower")
+        self.spawn(Upkeep(self.logs, now_ms, _intervals(self.config)).run(), "upkeep of the logs")
 
     async def register(self) -> None:
         """Opens the listening sockets and registers with their addresses, as running. Raises OSError, NodeIdTaken."""
@@ -174,7 +183,7 @@ class Broker:
         await self.groups.stop()
         await self.internal_topics.stop()
         await self.server.close()
-        await asyncio.to_thread(self.logs.close)
+        await asyncio.to_thread(self.logs.close, self.replicas.broker_epoch)
         if self._registration is not None:
             await self._registration.withdraw()
         for task in self._tasks:
@@ -270,6 +279,16 @@ class Broker:
 def now_ms() -> int:
     """The wall clock, ms since the epoch: for timestamps, never for durations."""
     return time.time_ns() // 1_000_000
+
+
+def _intervals(config: BrokerConfig) -> UpkeepIntervals:
+    return UpkeepIntervals(
+        retention_check_ms=config.get_int("log.retention.check.interval.ms"),
+        flush_scheduler_ms=min(config.get_int("log.flush.scheduler.interval.ms"), FLUSH_SCHEDULER_MS_MAX),
+        recovery_point_ms=max(config.get_int("log.flush.offset.checkpoint.interval.ms"), CHECKPOINT_MS_MIN),
+        high_watermark_ms=max(config.get_int("replica.high.watermark.checkpoint.interval.ms"), CHECKPOINT_MS_MIN),
+        producer_expiry_ms=config.get_int("producer.id.expiration.check.interval.ms"),
+    )
 
 
 def _limits(config: BrokerConfig) -> Limits:

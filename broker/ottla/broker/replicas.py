@@ -18,6 +18,7 @@ from ottla.broker.config import BrokerConfig
 from ottla.broker.counters import TopicCounters
 from ottla.broker.log.config import LogConfig
 from ottla.broker.log.directories import LogDirectories
+from ottla.broker.log.log import Log
 from ottla.broker.partition import Partition
 from ottla.broker.partitions import PartitionTable
 from ottla.broker.topic_config import TopicConfig
@@ -97,6 +98,25 @@ class Replicas:
         for partition in self._table:
             self._apply_rules(partition)
         self._note_codecs()
+
+    def wants(self, topic_id: UUID, index: int) -> bool:
+        """Whether the metadata gives this broker that replica."""
+        state = self._image.partition(topic_id, index)
+        return state is not None and self._broker_id in state.replicas
+
+    def went_offline(self, logs: list[Log]) -> None:
+        """The log directory of these logs has failed: their partitions are offline, the others go on."""
+        lost = set(logs)
+        for partition in self._table:
+            if partition.log in lost and not partition.offline:
+                partition.offline = True
+                partition.resign("its log directory has failed")
+                self._tell(partition, False)
+
+    def high_watermark_of(self, log: Log) -> int:
+        """What to checkpoint for a log."""
+        partition = self._table.get(log.topic, log.index)
+        return log.log_end_offset if partition is None or partition.log is not log else partition.high_watermark
 
     def counters_of(self, topic: str | bytes) -> TopicCounters | None:
         """A topic's counters by its name or the 16 bytes of its id, if this broker holds any of it."""

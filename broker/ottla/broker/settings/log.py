@@ -6,9 +6,9 @@ Pure: one row per setting. Names, types, defaults, bounds and update modes are t
 from ottla.broker.settings.setting import Importance, Kind, Members, OneOf, Range, Setting, Update
 
 _PREALLOCATION = "files grow as they are written"
-_CHORES = "it is as often as by default in Apache Kafka"
+_START_OFFSETS = "log start offsets are written with the recovery points"
+_FIRST_CHORES = "the first chores come one interval after the start"
 _COMPACTION = "logs are not compacted yet"
-_RECOVERY = "two logs of each directory are recovered at once"
 
 SETTINGS = (
     Setting(
@@ -64,12 +64,11 @@ SETTINGS = (
     Setting(
         "log.retention.check.interval.ms", Kind.LONG, "300000", Importance.MEDIUM,
         "Time between two looks for segments to delete.", bounds=Range(1),
-        instead=_CHORES,
     ),
     Setting(
         "log.initial.task.delay.ms", Kind.LONG, "30000", Importance.LOW,
         "Delay of the first chores of the log after the start.", bounds=Range(0), internal=True,
-        instead=_CHORES,
+        instead=_FIRST_CHORES,
     ),
     Setting(
         "log.cleanup.policy", Kind.LIST, "delete", Importance.MEDIUM,
@@ -110,17 +109,15 @@ SETTINGS = (
     Setting(
         "log.flush.offset.checkpoint.interval.ms", Kind.INT, "60000", Importance.HIGH,
         "Time between two writes of the recovery points.", bounds=Range(0),
-        instead=_CHORES,
     ),
     Setting(
         "log.flush.start.offset.checkpoint.interval.ms", Kind.INT, "60000", Importance.HIGH,
         "Time between two writes of the log start offsets.", bounds=Range(0),
-        instead=_CHORES,
+        instead=_START_OFFSETS,
     ),
     Setting(
         "replica.high.watermark.checkpoint.interval.ms", Kind.LONG, "5000", Importance.HIGH,
         "Time between two writes of the high watermarks.",
-        instead=_CHORES,
     ),
     Setting(
         "log.message.timestamp.type", Kind.STRING, "CreateTime", Importance.MEDIUM,
@@ -143,7 +140,6 @@ SETTINGS = (
     Setting(
         "num.recovery.threads.per.data.dir", Kind.INT, "2", Importance.HIGH,
         "Logs of one directory that are recovered at the same time.", bounds=Range(1), update=Update.CLUSTER_WIDE,
-        instead=_RECOVERY,
     ),
     Setting(
         "log.cleaner.enable", Kind.BOOLEAN, "true", Importance.MEDIUM, "Run compaction at all.",
@@ -203,6 +199,5 @@ SETTINGS = (
     Setting(
         "producer.id.expiration.check.interval.ms", Kind.INT, "600000", Importance.LOW,
         "Time between two looks for such producers.", bounds=Range(1), internal=True,
-        instead=_CHORES,
     ),
 )
