@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LAZY_MEMORY_BYTES = 1024 * 1024
+READ_BYTES_MAX = 32 * 1024  # file ranges up to this size are read and sent with what is around them: fewer system calls
+JOINED_BYTES_MAX = 64 * 1024
 OWN_MEMORY_FREE_BYTES = 64 * 1024  # a frame up to this size is collected without asking the budget
 _size = struct.Struct(">i")
 _key = struct.Struct(">h")
@@ -309,22 +311,20 @@ class Connection:
         try:
             while out:
                 part = out.popleft()
-                if isinstance(part, (bytes, bytearray, memoryview)):
-                    flags = 0
-                    if out:
-                        if isinstance(out[0], (bytes, bytearray, memoryview)):
-                            part = self._join(part)
-                        if out:
-                            flags = socket.MSG_MORE
-                    try:
-                        sent = self._socket.send(part, flags)
-                    except (BlockingIOError, InterruptedError):
-                        sent = 0  # a file range before it filled the socket's buffer
-                    if sent < len(part):
-                        out.appendleft(memoryview(part)[sent:])
-                        raise BlockingIOError
-                else:
-                    self._send_file(part)
+                if not isinstance(part, (bytes, bytearray, memoryview)):
+                    if part.size > READ_BYTES_MAX:
+                        self._send_file(part)
+                        continue
+                    part = _read(part)
+                if out:
+                    part = self._joined(part)
+                try:
+                    sent = self._socket.send(part, socket.MSG_MORE if out else 0)
+                except (BlockingIOError, InterruptedError):
+                    sent = 0  # a file range before it filled the socket's buffer
+                if sent < len(part):
+                    out.appendleft(memoryview(part)[sent:])
+                    raise BlockingIOError
         except (BlockingIOError, InterruptedError):
             if not self._writing:
                 self._writing = True
@@ -337,15 +337,21 @@ class Connection:
             self._writing = False
             self._loop.remove_writer(self._descriptor)
 
-    def _join(self, first: Part) -> bytes:
-        """`first` and the small byte parts behind it as one, so that they take one system call."""
+    def _joined(self, first: bytes | bytearray | memoryview) -> bytes | bytearray | memoryview:
+        """`first` and the small parts behind it as one, so that they take one system call."""
         out = self._out
         parts = [first]
-        size = len(first)  # type: ignore[arg-type]
-        while out and isinstance(out[0], (bytes, bytearray, memoryview)) and size < 65536:
-            size += len(out[0])
-            parts.append(out.popleft())
-        return b"".join(parts)  # type: ignore[arg-type]
+        size = len(first)
+        while out and size < JOINED_BYTES_MAX:
+            part = out[0]
+            if not isinstance(part, (bytes, bytearray, memoryview)):
+                if part.size > READ_BYTES_MAX:
+                    break
+                part = _read(part)
+            parts.append(part)
+            size += len(part)
+            out.popleft()
+        return b"".join(parts) if len(parts) > 1 else first
 
     def _send_file(self, part: FileRange) -> None:
         position, left = part.position, part.size
@@ -357,7 +363,7 @@ class Connection:
                 raise
             if not sent:
                 # The file is shorter than announced: the frame can't be completed.
-                raise OSError(0, "the log ended inside an answer")
+                raise _cut_short()
             position += sent
             left -= sent
 
@@ -412,3 +418,15 @@ class _Rest:
         self.file = file
         self.position = position
         self.size = size
+
+
+def _read(part: FileRange) -> bytes:
+    data = os.pread(part.file.fileno(), part.size, part.position)
+    if len(data) < part.size:
+        raise _cut_short()
+    return data
+
+
+def _cut_short() -> OSError:
+    """The file is shorter than announced: the frame can't be completed."""
+    return OSError(0, "the log ended inside an answer")
