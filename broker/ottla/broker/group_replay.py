@@ -17,7 +17,6 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from ottla.broker.group.shard import GroupShard
-
 from ottla.protocol.batches import BatchHeader, Record, iterate_headers, records
 from ottla.protocol.errors import KafkaError, ProtocolError
 

@@ -14,7 +14,6 @@ import time
 
 from ottla.broker.config import BrokerConfig
 from ottla.broker.group.partitioning import OFFSETS_TOPIC
-
 from ottla.metadata.intents import Intents, NewTopic
 from ottla.protocol.errors import ErrorCode, KafkaError
 

@@ -1,4 +1,4 @@
-"""What goes into a classic group and what comes out: commands, answers, things to store. Pure data.
+"""What goes into a classic group and what comes out: commands, answers, things to store. Pure.
 
 A command is a request with the shell's ticket for whoever waits, or the passing of time. Its effects are performed in
 order: answers leave at once; a `Store` is written, and `ClassicGroup.stored` is told when it is committed or lost.
