@@ -35,6 +35,13 @@ class LogConfig:
     producer_id_expiration_ms: int = 86_400_000
 
     @property
+    def roll_ms(self) -> int:
+        """When a segment is rolled: earlier on a compacted topic with a maximum lag, since the active one isn't
+        compacted."""
+        wanted = min(self.segment_ms, self.max_compaction_lag_ms) if self.compacts else self.segment_ms
+        return wanted - min(self.segment_jitter_ms, wanted)
+
+    @property
     def compacts(self) -> bool:
         return COMPACT in self.cleanup_policy
 

@@ -14,13 +14,14 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from ottla.protocol.batches import CONTROL, BatchHeader, records
+from ottla.protocol.batches import CONTROL, BatchHeader
 
 from . import names
 from .config import LogConfig
 from .disk import Buffer, Disk, File
 from .epochs import LeaderEpochs
-from .producers import Producers, read_snapshot
+from .producers import Producers
+from .replay import note_marker, replay_producers, restore_snapshot, write_snapshot
 from .retention import SegmentFacts, deletable
 from .segment import FileRange, FoundRecord, OpenFiles, Segment
 
@@ -135,6 +136,11 @@ class Log:
         return f"{self.topic}-{self.index}"
 
     @property
+    def generation(self) -> int:
+        """Changes with every truncation: what was read before one may not be there any more."""
+        return self._generation
+
+    @property
     def size(self) -> int:
         """Bytes of all segments."""
         return sum(segment.size for segment in self.segments)
@@ -241,7 +247,7 @@ class Log:
 
     def _waited_long_enough(self, segment: Segment, timestamp: int) -> bool:
         """Whether the active segment is older than `segment.ms`: by the records' time where they have one."""
-        limit = self.config.segment_ms - self.config.segment_jitter_ms
+        limit = self.config.roll_ms
         if timestamp >= 0 and segment.first_timestamp >= 0:
             return timestamp - segment.first_timestamp > limit
         return self._surroundings.now_ms() - segment.created_ms > limit
@@ -510,17 +516,42 @@ class Log:
         """Forgets idle producers; how many."""
         return self.producers.expire(now_ms, self.config.producer_id_expiration_ms)
 
-    def replace_segments(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
-        """Puts the `new` segments, whose files already have their names, in the place of `old` (adjacent, sealed).
+    def swap_in(self, old_bases: Sequence[int], sizes: tuple[int, int, int]) -> None:
+        """Puts the segment whose `.cleaned` files a compaction wrote and synced in the place of the sealed segments
+        `old_bases`, and takes over its name. `sizes` are those of its log, offset index and time index.
 
-        The files of `old` that no new segment took over are the caller's to remove. Source: Kafka's
-        LocalLog.replaceSegments.
+        In this order, so that a stop at any point is either finished or undone by recovery (`recovery` has the other
+        half): the log's `.swap` name says that the new segment is complete; then the old ones go; then it takes its
+        name. Source: Kafka's LocalLog.replaceSegments.
         """
-        first = self.segments.index(old[0])
-        if self.segments[first : first + len(old)] != list(old) or self._active in old:
+        first = bisect_right(self._bases, old_bases[0]) - 1
+        old = self.segments[first : first + len(old_bases)]
+        if [segment.base_offset for segment in old] != list(old_bases) or self._active in old:
             raise AssertionError(f"{self!r}: segments changed during compaction")
-        self.segments[first : first + len(old)] = new
+        disk = self._surroundings.disk
+        stem = f"{self.directory}/{old_bases[0]:020d}"
+        suffixes = [suffix for suffix in names.SEGMENT_SUFFIXES if disk.exists(f"{stem}{suffix}{names.CLEANED}")]
+        for suffix in suffixes:
+            disk.rename(f"{stem}{suffix}{names.CLEANED}", f"{stem}{suffix}{names.SWAP}")
+        for segment in old:
+            segment.let_go()
+            self._doom(names.offset_name(segment.base_offset, suffix) for suffix in names.SEGMENT_SUFFIXES)
+        for suffix in suffixes:
+            disk.rename(f"{stem}{suffix}{names.SWAP}", f"{stem}{suffix}")
+        new = Segment(
+            disk,
+            self.directory,
+            old_bases[0],
+            open_files=self._surroundings.open_files,
+            size=sizes[0],
+            created_ms=old[-1].created_ms,
+            index_bytes=sizes[1],
+            time_index_bytes=sizes[2],
+        )
+        new.modified_ms = old[-1].modified_ms
+        self.segments[first : first + len(old)] = [new]
         self._bases = [segment.base_offset for segment in self.segments]
+        self._drop_snapshots(lambda offset: offset in old_bases[1:])
 
     def _drop(self, which: slice) -> None:
         """Takes segments out of the log; their files are renamed now and removed after the delay."""
@@ -545,53 +576,3 @@ class Log:
             with contextlib.suppress(FileNotFoundError):
                 surroundings.disk.rename(path, path + names.DELETED)
                 surroundings.deletions.add(due, path + names.DELETED)
-
-
-def write_snapshot(disk: Disk, directory: str, offset: int, producers: Producers) -> None:
-    """Puts the producers' state as of `offset` into its file."""
-    path = f"{directory}/{names.offset_name(offset, names.PRODUCER_SNAPSHOT)}"
-    disk.write_atomically(path, producers.snapshot(), fsync=False)
-
-
-def restore_snapshot(
-    disk: Disk, directory: str, snapshots: list[int], producers: Producers, now_ms: int, expiration_ms: int
-) -> int:
-    """Loads the newest readable snapshot; the offset to replay from. Damaged ones are removed, from disk and list."""
-    while snapshots:
-        path = f"{directory}/{names.offset_name(snapshots[-1], names.PRODUCER_SNAPSHOT)}"
-        try:
-            producers.restore(list(read_snapshot(disk.read(path))), now_ms, expiration_ms)
-            return snapshots[-1]
-        except (ValueError, FileNotFoundError):
-            disk.remove(path)
-            snapshots.pop()
-    return 0
-
-
-def replay_producers(producers: Producers, segments: Sequence[Segment], start: int, end: int) -> None:
-    """Notes the batches from `start` to `end`, by their headers."""
-    for at, segment in enumerate(segments):
-        if at + 1 < len(segments) and segments[at + 1].base_offset <= start:
-            continue
-        if segment.base_offset >= end:
-            return
-        position = segment.position_of(start) if start > segment.base_offset else 0
-        if position is None:
-            continue
-        for place, header in segment.headers(position):
-            if header.base_offset >= end:
-                return
-            if header.producer_id < 0 or header.base_offset < start:
-                continue
-            if header.attributes & CONTROL:
-                note_marker(producers, segment.batch_at(place, header), header)
-            else:
-                producers.update(header, header.last_offset, header.max_timestamp)
-
-
-def note_marker(producers: Producers, batch: Buffer, header: BatchHeader) -> None:
-    """Notes the commit or abort marker in a control batch; one that compaction emptied says nothing."""
-    for record in records(batch):
-        value = record.value or b""
-        coordinator_epoch = int.from_bytes(value[2:6], "big", signed=True) if len(value) >= 6 else -1
-        producers.transaction_ended(header.producer_id, header.producer_epoch, coordinator_epoch, record.timestamp)

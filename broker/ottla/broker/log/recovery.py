@@ -12,7 +12,6 @@ ones one that was not and go, `.deleted` ones go. Source: Kafka's LogLoader.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from ottla.protocol.batches import CONTROL, HEADER_SIZE, MAGIC, BatchHeader, crc_valid, read_header
@@ -22,13 +21,12 @@ from . import names
 from .config import LogConfig
 from .disk import Disk, Entry
 from .epochs import LeaderEpochs
-from .log import Log, LogSurroundings, note_marker, replay_producers, restore_snapshot, write_snapshot
+from .log import Log, LogSurroundings
 from .producers import Producers
+from .replay import note_marker, replay_producers, restore_snapshot, write_snapshot
 from .segment import Segment
 
 logger = logging.getLogger(__name__)
-
-_CHUNK = 1 << 20
 
 
 class Damage(NamedTuple):
@@ -302,7 +300,7 @@ def recover_segment(
     segment.resume()
     reason = ""
     try:
-        for position, header, batch in _batches(segment, size):
+        for position, header, batch in segment.batches(size):
             reason = _fault(segment, header, batch, next_offset)
             if reason:
                 reason = f"{reason} at position {position}"
@@ -323,29 +321,6 @@ def recover_segment(
         segment.file.truncate(segment.size)
     segment.seal()
     return next_offset, reason
-
-
-def _batches(segment: Segment, size: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """(position, header, bytes) of each batch in the first `size` bytes. Raises ValueError where one isn't whole."""
-    position = 0
-    wanted = _CHUNK
-    while position < size:
-        chunk = memoryview(segment.file.pread(min(wanted, size - position), position))
-        at = 0
-        while at + HEADER_SIZE <= len(chunk):
-            header = read_header(chunk, at)
-            if header.size < HEADER_SIZE:
-                raise ValueError(f"a batch of length {header.length} at position {position + at}")
-            if at + header.size > len(chunk):
-                break
-            yield position + at, header, chunk[at : at + header.size]
-            at += header.size
-        if position + len(chunk) >= size:
-            if at < len(chunk):
-                raise ValueError(f"a batch that isn't whole at position {position + at}")
-            return
-        wanted = _CHUNK if at else max(2 * _CHUNK, read_header(chunk).size)
-        position += at
 
 
 def _fault(segment: Segment, header: BatchHeader, batch: memoryview, next_offset: int) -> str:
@@ -390,9 +365,12 @@ def _finish_swap(disk: Disk, directory: str, files: dict[str, Entry], swaps: lis
         covered = parsed is not None and lowest <= parsed[0] < highest and parsed[1] in names.SEGMENT_SUFFIXES
         if covered and name + names.SWAP not in files:
             disk.remove(f"{directory}/{name}")
-    for name in swaps:
-        logger.info("%s: %s completes an interrupted compaction", directory, name)
-        disk.rename(f"{directory}/{name}", f"{directory}/{name.removesuffix(names.SWAP)}")
+    for name in sorted(swaps):
+        if f"{name[:20]}{names.LOG}{names.SWAP}" in files:
+            logger.info("%s: %s completes an interrupted compaction", directory, name)
+            disk.rename(f"{directory}/{name}", f"{directory}/{name.removesuffix(names.SWAP)}")
+        else:  # its log file has its name already: the index is rebuilt
+            disk.remove(f"{directory}/{name}")
 
 
 def _end_of(disk: Disk, path: str, base_offset: int, size: int) -> int:

@@ -23,6 +23,7 @@ from .index import OffsetIndex, TimeIndex, TimestampOffset
 
 UNKNOWN = -1
 _SCAN_SIZE = 16 << 10
+_CHUNK_SIZE = 1 << 20
 _FIRST_SCAN_SIZE = 1 << 10
 _offsets = struct.Struct(">qi11xi")  # base offset, length, last offset delta
 _MAX_RELATIVE_OFFSET = (1 << 31) - 1
@@ -243,6 +244,31 @@ class Segment:
                 at += header.size
             if at == 0:
                 return
+            position += at
+
+    def batches(self, size: int | None = None) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+        """(position, header, bytes) of each batch in the first `size` bytes of the file (default: the segment's).
+
+        Raises ValueError at one that isn't whole.
+        """
+        end = self.size if size is None else size
+        position, wanted = 0, _CHUNK_SIZE
+        while position < end:
+            chunk = memoryview(self.file.pread(min(wanted, end - position), position))
+            at = 0
+            while at + HEADER_SIZE <= len(chunk):
+                header = read_header(chunk, at)
+                if header.size < HEADER_SIZE:
+                    raise ValueError(f"a batch of length {header.length} at position {position + at}")
+                if at + header.size > len(chunk):
+                    break
+                yield position + at, header, chunk[at : at + header.size]
+                at += header.size
+            if position + len(chunk) >= end:
+                if at < len(chunk):
+                    raise ValueError(f"a batch that isn't whole at position {position + at}")
+                return
+            wanted = _CHUNK_SIZE if at else max(2 * _CHUNK_SIZE, read_header(chunk).size)
             position += at
 
     def position_of(self, offset: int) -> int | None:

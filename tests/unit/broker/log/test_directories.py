@@ -66,7 +66,7 @@ def test_the_recovery_point_is_what_was_synced(tmp_path: Path) -> None:
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         upkeep._flush_wanted.set()
-        while log.recovery_point < log.active.base_offset:
+        while log.recovery_point < log.active.base_offset:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         await upkeep.checkpoint_recovery_points()
         task.cancel()

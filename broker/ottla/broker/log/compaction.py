@@ -1,0 +1,294 @@
+"""What stays of a batch when a log keeps only the last record of each key. Pure, on bytes.
+
+A round reads the dirty part of a log into a map (key → offset of its last record), then filters every batch from the
+start of the log to the end of the map:
+
+- a record stays if nothing later in the map has its key; one without a key goes;
+- a tombstone (no value) stays too until its batch's *delete horizon*, which the first round that meets it stamps
+  (now + `delete.retention.ms`, in the base timestamp, attribute bit 6; KIP-534), so that slow readers still see it;
+- offsets never change. A batch without records left goes, except where it carries an active producer's last sequence,
+  or ends the round: then its header stays, empty;
+- records of aborted transactions go at once, and never count as the last of their key; markers stay.
+
+What stays of a record is its bytes; only where the base timestamp changes are records written anew. Source: Kafka's
+LogCleaner (Cleaner.cleanInto, buildOffsetMap) and MemoryRecords.filterTo.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from ottla.protocol.batches import (
+    CODEC_MASK,
+    CRC_START,
+    DELETE_HORIZON,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    TRANSACTIONAL,
+    BatchHeader,
+    records,
+    write_record,
+)
+from ottla.protocol.codecs import Buffer, compress, decompress
+from ottla.protocol.errors import ErrorCode, KafkaError, ProtocolError
+from ottla.protocol.varints import read_varint
+
+_LONGEST_PLAIN_KEY = 32
+_header = struct.Struct(">qiibIhiqqqhii")
+
+
+class AbortedTransaction(NamedTuple):
+    """An entry of a transaction index: the producer's records in this range of offsets were aborted."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+
+
+@dataclass(slots=True)
+class Cleaning:
+    """One pass over one log. `producers`: of each active one, the last data offset (−1 where only a marker is left) and
+    the epoch."""
+
+    now_ms: int
+    delete_retention_ms: int
+    end_offset: int = 0
+    latest: dict[bytes, int] = field(default_factory=dict)
+    producers: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    aborted: Sequence[AbortedTransaction] = ()
+
+
+class _RawRecord(NamedTuple):
+    start: int
+    end: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    is_tombstone: bool
+
+
+def fingerprint(key: bytes) -> bytes:
+    """What stands for a key in the map: itself, or 16 bytes of a hash where it is long."""
+    return key if len(key) <= _LONGEST_PLAIN_KEY else hashlib.blake2b(key, digest_size=16).digest()
+
+
+def note_keys(cleaning: Cleaning, batch: Buffer, header: BatchHeader) -> None:
+    """Adds a dirty batch to the map, which now ends after it."""
+    cleaning.end_offset = header.last_offset + 1
+    if header.is_control or _aborted(cleaning, header):
+        return
+    latest = cleaning.latest
+    for raw in _raw_records(_payload(batch, header), header):
+        if raw.key is not None:
+            latest[fingerprint(raw.key)] = raw.offset
+
+
+def filtered(cleaning: Cleaning, batch: Buffer, header: BatchHeader) -> Buffer | None:
+    """What stays of a batch: itself, a smaller one, its empty header, or nothing."""
+    if header.base_offset >= cleaning.end_offset:
+        return batch
+    if header.is_control:
+        return batch
+    payload = _payload(batch, header)
+    kept = (
+        []
+        if _aborted(cleaning, header)
+        else [raw for raw in _raw_records(payload, header) if _stays(cleaning, header, raw)]
+    )
+    if not kept:
+        return _empty(header) if _header_stays(cleaning, header) else None
+    if header.delete_horizon is None and any(raw.is_tombstone for raw in kept):
+        return _stamped(cleaning, batch, header, {raw.offset for raw in kept})
+    if len(kept) == header.count:
+        return batch
+    body = b"".join(payload[raw.start : raw.end] for raw in kept)
+    greatest = max(raw.timestamp for raw in kept)
+    if header.log_append_time:
+        greatest = header.max_timestamp
+    return _assemble(header._replace(max_timestamp=greatest, count=len(kept)), body)
+
+
+def _stays(cleaning: Cleaning, header: BatchHeader, raw: _RawRecord) -> bool:
+    if raw.offset >= cleaning.end_offset:
+        return True
+    if raw.key is None or raw.offset < cleaning.latest.get(fingerprint(raw.key), -1):
+        return False
+    horizon = header.delete_horizon
+    return not raw.is_tombstone or horizon is None or cleaning.now_ms < horizon
+
+
+def _header_stays(cleaning: Cleaning, header: BatchHeader) -> bool:
+    if header.last_offset + 1 == cleaning.end_offset:
+        return True
+    producer = cleaning.producers.get(header.producer_id)
+    return producer is not None and producer[0] == header.last_offset
+
+
+def _aborted(cleaning: Cleaning, header: BatchHeader) -> bool:
+    return bool(header.attributes & TRANSACTIONAL) and any(
+        transaction.producer_id == header.producer_id
+        and transaction.first_offset <= header.base_offset <= transaction.last_offset
+        for transaction in cleaning.aborted
+    )
+
+
+def _stamped(cleaning: Cleaning, batch: Buffer, header: BatchHeader, offsets: set[int]) -> bytes:
+    """The kept records with the delete horizon for a base timestamp: timestamps are told from there now."""
+    horizon = cleaning.now_ms + cleaning.delete_retention_ms
+    body = bytearray()
+    greatest = -1
+    count = 0
+    for record in records(batch):
+        if record.offset in offsets:
+            write_record(body, record, header.base_offset, horizon)
+            greatest = max(greatest, record.timestamp)
+            count += 1
+    return _assemble(
+        header._replace(
+            attributes=header.attributes | DELETE_HORIZON,
+            base_timestamp=horizon,
+            max_timestamp=header.max_timestamp if header.log_append_time else greatest,
+            count=count,
+        ),
+        bytes(body),
+    )
+
+
+def _empty(header: BatchHeader) -> bytes:
+    """The header alone, of the same offsets and sequences: what a producer's state is read from."""
+    attributes = header.attributes & ~(CODEC_MASK | DELETE_HORIZON)
+    return _assemble(header._replace(attributes=attributes, base_timestamp=header.max_timestamp, count=0), b"")
+
+
+def _assemble(header: BatchHeader, body: bytes) -> bytes:
+    """A batch with that header and those records, its length and CRC made right."""
+    payload = compress(header.codec, body) if body else b""
+    length = HEADER_SIZE - LOG_OVERHEAD + len(payload)
+    start = bytearray(_header.pack(*header._replace(length=length, crc=0)))
+    crc = crc32c(payload, crc32c(memoryview(start)[CRC_START:]))
+    struct.pack_into(">I", start, 17, crc)
+    return bytes(start) + payload
+
+
+def _payload(batch: Buffer, header: BatchHeader) -> bytes:
+    payload = decompress(header.codec, memoryview(batch)[HEADER_SIZE : header.size]) if header.count else b""
+    return payload if isinstance(payload, bytes) else bytes(payload)
+
+
+def _raw_records(data: bytes, header: BatchHeader) -> Iterator[_RawRecord]:
+    """Where each record stands, and what decides about it. Raises KafkaError invalid_record."""
+    position, base_offset, base_timestamp = 0, header.base_offset, header.base_timestamp
+    try:
+        for _ in range(header.count):
+            size, body = read_varint(data, position)
+            end = body + size
+            delta, place = read_varint(data, body + 1)
+            offset_delta, place = read_varint(data, place)
+            key_size, place = read_varint(data, place)
+            key = None
+            if key_size >= 0:
+                key = data[place : place + key_size]
+                place += key_size
+            value_size, place = read_varint(data, place)
+            if size < 0 or end > len(data) or place > end:
+                raise KafkaError(ErrorCode.invalid_record, f"a record of the batch at {base_offset} ends after it")
+            yield _RawRecord(position, end, base_offset + offset_delta, base_timestamp + delta, key, value_size < 0)
+            position = end
+    except ProtocolError as error:
+        raise KafkaError(ErrorCode.invalid_record, f"a record of the batch at {base_offset} can't be read") from error
+
+
+# ---- what to compact
+
+
+class SegmentSizes(NamedTuple):
+    """A sealed or active segment, for choosing and grouping."""
+
+    base_offset: int
+    end_offset: int
+    size: int
+    index_size: int
+    largest_timestamp: int
+
+
+class Cleanable(NamedTuple):
+    """What of a log may be compacted: the dirty offsets, and how much of it they are."""
+
+    first_dirty: int
+    end_offset: int
+    dirty_ratio: float
+    overdue: bool
+
+
+def cleanable(
+    segments: Sequence[SegmentSizes],
+    *,
+    first_dirty: int,
+    stable_offset: int,
+    now_ms: int,
+    min_lag_ms: int,
+    max_lag_ms: int,
+) -> Cleanable:
+    """Segments before the active one, wholly below `stable_offset`, whose records are older than `min_lag_ms`.
+
+    `overdue`: a dirty record is older than `max_lag_ms`. Source: Kafka's LogCleanerManager.cleanableOffsets.
+    """
+    first_dirty = max(first_dirty, segments[0].base_offset)
+    end = segments[0].base_offset
+    for segment in segments[:-1]:
+        young = min_lag_ms > 0 and segment.end_offset > first_dirty and segment.largest_timestamp > now_ms - min_lag_ms
+        if segment.end_offset > stable_offset or young:
+            break
+        end = segment.end_offset
+    if end <= first_dirty:
+        return Cleanable(first_dirty, first_dirty, 0.0, False)
+    clean = sum(segment.size for segment in segments if segment.end_offset <= first_dirty)
+    dirty = [segment for segment in segments if first_dirty < segment.end_offset <= end]
+    dirty_bytes = sum(segment.size for segment in dirty)
+    overdue = any(0 <= segment.largest_timestamp < now_ms - max_lag_ms for segment in dirty)
+    ratio = dirty_bytes / (clean + dirty_bytes) if dirty_bytes else 0.0
+    return Cleanable(first_dirty, end, ratio, overdue)
+
+
+def grouped(
+    segments: Sequence[SegmentSizes], *, segment_bytes: int, segment_index_bytes: int
+) -> list[list[SegmentSizes]]:
+    """Neighbours that together fit into one segment, so that compaction doesn't leave crumbs behind."""
+    groups: list[list[SegmentSizes]] = []
+    size = index_size = 0
+    for segment in segments:
+        group = groups[-1] if groups else None
+        if (
+            group is not None
+            and size + segment.size <= segment_bytes
+            and index_size + segment.index_size <= segment_index_bytes
+            and segment.end_offset - group[0].base_offset <= 0x7FFFFFFF
+        ):
+            group.append(segment)
+            size += segment.size
+            index_size += segment.index_size
+        else:
+            groups.append([segment])
+            size, index_size = segment.size, segment.index_size
+    return groups
+
+
+class Throttle:
+    """How long to wait after so many bytes, at a rate; the clock is the caller's."""
+
+    __slots__ = ("_bytes_per_second", "_free_at")
+
+    def __init__(self, bytes_per_second: float) -> None:
+        self._bytes_per_second = bytes_per_second
+        self._free_at = 0.0
+
+    def wait_seconds(self, count: int, now: float) -> float:
+        """Notes `count` bytes at `now`, seconds; how long to pause."""
+        self._free_at = max(self._free_at, now) + count / self._bytes_per_second
+        return max(self._free_at - now - 0.1, 0.0)

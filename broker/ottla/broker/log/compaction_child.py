@@ -1,0 +1,213 @@
+"""The process that compacts one log: reads a job from standard input, writes `.cleaned` segments, says what it wrote.
+
+A process of its own, because it decompresses and copies for minutes. It touches nothing but its new files; the broker
+swaps them in, or drops them if the log changed meanwhile. It keeps to a rate of bytes read and written, and ends when
+the broker does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ottla.protocol.batches import BatchHeader, crc_valid
+
+from . import names
+from .compaction import AbortedTransaction, Cleaning, SegmentSizes, Throttle, filtered, grouped, note_keys
+from .config import LogConfig
+from .disk import Disk, RealDisk
+from .segment import OpenFiles, Segment
+
+_aborted = struct.Struct(">hqqqq")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One log to compact. Offsets from `first_dirty` to `end_offset` are dirty; `segments` are those below the end."""
+
+    directory: str
+    segments: list[list[int]]  # base offset, end offset, size, index size
+    first_dirty: int
+    end_offset: int
+    now_ms: int
+    delete_retention_ms: int
+    segment_bytes: int
+    segment_index_bytes: int
+    index_interval_bytes: int
+    producers: list[list[int]]  # id, last data offset, epoch
+    keys_max: int
+    bytes_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class NewSegment:
+    """What took the place of the segments `old_bases`: sizes of the log, the offset index, the time index."""
+
+    old_bases: list[int]
+    sizes: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """`end_offset`: the log is clean below it."""
+
+    end_offset: int
+    segments: list[NewSegment]
+    bytes_before: int
+    bytes_after: int
+
+
+def encode(message: Job | Result) -> bytes:
+    """One line of JSON."""
+    return json.dumps(asdict(message)).encode()
+
+
+def decode_job(line: bytes) -> Job:
+    """The job in a line."""
+    return Job(**json.loads(line))
+
+
+def decode_result(line: bytes) -> Result:
+    """The result in a line."""
+    found: dict[str, Any] = json.loads(line)
+    found["segments"] = [NewSegment(**item) for item in found["segments"]]
+    return Result(**found)
+
+
+def compact(job: Job, disk: Disk, pause: Callable[[int], None]) -> Result:
+    """Does the job. `pause` is told of every count of bytes read or written, and waits as long as the rate demands.
+
+    Raises ValueError at a damaged batch, OSError; the `.cleaned` files are left for the broker to remove.
+    """
+    return _Compaction(job, disk, pause).run()
+
+
+class _Compaction:
+    def __init__(self, job: Job, disk: Disk, pause: Callable[[int], None]) -> None:
+        self.job = job
+        self.disk = disk
+        self.pause = pause
+        self.open_files = OpenFiles()
+        self.config = LogConfig(
+            segment_bytes=job.segment_bytes,
+            segment_index_bytes=job.segment_index_bytes,
+            index_interval_bytes=job.index_interval_bytes,
+        )
+        self.sizes = [SegmentSizes(base, end, size, index, -1) for base, end, size, index in job.segments]
+        self.cleaning = Cleaning(
+            job.now_ms,
+            job.delete_retention_ms,
+            producers={producer_id: (offset, epoch) for producer_id, offset, epoch in job.producers},
+            aborted=[entry for sizes in self.sizes for entry in self._aborted(sizes.base_offset)],
+        )
+
+    def run(self) -> Result:
+        self._build_map()
+        end = self.cleaning.end_offset
+        below = [sizes for sizes in self.sizes if sizes.base_offset < end]
+        groups = grouped(below, segment_bytes=self.job.segment_bytes, segment_index_bytes=self.job.segment_index_bytes)
+        written = [self._clean(group) for group in groups]
+        return Result(end, written, sum(sizes.size for sizes in below), sum(segment.sizes[0] for segment in written))
+
+    def _segment(self, sizes: SegmentSizes) -> Segment:
+        return Segment(self.disk, self.job.directory, sizes.base_offset, open_files=self.open_files, size=sizes.size)
+
+    def _batches(self, sizes: SegmentSizes) -> Iterator[tuple[BatchHeader, memoryview]]:
+        segment = self._segment(sizes)
+        for position, header, batch in segment.batches():
+            self.pause(header.size)
+            if not crc_valid(batch, 0, header.size):
+                raise ValueError(f"{segment.path}: a wrong CRC at position {position}")
+            yield header, batch
+        segment.let_go()
+
+    def _build_map(self) -> None:
+        """Reads the dirty batches; stops early when the map is full, and the rest waits for the next time."""
+        self.cleaning.end_offset = self.job.first_dirty
+        for sizes in self.sizes:
+            if sizes.end_offset <= self.job.first_dirty:
+                continue
+            for header, batch in self._batches(sizes):
+                if header.last_offset < self.job.first_dirty:
+                    continue
+                if header.base_offset >= self.job.end_offset or len(self.cleaning.latest) >= self.job.keys_max:
+                    return
+                note_keys(self.cleaning, batch, header)
+            if len(self.cleaning.latest) < self.job.keys_max:
+                self.cleaning.end_offset = max(self.cleaning.end_offset, min(sizes.end_offset, self.job.end_offset))
+
+    def _clean(self, group: Sequence[SegmentSizes]) -> NewSegment:
+        new = Segment(
+            self.disk, self.job.directory, group[0].base_offset, open_files=self.open_files, suffix=names.CLEANED
+        )
+        new.file.truncate(0)
+        new.offsets.clear()
+        new.times.clear()
+        for sizes in group:
+            for header, batch in self._batches(sizes):
+                kept = filtered(self.cleaning, batch, header)
+                if kept is None:
+                    continue
+                self.pause(len(kept))
+                position = new.size
+                new.file.pwrite(kept, position)
+                greatest = struct.unpack_from(">q", kept, 35)[0]
+                new.appended(header.last_offset, position, len(kept), greatest, self.config)
+        new.seal()
+        self._keep_aborted(group)
+        for file in new.files():
+            file.fsync()
+        return NewSegment(
+            [sizes.base_offset for sizes in group], [new.size, new.offsets.size_bytes, new.times.size_bytes]
+        )
+
+    def _aborted_path(self, base_offset: int) -> str:
+        return f"{self.job.directory}/{names.offset_name(base_offset, names.TRANSACTION_INDEX)}"
+
+    def _aborted(self, base_offset: int) -> list[AbortedTransaction]:
+        path = self._aborted_path(base_offset)
+        if not self.disk.exists(path):
+            return []
+        data = self.disk.read(path)
+        whole = data[: len(data) // _aborted.size * _aborted.size]
+        return [AbortedTransaction(*entry[1:4]) for entry in _aborted.iter_unpack(whole)]
+
+    def _keep_aborted(self, group: Sequence[SegmentSizes]) -> None:
+        """The new segment's transaction index is those of the old ones, one after the other."""
+        parts = [self._aborted_path(sizes.base_offset) for sizes in group]
+        data = b"".join(self.disk.read(path) for path in parts if self.disk.exists(path))
+        if data:
+            self.disk.write_atomically(f"{self._aborted_path(group[0].base_offset)}{names.CLEANED}", data)
+
+
+def main() -> int:
+    """Reads a job, does it, writes the result; 1 and a sentence on standard error where it can't be done."""
+    parent = os.getppid()
+    job = decode_job(sys.stdin.buffer.read())
+    throttle = Throttle(job.bytes_per_second)
+
+    def pause(count: int) -> None:
+        wait = throttle.wait_seconds(count, time.monotonic())
+        if wait > 0:
+            time.sleep(wait)
+        if os.getppid() != parent:
+            raise SystemExit("the broker has gone")
+
+    try:
+        result = compact(job, RealDisk(), pause)
+    except (ValueError, OSError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    sys.stdout.buffer.write(encode(result))
+    return 0
+
+
+if __name__ == "__main__":
+    os.nice(5)
+    sys.exit(main())

@@ -1,0 +1,206 @@
+"""Compacts logs one after the other: chooses the dirtiest, has a child process do it, swaps the result in.
+
+Choosing and swapping happen on the event loop and take microseconds; reading and writing happen in the child. A log
+that was truncated or lost segments meanwhile keeps what it has. What has been compacted stands in
+`cleaner-offset-checkpoint`. Source: Kafka's LogCleaner and LogCleanerManager.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from . import names
+from .checkpoints import Offsets, read_offsets, render_offsets
+from .compaction import Cleanable, SegmentSizes, cleanable
+from .compaction_child import Job, Result, decode_result, encode
+from .config import MAX_LONG
+from .directories import LogDirectories
+from .log import Log
+
+logger = logging.getLogger(__name__)
+
+_BYTES_PER_KEY = 128  # of a child's memory
+_LOGS_PER_TURN = 50
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionLimits:
+    """By Kafka's settings."""
+
+    bytes_per_second: float = float("inf")  # log.cleaner.io.max.bytes.per.second
+    dedupe_buffer_bytes: int = 128 << 20  # log.cleaner.dedupe.buffer.size
+    backoff_ms: int = 15_000  # log.cleaner.backoff.ms
+
+
+class CompactionFailed(Exception):
+    """The child said why it couldn't compact a log."""
+
+
+class Compactor:
+    """The compaction of one broker's logs. `run` until cancelled."""
+
+    def __init__(self, logs: LogDirectories, now_ms: Callable[[], int], limits: CompactionLimits) -> None:
+        self.limits = limits
+        self.compacted = 0  # logs, since the start
+        self.bytes_reclaimed = 0
+        self._logs = logs
+        self._now_ms = now_ms
+        self._first_dirty: dict[str, Offsets] = {}
+        self._uncleanable: dict[Log, str] = {}
+
+    async def run(self) -> None:
+        """Compacts what is dirty enough until cancelled, which ends a running child too."""
+        while True:
+            log, what = await self.choose()
+            if log is None or what is None:
+                await asyncio.sleep(self.limits.backoff_ms / 1000)
+                continue
+            try:
+                await self.compact(log, what)
+            except (CompactionFailed, OSError) as error:
+                self._uncleanable[log] = str(error)
+                logger.error("%r isn't compacted until the next start: %s", log, error)
+
+    async def choose(self) -> tuple[Log | None, Cleanable | None]:
+        """The log to compact next: overdue ones first, then by dirty ratio; None where none is dirty enough."""
+        best: tuple[bool, float] = (False, 0.0)
+        chosen: tuple[Log | None, Cleanable | None] = (None, None)
+        for count, log in enumerate(list(self._logs.logs.values())):
+            if count % _LOGS_PER_TURN == 0:
+                await asyncio.sleep(0)
+            if not log.config.compacts or len(log.segments) < 2 or log in self._uncleanable:
+                continue
+            what = self.cleanable(log)
+            wanted = what.overdue or what.dirty_ratio > log.config.min_cleanable_dirty_ratio
+            if wanted and what.end_offset > what.first_dirty and (what.overdue, what.dirty_ratio) > best:
+                best = what.overdue, what.dirty_ratio
+                chosen = log, what
+        return chosen
+
+    def cleanable(self, log: Log) -> Cleanable:
+        """What of a log may be compacted now."""
+        config = log.config
+        first_dirty = self._offsets(log).get((log.topic, log.index), 0)
+        if first_dirty > log.log_end_offset:
+            first_dirty = 0
+        unstable = log.producers.first_unstable_offset()
+        high_watermark = self._logs.high_watermark_of(log)
+        return cleanable(
+            _sizes(log, timestamps=config.min_compaction_lag_ms > 0 or config.max_compaction_lag_ms < MAX_LONG),
+            first_dirty=max(first_dirty, log.log_start_offset),
+            stable_offset=high_watermark if unstable is None else min(high_watermark, unstable),
+            now_ms=self._now_ms(),
+            min_lag_ms=config.min_compaction_lag_ms,
+            max_lag_ms=config.max_compaction_lag_ms,
+        )
+
+    async def compact(self, log: Log, what: Cleanable) -> None:
+        """Compacts one log. Raises CompactionFailed, OSError."""
+        generation = log.generation
+        result = await self._in_child(self._job(log, what))
+        bases = [segment.base_offset for segment in log.segments]
+        unchanged = log.generation == generation and log is self._current(log)
+        for segment in result.segments:
+            if unchanged and set(segment.old_bases) <= set(bases):
+                log_size, index_size, time_index_size = segment.sizes
+                log.swap_in(segment.old_bases, (log_size, index_size, time_index_size))
+            else:
+                self._drop(log, segment.old_bases[0])
+        if not unchanged:
+            return
+        await asyncio.to_thread(self._logs.disk.fsync_directory, log.directory)
+        self._offsets(log)[log.topic, log.index] = result.end_offset
+        self.compacted += 1
+        self.bytes_reclaimed += result.bytes_before - result.bytes_after
+        logger.info(
+            "%r: compacted to offset %d, from %d to %d bytes",
+            log, result.end_offset, result.bytes_before, result.bytes_after,
+        )  # fmt: skip
+        await self._checkpoint(self._logs.directory_of(log))
+
+    def _current(self, log: Log) -> Log | None:
+        """The log itself, unless it has been deleted or gone offline."""
+        return log if any(log is held for held in self._logs.logs.values()) else None
+
+    def _job(self, log: Log, what: Cleanable) -> Job:
+        config = log.config
+        return Job(
+            directory=log.directory,
+            segments=[
+                list(sizes[:4]) for sizes in _sizes(log, timestamps=False) if sizes.end_offset <= what.end_offset
+            ],
+            first_dirty=what.first_dirty,
+            end_offset=what.end_offset,
+            now_ms=self._now_ms(),
+            delete_retention_ms=config.delete_retention_ms,
+            segment_bytes=config.segment_bytes,
+            segment_index_bytes=config.segment_index_bytes,
+            index_interval_bytes=config.index_interval_bytes,
+            producers=[[producer_id, entry.last_offset, entry.epoch] for producer_id, entry in log.producers.items()],
+            keys_max=max(self.limits.dedupe_buffer_bytes // _BYTES_PER_KEY, 1),
+            bytes_per_second=self.limits.bytes_per_second,
+        )
+
+    async def _in_child(self, job: Job) -> Result:
+        child = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "ottla.broker.log.compaction_child",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+        try:
+            output, errors = await child.communicate(encode(job))
+        finally:
+            if child.returncode is None:
+                child.kill()
+                await child.wait()
+        if child.returncode != 0:
+            raise CompactionFailed(errors.decode(errors="replace").strip()[-500:] or f"status {child.returncode}")
+        return decode_result(output)
+
+    def _drop(self, log: Log, base_offset: int) -> None:
+        for suffix in names.SEGMENT_SUFFIXES:
+            self._logs.disk.remove(f"{log.directory}/{names.offset_name(base_offset, suffix)}{names.CLEANED}")
+
+    def _offsets(self, log: Log) -> Offsets:
+        """First dirty offsets of the log directory that `log` lies in."""
+        home = self._logs.directory_of(log)
+        offsets = self._first_dirty.get(home)
+        if offsets is None:
+            try:
+                offsets = read_offsets(self._logs.disk, home, names.CLEANED_OFFSETS)
+            except ValueError as error:
+                logger.warning("%s/%s is damaged (%s); it counts as empty", home, names.CLEANED_OFFSETS, error)
+                offsets = {}
+            self._first_dirty[home] = offsets
+        return offsets
+
+    async def _checkpoint(self, home: str) -> None:
+        offsets = self._first_dirty[home]
+        held = {(log.topic, log.index) for log in self._logs.logs.values()}
+        content = render_offsets((*key, offset) for key, offset in offsets.items() if key in held)
+        path = f"{home}/{names.CLEANED_OFFSETS}"
+        await asyncio.to_thread(self._logs.disk.write_atomically, path, content)
+
+
+def _sizes(log: Log, *, timestamps: bool) -> list[SegmentSizes]:
+    """A log's segments as the choice sees them; timestamps may have to be read from disk, so only where they matter."""
+    ends = [segment.base_offset for segment in log.segments[1:]] + [log.log_end_offset]
+    return [
+        SegmentSizes(
+            segment.base_offset,
+            end,
+            segment.size,
+            segment.offsets.size_bytes,
+            segment.largest().timestamp if timestamps else -1,
+        )
+        for segment, end in zip(log.segments, ends, strict=True)
+    ]

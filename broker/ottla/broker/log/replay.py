@@ -1,0 +1,65 @@
+"""Rebuilds the producers' state: from a snapshot beside the segments, then from the headers of the batches after it.
+
+Blocks. Source: Kafka's ProducerStateManager and UnifiedLog.rebuildProducerState.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ottla.protocol.batches import CONTROL, BatchHeader, records
+
+from . import names
+from .disk import Buffer, Disk
+from .producers import Producers, read_snapshot
+from .segment import Segment
+
+
+def write_snapshot(disk: Disk, directory: str, offset: int, producers: Producers) -> None:
+    """Puts the producers' state as of `offset` into its file."""
+    path = f"{directory}/{names.offset_name(offset, names.PRODUCER_SNAPSHOT)}"
+    disk.write_atomically(path, producers.snapshot(), fsync=False)
+
+
+def restore_snapshot(
+    disk: Disk, directory: str, snapshots: list[int], producers: Producers, now_ms: int, expiration_ms: int
+) -> int:
+    """Loads the newest readable snapshot; the offset to replay from. Damaged ones are removed, from disk and list."""
+    while snapshots:
+        path = f"{directory}/{names.offset_name(snapshots[-1], names.PRODUCER_SNAPSHOT)}"
+        try:
+            producers.restore(list(read_snapshot(disk.read(path))), now_ms, expiration_ms)
+            return snapshots[-1]
+        except (ValueError, FileNotFoundError):
+            disk.remove(path)
+            snapshots.pop()
+    return 0
+
+
+def replay_producers(producers: Producers, segments: Sequence[Segment], start: int, end: int) -> None:
+    """Notes the batches from `start` to `end`, by their headers."""
+    for at, segment in enumerate(segments):
+        if at + 1 < len(segments) and segments[at + 1].base_offset <= start:
+            continue
+        if segment.base_offset >= end:
+            return
+        position = segment.position_of(start) if start > segment.base_offset else 0
+        if position is None:
+            continue
+        for place, header in segment.headers(position):
+            if header.base_offset >= end:
+                return
+            if header.producer_id < 0 or header.base_offset < start:
+                continue
+            if header.attributes & CONTROL:
+                note_marker(producers, segment.batch_at(place, header), header)
+            else:
+                producers.update(header, header.last_offset, header.max_timestamp)
+
+
+def note_marker(producers: Producers, batch: Buffer, header: BatchHeader) -> None:
+    """Notes the commit or abort marker in a control batch; one that compaction emptied says nothing."""
+    for record in records(batch):
+        value = record.value or b""
+        coordinator_epoch = int.from_bytes(value[2:6], "big", signed=True) if len(value) >= 6 else -1
+        producers.transaction_ended(header.producer_id, header.producer_epoch, coordinator_epoch, record.timestamp)
