@@ -228,10 +228,10 @@ class EmbeddedStore:
                 self._tables.end_leases(check_owners=False)
                 for job in jobs:
                     result, error = _attempt(job.run)
-                    if isinstance(error, sqlite3.Error):
-                        raise error
+                    if error is not None and not isinstance(error, LeaseExpired):
+                        raise error  # it may have written half: nothing of the group is committed
                     outcomes.append((job, result, error))
-        except (StoreUnavailable, UnknownOutcome) as error:
+        except Exception as error:  # whatever it is, the callers hear of it
             outcomes = [(job, None, error) for job in jobs]
         self._settle(outcomes)
         if self._watched:
@@ -330,7 +330,7 @@ class EmbeddedStore:
 def _attempt(run: Callable[[], Any]) -> tuple[Any, Exception | None]:
     try:
         return run(), None
-    except (LeaseExpired, Compacted, StoreUnavailable, sqlite3.Error) as error:
+    except Exception as error:  # the caller's business, not the worker's
         return None, error
 
 

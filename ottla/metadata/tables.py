@@ -75,9 +75,10 @@ class Tables:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._owners = path.with_name(path.name + ".owners")
         self._owners.mkdir(exist_ok=True)
+        for other in self._owners.iterdir():
+            self._owner_lives(other.name)
         self._owner = secrets.token_hex(8)
-        self._owner_file = os.open(self._owners / self._owner, os.O_CREAT | os.O_RDWR, 0o600)
-        fcntl.flock(self._owner_file, fcntl.LOCK_EX)
+        self._owner_file = self._claim(self._owners / self._owner)
         try:
             self._db = sqlite3.connect(
                 path, timeout=5, isolation_level=None, check_same_thread=False, cached_statements=256
@@ -292,7 +293,18 @@ class Tables:
     def _set_counter(self, name: str, value: int) -> None:
         self._db.execute("UPDATE counter SET value = ? WHERE name = ?", (value, name))
 
+    def _claim(self, path: Path) -> int:
+        """The locked file that says that this process lives."""
+        while True:
+            file = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+            fcntl.flock(file, fcntl.LOCK_EX)
+            # Between creation and lock another process may have taken the file for a dead one's and removed it.
+            if path.exists() and path.stat().st_ino == os.fstat(file).st_ino:
+                return file
+            os.close(file)
+
     def _owner_lives(self, owner: str) -> bool:
+        """Whether its process does; clears away the file of one that doesn't."""
         path = self._owners / owner
         try:
             file = os.open(path, os.O_RDWR)

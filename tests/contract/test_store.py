@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -307,5 +308,67 @@ def test_refuses_what_another_store_would_refuse(run: Any) -> None:
             await store.transact([], [Put("k", b""), Delete("k")])
         with pytest.raises(LeaseExpired):
             await put(store, "k", b"", LeaseId(12345))
+
+    run(test)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_random_transactions_against_a_model(run: Any, seed: int) -> None:
+    """Two connections, one model: guards, outcomes, revisions, snapshots, and what watches from anywhere replay."""
+
+    async def test(opener: Opener) -> None:
+        pick = Random(seed)
+        stores = [await opener(), await opener()]
+        start = (await stores[0].read()).revision
+        present: dict[str, tuple[bytes, int, int]] = {}  # key → value, mod revision, create revision
+        history: list[tuple[int, dict[str, bytes | None]]] = []
+        keys = [f"{letter}/{number}" for letter in "ab" for number in range(4)]
+        for step in range(120):
+            store = pick.choice(stores)
+            guarded = pick.sample(keys, pick.randrange(3))
+            right = {key: present[key][1] if key in present else 0 for key in guarded}
+            guards = [Guard(key, right[key] + (pick.random() < 0.15)) for key in guarded]
+            writes: list[Put | Delete] = [
+                Delete(key) if pick.random() < 0.3 else Put(key, b"%d" % step)
+                for key in pick.sample(keys, pick.randrange(1, 5))
+            ]
+            result = await store.transact(guards, writes)
+            wrong = {guard.key for guard in guards if guard.mod_revision != right[guard.key]}
+            if wrong:
+                assert isinstance(result, Rejected)
+                assert {key: entry and entry.value for key, entry in result.failed.items()} == {
+                    key: present[key][0] if key in present else None for key in wrong
+                }
+                continue
+            assert isinstance(result, Committed)
+            effects: dict[str, bytes | None] = {}
+            for write in writes:
+                if isinstance(write, Put):
+                    created = present[write.key][2] if write.key in present else result.revision
+                    present[write.key] = (write.value, result.revision, created)
+                    effects[write.key] = write.value
+                elif present.pop(write.key, None) is not None:
+                    effects[write.key] = None
+            if effects:
+                assert result.revision > (history[-1][0] if history else start)
+                history.append((result.revision, effects))
+        for prefix in ("", "a/", "b/3"):
+            for store in stores:
+                entries = {
+                    e.key: (e.value, e.mod_revision, e.create_revision) for e in (await store.read(prefix)).entries
+                }
+                assert entries == {key: what for key, what in present.items() if key.startswith(prefix)}
+                after = pick.choice([start, *(revision for revision, _ in history)])
+                expected = [
+                    (revision, {key: value for key, value in effects.items() if key.startswith(prefix)})
+                    for revision, effects in history
+                    if revision > after
+                ]
+                async with watching(store, prefix, after) as following:
+                    for revision, effects in expected:
+                        if effects:
+                            seen = await following()
+                            assert seen.revision == revision
+                            assert {c.key: c.entry and c.entry.value for c in seen.changes} == effects
 
     run(test)

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from ottla.metadata import inspection
 from ottla.metadata.embedded import EmbeddedStore
 from ottla.metadata.store import Committed, Guard, Put, StoreUnavailable, UnknownOutcome
 
@@ -51,7 +50,7 @@ asyncio.run(main())
 
 @pytest.fixture
 def other(tmp_path: Path) -> Iterator[Callable[[float, str], subprocess.Popen[str]]]:
-    """Starts a process that registers under a lease, keeps it alive, and ("busy") writes pairs of keys without pause."""
+    """Starts a process that registers, keeps its lease alive, and ("busy") writes pairs of keys without pause."""
     started: list[subprocess.Popen[str]] = []
 
     def start(ttl_s: float, manner: str) -> subprocess.Popen[str]:
@@ -178,20 +177,28 @@ def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     asyncio.run(body())
 
 
-def test_inspection_shows_folders_values_and_changes(tmp_path: Path) -> None:
+def test_files_of_processes_that_are_gone_are_cleared_away(tmp_path: Path) -> None:
+    async def body() -> None:
+        owners = tmp_path / "metadata.db.owners"
+        first = await EmbeddedStore.open(tmp_path / "metadata.db")
+        (owners / "of-a-dead-process").touch()
+        second = await EmbeddedStore.open(tmp_path / "metadata.db")
+        assert len(list(owners.iterdir())) == 2
+        await first.close()
+        await second.close()
+        assert not list(owners.iterdir())
+
+    asyncio.run(body())
+
+
+def test_a_bug_in_one_call_reaches_its_caller_and_writes_nothing(tmp_path: Path) -> None:
     async def body() -> None:
         store = await EmbeddedStore.open(tmp_path / "metadata.db")
-        await store.transact([], [Put("a/x", b'{"n":1}'), Put("a/y/z", b"\xff"), Put("b", b"2")])
-        assert await inspection.list_children(store) == [("a/", 2), ("b", 1)]
-        assert await inspection.list_children(store, "/a/") == [("x", 1), ("y/", 1)]
-        shown = await inspection.get(store, "a/x")
-        assert shown is not None
-        assert (shown.value, shown.mod_revision, shown.exists) == ({"n": 1}, 1, True)
-        assert await inspection.get(store, "a") is None
-        assert [entry.key for entry in await inspection.dump(store, "a/")] == ["a/x", "a/y/z"]
-        changes = inspection.watch(store, "a/", 0)
-        assert (await anext(changes)).key == "a/x"
-        await changes.aclose()
+        wrong: Any = object()  # neither bytes nor text: SQLite can't bind it
+        with pytest.raises(StoreUnavailable):
+            await store.transact([], [Put("a", b""), Put("b", wrong)])
+        assert (await store.read()).entries == ()
+        assert isinstance(await store.transact([], [Put("a", b"")]), Committed)
         await store.close()
 
     asyncio.run(body())
