@@ -60,7 +60,7 @@ class Broker:
         self.store = store
         self.id = config.node_id
         self.follower = Follower(store)
-        self.partitions = PartitionTable()
+        self.partitions: PartitionTable = PartitionTable()
         self.logs = LogDirectories(
             config.log_dirs, now_ms, recovery_threads=config.get_int("num.recovery.threads.per.data.dir")
         )
@@ -68,9 +68,9 @@ class Broker:
         self.intents = Intents(store, self.follower)
         self.encoded_topics = EncodedTopics()
         self.internal_topics = InternalTopics(self.intents, config)
-        self.groups = GroupService(config, self._group_partition_count, now_ms)
+        self.groups: GroupService = GroupService(config, self._group_partition_count, now_ms)
         self.producer_ids = ProducerIdSource(store)
-        self.fetch_sessions = FetchSessionCache(
+        self.fetch_sessions: FetchSessionCache = FetchSessionCache(
             config.get_int("max.incremental.fetch.session.cache.slots"),
             FETCH_SESSION_EVICTION_SECONDS,
             SystemRandom(),
@@ -78,9 +78,9 @@ class Broker:
         routes = load_routes()
         self.apis: list[Api] = sorted((route.api for route in routes.values()), key=lambda api: api.key)
         self.dispatcher = Dispatcher(self, routes)
-        self.server = Server(self.dispatcher.dispatch, _limits(config), PIPELINED)
+        self.server: Server = Server(self.dispatcher.dispatch, _limits(config), PIPELINED)
         self.endpoints: dict[str, Endpoint] = {}
-        self.monitoring = Monitoring(self)
+        self.monitoring: Monitoring = Monitoring(self)
         self.controller_name = ""  # of the controller in this process, where there is one
         self.recovered = False
         self.ready = False
