@@ -37,14 +37,46 @@ Connect and Kafka Streams against a broker.
 """
 
 _TAIL = """
+## The inside of batches
+
+Of every batch that a producer sends, the broker checks what its 61-byte header and its CRC tell: whole and of format
+2, the CRC, the codec, the count against the last offset delta, sequence and epoch of the producer, its size, and that
+its first and its greatest timestamp lie within the topic's bounds. Kafka also looks at every record, which costs it
+about 1 µs of CPU each. Ottla does so in batches of one uncompressed record, on compacted topics (where records would
+be lost otherwise) and with `ottla.validate.records=true`: "looked at" in the table.
+
+| checked inside a batch | looked at, one record | uncompressed records of one size | looked at, several | any other |
+|---|---|---|---|---|
+| the greatest timestamp (a wrong one is corrected, as by Kafka) | yes | yes | yes | no |
+| as many records as the header states, offset deltas that count up from 0 | yes | no | yes | no |
+| a key in every record of a compacted topic | – | – | yes | – |
+| the compressed part can be decompressed, to a bounded size | – | – | yes | no |
+| the lengths of value and headers inside a record | no | no | no | no |
+
+What is wrong is refused with INVALID_RECORD (87), what can't be decompressed with CORRUPT_MESSAGE (2). A producer that
+writes a wrong inside under a right header harms the readers of its topic only: the broker finds its way through logs by
+headers. Where `compression.type` asks for another codec than the producer used, the records are read to compress them
+anew.
+
+## Transactions
+
+There are none yet, and no client hangs for want of them:
+
+- InitProducerId and FindCoordinator answer a transactional id with TRANSACTIONAL_ID_AUTHORIZATION_FAILED (53), which
+  is fatal in every client's state machine: the producer fails in its first call, with an exception that names it.
+- A batch with the transactional bit is refused with INVALID_TXN_STATE (48).
+- A `read_committed` consumer reads up to the high watermark: the last stable offset is the same.
+- `transaction.version` isn't finalised, so clients don't try the newer protocol of transactions either.
+- Idempotent producers (`enable.idempotence`, the default of the Java client) work in full.
+
+## Client quotas
+
+Quotas are stored and described (AlterClientQuotas, DescribeClientQuotas), and not enforced yet: throttle
+times are always 0.
+
 ## What else differs
 
-- **Transactions** don't exist yet. A transactional producer gets a fatal error from its first request on, at once.
-  Transactional batches are refused. A `read_committed` consumer reads up to the high watermark.
 - **Message formats below magic 2** (clients older than Kafka 0.11) are refused with UNSUPPORTED_FOR_MESSAGE_FORMAT.
-- **The inside of batches** is looked at on compacted topics and where `ottla.validate.records` is set; elsewhere the
-  batch's header has to do: CRC, count, offsets, sequence, timestamps. Kafka looks at every record.
-- **Client quotas** are stored and described, and not enforced yet.
 - **Settings**: [settings.md](settings.md) says of each of Kafka's settings whether it is honoured, or what Ottla does
   instead.
 """

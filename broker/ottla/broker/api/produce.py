@@ -27,8 +27,8 @@ API = Api(
     gaps=(
         "Versions 0 to 2 are advertised and refused, as Kafka does (KAFKA-18659).",
         "Transactional batches are refused with INVALID_TXN_STATE (48) until transactions are there.",
-        "Offset deltas, null keys and the greatest timestamp inside a batch are checked on compacted topics and where "
-        "`ottla.validate.records` is set; Kafka always checks them.",
+        "The inside of batches is checked on compacted topics and where `ottla.validate.records` is set; Kafka always "
+        "checks it (see below).",
     ),
 )
 ALL = -1
