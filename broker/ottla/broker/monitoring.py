@@ -29,8 +29,8 @@ class Monitoring:
     """Started before the logs are recovered, so that recovery can be watched, and stopped last."""
 
     def __init__(self, broker: Broker) -> None:
-        self.loop_lag = LoopLag()
-        self.elections = Elections(lambda: broker.controls)
+        self.loop_lag: LoopLag = LoopLag()
+        self.elections: Elections = Elections(lambda: broker.controls)
         self.http = HttpServer(
             {
                 ("GET", "/metrics"): self._metrics,
