@@ -1,8 +1,8 @@
 """How much memory half-received frames may hold in all, and who waits for some.
 
 Rule: a frame that doesn't fit the shared receive buffer gets memory of its own only out of this budget, first come
-first served; connections that get none stop reading. A holder that is slow while others wait is dropped, so that peers that
-announce large frames and never send them can't shut the others out.
+first served; connections that get none stop reading. A holder that is slow while others wait is dropped, so that peers
+that announce large frames and never send them can't shut the others out.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Listening sockets, and the limits that protect the clients from one another.
 
 A `Server` has one listener per name (Kafka's `listeners`) and one function, `dispatch`, which serves a frame. Limits,
-in Kafka's words: `socket.request.max.bytes`, `max.connections`, `max.connections.per.ip`, `connections.max.idle.ms`; and
-two of our own: unanswered requests per connection, and memory for half-received frames in all.
+in Kafka's words: `socket.request.max.bytes`, `max.connections`, `max.connections.per.ip`, `connections.max.idle.ms`;
+and two of our own: unanswered requests per connection, and memory for half-received frames in all.
 """
 
 from __future__ import annotations

@@ -61,10 +61,10 @@ class Broker:
         self.id = config.node_id
         self.follower = Follower(store)
         self.partitions: PartitionTable = PartitionTable()
-        self.logs = LogDirectories(
+        self.logs: LogDirectories = LogDirectories(
             config.log_dirs, now_ms, recovery_threads=config.get_int("num.recovery.threads.per.data.dir")
         )
-        self.replicas = Replicas(self.id, self.partitions, self.logs, config, now_ms)
+        self.replicas: Replicas = Replicas(self.id, self.partitions, self.logs, config, now_ms)
         self.intents = Intents(store, self.follower)
         self.encoded_topics = EncodedTopics()
         self.internal_topics = InternalTopics(self.intents, config)
@@ -77,7 +77,7 @@ class Broker:
         )
         routes = load_routes()
         self.apis: list[Api] = sorted((route.api for route in routes.values()), key=lambda api: api.key)
-        self.dispatcher = Dispatcher(self, routes)
+        self.dispatcher: Dispatcher = Dispatcher(self, routes)
         self.server: Server = Server(self.dispatcher.dispatch, _limits(config), PIPELINED)
         self.endpoints: dict[str, Endpoint] = {}
         self.monitoring: Monitoring = Monitoring(self)

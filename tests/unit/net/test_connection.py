@@ -71,7 +71,7 @@ class OnceFull:
 
 
 def file_parts() -> list[Slice]:
-    file = tempfile.TemporaryFile()
+    file = tempfile.TemporaryFile()  # noqa: SIM115  # the connection closes it with the last range
     file.write(bytes(range(256)) * 8192)
     file.flush()
     os.lseek(file.fileno(), 0, os.SEEK_SET)
@@ -100,7 +100,7 @@ def test_frames_arrive_whole_in_pieces_and_together():
     async def scenario(server, port, echo):
         reader, writer = await connect(port)
         data = frame(ORDINARY, b"one!") + frame(ORDINARY, b"x" * 300_000) + frame(ORDINARY, b"two!")
-        for position in range(0, 40):
+        for position in range(40):
             writer.write(data[position : position + 1])
             await writer.drain()
             await asyncio.sleep(0)
@@ -116,9 +116,7 @@ def test_answers_keep_the_order_of_the_requests():
     async def scenario(server, port, echo):
         reader, writer = await connect(port)
         writer.write(frame(PIPELINED, b"later-1") + frame(PIPELINED, b"now2") + frame(ORDINARY, b"then"))
-        while len(echo.later) < 1:
-            await asyncio.sleep(0.001)
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.1)
         assert echo.served == [b"later-1", b"now2"], "an ordinary request starts only when those before it are answered"
         echo.later[0][0].answer([b"late"])
         assert await reader.readexactly(12) == b"latenow2then"
