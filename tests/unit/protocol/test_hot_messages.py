@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.protocol import fetch, produce
+from ottla.protocol import fetch, fetch_request, produce
 from ottla.protocol.errors import ProtocolError
 from ottla.protocol.frames import response_body
 from ottla.protocol.messages import milliseconds, read_request, read_response, write_request
@@ -69,6 +69,90 @@ def test_produce_request_reads_as_kio_reads_it(version, transactional_id, acks, 
         for topic in theirs.topic_data
     ]
     assert found == expected
+
+
+numbers = st.integers(-(2**31), 2**31 - 1)
+longs = st.integers(-(2**63), 2**63 - 1)
+asked = st.lists(st.tuples(numbers, longs, numbers, numbers, numbers, longs), max_size=3)
+
+
+@given(
+    st.sampled_from(FETCH_VERSIONS),
+    st.tuples(numbers, st.integers(0, 2**31 - 1), numbers, numbers, st.integers(-128, 127), numbers, numbers),
+    st.lists(st.tuples(names, topic_ids, asked), max_size=3),
+    st.lists(st.tuples(names, topic_ids, st.lists(numbers, max_size=3)), max_size=2),
+    names,
+)
+def test_fetch_request_reads_as_kio_reads_it(version, fixed, topics, forgotten, rack_id):
+    replica_id, max_wait, min_bytes, max_bytes, isolation_level, session_id, session_epoch = fixed
+    fields = (
+        "partition",
+        "fetch_offset",
+        "partition_max_bytes",
+        "current_leader_epoch",
+        "last_fetched_epoch",
+        "log_start_offset",
+    )
+    body = write_request(
+        1,
+        version,
+        {
+            "cluster_id": rack_id,
+            "replica_id": replica_id,
+            "replica_state": {"replica_id": replica_id, "replica_epoch": 5},
+            "max_wait": max_wait,
+            "min_bytes": min_bytes,
+            "max_bytes": max_bytes,
+            "isolation_level": isolation_level,
+            "session_id": session_id,
+            "session_epoch": session_epoch,
+            "rack_id": rack_id,
+            "topics": [
+                {
+                    "topic": name,
+                    "topic_id": topic_id,
+                    "partitions": [dict(zip(fields, partition, strict=True)) for partition in partitions],
+                }
+                for name, topic_id, partitions in topics
+            ],
+            "forgotten_topics_data": [
+                {"topic": name, "topic_id": topic_id, "partitions": indexes} for name, topic_id, indexes in forgotten
+            ],
+        },
+    )
+    ours = fetch_request.read_fetch_request(version, bytearray(body), 0, len(body))
+    theirs = read_request(1, version, body)
+
+    def key(topic):
+        return (topic.topic_id or UUID(int=0)).bytes if version >= fetch.TOPIC_IDS else topic.topic
+
+    replica = theirs.replica_state.replica_id if version >= 15 else theirs.replica_id
+    assert ours == (
+        replica,
+        milliseconds(theirs.max_wait),
+        theirs.min_bytes,
+        theirs.max_bytes,
+        theirs.isolation_level,
+        theirs.session_id,
+        theirs.session_epoch,
+        [
+            (key(topic), [tuple(getattr(partition, field) for field in fields) for partition in topic.partitions])
+            for topic in theirs.topics
+        ],
+        [(key(topic), list(topic.partitions)) for topic in theirs.forgotten_topics_data],
+        theirs.rack_id,
+    )
+    for end in range(len(body)):
+        with pytest.raises(ProtocolError):
+            fetch_request.read_fetch_request(version, bytearray(body[:end]), 0, end)
+
+
+@given(st.sampled_from(FETCH_VERSIONS), st.binary(max_size=120))
+def test_any_bytes_are_a_fetch_request_or_a_protocol_error(version, body):
+    try:
+        fetch_request.read_fetch_request(version, bytearray(body + b"x" * 50), 0, len(body))
+    except ProtocolError:
+        return
 
 
 @given(st.sampled_from(PRODUCE_VERSIONS), st.binary(max_size=120))

@@ -17,8 +17,8 @@ from ottla.broker.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, FetchPartiti
 from ottla.net.connection import Connection, Pending
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.fetch import TOPIC_IDS, PartitionAnswer, write_fetch_answer
+from ottla.protocol.fetch_request import CONSUMER, FetchRequest, read_fetch_request
 from ottla.protocol.frames import RequestHeader
-from ottla.protocol.messages import milliseconds, read_request
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
@@ -30,14 +30,13 @@ API = Api(
     versions=(4, 18),
     gaps=("READ_COMMITTED readers see the high watermark as last stable offset until transactions are there.",),
 )
-CONSUMER = -1
 
 
 def serve(
     broker: Broker, connection: Connection, header: RequestHeader, frame: bytearray, body: int, end: int
 ) -> Reply:
     """Answers at once if there is enough to read, else returns a Pending that waits for more."""
-    request = read_request(API.key, header.api_version, bytes(memoryview(frame)[body:end]))
+    request = read_fetch_request(header.api_version, frame, body, end)
     fetch = _Fetch(broker, header, request)
     try:
         fetch.open(request)
@@ -71,7 +70,7 @@ class _Fetch:
         "size",
     )
 
-    def __init__(self, broker: Broker, header: RequestHeader, request: Any) -> None:
+    def __init__(self, broker: Broker, header: RequestHeader, request: FetchRequest) -> None:
         self._broker = broker
         self._header = header
         self._pending: Pending | None = None
@@ -79,12 +78,11 @@ class _Fetch:
         self._watched: list[Partition] = []
         self._rerun = False
         self._answers: list[tuple[FetchPartition, PartitionAnswer]] = []
-        self.max_wait_ms = milliseconds(request.max_wait)
+        self.max_wait_ms = request.max_wait_ms
         self.min_bytes = request.min_bytes
         self.max_bytes = min(request.max_bytes, broker.config.get_int("fetch.max.bytes"))
         self.read_committed = request.isolation_level == 1
-        replica = request.replica_state.replica_id if header.api_version >= 15 else request.replica_id
-        self.follower = replica != CONSUMER
+        self.follower = request.replica_id != CONSUMER
         self.partitions: Iterable[FetchPartition] = ()
         self.session: FetchSession | None = None
         self.size = 0
@@ -92,23 +90,25 @@ class _Fetch:
 
     # ---- the session
 
-    def open(self, request: Any) -> None:
+    def open(self, request: FetchRequest) -> None:
         """Finds what is fetched: all that the request names, or its session's partitions. Raises KafkaError."""
         sessions = self._broker.fetch_sessions
         epoch = request.session_epoch
         by_id = self._header.api_version >= TOPIC_IDS
-        now = asyncio.get_running_loop().time()
+        asked = [FetchPartition(topic, *partition) for topic, partitions in request.topics for partition in partitions]
         if epoch not in (INITIAL_EPOCH, FINAL_EPOCH):
-            self.session = sessions.resume(request.session_id, epoch, by_id, now)
-            self.session.update(_asked(request, by_id).values(), _forgotten(request, by_id))
+            self.session = sessions.resume(request.session_id, epoch, by_id, asyncio.get_running_loop().time())
+            self.session.update(asked, [(topic, index) for topic, indexes in request.forgotten for index in indexes])
             self.partitions = self.session.partitions.values()
             return
         if request.session_id:
             sessions.remove(request.session_id)
-        asked = _asked(request, by_id)
-        self.partitions = asked.values()
+        self.partitions = asked
         if epoch == INITIAL_EPOCH and asked:
-            self.session = sessions.create(asked, self.follower, by_id, now)
+            now = asyncio.get_running_loop().time()
+            self.session = sessions.create(_by_key(asked), self.follower, by_id, now)
+            if self.session is not None:
+                self.partitions = self.session.partitions.values()
 
     # ---- reading
 
@@ -209,30 +209,5 @@ class _Fetch:
         return write_fetch_answer(self._header.api_version, self._header.correlation_id, 0, session_id, topics)
 
 
-def _asked(request: Any, by_id: bool) -> OrderedDict[PartitionKey, FetchPartition]:
-    asked: OrderedDict[PartitionKey, FetchPartition] = OrderedDict()
-    for topic in request.topics:
-        name = _topic_key(topic.topic_id) if by_id else topic.topic
-        for partition in topic.partitions:
-            asked[name, partition.partition] = FetchPartition(
-                name,
-                partition.partition,
-                partition.fetch_offset,
-                partition.partition_max_bytes,
-                partition.current_leader_epoch,
-                partition.last_fetched_epoch,
-                partition.log_start_offset,
-            )
-    return asked
-
-
-def _forgotten(request: Any, by_id: bool) -> list[PartitionKey]:
-    return [
-        (_topic_key(topic.topic_id) if by_id else topic.topic, index)
-        for topic in request.forgotten_topics_data
-        for index in topic.partitions
-    ]
-
-
-def _topic_key(topic_id: Any) -> bytes:
-    return bytes(16) if topic_id is None else bytes(topic_id.bytes)
+def _by_key(asked: Iterable[FetchPartition]) -> OrderedDict[PartitionKey, FetchPartition]:
+    return OrderedDict(((partition.topic, partition.index), partition) for partition in asked)
