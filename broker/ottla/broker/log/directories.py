@@ -4,11 +4,13 @@ Rules: a partition's directory belongs to the topic id in its `partition.metadat
 only when somebody says so by that id, and one that isn't wanted is set aside under a name of its own, never removed. A
 directory that fails takes its logs offline and leaves the others alone; a full one is no failed one.
 
-Everything but `open` and `close` runs on the event loop. Source: Kafka's LogManager.
+Everything but `open` and `close` runs on the event loop, which creating many logs at once leaves free (`create_ahead`).
+Source: Kafka's LogManager.
 """
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import time
@@ -50,6 +52,15 @@ LogKey = tuple[UUID, int]
 
 class ForeignDirectory(OSError):
     """A log directory belongs to another cluster or another broker, or is in use by another process."""
+
+
+class NewLog(NamedTuple):
+    """A partition that is to have a log here."""
+
+    topic: str
+    index: int
+    topic_id: UUID
+    config: LogConfig
 
 
 class _Found(NamedTuple):
@@ -104,8 +115,12 @@ class LogDirectories:
         self._recovery_threads = recovery_threads
         self._homes: dict[str, _Home] = {}
         open_files = OpenFiles(open_files_max)
-        for path in self.paths:
-            self._homes[path] = self._home(path, open_files)
+        try:
+            for path in self.paths:
+                self._homes[path] = self._home(path, open_files)
+        except ForeignDirectory:
+            self._release()
+            raise
 
     def _home(self, path: str, open_files: OpenFiles) -> _Home:
         surroundings = LogSurroundings(
@@ -153,6 +168,7 @@ class LogDirectories:
                 self._identify(home, cluster_id, node_id)
                 found.extend((home, item) for item in self._survey(home))
             except ForeignDirectory:
+                self._release()
                 raise
             except OSError as error:
                 self.directory_failed(home.path, error)
@@ -291,32 +307,64 @@ class LogDirectories:
         if log is not None:
             log.config = config
             return log
-        home = self._emptiest()
+        home = self._emptiest(1)[0]
         directory = f"{home.path}/{names.partition_name(topic, index)}"
         try:
             self._make_room(directory, topic, index)
-            self.disk.make_directory(directory)
-            write_topic_id(self.disk, directory, topic_id)
-            log = open_log(home.surroundings, directory, topic, index, config, clean=True).log
+            log = self._create(home, directory, NewLog(topic, index, topic_id, config))
         except OSError as error:
             self.directory_failed(home.path, error)
             raise
         self.logs[topic_id, index] = log
         return log
 
-    def _emptiest(self) -> _Home:
-        """The log directory with the fewest partitions."""
+    async def create_ahead(self, wanted: Iterable[NewLog]) -> None:
+        """Creates logs in a thread, so that `open_or_create` finds them. What doesn't work is left for that to meet."""
+        new = [item for item in wanted if (item.topic_id, item.index) not in self.logs]
+        if not new or not self._online():
+            return
+        homes = self._emptiest(len(new))
+        created = await asyncio.to_thread(self._create_all, list(zip(homes, new, strict=True)))
+        for home, item, log in created:
+            if home.path not in self.failed:
+                self.logs.setdefault((item.topic_id, item.index), log)
+
+    def _create_all(self, wanted: Iterable[tuple[_Home, NewLog]]) -> list[tuple[_Home, NewLog, Log]]:
+        created = []
+        for home, item in wanted:
+            directory = f"{home.path}/{names.partition_name(item.topic, item.index)}"
+            try:
+                if self.disk.exists(directory):
+                    continue  # what it is has to be found out first
+                created.append((home, item, self._create(home, directory, item)))
+            except OSError as error:
+                logger.warning("%s can't be created ahead: %s", directory, error)
+                return created
+        return created
+
+    def _create(self, home: _Home, directory: str, item: NewLog) -> Log:
+        self.disk.make_directory(directory)
+        write_topic_id(self.disk, directory, item.topic_id)
+        return open_log(home.surroundings, directory, item.topic, item.index, item.config, clean=True).log
+
+    def _emptiest(self, count: int) -> list[_Home]:
+        """Where `count` new partitions go: each to the log directory that has the fewest by then."""
         online = self._online()
         if not online:
             raise OSError(errno.EIO, "every log directory has failed")
         if len(online) == 1:
-            return online[0]
+            return online * count
         counts = {home.path: 0 for home in online}
         for log in self.logs.values():
             path = self.directory_of(log)
             if path in counts:
                 counts[path] += 1
-        return min(online, key=lambda home: counts[home.path])
+        chosen = []
+        for _ in range(count):
+            home = min(online, key=lambda home: counts[home.path])
+            counts[home.path] += 1
+            chosen.append(home)
+        return chosen
 
     def _make_room(self, directory: str, topic: str, index: int) -> None:
         """A directory of that name that belongs to another topic id, or to none, is set aside."""
@@ -441,6 +489,10 @@ class LogDirectories:
             self.disk.write_atomically(path, content)
         for home in self._online():
             write_clean_marker(self.disk, home.path, broker_epoch)
+        self._release()
+
+    def _release(self) -> None:
+        """Gives up the locks: another process may have the directories."""
         for home in self._homes.values():
             home.lock = None
 

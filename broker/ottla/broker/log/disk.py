@@ -194,6 +194,7 @@ class RealDisk:
     def lock(self, path: str) -> object:
         file = RealFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
         fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.lockf(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kind that Kafka's process takes
         return file
 
     def free_bytes(self, path: str) -> tuple[int, int]:

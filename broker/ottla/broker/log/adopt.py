@@ -1,0 +1,133 @@
+"""Takes over a log directory that Apache Kafka 4 wrote: its topics with their ids, its logs as they stand.
+
+`survey` looks, `claim` makes the directory this cluster's; in between somebody creates the topics with the ids found.
+No segment is touched: the formats are the same. Kafka's own metadata log isn't read, so partitions that lived on other
+brokers are missing, and topic settings must be given again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from . import names
+from .checkpoints import (
+    read_offsets,
+    read_properties,
+    read_topic_id,
+    write_properties,
+)
+from .disk import Disk
+
+_KRAFT_TOPIC = "__cluster_metadata"
+_KAFKA_PROPERTIES = "meta.properties.kafka"
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptablePartition:
+    """One partition's directory. `high_watermark` as last checkpointed, −1 where it never was."""
+
+    index: int
+    directory: str
+    size_bytes: int
+    high_watermark: int
+
+
+@dataclass(slots=True)
+class AdoptableTopic:
+    """A topic by its id, with the partitions that are here, by index."""
+
+    name: str
+    topic_id: UUID
+    partitions: dict[int, AdoptablePartition] = field(default_factory=dict)
+
+    @property
+    def is_internal(self) -> bool:
+        return self.name.startswith("__")
+
+    @property
+    def missing(self) -> list[int]:
+        """Indexes below the greatest that aren't here."""
+        return [index for index in range(max(self.partitions) + 1) if index not in self.partitions]
+
+
+@dataclass(slots=True)
+class Adoptable:
+    """What a log directory holds. `problems`: what can't be taken over, and why."""
+
+    path: str
+    cluster_id: str | None
+    node_id: int | None
+    stopped_cleanly: bool
+    topics: list[AdoptableTopic] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+def survey(disk: Disk, path: str) -> Adoptable:
+    """What can be taken over. Changes nothing. Raises OSError; BlockingIOError while a broker uses the directory."""
+    lock = f"{path}/{names.LOCK}"
+    held = disk.lock(lock) if disk.exists(lock) else None
+    properties = read_properties(disk, path)
+    node_id = properties.get("node.id", properties.get("broker.id"))
+    found = Adoptable(
+        path,
+        properties.get("cluster.id"),
+        int(node_id) if node_id is not None else None,
+        disk.exists(f"{path}/{names.CLEAN_SHUTDOWN}"),
+    )
+    if properties.get("version") != "1":
+        found.problems.append(f"{path}/{names.META_PROPERTIES} is missing, or not of Kafka 4")
+    try:
+        high_watermarks = read_offsets(disk, path, names.HIGH_WATERMARKS)
+    except ValueError as error:
+        found.problems.append(f"{path}/{names.HIGH_WATERMARKS}: {error}")
+        high_watermarks = {}
+    topics: dict[UUID, AdoptableTopic] = {}
+    for entry in sorted(disk.list(path)):
+        parsed = names.parse_partition_name(entry.name)
+        if not entry.is_directory or parsed is None or parsed[0] == _KRAFT_TOPIC:
+            continue
+        directory = f"{path}/{entry.name}"
+        topic, index = parsed
+        try:
+            topic_id = read_topic_id(disk, directory)
+        except ValueError as error:
+            found.problems.append(str(error))
+            continue
+        if topic_id is None:
+            found.problems.append(f"{directory} has no {names.PARTITION_METADATA}")
+            continue
+        size = sum(file.size for file in disk.list(directory) if file.name.endswith(names.LOG))
+        partition = AdoptablePartition(index, directory, size, high_watermarks.get(parsed, -1))
+        topics.setdefault(topic_id, AdoptableTopic(topic, topic_id)).partitions[index] = partition
+    found.topics = sorted(topics.values(), key=lambda topic: topic.name)
+    _note_namesakes(found)
+    del held
+    return found
+
+
+def _note_namesakes(found: Adoptable) -> None:
+    """Two ids under one name: a topic was deleted and created again while a partition was away."""
+    by_name: dict[str, list[AdoptableTopic]] = {}
+    for topic in found.topics:
+        by_name.setdefault(topic.name, []).append(topic)
+    for name, namesakes in by_name.items():
+        if len(namesakes) > 1:
+            ids = ", ".join(str(topic.topic_id) for topic in namesakes)
+            found.problems.append(f"topic {name} has several ids ({ids}); move the older directories away")
+
+
+def claim(disk: Disk, path: str, cluster_id: str, node_id: int) -> None:
+    """Makes the directory belong to `node_id` of `cluster_id`; Kafka's identity is kept beside it.
+
+    Doing it again changes nothing. Raises OSError; BlockingIOError while a broker uses the directory.
+    """
+    held = disk.lock(f"{path}/{names.LOCK}")
+    properties = read_properties(disk, path)
+    wanted = {"cluster.id": cluster_id, "node.id": str(node_id)}
+    if any(properties.get(name) != value for name, value in wanted.items()):
+        kept = f"{path}/{_KAFKA_PROPERTIES}"
+        if properties and not disk.exists(kept):
+            disk.write_atomically(kept, disk.read(f"{path}/{names.META_PROPERTIES}"))
+        write_properties(disk, path, {**properties, "version": "1", **wanted})
+    del held

@@ -1,0 +1,327 @@
+"""What is in a log's files, for people and programs: each file as an iterator of plain values. Reads only.
+
+`dump` shows what a file says, `verify` what is wrong with it. Both read one batch at a time, so that a segment of a GB
+needs no memory, and go on behind what they can't read where that is possible.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from ottla.protocol.batches import HEADER_SIZE, MAGIC, BatchHeader, Record, crc_valid, read_header, records
+from ottla.protocol.codecs import Codec
+from ottla.protocol.errors import KafkaError
+
+from . import names
+from .checkpoints import parse_offsets
+from .epochs import parse as parse_epochs
+from .producers import read_snapshot
+
+_index_entry = struct.Struct(">ii")
+_time_entry = struct.Struct(">qi")
+_transaction_entry = struct.Struct(">hqqqq")
+_BATCH_BYTES_MAX = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class DumpedBatch:
+    """A batch and where it stands. `records` are there only if they were asked for."""
+
+    position: int
+    base_offset: int
+    last_offset: int
+    count: int
+    size: int
+    codec: str
+    leader_epoch: int
+    max_timestamp: int
+    timestamp_type: str
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    last_sequence: int
+    is_transactional: bool
+    is_control: bool
+    delete_horizon: int | None
+    crc: int
+    is_valid: bool
+    records: list[Record] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DumpedIndexEntry:
+    """Of an offset index."""
+
+    offset: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class DumpedTimeEntry:
+    """Of a time index."""
+
+    timestamp: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class DumpedAbort:
+    """Of a transaction index."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class DumpedProducer:
+    """Of a producer snapshot."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_offset: int
+    last_timestamp: int
+    coordinator_epoch: int
+    transaction_start: int
+
+
+@dataclass(frozen=True, slots=True)
+class DumpedEpoch:
+    """Of a leader epoch checkpoint."""
+
+    epoch: int
+    start_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class DumpedOffset:
+    """Of an offset checkpoint."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+Dumped = DumpedBatch | DumpedIndexEntry | DumpedTimeEntry | DumpedAbort | DumpedProducer | DumpedEpoch | DumpedOffset
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that is wrong with a file."""
+
+    path: str
+    position: int
+    message: str
+
+
+class UnknownFile(ValueError):
+    """The name says nothing that can be shown."""
+
+
+def dump(path: str, *, deep: bool = False) -> Iterator[Dumped]:
+    """What the file at `path` holds, by its name; with `deep` batches carry their records.
+
+    Raises UnknownFile, OSError; ValueError where the file isn't what its name says.
+    """
+    name = _plain_name(path)
+    if name == names.LEADER_EPOCHS:
+        return (DumpedEpoch(*entry) for entry in parse_epochs(_read(path)))
+    if name.endswith("-checkpoint"):
+        return (DumpedOffset(*key, offset) for key, offset in parse_offsets(_read(path)).items())
+    parsed = names.parse_offset_name(name)
+    if parsed is None:
+        raise UnknownFile(f"{path}: neither a segment's file nor a checkpoint")
+    base_offset, suffix = parsed
+    if suffix == names.LOG:
+        return dump_log(path, deep=deep)
+    if suffix == names.PRODUCER_SNAPSHOT:
+        return _dump_snapshot(path)
+    if suffix == names.TRANSACTION_INDEX:
+        return (DumpedAbort(*entry[1:]) for entry in _transaction_entry.iter_unpack(_whole(path, _transaction_entry)))
+    if suffix == names.OFFSET_INDEX:
+        return _dump_index(path, base_offset)
+    if suffix == names.TIME_INDEX:
+        return _dump_times(path, base_offset)
+    raise UnknownFile(f"{path}: nothing is known of {suffix} files")
+
+
+def dump_log(path: str, *, deep: bool = False) -> Iterator[DumpedBatch]:
+    """The batches of a log file up to the first that isn't whole."""
+    with open(path, "rb") as file:
+        for position, header, batch in _batches(file):
+            valid = header.magic == MAGIC and crc_valid(batch, 0, len(batch))
+            yield DumpedBatch(
+                position=position,
+                base_offset=header.base_offset,
+                last_offset=header.last_offset,
+                count=header.count,
+                size=header.size,
+                codec=Codec(header.codec).name if header.codec in list(Codec) else f"codec {header.codec}",
+                leader_epoch=header.leader_epoch,
+                max_timestamp=header.max_timestamp,
+                timestamp_type="LogAppendTime" if header.log_append_time else "CreateTime",
+                producer_id=header.producer_id,
+                producer_epoch=header.producer_epoch,
+                base_sequence=header.base_sequence,
+                last_sequence=header.last_sequence,
+                is_transactional=header.is_transactional,
+                is_control=header.is_control,
+                delete_horizon=header.delete_horizon,
+                crc=header.crc,
+                is_valid=valid,
+                records=list(records(batch)) if deep and valid else None,
+            )
+
+
+def verify(path: str) -> Iterator[Fault]:
+    """What is wrong with a segment's log file and its indexes, or with all segments of a partition's directory.
+
+    Raises UnknownFile where `path` is neither, OSError.
+    """
+    if os.path.isdir(path):
+        for name in sorted(os.listdir(path)):
+            if names.parse_offset_name(name) is not None and name.endswith(names.LOG):
+                yield from verify(f"{path}/{name}")
+        return
+    parsed = names.parse_offset_name(_plain_name(path))
+    if parsed is None or parsed[1] != names.LOG:
+        raise UnknownFile(f"{path}: neither a segment's log file nor a partition's directory")
+    found: dict[int, BatchHeader] = {}
+    yield from _verify_log(path, parsed[0], found)
+    stem = path.removesuffix(names.LOG)
+    yield from _verify_index(stem + names.OFFSET_INDEX, parsed[0], found)
+    yield from _verify_times(stem + names.TIME_INDEX, parsed[0], found)
+
+
+def _verify_log(path: str, base_offset: int, found: dict[int, BatchHeader]) -> Iterator[Fault]:
+    next_offset, end = base_offset, 0
+    with open(path, "rb") as file:
+        for position, header, batch in _batches(file):
+            end = position + header.size
+            message = _fault(header, batch, next_offset)
+            if message:
+                yield Fault(path, position, message)
+            found[position] = header
+            next_offset = max(next_offset, header.last_offset + 1)
+        size = os.fstat(file.fileno()).st_size
+    if end < size:
+        yield Fault(path, end, f"{size - end} bytes at the end are no whole batch")
+
+
+def _fault(header: BatchHeader, batch: bytes, next_offset: int) -> str:
+    if header.magic != MAGIC:
+        return f"magic {header.magic}"
+    if not crc_valid(batch, 0, len(batch)):
+        return "the CRC doesn't match"
+    if header.base_offset < next_offset:
+        return f"offset {header.base_offset} after {next_offset - 1}"
+    try:
+        offsets = [record.offset for record in records(batch)]
+    except KafkaError as error:
+        return error.message
+    if offsets != sorted(set(offsets)) or (offsets and not header.base_offset <= offsets[0] <= header.last_offset):
+        return f"offsets of the batch at {header.base_offset} don't ascend"
+    if offsets and offsets[-1] > header.last_offset:
+        return f"offset {offsets[-1]} lies behind the batch's last, {header.last_offset}"
+    return ""
+
+
+def _verify_index(path: str, base_offset: int, found: dict[int, BatchHeader]) -> Iterator[Fault]:
+    if not os.path.exists(path):
+        return
+    last = base_offset - 1
+    for number, entry in enumerate(_dump_index(path, base_offset)):
+        header = found.get(entry.position)
+        place = number * _index_entry.size
+        if header is None:
+            yield Fault(path, place, f"no batch starts at position {entry.position}")
+        elif header.last_offset != entry.offset:
+            yield Fault(path, place, f"offset {entry.offset}, but the batch there ends with {header.last_offset}")
+        if entry.offset <= last:
+            yield Fault(path, place, f"offset {entry.offset} after {last}")
+        last = entry.offset
+
+
+def _verify_times(path: str, base_offset: int, found: dict[int, BatchHeader]) -> Iterator[Fault]:
+    if not os.path.exists(path):
+        return
+    greatest = iter(sorted((header.last_offset, header.max_timestamp) for header in found.values()))
+    reached = (-1, -1)
+    pending = next(greatest, None)
+    last = -1
+    for number, entry in enumerate(_dump_times(path, base_offset)):
+        while pending is not None and pending[0] <= entry.offset:
+            reached = pending[0], max(reached[1], pending[1])
+            pending = next(greatest, None)
+        place = number * _time_entry.size
+        if entry.timestamp != reached[1]:
+            yield Fault(path, place, f"timestamp {entry.timestamp} at offset {entry.offset}, the log has {reached[1]}")
+        if entry.timestamp <= last:
+            yield Fault(path, place, f"timestamp {entry.timestamp} after {last}")
+        last = entry.timestamp
+
+
+def _batches(file: BinaryIO) -> Iterator[tuple[int, BatchHeader, bytes]]:
+    """(position, header, bytes) up to the first batch that isn't whole."""
+    position = 0
+    while len(start := file.read(HEADER_SIZE)) == HEADER_SIZE:
+        header = read_header(start)
+        if not HEADER_SIZE <= header.size <= _BATCH_BYTES_MAX:
+            return
+        batch = start + file.read(header.size - HEADER_SIZE)
+        if len(batch) < header.size:
+            return
+        yield position, header, batch
+        position += header.size
+
+
+def _dump_index(path: str, base_offset: int) -> Iterator[DumpedIndexEntry]:
+    for number, (relative, position) in enumerate(_index_entry.iter_unpack(_whole(path, _index_entry))):
+        if number and not relative and not position:
+            return  # Kafka preallocates the active segment's index: the rest is zeros
+        yield DumpedIndexEntry(base_offset + relative, position)
+
+
+def _dump_times(path: str, base_offset: int) -> Iterator[DumpedTimeEntry]:
+    for number, (timestamp, relative) in enumerate(_time_entry.iter_unpack(_whole(path, _time_entry))):
+        if number and not timestamp and not relative:
+            return
+        yield DumpedTimeEntry(timestamp, base_offset + relative)
+
+
+def _dump_snapshot(path: str) -> Iterator[DumpedProducer]:
+    for producer_id, entry in read_snapshot(_read(path)):
+        yield DumpedProducer(
+            producer_id,
+            entry.epoch,
+            entry.last_sequence,
+            entry.last_offset,
+            entry.last_timestamp,
+            entry.coordinator_epoch,
+            entry.transaction_start,
+        )
+
+
+def _plain_name(path: str) -> str:
+    """The file's name without what says that it is new or on its way out."""
+    name = os.path.basename(path)
+    for suffix in (names.DELETED, names.CLEANED, names.SWAP):
+        name = name.removesuffix(suffix)
+    return name
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _whole(path: str, entry: struct.Struct) -> bytes:
+    """A file's content without an entry that isn't whole."""
+    data = _read(path)
+    return data[: len(data) // entry.size * entry.size]
