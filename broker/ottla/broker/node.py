@@ -22,6 +22,7 @@ from ottla.broker.coordinator import GroupService
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.fetch_sessions import FetchSessionCache
 from ottla.broker.internal_topics import InternalTopics
+from ottla.broker.log.compactor import CompactionLimits, Compactor
 from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.upkeep import Upkeep, UpkeepIntervals
 from ottla.broker.monitoring import Monitoring
@@ -47,6 +48,7 @@ PRODUCE = 0
 FETCH = 1
 PIPELINED = frozenset({PRODUCE})
 CHECKPOINT_MS_MIN = 100
+COMPACTION_BACKOFF_MS_MIN = 100
 FLUSH_SCHEDULER_MS_MAX = 1000  # the default is "never", and topics may set flush.ms all the same
 LEADERSHIP_WAIT_SECONDS = 30.0
 FETCH_SESSION_EVICTION_SECONDS = 120.0  # as Kafka; it is no setting there either
@@ -79,6 +81,7 @@ class Broker:
         self.apis: list[Api] = sorted((route.api for route in routes.values()), key=lambda api: api.key)
         self.dispatcher: Dispatcher = Dispatcher(self, routes)
         self.server: Server = Server(self.dispatcher.dispatch, _limits(config), PIPELINED)
+        self.compactor = Compactor(self.logs, now_ms, _compaction(config))
         self.endpoints: dict[str, Endpoint] = {}
         self.monitoring: Monitoring = Monitoring(self)
         self.controller_name = ""  # of the controller in this process, where there is one
@@ -135,6 +138,7 @@ class Broker:
         cluster = await join_cluster(self.store, self.logs.cluster_id)
         await asyncio.to_thread(self.logs.open, cluster.id, self.id, lambda topic: self.replicas.rules_of(topic).log)
         self.recovered = True
+        self.follower.prepare(self.replicas.prepare)
         self.follower.listen(self.replicas.changed)
         self.follower.listen(self._topics_deleted)
         self.replicas.changed(self.image, difference(Image(), self.image))
@@ -145,6 +149,8 @@ class Broker:
         self.replicas.tombstone_done = self._tombstone_done
         self.spawn(self.follower.run(), "metadata follower")
         self.spawn(Upkeep(self.logs, now_ms, _intervals(self.config)).run(), "upkeep of the logs")
+        if self.config.get_bool("log.cleaner.enable"):
+            self.spawn(self.compactor.run(), "compaction")
 
     async def register(self) -> None:
         """Opens the listening sockets and registers with their addresses, as running. Raises OSError, NodeIdTaken."""
@@ -256,6 +262,7 @@ class Broker:
             return
         logger.info("settings changed: %s", ", ".join(sorted(names)))
         self.server.limits = _limits(config)
+        self.compactor.limits = _compaction(config)
         self.replicas.configured(config)
 
     # ---- what handlers count
@@ -288,6 +295,14 @@ def _intervals(config: BrokerConfig) -> UpkeepIntervals:
         recovery_point_ms=max(config.get_int("log.flush.offset.checkpoint.interval.ms"), CHECKPOINT_MS_MIN),
         high_watermark_ms=max(config.get_int("replica.high.watermark.checkpoint.interval.ms"), CHECKPOINT_MS_MIN),
         producer_expiry_ms=config.get_int("producer.id.expiration.check.interval.ms"),
+    )
+
+
+def _compaction(config: BrokerConfig) -> CompactionLimits:
+    return CompactionLimits(
+        bytes_per_second=config.get_float("log.cleaner.io.max.bytes.per.second"),
+        dedupe_buffer_bytes=config.get_int("log.cleaner.dedupe.buffer.size"),
+        backoff_ms=max(config.get_int("log.cleaner.backoff.ms"), COMPACTION_BACKOFF_MS_MIN),
     )
 
 

@@ -8,7 +8,7 @@ from ottla.broker.settings.setting import Importance, Kind, Members, OneOf, Rang
 _PREALLOCATION = "files grow as they are written"
 _START_OFFSETS = "log start offsets are written with the recovery points"
 _FIRST_CHORES = "the first chores come one interval after the start"
-_COMPACTION = "logs are not compacted yet"
+_COMPACTION = "the child process that compacts takes memory as it needs it"
 
 SETTINGS = (
     Setting(
@@ -143,7 +143,6 @@ SETTINGS = (
     ),
     Setting(
         "log.cleaner.enable", Kind.BOOLEAN, "true", Importance.MEDIUM, "Run compaction at all.",
-        instead=_COMPACTION,
     ),
     Setting(
         "log.cleaner.threads", Kind.INT, "1", Importance.MEDIUM,
@@ -152,12 +151,10 @@ SETTINGS = (
     Setting(
         "log.cleaner.io.max.bytes.per.second", Kind.DOUBLE, "1.7976931348623157E308", Importance.MEDIUM,
         "Bytes per second that compaction may read and write.", update=Update.CLUSTER_WIDE,
-        instead=_COMPACTION,
     ),
     Setting(
         "log.cleaner.dedupe.buffer.size", Kind.LONG, "134217728", Importance.MEDIUM,
         "Memory for the keys of one compaction.", update=Update.CLUSTER_WIDE,
-        instead=_COMPACTION,
     ),
     Setting(
         "log.cleaner.io.buffer.size", Kind.INT, "524288", Importance.MEDIUM,
@@ -172,7 +169,6 @@ SETTINGS = (
     Setting(
         "log.cleaner.backoff.ms", Kind.LONG, "15000", Importance.MEDIUM,
         "Pause when there is nothing to compact.", bounds=Range(0), update=Update.CLUSTER_WIDE,
-        instead=_COMPACTION,
     ),
     Setting(
         "log.cleaner.min.cleanable.ratio", Kind.DOUBLE, "0.5", Importance.MEDIUM,
