@@ -46,6 +46,7 @@ class Connection:
         self._client_id = client_id
         self._timeout_s = timeout_s
         self._correlation_ids = itertools.count()
+        self._buffer = bytearray(1 << 16)
         self._sent: deque[tuple[int, int, int]] = deque()  # (correlation id, API key, version) not yet answered
         try:
             self._socket = socket.create_connection(address, timeout=connect_timeout_s)
@@ -126,8 +127,11 @@ class Connection:
         return self._read_exactly(size, deadline)
 
     def _read_exactly(self, size: int, deadline: float) -> bytes:
-        buffer = bytearray(size)
-        view = memoryview(buffer)
+        if size > len(self._buffer):
+            self._buffer = bytearray(
+                size
+            )  # kept for the answers after this one: clearing new memory costs as much as a copy
+        view = memoryview(self._buffer)[:size]
         filled = 0
         while filled < size:
             try:
@@ -138,7 +142,7 @@ class Connection:
             if received == 0:
                 raise ConnectionLost(f"{self.address} closed the connection")
             filled += received
-        return bytes(buffer)
+        return bytes(view)
 
 
 def _reason(error: OSError) -> str:

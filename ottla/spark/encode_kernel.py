@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .compiling import compiled, int64, njit, types
+from .compiling import compiled, copy_bytes, int64, njit, types
 
 _bytes_in = types.Array(types.uint8, 1, "C", readonly=True)
 _ends_in = types.Array(types.int32, 1, "C", readonly=True)
@@ -85,9 +85,10 @@ def _field_size(size: int) -> Any:
 @njit  # type: ignore[untyped-decorator]
 def _write_field(out: Any, at: int, data: Any, start: int, size: int) -> Any:
     at = _write_varint(out, at, size)
-    for index in range(size):
-        out[at + index] = data[start + index]
-    return at + (size if size > 0 else 0)
+    if size <= 0:
+        return at
+    copy_bytes(out, at, data, start, size)
+    return at + size
 
 
 @compiled(

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from .compiling import compiled, int64, njit, types
+from .compiling import compiled, copy_bytes, int64, njit, types, uint64
 
 P_START, P_END, P_BASE_OFFSET, P_BASE_TIMESTAMP, P_APPEND_TIME, P_COUNT = range(6)
 (
@@ -47,19 +47,13 @@ def _varint(source: Any, position: int, end: int) -> tuple[int, int]:
     raw = int64(0)
     shift = int64(0)
     while position < end and shift < 64:
-        byte = int64(source[position])
+        byte = int64(source[uint64(position)])  # unsigned: no look at negative indexes
         position += 1
         raw |= (byte & 0x7F) << shift
         if byte < 0x80:
             return ((raw >> 1) & 0x7FFFFFFFFFFFFFFF) ^ -(raw & 1), position
         shift += 7
     return int64(0), int64(-1)
-
-
-@njit  # type: ignore[untyped-decorator]
-def _copy(source: Any, position: int, size: int, target: Any, at: int) -> None:
-    for index in range(size):
-        target[at + index] = source[position + index]
 
 
 @compiled(
@@ -151,7 +145,7 @@ def walk(
                 return
             if key_size >= 0:
                 if want_key:
-                    _copy(source, position, key_size, key_bytes, keys)
+                    copy_bytes(key_bytes, keys, source, position, key_size)
                     keys += key_size
                     key_valid[rows >> 3] |= 1 << (rows & 7)
                 position += key_size
@@ -163,7 +157,7 @@ def walk(
                 return
             if value_size >= 0:
                 if want_value:
-                    _copy(source, position, value_size, value_bytes, values)
+                    copy_bytes(value_bytes, values, source, position, value_size)
                     values += value_size
                     value_valid[rows >> 3] |= 1 << (rows & 7)
                 position += value_size
@@ -187,7 +181,7 @@ def walk(
                     if position < 0 or name_size < 0 or position + name_size > record_end:
                         totals[T_ERROR] = batch + 1
                         return
-                    _copy(source, position, name_size, name_bytes, names)
+                    copy_bytes(name_bytes, names, source, position, name_size)
                     names += name_size
                     position += name_size
                     content_size, position = _varint(source, position, record_end)
@@ -195,7 +189,7 @@ def walk(
                         totals[T_ERROR] = batch + 1
                         return
                     if content_size >= 0:
-                        _copy(source, position, content_size, content_bytes, contents)
+                        copy_bytes(content_bytes, contents, source, position, content_size)
                         contents += content_size
                         position += content_size
                         content_valid[headers >> 3] |= 1 << (headers & 7)
