@@ -1,8 +1,8 @@
 """Keeps a process's image of the metadata current: snapshot, watch, apply, tell the listeners, release the waiters.
 
-The order is what everything else builds on. For each revision, in revision order: the image is replaced, then every
-listener has run to its end, then those who wait for what this revision brought go on. So whoever waited for a topic to
-appear finds the local replicas of that topic already opened.
+The order is what everything else builds on. For each revision, in revision order: preparers have done their slow work,
+the image is replaced, then every listener has run to its end, then those who wait for what this revision brought go on.
+So whoever waited for a topic to appear finds the local replicas of that topic already opened.
 
 The store may be away as long as it likes: the image stays as it was, and the watch goes on from the last applied
 revision. If the history in between is gone, a new snapshot is compared with the image, and the listeners get the
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Listener = Callable[[Image, Changed], None]
+Preparer = Callable[[Image, Changed], Awaitable[None]]
 
 _RETRY_S = 0.5
 
@@ -45,11 +46,16 @@ class Follower:
         self.connected = False  # whether the watch is open
         self._store = store
         self._listeners: list[Listener] = []
+        self._preparers: list[Preparer] = []
         self._waiters: dict[UUID | None, list[_Waiter]] = {}
 
     def listen(self, listener: Listener) -> None:
         """Calls `listener(image, changed)` after every change from now on. It mustn't block, nor raise."""
         self._listeners.append(listener)
+
+    def prepare(self, preparer: Preparer) -> None:
+        """Awaits `preparer(image, changed)` before each change is published: what blocks is done there, in a thread."""
+        self._preparers.append(preparer)
 
     async def start(self) -> None:
         """Reads the first snapshot and tells the listeners. Raises StoreUnavailable."""
@@ -70,8 +76,8 @@ class Follower:
             finally:
                 self.connected = False
 
-    async def wait(self, find: Callable[[Image], T | None], timeout_s: float, topic_id: UUID | None = None) -> T:
-        """What `find` makes of an image, as soon as it isn't None. Raises TimeoutError.
+    async def wait(self, find: Callable[[Image], T | None], timeout_s: float | None, topic_id: UUID | None = None) -> T:
+        """What `find` makes of an image, as soon as it isn't None. Raises TimeoutError (never with `timeout_s` None).
 
         With `topic_id`, only images in which something about that topic changed are looked at.
         """
@@ -88,7 +94,7 @@ class Follower:
             if not waiters and self._waiters.get(topic_id) is waiters:
                 del self._waiters[topic_id]
 
-    async def wait_for_revision(self, revision: int, timeout_s: float) -> Image:
+    async def wait_for_revision(self, revision: int, timeout_s: float | None) -> Image:
         """The first image at `revision` or later. Raises TimeoutError."""
         return await self.wait(lambda image: image if image.revision >= revision else None, timeout_s)
 
@@ -97,7 +103,7 @@ class Follower:
             self.connected = True
             async for revision in revisions:
                 image, changed = self.image.apply(revision)
-                self._publish(image, changed)
+                await self._publish(image, changed)
                 await asyncio.sleep(0)  # a long row of revisions mustn't keep the loop from serving
 
     async def _resync_when_possible(self) -> None:
@@ -111,9 +117,11 @@ class Follower:
     async def _resync(self) -> None:
         image = Image.of(await self._store.read())
         self.resync_count += 1
-        self._publish(image, difference(self.image, image))
+        await self._publish(image, difference(self.image, image))
 
-    def _publish(self, image: Image, changed: Changed) -> None:
+    async def _publish(self, image: Image, changed: Changed) -> None:
+        for preparer in self._preparers:
+            await preparer(image, changed)
         self.image = image
         for listener in self._listeners:
             listener(image, changed)

@@ -83,7 +83,7 @@ class Controller:
                 await self._govern()
             except (Deposed, LeaseExpired) as reason:
                 logger.warning("controller %s: deposed: %s", self._name, reason)
-            except (StoreUnavailable, UnknownOutcome, TimeoutError) as reason:
+            except (StoreUnavailable, UnknownOutcome) as reason:
                 logger.warning("controller %s: waiting for the metadata store: %s", self._name, reason)
                 await asyncio.sleep(_RETRY_S)
             finally:
@@ -128,12 +128,9 @@ class Controller:
 
     async def _govern(self) -> None:
         assert self._term is not None
-        await self._follower.wait_for_revision(self._term.mod_revision, self._session_s)
-        self.active = True
-        self._changed = Changed()
         keeper = asyncio.ensure_future(self._keep_lease())
         try:
-            work = asyncio.ensure_future(self._work())
+            work = asyncio.ensure_future(self._work(self._term.mod_revision))
             try:
                 await asyncio.wait((keeper, work), return_when=asyncio.FIRST_COMPLETED)
                 for task in (work, keeper):
@@ -154,7 +151,10 @@ class Controller:
             except (StoreUnavailable, UnknownOutcome) as reason:
                 logger.warning("controller %s: the lease couldn't be kept alive: %s", self._name, reason)
 
-    async def _work(self) -> None:
+    async def _work(self, since_revision: int) -> None:
+        await self._follower.wait_for_revision(since_revision, None)
+        self.active = True
+        self._changed = Changed()
         scope = whole_scope(self._follower.image)
         again = _NOTHING
         while True:
@@ -179,8 +179,8 @@ class Controller:
                     else:
                         again = _union(again, part)
             await asyncio.sleep(0)  # thousands of partitions mustn't keep a broker's loop from serving
-        if latest:
-            await self._follower.wait_for_revision(latest, self._session_s)
+        if latest:  # a follower that is behind is no reason to step down: the lease alone says how long this may take
+            await self._follower.wait_for_revision(latest, None)
         return again
 
     async def _write(self, batch: Sequence[Proposal]) -> list[Committed | Rejected | UnknownOutcome]:

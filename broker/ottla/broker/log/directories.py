@@ -58,7 +58,7 @@ class NewLog(NamedTuple):
     """A partition that is to have a log here."""
 
     topic: str
-    index: int
+    partition: int
     topic_id: UUID
     config: LogConfig
 
@@ -320,19 +320,19 @@ class LogDirectories:
 
     async def create_ahead(self, wanted: Iterable[NewLog]) -> None:
         """Creates logs in a thread, so that `open_or_create` finds them. What doesn't work is left for that to meet."""
-        new = [item for item in wanted if (item.topic_id, item.index) not in self.logs]
+        new = [item for item in wanted if (item.topic_id, item.partition) not in self.logs]
         if not new or not self._online():
             return
         homes = self._emptiest(len(new))
         created = await asyncio.to_thread(self._create_all, list(zip(homes, new, strict=True)))
         for home, item, log in created:
             if home.path not in self.failed:
-                self.logs.setdefault((item.topic_id, item.index), log)
+                self.logs.setdefault((item.topic_id, item.partition), log)
 
     def _create_all(self, wanted: Iterable[tuple[_Home, NewLog]]) -> list[tuple[_Home, NewLog, Log]]:
         created = []
         for home, item in wanted:
-            directory = f"{home.path}/{names.partition_name(item.topic, item.index)}"
+            directory = f"{home.path}/{names.partition_name(item.topic, item.partition)}"
             try:
                 if self.disk.exists(directory):
                     continue  # what it is has to be found out first
@@ -345,7 +345,7 @@ class LogDirectories:
     def _create(self, home: _Home, directory: str, item: NewLog) -> Log:
         self.disk.make_directory(directory)
         write_topic_id(self.disk, directory, item.topic_id)
-        return open_log(home.surroundings, directory, item.topic, item.index, item.config, clean=True).log
+        return open_log(home.surroundings, directory, item.topic, item.partition, item.config, clean=True).log
 
     def _emptiest(self, count: int) -> list[_Home]:
         """Where `count` new partitions go: each to the log directory that has the fewest by then."""
