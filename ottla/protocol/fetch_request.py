@@ -15,13 +15,14 @@ from .varints import read_unsigned_varint
 CONSUMER = -1
 _REPLICA_STATE_VERSION = 15  # from here on the replica's id is a tagged field
 _SESSIONS = 7
+_RACKS = 11
 _REPLICA_STATE_TAG = 1
 
 _short = struct.Struct(">h")
 _int = struct.Struct(">i")
-_replica_id = struct.Struct(">i")
-_limits = struct.Struct(">iiib")  # max wait, min bytes, max bytes, isolation level
-_session = struct.Struct(">ii")  # id, epoch
+_two_ints = struct.Struct(">ii")
+_limits_4 = struct.Struct(">iiiib")  # replica, max wait, min bytes, max bytes, isolation level
+_limits_7 = struct.Struct(">iiibii")  # without the replica; session id and epoch
 _partition_4 = struct.Struct(">iqi")  # index, fetch offset, max bytes
 _partition_5 = struct.Struct(">iqqi")  # … log start offset before max bytes
 _partition_9 = struct.Struct(">iiqqi")  # … leader epoch after index
@@ -52,7 +53,10 @@ def read_fetch_request(version: int, frame: bytearray | bytes, position: int, en
     Raises ProtocolError where the bytes don't follow the schema.
     """
     try:
-        request, position = _read(version, frame, position, end)
+        if version >= FLEXIBLE:
+            request, position = _read_flexible(version, frame, position, end)
+        else:
+            request, position = _read_plain(version, frame, position, end)
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise ProtocolError(f"malformed Fetch request: {error}") from error
     if position > end:
@@ -60,114 +64,165 @@ def read_fetch_request(version: int, frame: bytearray | bytes, position: int, en
     return request
 
 
-def _read(version: int, frame: bytearray | bytes, position: int, end: int) -> tuple[FetchRequest, int]:
-    flexible = version >= FLEXIBLE
+def _read_flexible(version: int, frame: bytearray | bytes, position: int, end: int) -> tuple[FetchRequest, int]:
     replica_id = CONSUMER
     if version < _REPLICA_STATE_VERSION:
-        (replica_id,) = _replica_id.unpack_from(frame, position)
+        (replica_id,) = _int.unpack_from(frame, position)
         position += 4
-    max_wait_ms, min_bytes, max_bytes, isolation_level = _limits.unpack_from(frame, position)
-    position += 13
+    max_wait_ms, min_bytes, max_bytes, isolation, session_id, session_epoch = _limits_7.unpack_from(frame, position)
+    topics: list[tuple[str | bytes, list[AskedPartition]]] = []
+    topic_count, position = _compact_count(frame, position + _limits_7.size, end)
+    for _ in range(topic_count):
+        topic, position = _compact_topic(version, frame, position, end)
+        partitions: list[AskedPartition] = []
+        partition_count, position = _compact_count(frame, position, end)
+        for _ in range(partition_count):
+            index, leader_epoch, offset, last_epoch, log_start, limit = _partition_12.unpack_from(frame, position)
+            partitions.append((index, offset, limit, leader_epoch, last_epoch, log_start))
+            position += 32
+            position = position + 1 if frame[position] == 0 else _skip_tags(frame, position, end)
+        topics.append((topic, partitions))
+        position = position + 1 if frame[position] == 0 else _skip_tags(frame, position, end)
+    forgotten: list[tuple[str | bytes, list[int]]] = []
+    forgotten_count, position = _compact_count(frame, position, end)
+    for _ in range(forgotten_count):
+        topic, position = _compact_topic(version, frame, position, end)
+        number, position = _compact_count(frame, position, end)
+        forgotten.append((topic, list(struct.unpack_from(f">{number}i", frame, position))))
+        position = _skip_tags(frame, position + 4 * number, end)
+    rack_id = ""
+    if frame[position] == 1:
+        position += 1
+    else:
+        rack_id, position = _compact_string(frame, position, end)
+    if frame[position] == 0:
+        position += 1
+    else:
+        replica_id, position = _read_tags(version, frame, position, end, replica_id)
+    return (
+        FetchRequest(
+            replica_id,
+            max_wait_ms,
+            min_bytes,
+            max_bytes,
+            isolation,
+            session_id,
+            session_epoch,
+            topics,
+            forgotten,
+            rack_id,
+        ),
+        position,
+    )
+
+
+def _read_tags(version: int, frame: bytearray | bytes, position: int, end: int, replica_id: int) -> tuple[int, int]:
+    """(the replica's id, position after the tagged fields)."""
+    count, position = read_unsigned_varint(frame, position)
+    for _ in range(count):
+        tag, position = read_unsigned_varint(frame, position)
+        size, position = read_unsigned_varint(frame, position)
+        if tag == _REPLICA_STATE_TAG and version >= _REPLICA_STATE_VERSION:
+            (replica_id,) = _int.unpack_from(frame, position)
+        position = _within(position + size, end)
+    return replica_id, position
+
+
+def _read_plain(version: int, frame: bytearray | bytes, position: int, end: int) -> tuple[FetchRequest, int]:
+    replica_id, max_wait_ms, min_bytes, max_bytes, isolation = _limits_4.unpack_from(frame, position)
+    position += _limits_4.size
     session_id, session_epoch = 0, -1
     if version >= _SESSIONS:
-        session_id, session_epoch = _session.unpack_from(frame, position)
+        session_id, session_epoch = _two_ints.unpack_from(frame, position)
         position += 8
     topics: list[tuple[str | bytes, list[AskedPartition]]] = []
-    count, position = _count(flexible, frame, position, end)
-    for _ in range(count):
-        topic, position = _topic(version, frame, position, end)
-        partitions, position = _partitions(version, frame, position, end)
+    topic_count, position = _plain_count(frame, position, end)
+    for _ in range(topic_count):
+        topic, position = _plain_string(frame, position, end)
+        partitions: list[AskedPartition] = []
+        partition_count, position = _plain_count(frame, position, end)
+        for _ in range(partition_count):
+            leader_epoch = log_start = -1
+            if version >= 9:
+                index, leader_epoch, offset, log_start, limit = _partition_9.unpack_from(frame, position)
+                position += 28
+            elif version >= 5:
+                index, offset, log_start, limit = _partition_5.unpack_from(frame, position)
+                position += 24
+            else:
+                index, offset, limit = _partition_4.unpack_from(frame, position)
+                position += 16
+            partitions.append((index, offset, limit, leader_epoch, -1, log_start))
         topics.append((topic, partitions))
     forgotten: list[tuple[str | bytes, list[int]]] = []
     if version >= _SESSIONS:
-        count, position = _count(flexible, frame, position, end)
-        for _ in range(count):
-            topic, position = _topic(version, frame, position, end)
-            number, position = _count(flexible, frame, position, end)
+        forgotten_count, position = _plain_count(frame, position, end)
+        for _ in range(forgotten_count):
+            topic, position = _plain_string(frame, position, end)
+            number, position = _plain_count(frame, position, end)
             forgotten.append((topic, list(struct.unpack_from(f">{number}i", frame, position))))
             position += 4 * number
-            if flexible:
-                position = _skip_tags(frame, position, end)
     rack_id = ""
-    if version >= 11:
-        rack_id, position = _string(flexible, frame, position, end)
-    if flexible:
-        count, position = read_unsigned_varint(frame, position)
-        for _ in range(count):
-            tag, position = read_unsigned_varint(frame, position)
-            size, position = read_unsigned_varint(frame, position)
-            if tag == _REPLICA_STATE_TAG and version >= _REPLICA_STATE_VERSION:
-                (replica_id,) = _replica_id.unpack_from(frame, position)
-            position = _within(position + size, end)
-    request = FetchRequest(
-        replica_id,
-        max_wait_ms,
-        min_bytes,
-        max_bytes,
-        isolation_level,
-        session_id,
-        session_epoch,
-        topics,
-        forgotten,
-        rack_id,
+    if version >= _RACKS:
+        rack_id, position = _plain_string(frame, position, end)
+    return (
+        FetchRequest(
+            replica_id,
+            max_wait_ms,
+            min_bytes,
+            max_bytes,
+            isolation,
+            session_id,
+            session_epoch,
+            topics,
+            forgotten,
+            rack_id,
+        ),
+        position,
     )
-    return request, position
 
 
-def _partitions(version: int, frame: bytearray | bytes, position: int, end: int) -> tuple[list[AskedPartition], int]:
-    partitions: list[AskedPartition] = []
-    count, position = _count(version >= FLEXIBLE, frame, position, end)
-    for _ in range(count):
-        leader_epoch = last_epoch = log_start = -1
-        if version >= FLEXIBLE:
-            index, leader_epoch, offset, last_epoch, log_start, limit = _partition_12.unpack_from(frame, position)
-            position += 32
-            position = position + 1 if frame[position] == 0 else _skip_tags(frame, position, end)
-        elif version >= 9:
-            index, leader_epoch, offset, log_start, limit = _partition_9.unpack_from(frame, position)
-            position += 28
-        elif version >= 5:
-            index, offset, log_start, limit = _partition_5.unpack_from(frame, position)
-            position += 24
-        else:
-            index, offset, limit = _partition_4.unpack_from(frame, position)
-            position += 16
-        partitions.append((index, offset, limit, leader_epoch, last_epoch, log_start))
-    if version >= FLEXIBLE:
-        position = _skip_tags(frame, position, end)
-    return partitions, position
-
-
-def _topic(version: int, frame: bytearray | bytes, position: int, end: int) -> tuple[str | bytes, int]:
-    if version >= TOPIC_IDS:
-        return bytes(frame[position : position + 16]), _within(position + 16, end)
-    return _string(version >= FLEXIBLE, frame, position, end)
-
-
-def _string(flexible: bool, frame: bytearray | bytes, position: int, end: int) -> tuple[str, int]:
-    if flexible:
-        size, position = read_unsigned_varint(frame, position)
-        size -= 1
-    else:
-        (size,) = _short.unpack_from(frame, position)
-        position += 2
-    if size < 0:
-        raise ProtocolError("a string that must not be null")
-    after = _within(position + size, end)
-    return str(frame[position:after], "utf-8"), after
-
-
-def _count(flexible: bool, frame: bytearray | bytes, position: int, end: int) -> tuple[int, int]:
+def _compact_count(frame: bytearray | bytes, position: int, end: int) -> tuple[int, int]:
     """An array's count, refused where so many elements can't follow."""
-    if flexible:
-        count, position = read_unsigned_varint(frame, position)
-        count -= 1
-    else:
-        (count,) = _int.unpack_from(frame, position)
-        position += 4
+    count = frame[position]
+    if 0 < count < 0x80:
+        return count - 1, position + 1
+    count, position = read_unsigned_varint(frame, position)
+    return _plausible(count - 1, position, end), position
+
+
+def _plain_count(frame: bytearray | bytes, position: int, end: int) -> tuple[int, int]:
+    (count,) = _int.unpack_from(frame, position)
+    return _plausible(count, position + 4, end), position + 4
+
+
+def _plausible(count: int, position: int, end: int) -> int:
     if not 0 <= count <= end - position:
         raise ProtocolError(f"an array of {count} elements in {end - position} bytes")
-    return count, position
+    return count
+
+
+def _compact_topic(version: int, frame: bytearray | bytes, position: int, end: int) -> tuple[str | bytes, int]:
+    if version >= TOPIC_IDS:
+        return bytes(frame[position : position + 16]), _within(position + 16, end)
+    return _compact_string(frame, position, end)
+
+
+def _compact_string(frame: bytearray | bytes, position: int, end: int) -> tuple[str, int]:
+    size, position = read_unsigned_varint(frame, position)
+    return _text(size - 1, frame, position, end)
+
+
+def _plain_string(frame: bytearray | bytes, position: int, end: int) -> tuple[str, int]:
+    (size,) = _short.unpack_from(frame, position)
+    return _text(size, frame, position + 2, end)
+
+
+def _text(size: int, frame: bytearray | bytes, position: int, end: int) -> tuple[str, int]:
+    after = position + size
+    if size < 0 or after > end:
+        raise ProtocolError(f"a string of {size} bytes, with {end - position} to come")
+    return str(frame[position:after], "utf-8"), after
 
 
 def _skip_tags(frame: bytearray | bytes, position: int, end: int) -> int:
