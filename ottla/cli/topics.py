@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Create, list, describe, alter and delete topics.")
 
 TOPIC_EXISTS = 36
+INVALID_CONFIG = 40
 ConfigOption = Annotated[
     list[str] | None, typer.Option("--config", "-c", metavar="NAME=VALUE", help="A setting; may be repeated.")
 ]
@@ -109,11 +110,13 @@ def create(
 def _creation_error(cluster: Cluster, topic: dict[str, Any], settings: dict[str, str]) -> CommandError:
     name, message = topic["name"], topic["error_message"] or ""
     error = explain_code(topic["error_code"], f"topic '{name}'", message)
-    unknown = next((setting for setting in settings if message.endswith(setting)), None)
-    if unknown:
+    if error.kafka_code == INVALID_CONFIG:
         from ottla.cli.configs import known_topic_settings
 
-        error.remedy = nearest(unknown, known_topic_settings(cluster)).strip() or error.remedy
+        known = known_topic_settings(cluster)
+        unknown = next((setting for setting in settings if setting not in known), None)
+        if unknown and known:
+            error = CommandError(f"topics have no setting '{unknown}'", nearest(unknown, known).strip() or error.remedy)
     return error
 
 
