@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from .varints import write_unsigned_varint
@@ -22,6 +23,7 @@ _start = struct.Struct(">iihi")  # … error, session id
 _start_flexible = struct.Struct(">ibihi")  # correlation id, no header tags, throttle time, error, session id
 _partition_4 = struct.Struct(">ihqq")  # index, error, high watermark, last stable offset
 _partition_5 = struct.Struct(">ihqqq")  # … log start offset
+_partition_12 = struct.Struct(">ihqqqbi")  # … null aborted transactions, preferred read replica
 _two_ints = struct.Struct(">ii")
 
 
@@ -104,27 +106,35 @@ def _write_topic(version: int, out: bytearray, topic: str | bytes, partition_cou
         out += topic  # type: ignore[arg-type]
         write_unsigned_varint(out, partition_count + 1)
         return
-    name = str(topic).encode()
     if version >= FLEXIBLE:
-        write_unsigned_varint(out, len(name) + 1)
-        out += name
+        out += _compact_name(str(topic))
         write_unsigned_varint(out, partition_count + 1)
     else:
+        name = str(topic).encode()
         out += _short.pack(len(name))
         out += name
         out += _int.pack(partition_count)
 
 
+@lru_cache(4096)
+def _compact_name(name: str) -> bytes:
+    encoded = name.encode()
+    out = bytearray()
+    write_unsigned_varint(out, len(encoded) + 1)
+    return bytes(out + encoded)
+
+
 def _write_flexible_partition(out: bytearray, answer: PartitionAnswer) -> None:
-    out += _partition_5.pack(*answer[:5])
-    if answer.aborted is None:
-        out.append(0)
+    index, error, high_watermark, stable, log_start, _, size, aborted, preferred, _ = answer
+    if aborted is None:
+        out += _partition_12.pack(index, error, high_watermark, stable, log_start, 0, preferred)
     else:
-        write_unsigned_varint(out, len(answer.aborted) + 1)
-        for producer_id, first_offset in answer.aborted:
+        out += _partition_5.pack(index, error, high_watermark, stable, log_start)
+        write_unsigned_varint(out, len(aborted) + 1)
+        for producer_id, first_offset in aborted:
             out += struct.pack(">qqb", producer_id, first_offset, 0)
-    out += _int.pack(answer.preferred_read_replica)
-    write_unsigned_varint(out, answer.size + 1)
+        out += _int.pack(preferred)
+    write_unsigned_varint(out, size + 1)
 
 
 def _write_plain_partition(version: int, out: bytearray, answer: PartitionAnswer) -> None:
