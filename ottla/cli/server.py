@@ -22,6 +22,7 @@ import uvloop
 from ottla.broker.config import BrokerConfig, InvalidConfiguration
 from ottla.broker.log_format import configure_logging
 from ottla.broker.node import Broker
+from ottla.controller.decide import UNCLEAN_ELECTION
 from ottla.controller.runner import Controller
 from ottla.metadata.cluster import ForeignStore
 from ottla.metadata.embedded import EmbeddedStore
@@ -92,7 +93,10 @@ async def _run(config: BrokerConfig) -> None:
         await broker.register()
         if "controller" in config.roles:
             broker.controller_name = f"broker-{broker.id}"
-            controller = Controller(store, broker.follower, broker.controller_name, session_s=broker.session_seconds)
+            unclean = str(config.get_bool(UNCLEAN_ELECTION)).lower()
+            controller = Controller(
+                store, broker.follower, broker.controller_name, {UNCLEAN_ELECTION: unclean}, broker.session_seconds
+            )
             broker.spawn(controller.run(), "controller")
         await broker.serve()
         # What exists by now stays: the collector needn't look at it again.

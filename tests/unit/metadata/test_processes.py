@@ -90,6 +90,14 @@ def test_waiters_go_on_after_the_listeners_and_give_up_in_time(run: Callable[[Bo
         order: list[str] = []
         follower.listen(lambda image, changed: order.append("listener"))
 
+        async def preparer(image: Image, changed: Changed) -> None:
+            assert "f" in image.features
+            assert "f" not in follower.image.features
+            await asyncio.sleep(0.01)
+            order.append("preparer")
+
+        follower.prepare(preparer)
+
         async def wait() -> None:
             await follower.wait(lambda image: image.features.get("f"), 10)
             order.append("waiter")
@@ -98,7 +106,7 @@ def test_waiters_go_on_after_the_listeners_and_give_up_in_time(run: Callable[[Bo
         await asyncio.sleep(0)
         await put(store, "f", 1)
         await waiting
-        assert order == ["listener", "waiter"]
+        assert order == ["preparer", "listener", "waiter"]
         with pytest.raises(TimeoutError):
             await follower.wait(lambda image: image.features.get("never"), 0.05)
         task.cancel()

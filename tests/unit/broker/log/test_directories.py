@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ottla.broker.log.checkpoints import decode_uuid, encode_uuid, parse_offsets, read_topic_id, render_offsets
 from ottla.broker.log.config import LogConfig
-from ottla.broker.log.directories import ForeignDirectory, LogDirectories
+from ottla.broker.log.directories import ForeignDirectory, LogDirectories, NewLog
 from ottla.broker.log.disk import RealDisk
 from ottla.broker.log.log import Log
 from ottla.broker.log.upkeep import Upkeep, UpkeepIntervals
@@ -159,3 +159,30 @@ def test_uuids_are_kafkas_text(value: UUID) -> None:
 
 def test_a_known_uuid() -> None:
     assert encode_uuid(decode_uuid("gvvQSa46Q0eXORI28z83Yw")) == "gvvQSa46Q0eXORI28z83Yw"
+
+
+def test_logs_created_ahead_are_found_and_spread_over_the_directories(tmp_path: Path) -> None:
+    logs = opened(tmp_path / "a", tmp_path / "b")
+    there = logs.open_or_create("t", 0, TOPIC_ID, CONFIG)
+    wanted = [NewLog("t", index, TOPIC_ID, CONFIG) for index in range(8)]
+    (tmp_path / "a" / "t-5").mkdir()  # nobody knows whose: that is for open_or_create to look into
+    (tmp_path / "b" / "t-5").mkdir()
+    asyncio.run(logs.create_ahead(wanted))
+    assert logs.get(TOPIC_ID, 0) is there
+    created = {index: logs.get(TOPIC_ID, index) for index in range(1, 8)}
+    assert created.pop(5) is None
+    for index, log in created.items():
+        assert logs.open_or_create("t", index, TOPIC_ID, CONFIG) is log
+    late = logs.open_or_create("t", 5, TOPIC_ID, CONFIG)
+    fill(late, 10)
+    assert late.log_end_offset > 0
+    homes = [logs.directory_of(log) for log in logs.logs.values()]
+    assert abs(homes.count(str(tmp_path / "a")) - homes.count(str(tmp_path / "b"))) <= 1
+
+
+def test_a_log_that_can_not_be_created_ahead_is_left_for_its_turn(tmp_path: Path) -> None:
+    logs = opened(tmp_path)
+    (tmp_path / "t-1").write_text("in the way")
+    asyncio.run(logs.create_ahead([NewLog("t", index, TOPIC_ID, CONFIG) for index in range(3)]))
+    assert sorted(index for _, index in logs.logs) == [0, 2]
+    assert not logs.failed
