@@ -1,0 +1,208 @@
+"""`ottla dev` and `ottla broker`: start, stop, status, what stands in the way of a start, what survives one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.cli.conftest import OTTLA, TIMEOUT_S
+
+
+class Dev:
+    """An `ottla dev` in a folder, with its announcement."""
+
+    def __init__(self, data: Path, environment: dict[str, str], *options: str) -> None:
+        self.log = data.with_suffix(".log").open("ab")
+        self.process = subprocess.Popen(
+            [*OTTLA, "dev", "--port", "0", "--data", str(data), "--json", *options],
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            env=environment,
+        )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, data.with_suffix(".log").read_text()[-4000:]
+        self.announced: dict[str, Any] = json.loads(line)
+        self.bootstrap: str = self.announced["bootstrap"]
+        self.broker_pid: int = self.announced["brokers"][0]["pid"]
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
+        """Its exit code after a signal."""
+        self.process.send_signal(how)
+        return self.wait()
+
+    def wait(self) -> int:
+        """Its exit code when it ends by itself."""
+        code = self.process.wait(TIMEOUT_S)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self.log.close()
+        return code
+
+
+def run(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*OTTLA, *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, env=environment)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> list[str]:
+    """Options of a broker on a free port, in a folder of its own."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    file = tmp_path / "server.properties"
+    file.write_text(f"node.id=7\nlisteners=PLAINTEXT://127.0.0.1:{port}\nlog.dirs={tmp_path / 'data'}\n")
+    return ["--config", str(file)]
+
+
+def alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_dev_keeps_its_data_and_makes_the_wished_topics(tmp_path: Path, environment: dict[str, str]) -> None:
+    data = tmp_path / "data"
+    dev = Dev(data, environment | {"OTTLA_TOPICS": "orders:3:1, returns"})
+    listed = json.loads(run(environment, "topics", "list", "--json", "-b", dev.bootstrap).stdout)
+    assert [(topic["name"], topic["partitions"]) for topic in listed] == [("orders", 3), ("returns", 1)]
+    assert run(environment, "produce", "orders", "--value", "kept", "-b", dev.bootstrap).returncode == 0
+    in_use = run(environment, "dev", "--port", "0", "--data", str(data))
+    assert in_use.returncode == 1
+    assert f"process {dev.process.pid}" in in_use.stderr
+    assert dev.stop(signal.SIGINT) == 0
+    assert not alive(dev.broker_pid)
+
+    again = Dev(data, environment | {"OTTLA_TOPICS": "orders:3:1"})
+    read = run(environment, "consume", "orders", "--from-beginning", "-e", "-b", again.bootstrap)
+    assert read.stdout == "kept\n"
+    assert again.stop() == 0
+
+
+def test_dev_restarts_what_dies_only_when_asked_to(tmp_path: Path, environment: dict[str, str]) -> None:
+    dev = Dev(tmp_path / "a", environment, "--restart")
+    os.kill(dev.broker_pid, signal.SIGKILL)
+    deadline = time.monotonic() + TIMEOUT_S
+    while run(environment, "cluster", "-b", dev.bootstrap, "--timeout", "5").returncode != 0:
+        assert time.monotonic() < deadline
+    assert dev.stop() == 0
+
+    dev = Dev(tmp_path / "b", environment)
+    os.kill(dev.broker_pid, signal.SIGKILL)
+    assert dev.wait() == 1
+    assert "broker 0 ended with exit code -9" in (tmp_path / "b.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        (["--brokers", "3"], 1, "replication"),
+        (["--data", "/proc/nowhere"], 1, "can't use the data directory"),
+        (["--topics", "a:b"], 2, "is not NAME:PARTITIONS:REPLICATION-FACTOR"),
+        (["--set", "log.segment.bytez=1"], 2, "the nearest is log.segment.bytes"),
+        (["--set", "log.segment.bytes=1"], 2, "must be at least"),
+        (["--listen", "no-such-host.invalid"], 1, "no address to listen on"),
+        (["--port", "65536"], 2, "65535"),
+    ],
+)
+def test_what_keeps_dev_from_starting_is_one_line(
+    tmp_path: Path, environment: dict[str, str], options: list[str], code: int, words: str
+) -> None:
+    refused = run(environment, "dev", "--port", "0", "--data", str(tmp_path / "data"), *options)
+    assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (code, "", 1), refused.stderr
+    assert words in refused.stderr
+
+
+def test_a_port_in_use(tmp_path: Path, environment: dict[str, str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        dev = run(environment, "dev", "--port", str(port), "--data", str(tmp_path / "data"))
+        assert (dev.returncode, dev.stderr.count("\n")) == (1, 1)
+        assert f"port {port} is in use" in dev.stderr
+        own = ("--set", "node.id=1", "--set", f"log.dirs={tmp_path / 'b'}")
+        broker = run(environment, "broker", "--daemon", *own, "--set", f"listeners=PLAINTEXT://127.0.0.1:{port}")
+        assert broker.returncode == 1
+        assert "already in use" in broker.stderr
+
+
+def test_a_daemons_life(settings: list[str], environment: dict[str, str]) -> None:
+    def status() -> tuple[int, Any]:
+        done = run(environment, "broker", "status", *settings, "--json")
+        return done.returncode, json.loads(done.stdout)
+
+    assert status()[0] == 3
+    started = run(environment, "broker", *settings, "--daemon", "--json")
+    assert started.returncode == 0, started.stderr
+    broker = json.loads(started.stdout)
+    try:
+        code, found = status()
+        assert (code, found["running"], found["serving"], found["pid"]) == (0, True, True, broker["pid"])
+        assert run(environment, "cluster", "-b", broker["bootstrap"]).returncode == 0
+        twice = run(environment, "broker", *settings)
+        assert (twice.returncode, f"process {broker['pid']}" in twice.stderr) == (1, True)
+    finally:
+        stopped = run(environment, "broker", "stop", *settings)
+    assert stopped.returncode == 0, stopped.stderr
+    assert not alive(broker["pid"])
+    assert status()[1]["running"] is False
+    assert run(environment, "broker", "stop", *settings).returncode == 4
+
+
+def test_in_the_foreground_the_process_becomes_the_broker(settings: list[str], environment: dict[str, str]) -> None:
+    process = subprocess.Popen([*OTTLA, "broker", *settings], stdout=subprocess.PIPE, env=environment)
+    assert process.stdout is not None
+    words = process.stdout.readline().decode().split()
+    assert words[:4] == ["ottla", "broker", "7", "ready"]
+    assert words[-1] == f"pid={process.pid}"
+    if sys.platform == "linux":
+        maps = Path(f"/proc/{process.pid}/maps").read_text()
+        assert "zstandard" not in maps
+        assert b"ottla.cli.server" in Path(f"/proc/{process.pid}/cmdline").read_bytes()
+    process.terminate()
+    assert process.wait(TIMEOUT_S) == 0
+    process.stdout.close()
+
+
+def test_wrong_settings_are_all_told(environment: dict[str, str]) -> None:
+    refused = run(environment, "broker", "--set", "node.id=1", "--set", "num.partition=2", "--set", "log.roll.hours=x")
+    assert refused.returncode == 2
+    assert [line.split("=")[0] for line in refused.stderr.splitlines()] == [
+        "error: num.partition",
+        "error: log.roll.hours",
+    ]
+    assert "the nearest is num.partitions" in refused.stderr
+
+
+def test_metadata_is_shown_and_watched(tmp_path: Path, environment: dict[str, str]) -> None:
+    dev = Dev(tmp_path / "data", environment | {"OTTLA_TOPICS": "orders"})
+    store = ("--store", str(tmp_path / "data" / "metadata.sqlite"))
+    listed = {
+        row["key"]: row["keys"] for row in json.loads(run(environment, "metadata", "ls", *store, "--json").stdout)
+    }
+    assert (listed["topics/"], listed["brokers/"]) == (1, 1)
+    got = json.loads(run(environment, "metadata", "get", "topics/orders", *store, "--json").stdout)
+    assert len(got["value"]["assignments"]) == 1
+    wrong = run(environment, "metadata", "get", "topics/order", *store)
+    assert (wrong.returncode, "Did you mean 'topics/orders'?" in wrong.stderr) == (4, True)
+
+    watch = [*OTTLA, "metadata", "watch", "topics/", "--after", "0", "--json", *store]
+    watcher = subprocess.Popen(watch, stdout=subprocess.PIPE, env=environment)
+    assert watcher.stdout is not None
+    assert json.loads(watcher.stdout.readline())["key"] == "topics/orders"
+    assert run(environment, "topics", "create", "later", "-b", dev.bootstrap).returncode == 0
+    assert json.loads(watcher.stdout.readline())["key"] == "topics/later"
+    watcher.send_signal(signal.SIGINT)
+    assert watcher.wait(TIMEOUT_S) == 130
+    watcher.stdout.close()
+    assert dev.stop() == 0
+    assert run(environment, "metadata", "ls", "-r", *store).returncode == 0
