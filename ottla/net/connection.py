@@ -6,7 +6,8 @@ from the same callback: no task, no queue between.
 
 Order, as Kafka's clients rely on: a request starts when the ones before it are answered, except that requests of the
 pipelined APIs (Produce) may start behind one another. Answers are sent in the order of the requests. While a request
-can't start, or the peer doesn't take its answers, nothing more is read.
+can't start, or the peer doesn't take its answers, nothing more is read. So a connection holds no more than the requests
+and bytes that it may have unanswered, one frame of the next, and the answers to one request beyond a few small ones.
 
 The socket is driven by the loop's reader and writer callbacks rather than by a transport, because that allows
 `sendfile` in between and a shared receive buffer.
@@ -25,6 +26,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, cast
 
+from ottla.net.memory import SMALL_BYTES
 from ottla.protocol.errors import ProtocolError
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ logger = logging.getLogger(__name__)
 LAZY_MEMORY_BYTES = 1024 * 1024
 READ_BYTES_MAX = 32 * 1024  # file ranges up to this size are read and sent with what is around them: fewer system calls
 JOINED_BYTES_MAX = 64 * 1024
-OWN_MEMORY_FREE_BYTES = 64 * 1024  # a frame up to this size is collected without asking the budget
+QUEUED_PARTS_MAX = 32  # of answers, before they are sent and further requests served
 _size = struct.Struct(">i")
 _key = struct.Struct(">h")
 
@@ -59,11 +61,12 @@ Reply = "Sequence[Part] | Pending | None"
 class Pending:
     """An answer that comes later. `answer` may be called once, from the event loop."""
 
-    __slots__ = ("_connection", "abandoned", "answering", "api_key", "parts")
+    __slots__ = ("_connection", "abandoned", "answering", "api_key", "parts", "size")
 
     def __init__(self, connection: Connection, api_key: int) -> None:
         self._connection: Connection | None = connection
         self.api_key = api_key
+        self.size = 0  # of the request, once it waits
         self.parts: Sequence[Part] | None = None
         self.abandoned: Callable[[], None] | None = None  # called when the connection closes first
         self.answering: Callable[[], None] | None = None  # called before the answer leaves
@@ -100,12 +103,14 @@ class Connection:
         "_blocked",
         "_descriptor",
         "_have",
+        "_holding",
         "_inbox",
         "_loop",
         "_out",
         "_reading",
         "_socket",
         "_unanswered",
+        "_unanswered_bytes",
         "_writing",
         "client_host",
         "client_software",
@@ -130,7 +135,9 @@ class Connection:
         self._inbox: bytearray | None = None
         self._have = 0
         self._out: deque[Part] = deque()
+        self._holding = False  # memory for an answer
         self._unanswered: deque[Pending] = deque()
+        self._unanswered_bytes = 0
         self._reading = True
         self._writing = False
         self._blocked = False  # a whole request waits in the inbox for the ones before it
@@ -186,7 +193,11 @@ class Connection:
             frame_end = position + 4 + size
             if frame_end > end:
                 break
-            if (self._unanswered or self._out) and not self._may_start(buffer, position + 4):
+            if (self._unanswered or self._out or server.memory.large_answers) and not self._may_start(
+                buffer, position + 4
+            ):
+                if self.closed:
+                    return
                 self._blocked = True
                 break
             self._serve(buffer, position + 4, frame_end)
@@ -211,12 +222,32 @@ class Connection:
 
     def _may_start(self, buffer: bytearray, start: int) -> bool:
         server = self.listener.server
-        if self._writing or len(self._unanswered) >= server.unanswered_max:
+        unanswered = self._unanswered
+        if len(self._out) >= QUEUED_PARTS_MAX and not self._writing:
+            self._send()
+        if (
+            self._writing
+            or self.closed
+            or len(unanswered) >= server.unanswered_max
+            or self._unanswered_bytes >= server.unanswered_bytes_max
+        ):
             return False
         (api_key,) = _key.unpack_from(buffer, start)
-        if api_key not in server.pipelined:
-            return not self._unanswered
-        return all(pending.api_key in server.pipelined for pending in self._unanswered)
+        if unanswered and (
+            api_key not in server.pipelined or any(pending.api_key not in server.pipelined for pending in unanswered)
+        ):
+            return False
+        if api_key not in server.memory.large_answers:
+            return True
+        if self._out:
+            self._send()
+            if self._writing or self.closed:
+                return False
+        self._holding = True
+        return server.memory.reserve_answer(self, api_key, self._loop.time(), self._answer_granted)
+
+    def _answer_granted(self) -> None:
+        self._loop.call_soon(self._resume)
 
     def _serve(self, buffer: bytearray, start: int, end: int) -> None:
         try:
@@ -232,15 +263,20 @@ class Connection:
             return
         if isinstance(reply, Pending):
             if reply.parts is None or self._unanswered:
-                self._unanswered.append(reply)
+                self._wait_for(reply, end - start)
             else:
                 self._out.extend(reply.parts)
         elif self._unanswered:
-            done = Pending(self, -1)
+            done = Pending(self, _key.unpack_from(buffer, start)[0])
             done.parts = reply
-            self._unanswered.append(done)
+            self._wait_for(done, end - start)
         else:
             self._out.extend(reply)
+
+    def _wait_for(self, pending: Pending, size: int) -> None:
+        pending.size = size
+        self._unanswered.append(pending)
+        self._unanswered_bytes += size
 
     def _keep(self, buffer: bytearray, position: int, end: int) -> None:
         """Moves buffer[position:end], which can't be served now, to memory of this connection's own."""
@@ -250,7 +286,7 @@ class Connection:
             need = 4 + int(_size.unpack_from(buffer, position)[0])
         wanted = max(need, have)
         memory = self.listener.server.memory
-        if wanted > max(have, OWN_MEMORY_FREE_BYTES) and not memory.acquire(self, wanted, self._loop.time()):
+        if wanted > max(have, SMALL_BYTES) and not memory.acquire(self, wanted, self._loop.time()):
             memory.wait(self, wanted, partial(self._memory_granted, wanted))
             capacity = have
         else:
@@ -291,7 +327,7 @@ class Connection:
             parts = unanswered[0].parts
             if parts is None:
                 break
-            unanswered.popleft()
+            self._unanswered_bytes -= unanswered.popleft().size
             self._out.extend(parts)
             sent = True
         if not sent:
@@ -329,6 +365,7 @@ class Connection:
             if not self._writing:
                 self._writing = True
                 self._loop.add_writer(self._descriptor, self._writable)
+                self._hold_answers()
             return
         except OSError as error:
             self.close(f"send failed: {error.strerror}")
@@ -336,6 +373,16 @@ class Connection:
         if self._writing:
             self._writing = False
             self._loop.remove_writer(self._descriptor)
+        if self._holding and not self._unanswered:
+            self._holding = False
+            self.listener.server.memory.answer_sent(self, self._loop.time())
+
+    def _hold_answers(self) -> None:
+        """The peer doesn't take what it asked for: what is more than a little counts in the budget."""
+        held = sum(len(part) for part in self._out if isinstance(part, (bytes, bytearray, memoryview)))
+        if self._holding or held > SMALL_BYTES:
+            self._holding = True
+            self.listener.server.memory.hold_answer(self, held, self._loop.time())
 
     def _joined(self, first: bytes | bytearray | memoryview) -> bytes | bytearray | memoryview:
         """`first` and the small parts behind it as one, so that they take one system call."""
@@ -388,6 +435,7 @@ class Connection:
         self._out.clear()
         self._inbox = None
         self.listener.server.memory.release(self, self._loop.time())
+        self.listener.server.memory.answer_sent(self, self._loop.time())
         for pending in self._unanswered:
             pending.forget()
         self._unanswered.clear()

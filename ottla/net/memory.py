@@ -1,8 +1,10 @@
-"""How much memory half-received frames may hold in all, and who waits for some.
+"""How much memory all connections together may hold, for frames that arrive and answers that leave; who waits for it.
 
-Rule: a frame that doesn't fit the shared receive buffer gets memory of its own only out of this budget, first come
-first served; connections that get none stop reading. A holder that is slow while others wait is dropped, so that peers
-that announce large frames and never send them can't shut the others out.
+Rules: a frame that doesn't fit the shared receive buffer gets memory of its own only out of this budget, first come
+first served; connections that get none stop reading. A request of a kind whose answers have been large
+(`large_answers`) starts only when there is room for such an answer. A holder that is slow while others wait is dropped,
+so that peers that announce large frames and never send them, or ask for large answers and never read them, can't shut
+the others out.
 """
 
 from __future__ import annotations
@@ -12,54 +14,103 @@ from collections.abc import Callable, Hashable
 
 GRACE_SECONDS = 10.0
 SLOWEST_BYTES_PER_SECOND = 1024 * 1024
+SMALL_BYTES = 64 * 1024  # what a connection may hold in each direction without asking
+
+_Holdings = dict[Hashable, tuple[int, float]]  # → (bytes, when it must be done if others wait)
 
 
-class FrameMemory:
-    """A budget of `limit_bytes`. Not thread-safe: everything happens on the event loop."""
+class BufferedMemory:
+    """A budget of `limit_bytes`. Not thread-safe: everything happens on the event loop.
+
+    `large_answers`: API key → bytes of its largest answer so far, where that isn't small.
+    """
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
-        self._holders: dict[Hashable, tuple[int, float]] = {}  # → (bytes, when it must be done if others wait)
-        self._waiters: OrderedDict[Hashable, tuple[int, Callable[[], None]]] = OrderedDict()
+        self.large_answers: dict[int, int] = {}
+        self._frames: _Holdings = {}
+        self._answers: _Holdings = {}
+        self._waiters: OrderedDict[Hashable, tuple[int, _Holdings, Callable[[], None]]] = OrderedDict()
+
+    # ---- frames
 
     def acquire(self, holder: Hashable, size_bytes: int, now: float) -> bool:
-        """Takes `size_bytes` for `holder` if they are free and nobody waits already. A frame larger than the whole
-        budget is let in when nobody else holds any: the limit on a frame's size is checked elsewhere."""
-        if self._waiters or (self.used_bytes and self.used_bytes + size_bytes > self.limit_bytes):
-            return False
-        self._grant(holder, size_bytes, now)
-        return True
+        """Takes `size_bytes` for a frame of `holder` if they are free and nobody waits already. A frame larger than
+        the whole budget is let in when nobody else holds any: the limit on a frame's size is checked elsewhere."""
+        return self._acquire(self._frames, holder, size_bytes, now)
 
     def wait(self, holder: Hashable, size_bytes: int, granted: Callable[[], None]) -> None:
-        """Queues `holder`; `granted` is called when the bytes are its own."""
-        self._waiters[holder] = (size_bytes, granted)
+        """Queues `holder`, which has one wish at a time; `granted` is called when the bytes are its own."""
+        self._waiters[holder] = (size_bytes, self._frames, granted)
 
     def release(self, holder: Hashable, now: float) -> None:
-        """Gives back what `holder` has or waits for, and serves those who wait."""
-        self._waiters.pop(holder, None)
-        held = self._holders.pop(holder, None)
-        if held is not None:
-            self.used_bytes -= held[0]
-        while self._waiters:
-            waiter, (size_bytes, granted) = next(iter(self._waiters.items()))
-            if self.used_bytes and self.used_bytes + size_bytes > self.limit_bytes:
-                return
-            del self._waiters[waiter]
-            self._grant(waiter, size_bytes, now)
-            granted()
+        """Gives back what `holder` has for a frame, or waits for, and serves those who wait."""
+        self._give_back(self._frames, holder, now)
+
+    # ---- answers
+
+    def answered(self, api_key: int, size_bytes: int) -> None:
+        """Learns how large answers become."""
+        if size_bytes > max(self.large_answers.get(api_key, 0), SMALL_BYTES):
+            self.large_answers[api_key] = size_bytes
+
+    def reserve_answer(self, holder: Hashable, api_key: int, now: float, granted: Callable[[], None]) -> bool:
+        """Whether `holder` may start a request now; if not, `granted` is called when it may."""
+        size_bytes = self.large_answers.get(api_key, 0)
+        if not size_bytes or holder in self._answers or self._acquire(self._answers, holder, size_bytes, now):
+            return True
+        self._waiters[holder] = (size_bytes, self._answers, granted)
+        return False
+
+    def hold_answer(self, holder: Hashable, size_bytes: int, now: float) -> None:
+        """`holder` has this much that its peer doesn't take. It is there already, so nobody is asked."""
+        reserved, _ = self._answers.pop(holder, (0, 0.0))
+        self.used_bytes -= reserved
+        self._grant(self._answers, holder, size_bytes, now)
+
+    def answer_sent(self, holder: Hashable, now: float) -> None:
+        """`holder` holds no answer any more, and waits for none."""
+        self._give_back(self._answers, holder, now)
+
+    # ----
 
     def overdue(self, now: float) -> list[Hashable]:
         """The holders that were too slow, if anybody waits for their memory."""
         if not self._waiters:
             return []
-        return [holder for holder, (_, deadline) in self._holders.items() if deadline < now]
+        return [
+            holder
+            for holdings in (self._frames, self._answers)
+            for holder, (_, deadline) in holdings.items()
+            if deadline < now
+        ]
 
     @property
     def waiting(self) -> int:
         """How many connections wait for memory."""
         return len(self._waiters)
 
-    def _grant(self, holder: Hashable, size_bytes: int, now: float) -> None:
+    def _acquire(self, holdings: _Holdings, holder: Hashable, size_bytes: int, now: float) -> bool:
+        if self._waiters or (self.used_bytes and self.used_bytes + size_bytes > self.limit_bytes):
+            return False
+        self._grant(holdings, holder, size_bytes, now)
+        return True
+
+    def _grant(self, holdings: _Holdings, holder: Hashable, size_bytes: int, now: float) -> None:
         self.used_bytes += size_bytes
-        self._holders[holder] = (size_bytes, now + GRACE_SECONDS + size_bytes / SLOWEST_BYTES_PER_SECOND)
+        holdings[holder] = (size_bytes, now + GRACE_SECONDS + size_bytes / SLOWEST_BYTES_PER_SECOND)
+
+    def _give_back(self, holdings: _Holdings, holder: Hashable, now: float) -> None:
+        held = holdings.pop(holder, None)
+        if held is not None:
+            self.used_bytes -= held[0]
+        elif holder in self._waiters and self._waiters[holder][1] is holdings:
+            del self._waiters[holder]
+        while self._waiters:
+            waiter, (size_bytes, wanted, granted) = next(iter(self._waiters.items()))
+            if self.used_bytes and self.used_bytes + size_bytes > self.limit_bytes:
+                return
+            del self._waiters[waiter]
+            self._grant(wanted, waiter, size_bytes, now)
+            granted()

@@ -2,7 +2,7 @@
 
 A `Server` has one listener per name (Kafka's `listeners`) and one function, `dispatch`, which serves a frame. Limits,
 in Kafka's words: `socket.request.max.bytes`, `max.connections`, `max.connections.per.ip`, `connections.max.idle.ms`;
-and two of our own: unanswered requests per connection, and memory for half-received frames in all.
+and two of our own: unanswered requests and their bytes per connection, and memory for frames and answers in all.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ottla.net.connection import Connection, Part, Pending
-from ottla.net.memory import FrameMemory
+from ottla.net.memory import BufferedMemory
 
 logger = logging.getLogger(__name__)
 
@@ -30,8 +30,9 @@ class Limits:
     """What a server allows; each can change while it runs."""
 
     frame_bytes_max: int = 104857600
-    frame_memory_bytes: int = 256 * 1024 * 1024
+    buffered_memory_bytes: int = 256 * 1024 * 1024
     unanswered_max: int = 100
+    unanswered_bytes_max: int = 64 * 1024 * 1024
     connections_max: int = 2**31 - 1
     connections_per_ip_max: int = 2**31 - 1
     connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
@@ -48,7 +49,7 @@ class Server:
         self.dispatch = dispatch
         self.limits = limits
         self.pipelined = pipelined
-        self.memory = FrameMemory(limits.frame_memory_bytes)
+        self.memory = BufferedMemory(limits.buffered_memory_bytes)
         self.receive_buffer = bytearray(RECEIVE_BUFFER_BYTES)
         self.listeners: dict[str, Listener] = {}
         self.connections_by_host: dict[str, int] = {}
@@ -65,6 +66,11 @@ class Server:
     def unanswered_max(self) -> int:
         """Requests that a connection may have under way."""
         return self.limits.unanswered_max
+
+    @property
+    def unanswered_bytes_max(self) -> int:
+        """Bytes of the requests that a connection may have under way; one larger request may be."""
+        return self.limits.unanswered_bytes_max
 
     async def listen(self, name: str, host: str, port: int) -> Listener:
         """Opens a listener, whose clients wait until `accept`. `host` '' means all addresses; port 0 takes a free one.
@@ -108,7 +114,7 @@ class Server:
             await asyncio.sleep(1.0)
             for holder in self.memory.overdue(loop.time()):
                 if isinstance(holder, Connection):
-                    holder.close("it announced a large frame and sends it too slowly while others wait")
+                    holder.close("it sends a large frame, or reads a large answer, too slowly while others wait")
             for listener in self.listeners.values():
                 for connection in list(listener.connections):
                     connection.idle_sweeps += 1

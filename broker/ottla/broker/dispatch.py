@@ -117,6 +117,7 @@ class Dispatcher:
         counters = self.counters[header.api_key]
         if error := response.get("error_code"):
             counters.failed(error)
+        self._broker.server.memory.answered(header.api_key, len(body))
         pending.answer([response_frame(header.api_key, version, header.correlation_id, body)])
         counters.answered((perf_counter_ns() - began) // 1000)
 

@@ -309,8 +309,9 @@ def _compaction(config: BrokerConfig) -> CompactionLimits:
 def _limits(config: BrokerConfig) -> Limits:
     return Limits(
         frame_bytes_max=config.get_int("socket.request.max.bytes"),
-        frame_memory_bytes=config.get_int("ottla.buffered.memory.bytes.max"),
+        buffered_memory_bytes=config.get_int("ottla.buffered.memory.bytes.max"),
         unanswered_max=config.get_int("ottla.connection.unanswered.requests.max"),
+        unanswered_bytes_max=config.get_int("ottla.connection.unanswered.bytes.max"),
         connections_max=config.get_int("max.connections"),
         connections_per_ip_max=config.get_int("max.connections.per.ip"),
         connections_per_ip_overrides=config.connection_overrides,

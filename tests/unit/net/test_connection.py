@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from ottla.net.connection import Connection, Pending
-from ottla.net.memory import FrameMemory
+from ottla.net.memory import BufferedMemory
 from ottla.net.server import Limits, Server
 
 PIPELINED = 0
@@ -43,6 +43,8 @@ class Echo:
             return None
         if payload.startswith(b"file"):
             return [b"head", *file_parts()]
+        if payload.startswith(b"large"):
+            return [bytes(int(payload[5:]))]
         if payload.startswith(b"full"):
             connection._socket = OnceFull(connection._socket)
         return [payload]
@@ -94,6 +96,14 @@ def run(scenario: Callable, **limits) -> None:
 
 async def connect(port: int):
     return await asyncio.open_connection("127.0.0.1", port)
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it didn't come to that")
 
 
 def test_frames_arrive_whole_in_pieces_and_together():
@@ -210,7 +220,7 @@ def test_announced_frames_hold_no_more_memory_than_the_budget():
         assert server.memory.used_bytes == 0
         assert server.memory.waiting == 0
 
-    run(scenario, frame_memory_bytes=120_000_000)
+    run(scenario, buffered_memory_bytes=120_000_000)
 
 
 def test_a_connection_that_waited_for_memory_is_served_afterwards():
@@ -225,7 +235,7 @@ def test_a_connection_that_waited_for_memory_is_served_afterwards():
         holder.close()
         assert await reader.readexactly(500_000) == b"y" * 500_000
 
-    run(scenario, frame_memory_bytes=1_000_000)
+    run(scenario, buffered_memory_bytes=1_000_000)
 
 
 def test_an_idle_connection_is_closed():
@@ -237,7 +247,7 @@ def test_an_idle_connection_is_closed():
 
 
 def test_who_holds_memory_too_slowly_is_named_only_while_others_wait():
-    memory = FrameMemory(100)
+    memory = BufferedMemory(100)
     assert memory.acquire("slow", 80, now=0.0)
     assert memory.overdue(now=1000.0) == []
     granted = []
@@ -248,3 +258,101 @@ def test_who_holds_memory_too_slowly_is_named_only_while_others_wait():
     memory.release("slow", now=12.0)
     assert granted == [True]
     assert memory.used_bytes == 50
+
+
+def test_unanswered_bytes_stop_the_reading():
+    async def scenario(server, port, echo):
+        reader, writer = await connect(port)
+        request = frame(PIPELINED, b"later".ljust(10_000, b"."))
+        writer.write(request * 400)
+        await asyncio.sleep(0.1)
+        assert len(echo.later) == 3, "the third one passes the limit"
+        (connection,) = server.listeners["PLAINTEXT"].connections
+        assert len(connection._inbox) < 300_000
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(writer.drain(), 0.2)
+        answered = 0
+        while answered < 400:
+            for pending, payload in echo.later[answered:]:
+                pending.answer([payload[:5]])
+                answered += 1
+            await asyncio.sleep(0)
+        assert await reader.readexactly(400 * 5) == b"later" * 400
+
+    run(scenario, unanswered_bytes_max=25_000)
+
+
+def test_answered_requests_behind_an_unanswered_one_let_others_pass():
+    async def scenario(server, port, echo):
+        reader, writer = await connect(port)
+        writer.write(frame(PIPELINED, b"later") + frame(PIPELINED, b"now1") + frame(PIPELINED, b"now2"))
+        await asyncio.sleep(0.05)
+        assert echo.served == [b"later", b"now1", b"now2"]
+        echo.later[0][0].answer([b"late"])
+        assert await reader.readexactly(12) == b"latenow1now2"
+
+    run(scenario)
+
+
+def test_who_does_not_read_answers_holds_few_of_them():
+    async def scenario(server, port, echo):
+        reader, writer = await connect(port)
+        writer.write(frame(ORDINARY, b"large100000") * 5000)
+        await asyncio.sleep(0.3)
+        (connection,) = server.listeners["PLAINTEXT"].connections
+        held = sum(len(part) for part in connection._out)
+        assert 0 < held <= 33 * 100_000
+        assert server.memory.used_bytes >= held
+        served = len(echo.served)
+        await asyncio.sleep(0.1)
+        assert len(echo.served) == served, "nothing more is served before answers are taken"
+        for _ in range(5000):
+            assert len(await reader.readexactly(100_000)) == 100_000
+        await asyncio.sleep(0.05)
+        assert server.memory.used_bytes == 0
+
+    run(scenario)
+
+
+def test_large_answers_wait_for_room_and_small_ones_do_not():
+    """Fifty clients ask for 20 MB each and don't read: no more answers are made than the budget has room for."""
+
+    async def scenario(server, port, echo):
+        server.memory.answered(ORDINARY, 20_000_000)
+        greedy = []
+        for _ in range(50):
+            _, writer = await connect(port)
+            writer.write(frame(ORDINARY, b"large20000000"))
+            greedy.append(writer)
+        await asyncio.sleep(0.3)
+        assert len(echo.served) <= 7
+        assert 0 < server.memory.used_bytes <= 120_000_000
+        reader, writer = await connect(port)
+        for _ in range(100):
+            writer.write(frame(PIPELINED, b"quick"))
+            assert await reader.readexactly(5) == b"quick"
+        for sender in greedy[:25]:
+            sender.transport.abort()
+        await eventually(lambda: len(echo.served) >= 100 + 25)
+        for sender in greedy:
+            sender.transport.abort()
+        await eventually(lambda: not server.memory.used_bytes and not server.memory.waiting)
+
+    run(scenario, buffered_memory_bytes=120_000_000)
+
+
+def test_who_waits_for_room_is_served_when_others_have_read():
+    async def scenario(server, port, echo):
+        server.memory.answered(ORDINARY, 20_000_000)
+        clients = [await connect(port) for _ in range(10)]
+        for _, writer in clients:
+            writer.write(frame(ORDINARY, b"large20000000") + frame(PIPELINED, b"next"))
+        await asyncio.sleep(0.1)
+        assert len(echo.served) < 10
+        for reader, _ in clients:
+            await reader.readexactly(20_000_000)
+            assert await reader.readexactly(4) == b"next"
+        await asyncio.sleep(0.05)
+        assert server.memory.used_bytes == 0
+
+    run(scenario, buffered_memory_bytes=50_000_000)

@@ -161,16 +161,17 @@ METRICS = (
         single(lambda broker: broker.server.connections_refused),
     ),
     Metric(
-        "ottla_frame_memory_used_bytes", GAUGE, "Memory held by requests that have not arrived completely.",
+        "ottla_buffered_memory_used_bytes", GAUGE,
+        "Memory held by requests that have not arrived completely, and by answers that clients do not take.",
         single(lambda broker: broker.server.memory.used_bytes),
     ),
     Metric(
-        "ottla_frame_memory_limit_bytes", GAUGE, "How much of it there may be (ottla.buffered.memory.bytes.max).",
+        "ottla_buffered_memory_limit_bytes", GAUGE, "How much of it there may be (ottla.buffered.memory.bytes.max).",
         single(lambda broker: broker.server.memory.limit_bytes),
         "kafka.network:type=SocketServer,name=MemoryPoolAvailable",
     ),
     Metric(
-        "ottla_frame_memory_waiting_connections", GAUGE,
+        "ottla_buffered_memory_waiting_connections", GAUGE,
         "Connections that are not read because that memory is used up.",
         single(lambda broker: broker.server.memory.waiting),
     ),

@@ -29,6 +29,11 @@ SETTINGS = (
         bounds=Range(1),
     ),
     Setting(
+        "ottla.connection.unanswered.bytes.max", Kind.LONG, "67108864", Importance.MEDIUM,
+        "Bytes of the requests of one connection that may wait for their answers; beyond it the broker stops reading.",
+        bounds=Range(1),
+    ),
+    Setting(
         "ottla.validate.records", Kind.BOOLEAN, "false", Importance.MEDIUM,
         "Look at the records in every batch that producers send, compressed or not, as Apache Kafka does.",
         update=Update.CLUSTER_WIDE,
