@@ -173,6 +173,7 @@ class Partition:
         A repeat of one of the producer's last five batches yields the original's offsets and writes nothing. Raises
         KafkaError with the code for the producer.
         """
+        self.counters.produce_requests += 1
         if self.leader_epoch == NO_EPOCH or self.offline:
             self.check_leader_epoch(-1)
         header = admit(frame, start, end, self.rules, version, self.now_ms())
@@ -245,11 +246,6 @@ class Partition:
         """A write failed: nothing was appended. Disk full passes; anything else is for the log directory to judge."""
         self.log.directory_failed(error)
         return KafkaError(ErrorCode.kafka_storage_error, error.strerror or str(error))
-
-    @property
-    def flush_waits(self) -> bool:
-        """Whether `flush.messages` asks that an acknowledgement waits for the disk."""
-        return self.log.flush_overdue
 
     def flush(self) -> asyncio.Future[None]:
         """Forces what is written by now to disk, in a thread. Who comes while a flush runs shares the one after it."""

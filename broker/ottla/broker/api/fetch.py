@@ -139,6 +139,7 @@ class _Fetch:
     def _read_partition(self, asked: FetchPartition, left: int) -> PartitionAnswer:
         try:
             partition = self._broker.partitions.find(asked.topic, asked.index)
+            partition.counters.fetch_requests += 1
             partition.check_leader_epoch(asked.current_leader_epoch)
             readable = partition.read(
                 asked.fetch_offset, min(asked.max_bytes, left), left > 0 and self.size == 0, self.read_committed

@@ -19,6 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 from uuid import UUID, uuid4
 
+from ottla.broker.counters import FlushCounters
+
 from . import names
 from .checkpoints import (
     Offsets,
@@ -110,6 +112,7 @@ class LogDirectories:
         self.wanting_flush: dict[Log, None] = {}
         self.flush_wanted: Callable[[], None] = lambda: None
         self.deletions = Deletions()
+        self.flushes = FlushCounters()
         self.cluster_id: str | None = None
         self._now_ms = now_ms
         self._recovery_threads = recovery_threads
@@ -130,6 +133,7 @@ class LogDirectories:
             self._now_ms,
             self._wants_flush,
             lambda error: self.directory_failed(path, error),
+            self.flushes,
         )
         home = _Home(path, surroundings)
         try:

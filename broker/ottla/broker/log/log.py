@@ -12,8 +12,10 @@ from __future__ import annotations
 import contextlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, NamedTuple
 
+from ottla.broker.counters import FlushCounters
 from ottla.protocol.batches import CONTROL, BatchHeader
 
 from . import names
@@ -36,7 +38,7 @@ class LogSurroundings:
     """What the logs of one log directory share. `now_ms` is the wall clock; `wants_flush` is told of a log that has
     something to sync (a sealed segment); `failed` hears of every OSError and decides what it means."""
 
-    __slots__ = ("deletions", "disk", "failed", "now_ms", "open_files", "wants_flush")
+    __slots__ = ("deletions", "disk", "failed", "flushes", "now_ms", "open_files", "wants_flush")
 
     def __init__(
         self,
@@ -46,6 +48,7 @@ class LogSurroundings:
         now_ms: Callable[[], int],
         wants_flush: Callable[[Log], None],
         failed: Callable[[OSError], None],
+        flushes: FlushCounters | None = None,
     ) -> None:
         self.disk = disk
         self.deletions = deletions
@@ -53,6 +56,7 @@ class LogSurroundings:
         self.now_ms = now_ms
         self.wants_flush = wants_flush
         self.failed = failed
+        self.flushes = flushes or FlushCounters()
 
 
 class PendingFlush(NamedTuple):
@@ -63,13 +67,16 @@ class PendingFlush(NamedTuple):
     files: Sequence[File]
     end_offset: int
     generation: int
+    counters: FlushCounters
 
     def run(self) -> None:
         """Syncs. Raises OSError; then nothing may be assumed durable, and the log directory has failed."""
+        began = perf_counter_ns()
         for file in self.files:
             file.fsync()
         with contextlib.suppress(FileNotFoundError):  # the partition has been deleted meanwhile
             self.disk.fsync_directory(self.directory)
+        self.counters.flushed((perf_counter_ns() - began) // 1000)
 
 
 class Log:
@@ -389,7 +396,7 @@ class Log:
             if self.recovery_point <= offset <= end:
                 files.append(disk.open(f"{self.directory}/{names.offset_name(offset, names.PRODUCER_SNAPSHOT)}"))
         self.last_flush_ms = self._surroundings.now_ms()
-        return PendingFlush(disk, self.directory, files, end, self._generation)
+        return PendingFlush(disk, self.directory, files, end, self._generation, self._surroundings.flushes)
 
     def begin_roll_flush(self) -> PendingFlush:
         """What to sync after a roll: the sealed segments."""

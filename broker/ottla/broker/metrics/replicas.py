@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from ottla.broker.exposition import Sample
-from ottla.broker.metrics.metric import COUNTER, GAUGE, NO_LABELS, Metric, by_partition, count_of, single
+from ottla.broker.exposition import Sample, powers_of_two
+from ottla.broker.metrics.metric import COUNTER, GAUGE, HISTOGRAM, NO_LABELS, Metric, by_partition, count_of, single
 from ottla.metadata.model import BrokerState
 
 if TYPE_CHECKING:
@@ -48,6 +48,11 @@ def _reassigning(broker: Broker) -> int:
             state = broker.image.partition(partition.topic_id, partition.index)
             count += state is not None and bool(state.adding or state.removing)
     return count
+
+
+def _flushes(broker: Broker) -> Iterator[Sample]:
+    counters = broker.logs.flushes
+    yield NO_LABELS, powers_of_two(counters.latency_buckets, 6, 24, 1e-3, counters.latency_microseconds)
 
 
 def _under_replicated(partition: Partition) -> bool:
@@ -125,6 +130,18 @@ METRICS = (
     Metric(
         "kafka_log_log_numlogsegments", GAUGE, "Segments of a replica.",
         by_partition(lambda partition: len(partition.log.segments)), _LOG + "NumLogSegments", ("topic", "partition"),
+    ),
+    Metric(
+        "kafka_log_logflushstats_logflushtimems", HISTOGRAM, "Time in ms that syncing a log to the disk took.",
+        _flushes, "kafka.log:type=LogFlushStats,name=LogFlushRateAndTimeMs",
+    ),
+    Metric(
+        "kafka_log_logmanager_offlinelogdirectorycount", GAUGE, "Log directories that failed.",
+        single(lambda broker: len(broker.logs.failed)), "kafka.log:type=LogManager,name=OfflineLogDirectoryCount",
+    ),
+    Metric(
+        "ottla_log_directories_full", GAUGE, "Log directories without room, to which nothing is appended.",
+        single(lambda broker: len(broker.logs.full)),
     ),
     Metric(
         "kafka_cluster_partition_highwatermark", GAUGE, "Offset up to which a replica's records are committed.",
