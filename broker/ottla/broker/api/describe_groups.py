@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ottla.broker.authorized_operations import NOT_ASKED, ON_GROUP
 from ottla.broker.group.classic import ClassicGroup
 from ottla.broker.group.states import State
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -17,16 +18,20 @@ from .registry import Api, RequestContext
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
 
-API = Api(key=15, versions=(0, 6), gaps=("authorized operations are not known: there are no ACLs yet",))
+API = Api(key=15, versions=(0, 6))
 
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
     """Answers each group with an error code of its own."""
-    return {"groups": [_describe(broker, context, group_id) for group_id in request.groups]}
+    answers = [_describe(broker, context, group_id) for group_id in request.groups]
+    for answer in answers:
+        asked = request.include_authorized_operations and not answer.get("error_code")
+        answer["authorized_operations"] = ON_GROUP if asked else NOT_ASKED
+    return {"groups": answers}
 
 
 def _describe(broker: Broker, context: RequestContext, group_id: str) -> dict[str, Any]:
-    answer: dict[str, Any] = {"group_id": group_id, "authorized_operations": -(2**31)}
+    answer: dict[str, Any] = {"group_id": group_id}
     try:
         group = broker.groups.group(group_id)
     except KafkaError as error:
