@@ -3,7 +3,7 @@
 One worker thread per process does everything that blocks (`tables.py`); the event loop only exchanges messages with it.
 Transactions that wait for the worker at the same time share one sync of the disk, each with its own guards and its own
 revision. Watches learn of this process's own changes at once; of the others' by asking SQLite's data version, which
-costs a few microseconds, every `poll_interval_s`.
+costs a few microseconds, every `poll_interval_s` (while there are others).
 
 A process that is stopped (SIGSTOP) in the middle of a write holds the file, and the others can't write until it goes on
 or dies: a limit of sharing a file, and one reason why a cluster on several machines uses etcd.
@@ -23,6 +23,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -85,6 +86,7 @@ class EmbeddedStore:
         self._delivered = tables.revision()
         self._data_version = -1
         self._leases_checked_at = 0.0
+        self._alone = False
         self._worker = threading.Thread(target=self._run, name="metadata", daemon=True)
         self._worker.start()
 
@@ -193,7 +195,8 @@ class EmbeddedStore:
         """What waits (maybe nothing, after the poll interval); None when the store closes."""
         jobs: list[_Job] = []
         try:
-            job = self._jobs.get(timeout=self._poll_interval_s if self._watched else _LEASE_CHECK_S)
+            polling = self._watched and not self._alone
+            job = self._jobs.get(timeout=self._poll_interval_s if polling else _LEASE_CHECK_S)
             while job is not None:
                 jobs.append(job)
                 if len(jobs) == _GROUP_MAX:
@@ -277,27 +280,19 @@ class EmbeddedStore:
 
     def _deliver_revisions(self) -> None:
         try:
-            revisions = self._tables.changes_after(self._delivered)
+            while revisions := self._tables.changes_after(self._delivered):
+                self._delivered = revisions[-1].revision
+                self._post(partial(self._offer_all, revisions))
         except Compacted:
             self._delivered = self._tables.revision()
             self._post(self._lose_watches)
-            return
-        if not revisions:
-            return
-        self._delivered = revisions[-1].revision
-
-        def on_loop() -> None:
-            for watch in tuple(self._watches):
-                for revision in revisions:
-                    _offer(watch, revision)
-
-        self._post(on_loop)
 
     def _end_overdue_leases(self) -> None:
         now = time.monotonic()
         if now - self._leases_checked_at < _LEASE_CHECK_S:
             return
         self._leases_checked_at = now
+        self._alone = self._tables.alone()
         if self._tables.overdue_leases():
             with self._tables.transaction():
                 self._tables.end_leases()
@@ -314,6 +309,11 @@ class EmbeddedStore:
             if job is not None:
                 outcomes.append((job, None, StoreUnavailable("the metadata store is closed")))
         self._settle(outcomes)
+
+    def _offer_all(self, revisions: list[Revision]) -> None:
+        for watch in self._watches:
+            for revision in revisions:
+                _offer(watch, revision)
 
     def _lose_watches(self) -> None:
         for watch in self._watches:

@@ -43,13 +43,13 @@ class Registration:
     """One broker's registration. `register` first, then `run` in a task of the owner's, `withdraw` at the end."""
 
     def __init__(self, store: Store, broker: Broker, session_s: float = 9.0) -> None:
-        """`broker` says what to register; its epoch, revision and incarnation are filled in here."""
+        """`broker` says what to register; its epoch and revision are filled in here."""
         self._store = store
         self._session_s = session_s
         self._lease = NO_LEASE
         self._changing = asyncio.Lock()
         self._withdrawn = False
-        self.broker = replace(broker, incarnation=secrets.token_hex(8))
+        self.broker = replace(broker, incarnation=broker.incarnation or secrets.token_hex(8))
         self.registered: Callable[[Broker], None] = lambda broker: (
             None
         )  # called after each registration, with its epoch

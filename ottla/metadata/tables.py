@@ -45,8 +45,8 @@ from .store import (
 )
 
 SCHEMA_VERSION = 1
-HISTORY_REVISIONS = 50_000
-_COMPACT_EVERY = 1_000
+HISTORY_CHANGES = 100_000  # of the last so many, watches can still be told
+_COMPACT_EVERY_REVISIONS = 1_000
 _LAST = "\U0010ffff"
 _ENTRY = "key, value, mod_revision, create_revision, lease"
 
@@ -228,6 +228,10 @@ class Tables:
         for lease in self.overdue_leases(check_owners=check_owners):
             self.revoke(lease)
 
+    def alone(self) -> bool:
+        """Whether no other process has the file open."""
+        return len(os.listdir(self._owners)) <= 1
+
     def compact(self, revision: int) -> None:
         """Forgets the history up to and including `revision`, inside `transaction`."""
         self._set_counter("compacted", revision)
@@ -273,8 +277,8 @@ class Tables:
         if sequence == 0:
             return previous
         self._set_counter("revision", revision)
-        if revision % _COMPACT_EVERY == 0 and revision > HISTORY_REVISIONS:
-            self.compact(revision - HISTORY_REVISIONS)
+        if revision % _COMPACT_EVERY_REVISIONS == 0:
+            self._forget_old_changes()
         return revision
 
     def _record(
@@ -283,6 +287,13 @@ class Tables:
         self._db.execute(
             "INSERT INTO change VALUES (?, ?, ?, ?, ?, ?)", (revision, sequence, key, value, created, lease)
         )
+
+    def _forget_old_changes(self) -> None:
+        found = self._db.execute(
+            "SELECT revision FROM change ORDER BY revision DESC, sequence DESC LIMIT 1 OFFSET ?", (HISTORY_CHANGES,)
+        ).fetchone()
+        if found is not None:
+            self.compact(found[0])
 
     def _lease_exists(self, lease: LeaseId) -> bool:
         return self._db.execute("SELECT 1 FROM lease WHERE id = ?", (lease,)).fetchone() is not None

@@ -15,12 +15,14 @@ from typing import Any
 
 import pytest
 
+from ottla.metadata import tables
 from ottla.metadata.embedded import EmbeddedStore
-from ottla.metadata.store import Committed, Guard, Put, StoreUnavailable, UnknownOutcome
+from ottla.metadata.store import Committed, Compacted, Guard, Put, StoreUnavailable, UnknownOutcome
 
 OTHER_PROCESS = """
 import asyncio, sys
 from pathlib import Path
+from ottla.metadata import tables
 from ottla.metadata.embedded import EmbeddedStore
 from ottla.metadata.store import Put, Guard
 
@@ -199,6 +201,25 @@ def test_a_bug_in_one_call_reaches_its_caller_and_writes_nothing(tmp_path: Path)
             await store.transact([], [Put("a", b""), Put("b", wrong)])
         assert (await store.read()).entries == ()
         assert isinstance(await store.transact([], [Put("a", b"")]), Committed)
+        await store.close()
+
+    asyncio.run(body())
+
+
+def test_old_changes_are_forgotten_but_not_what_is_there_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "HISTORY_CHANGES", 100)
+    monkeypatch.setattr(tables, "_COMPACT_EVERY_REVISIONS", 10)
+
+    async def body() -> None:
+        store = await EmbeddedStore.open(tmp_path / "metadata.db")
+        for number in range(100):
+            await store.transact([], [Put(f"{key}/{number}", b"") for key in "abc"])
+        assert len((await store.read()).entries) == 300
+        with pytest.raises(Compacted):
+            await anext(store.watch("", 60))
+        assert (await anext(store.watch("", 70))).revision == 71
+        count = store._tables._db.execute("SELECT count(*) FROM change").fetchone()[0]
+        assert 99 <= count <= 130
         await store.close()
 
     asyncio.run(body())
