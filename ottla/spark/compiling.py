@@ -7,16 +7,17 @@ that a cold worker only loads it.
 from __future__ import annotations
 
 import getpass
+import importlib
 import os
 import tempfile
 from collections.abc import Callable
 from typing import Any
 
 import numba
-from numba.core import cgutils
 from numba.extending import intrinsic
 
 njit: Any = numba.njit
+_cgutils: Any = importlib.import_module("numba.core.cgutils")
 int64: Any = numba.int64
 uint64: Any = numba.uint64
 types: Any = numba.types
@@ -36,18 +37,17 @@ def compiled(*signature: Any) -> Callable[[Callable[..., Any]], Any]:
     return decorate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def copy_bytes(typing: Any, target: Any, at: Any, source: Any, position: Any, size: Any) -> Any:
-    """target[at : at + size] = source[position : position + size] for byte arrays, as one memcpy; nothing is checked.
-
-    A loop would check each index for being negative, which keeps the compiler from copying whole words.
-    """
-
+def _copy_bytes(typing: Any, target: Any, at: Any, source: Any, position: Any, size: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         to, where, origin, first, count = arguments
         to_data = context.make_array(signature.args[0])(context, builder, to).data
         origin_data = context.make_array(signature.args[2])(context, builder, origin).data
-        cgutils.raw_memcpy(builder, builder.gep(to_data, [where]), builder.gep(origin_data, [first]), count, 1)
+        _cgutils.raw_memcpy(builder, builder.gep(to_data, [where]), builder.gep(origin_data, [first]), count, 1)
         return context.get_dummy_value()
 
     return types.void(target, types.int64, source, types.int64, types.int64), generate
+
+
+# copy_bytes(target, at, source, position, size) copies between byte arrays as one memcpy; nothing is checked. A loop
+# would look at each index for being negative, which keeps the compiler from copying whole words.
+copy_bytes: Any = intrinsic(_copy_bytes)

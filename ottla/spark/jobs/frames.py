@@ -1,0 +1,50 @@
+"""What the pipelines share: topics as DataFrames, the latest value of each key, running a query to its end."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from ottla.spark.options import OptionError
+
+
+def batch(spark: SparkSession, bootstrap: str, topic: str) -> DataFrame:
+    """Everything that is in a topic now."""
+    return spark.read.format("ottla").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic).load()
+
+
+def stream(spark: SparkSession, bootstrap: str, topic: str, limit: int) -> DataFrame:
+    """A topic from its beginning on; `limit` offsets a micro-batch, 0 for all there are."""
+    reader = spark.readStream.format("ottla").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
+    reader = reader.option("startingOffsets", "earliest")
+    return (reader.option("maxOffsetsPerTrigger", limit) if limit else reader).load()
+
+
+def latest_by_key(frame: DataFrame) -> DataFrame:
+    """The table that a topic stands for: each key's last value, without the keys whose last value is null.
+
+    Records of one key are in one partition, so their offsets tell which is last.
+    """
+    last = (
+        frame.where("key IS NOT NULL")
+        .groupBy("key")
+        .agg(f.max_by(f.struct("value", "timestamp"), "offset").alias("last"))
+    )
+    return last.select("key", "last.value", "last.timestamp").where("value IS NOT NULL")
+
+
+def field(column: str, name: str) -> Column:
+    """A field of a JSON object, as a string; null where it isn't there."""
+    if not name.replace("_", "").replace(".", "").isalnum():
+        raise OptionError(f"'{name}' is no name of a JSON field")
+    return f.get_json_object(f.col(column).cast("string"), f"$.{name}")
+
+
+def run(writer: DataStreamWriter, every: str) -> None:
+    """Runs a query over what is there now, or with `every` a micro-batch every so often until it is stopped."""
+    query = (writer.trigger(processingTime=every) if every else writer.trigger(availableNow=True)).start()
+    try:
+        query.awaitTermination()
+    except KeyboardInterrupt:
+        query.stop()

@@ -1,0 +1,70 @@
+"""A stream joined with a table: each record of one topic gets what a second topic last said about its key.
+
+    python -m ottla.spark.jobs.join --bootstrap localhost:9092 --topic flights --table airlines --into named \\
+        --checkpoint /data/state
+
+Both topics are keyed alike. The table is read anew for each micro-batch. Records whose key isn't in the table pass with
+null. Values become {"value": …, "table": …}.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from ottla.spark.session import spark_session
+
+from .arguments import Bootstrap, Checkpoint, Every, Into, Limit, Topic
+from .frames import batch, latest_by_key, run, stream
+from .lines import one_line_errors
+
+
+@one_line_errors
+def main(
+    bootstrap: Bootstrap,
+    topic: Topic,
+    table: Annotated[str, typer.Option(help="The topic whose latest values are the table.")],
+    into: Into,
+    checkpoint: Checkpoint,
+    every: Every = "",
+    limit: Limit = 0,
+) -> None:
+    """Joins a stream with a table, by key."""
+    join(spark_session("ottla-join"), bootstrap, topic, table, into, checkpoint, every=every, limit=limit)
+
+
+def join(
+    spark: SparkSession,
+    bootstrap: str,
+    topic: str,
+    table: str,
+    into: str,
+    checkpoint: str,
+    *,
+    every: str = "",
+    limit: int = 0,
+) -> None:
+    """Runs the pipeline."""
+
+    def write(records: DataFrame, _: int) -> None:
+        known = latest_by_key(batch(records.sparkSession, bootstrap, table)).select(
+            "key", f.col("value").alias("known")
+        )
+        joined = records.select("key", "value").join(known, "key", "left")
+        value = f.to_json(f.struct(_text("value"), _text("known").alias("table")), {"ignoreNullFields": "false"})
+        writer = joined.select("key", value.alias("value")).write.format("ottla").mode("append")
+        writer.option("kafka.bootstrap.servers", bootstrap).option("topic", into).save()
+
+    writer = stream(spark, bootstrap, topic, limit).writeStream.foreachBatch(write)
+    run(writer.option("checkpointLocation", checkpoint), every)
+
+
+def _text(name: str) -> Column:
+    return f.col(name).cast("string").alias(name)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,86 @@
+"""Counts in windows of event time, for each key: JSON values in, a table of windows out into a second topic.
+
+    python -m ottla.spark.jobs.window_counts --bootstrap localhost:9092 --topic flights --into hourly \\
+        --time time_hour --key carrier --average dep_delay --checkpoint /data/state
+
+Whenever a window changes, its count is written again under the key `<key>|<window's start>`, so the second topic is
+best a compacted one. Records later than the watermark are left out.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from ottla.spark.session import spark_session
+
+from .arguments import Bootstrap, Checkpoint, Every, Into, Limit, Topic
+from .frames import field, run, stream
+from .lines import one_line_errors
+
+Time = Annotated[str, typer.Option(help="The JSON field with the event's time; without it the record's timestamp.")]
+Key = Annotated[str, typer.Option(help="The JSON field to count by; without it the record's key.")]
+Average = Annotated[str, typer.Option(help="A JSON field whose mean is wanted too.")]
+
+
+@one_line_errors
+def main(
+    bootstrap: Bootstrap,
+    topic: Topic,
+    into: Into,
+    checkpoint: Checkpoint,
+    time: Time = "",
+    key: Key = "",
+    average: Average = "",
+    window: Annotated[str, typer.Option(help="Length of the windows.")] = "1 hour",
+    watermark: Annotated[str, typer.Option(help="How late a record may be.")] = "1 day",
+    every: Every = "",
+    limit: Limit = 0,
+) -> None:
+    """Counts a topic's records in windows of event time."""
+    spark = spark_session("ottla-window-counts")
+    records = stream(spark, bootstrap, topic, limit)
+    counted = counts(records, time=time, key=key, average=average, window=window, watermark=watermark)
+    write(spark, counted, bootstrap, into, checkpoint, every)
+
+
+def counts(
+    records: DataFrame,
+    *,
+    time: str = "",
+    key: str = "",
+    average: str = "",
+    window: str = "1 hour",
+    watermark: str = "1 day",
+) -> DataFrame:
+    """For each window and key: `start`, `key`, `count`, and with `average` also `present` (values found) and `mean`."""
+    events = records.select(
+        (f.to_timestamp(field("value", time)) if time else f.col("timestamp")).alias("time"),
+        (field("value", key) if key else f.col("key").cast("string")).alias("key"),
+        (field("value", average).cast("double") if average else f.lit(None).cast("double")).alias("number"),
+    )
+    columns = [f.count(f.lit(1)).alias("count")]
+    if average:
+        columns += [f.count("number").alias("present"), f.avg("number").alias("mean")]
+    grouped = events.withWatermark("time", watermark).groupBy(f.window("time", window), "key").agg(*columns)
+    return grouped.select(f.col("window.start").alias("start"), *[name for name in grouped.columns if name != "window"])
+
+
+def write(spark: SparkSession, counted: DataFrame, bootstrap: str, into: str, checkpoint: str, every: str = "") -> None:
+    """Runs the pipeline into a topic, as JSON objects."""
+    start = f.date_format("start", "yyyy-MM-dd'T'HH:mm:ss'Z'")
+    record = counted.select(
+        f.concat_ws("|", "key", start).alias("key"),
+        f.to_json(f.struct(start.alias("start"), *[name for name in counted.columns if name != "start"])).alias(
+            "value"
+        ),
+    )
+    writer = record.writeStream.format("ottla").outputMode("update").option("kafka.bootstrap.servers", bootstrap)
+    run(writer.option("topic", into).option("checkpointLocation", checkpoint), every)
+
+
+if __name__ == "__main__":
+    typer.run(main)
