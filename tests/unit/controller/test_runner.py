@@ -1,0 +1,145 @@
+"""The controller's shell: how proposals become transactions, and what it does when one fails, or its lease is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from ottla.controller import runner
+from ottla.controller.decide import Proposal
+from ottla.controller.runner import Controller, _batches
+from ottla.metadata import keys
+from ottla.metadata.embedded import EmbeddedStore
+from ottla.metadata.follower import Follower
+from ottla.metadata.intents import Intents, NewTopic
+from ottla.metadata.model import Broker, BrokerState, Partition, Ready, TopicIntent
+from ottla.metadata.registration import Registration
+from ottla.metadata.store import (
+    TRANSACTION_OPERATIONS_MAX,
+    TRANSACTION_SIZE_BYTES_MAX,
+    Delete,
+    Guard,
+    Put,
+    check_transaction,
+)
+from tests.unit.metadata.faulty import DONE_BUT_UNKNOWN, LOST, OK, FaultyStore
+
+Body = Callable[[FaultyStore, Follower, Intents, Controller], Coroutine[Any, Any, None]]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[[Body], None]:
+    """Runs a test beside a broker's registration and a controller whose store can be made to fail."""
+
+    def start(body: Body) -> None:
+        async def main() -> None:
+            store = await EmbeddedStore.open(tmp_path / "metadata.db")
+            follower = Follower(store)
+            await follower.start()
+            await Registration(store, Broker(1, 0, {}, state=BrokerState.RUNNING)).register()
+            faulty = FaultyStore(store)
+            controller = Controller(faulty, follower, "test")
+            tasks = [asyncio.ensure_future(each()) for each in (follower.run, controller.run)]
+            try:
+                async with asyncio.timeout(30):
+                    await follower.wait(lambda image: image.controller, 10)
+                    await body(faulty, follower, Intents(store, follower, Random(1)), controller)
+                assert not any(task.done() for task in tasks)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+                await store.close()
+
+        asyncio.run(main())
+
+    return start
+
+
+proposals = st.lists(st.tuples(st.integers(0, 101), st.integers(1, 101), st.integers(0, 40_000)), max_size=60)
+
+
+@given(proposals)
+def test_every_proposal_is_in_one_batch_that_a_store_accepts(shapes: list[tuple[int, int, int]]) -> None:
+    made = [
+        Proposal(
+            (Guard("shared", 7), *(Guard(f"g{number}/{i}", 1) for i in range(guards))),
+            tuple(Put(f"w{number}/{i}", bytes(size // writes)) for i in range(writes)),
+        )
+        for number, (guards, writes, size) in enumerate(shapes)
+    ]
+    batches = list(_batches(made))
+    assert [proposal for batch in batches for proposal in batch] == made
+    for batch in batches:
+        guards, writes = runner._merged(batch)
+        check_transaction([Guard(keys.CONTROLLER, 1), *guards], writes)
+        assert sum(runner._size(write) for write in writes) <= TRANSACTION_SIZE_BYTES_MAX
+
+
+def test_small_proposals_share_transactions() -> None:
+    made = [Proposal((Guard(f"g{i}", 0), Guard("topic", 3)), (Put(f"w{i}", b""),)) for i in range(1000)]
+    assert len(list(_batches(made))) == -(-1000 // (TRANSACTION_OPERATIONS_MAX - 2))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_topics_come_into_being_whatever_happens_to_the_writes(run: Any, seed: int) -> None:
+    async def body(store: FaultyStore, follower: Follower, intents: Intents, controller: Controller) -> None:
+        store.plan.extend(Random(seed).choices([OK, LOST, DONE_BUT_UNKNOWN], [3, 1, 1], k=30))
+        await asyncio.gather(*(intents.create_topic(NewTopic(f"t{i}", 130 if i < 2 else 2, 1), 20) for i in range(8)))
+        assert [len(follower.image.topics[f"t{i}"].partitions) for i in range(8)] == [130, 130, *[2] * 6]
+
+    run(body)
+
+
+def test_one_rejected_proposal_does_not_hold_up_the_others(run: Any) -> None:
+    async def body(store: FaultyStore, follower: Follower, intents: Intents, controller: Controller) -> None:
+        first, second = (keys.uuid_from_text(f"AAAAAAAAQACAAAAAAAAAA{letter}") for letter in "gw")
+        state = Partition(first, 1, (1,), (1,), (follower.image.brokers[1].epoch,), 1)
+        # The controller's image is held back, so that it proposes a state that exists by then.
+        held = asyncio.Event()
+
+        async def hold(image: Any, changed: Any) -> None:
+            if first in image.partitions:
+                await held.wait()
+
+        follower.prepare(hold)
+        topic = Put(keys.topic("a"), TopicIntent("a", first, ((1,), (1,))).encode())
+        other = Put(keys.topic("b"), TopicIntent("b", second, ((1,),)).encode())
+        await store.store.transact([], [topic, other])
+        await store.store.transact([], [Put(keys.partition(first, 1), state.encode())])
+        await asyncio.sleep(0.2)
+        held.set()
+        await follower.wait(lambda image: image.topics.get("a"), 10)
+        await follower.wait(lambda image: image.topics.get("b"), 10)
+        assert [len(follower.image.topics[name].partitions) for name in "ab"] == [2, 1]
+        assert controller.rejected_count > 0
+
+    run(body)
+
+
+def test_a_controller_that_lost_its_lease_writes_nothing_until_it_has_a_new_one(run: Any) -> None:
+    async def body(store: FaultyStore, follower: Follower, intents: Intents, controller: Controller) -> None:
+        holder = (await store.read(keys.CONTROLLER)).entries[0]
+        usurper = await store.store.grant(30)
+        await store.store.transact(
+            [], [Put(keys.CONTROLLER, holder.value, usurper)]
+        )  # as if the lease had ended and another process had been faster
+        topic_id = keys.uuid_from_text("AAAAAAAAQACAAAAAAAAAAg")
+        await store.store.transact([], [Put(keys.topic("t"), TopicIntent("t", topic_id, ((1,),)).encode())])
+        await asyncio.sleep(0.3)
+        assert not (await store.read(keys.PARTITIONS)).entries
+        assert not controller.active
+        await store.store.transact([], [Delete(keys.CONTROLLER)])
+        assert await follower.wait(lambda image: image.topics.get("t"), 10)
+        assert controller.active
+        mark = (await store.read(keys.ready(topic_id))).entries[0]
+        assert Ready.decode(mark).partitions == 1
+
+    run(body)
