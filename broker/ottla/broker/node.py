@@ -24,6 +24,7 @@ from ottla.broker.fetch_sessions import FetchSessionCache
 from ottla.broker.internal_topics import InternalTopics
 from ottla.broker.log.compactor import CompactionLimits, Compactor
 from ottla.broker.log.directories import LogDirectories
+from ottla.broker.log.moves import Moves
 from ottla.broker.log.upkeep import Upkeep, UpkeepIntervals
 from ottla.broker.monitoring import Monitoring
 from ottla.broker.partition import Partition
@@ -40,6 +41,7 @@ from ottla.metadata.model import BrokerState, Endpoint
 from ottla.metadata.registration import Registration
 from ottla.metadata.store import Store
 from ottla.net.server import Limits, Server
+from ottla.protocol.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +84,7 @@ class Broker:
         self.dispatcher: Dispatcher = Dispatcher(self, routes)
         self.server: Server = Server(self.dispatcher.dispatch, _limits(config), PIPELINED)
         self.compactor = Compactor(self.logs, now_ms, _compaction(config))
+        self.moves = Moves(self.logs, self.replicas.moved)
         self.endpoints: dict[str, Endpoint] = {}
         self.monitoring: Monitoring = Monitoring(self)
         self.controller_name = ""  # of the controller in this process, where there is one
@@ -196,6 +199,22 @@ class Broker:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.monitoring.stop()
+
+    def move_replica(self, topic: str, index: int, directory: str) -> None:
+        """Begins to move a replica to another log directory. Raises KafkaError."""
+        partition = self.partitions.get(topic, index)
+        target = directory.rstrip("/") or "/"
+        if target not in self.logs.paths:
+            raise KafkaError(ErrorCode.log_dir_not_found)
+        if target in self.logs.failed:
+            raise KafkaError(ErrorCode.kafka_storage_error)
+        if partition is None:
+            known = self.image.topics.get(topic) is not None
+            raise KafkaError(ErrorCode.replica_not_available if known else ErrorCode.unknown_topic_or_partition)
+        if partition.offline:
+            raise KafkaError(ErrorCode.kafka_storage_error)
+        if self.moves.wish(partition.topic_id, index, target):
+            self.spawn(self.moves.run(partition.topic_id, index), f"move of {topic}-{index}")
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str | None = None) -> asyncio.Task[Any]:
         """Runs a coroutine under this broker's care: it is cancelled at the end, and a failure is logged."""

@@ -12,6 +12,7 @@ from ottla.broker.api.registry import Api, RequestContext
 from ottla.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
+    from ottla.broker.log.log import Log
     from ottla.broker.node import Broker
     from ottla.broker.partition import Partition
 
@@ -42,10 +43,25 @@ def _result(broker: Broker, path: str, held: list[Partition]) -> dict[str, Any]:
                 "offset_lag": max(partition.high_watermark - partition.log.log_end_offset, 0),
             }
         )
+    for future in broker.moves.futures.values():
+        if broker.logs.directory_of(future) == path:
+            topics.setdefault(future.topic, []).append(_future(broker, future))
     usage = shutil.disk_usage(path)
     return {
         "log_dir": path,
         "topics": [{"name": name, "partitions": partitions} for name, partitions in topics.items()],
         "total_bytes": usage.total,
         "usable_bytes": usage.free,
+    }
+
+
+def _future(broker: Broker, future: Log) -> dict[str, Any]:
+    """A replica on its way to this log directory."""
+    partition = broker.partitions.get(future.topic, future.index)
+    lag = 0 if partition is None else partition.log.log_end_offset - future.log_end_offset
+    return {
+        "partition_index": future.index,
+        "partition_size": future.size,
+        "offset_lag": max(lag, 0),
+        "is_future_key": True,
     }

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import resource
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -47,6 +48,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _ROOM_AGAIN_BYTES = 64 << 20
 _PROGRESS_SECONDS = 5.0
 _CLOSING_THREADS = 8
+_OPEN_FILES_MAX = 4096
 _KRAFT_TOPIC = "__cluster_metadata"
 
 LogKey = tuple[UUID, int]
@@ -97,10 +99,11 @@ class LogDirectories:
         now_ms: Callable[[], int],
         *,
         disk: Disk | None = None,
-        open_files_max: int = 4096,
+        open_files_max: int | None = None,
         recovery_threads: int = 2,
     ) -> None:
-        """`recovery_threads` are per log directory."""
+        """`recovery_threads` are per log directory; `open_files_max` segments stay open, by default as many as leave
+        most of the process's file descriptors to connections."""
         self.paths = [path.rstrip("/") or "/" for path in paths]
         self.disk: Disk = disk or RealDisk()
         self.logs: dict[LogKey, Log] = {}
@@ -117,7 +120,7 @@ class LogDirectories:
         self._now_ms = now_ms
         self._recovery_threads = recovery_threads
         self._homes: dict[str, _Home] = {}
-        open_files = OpenFiles(open_files_max)
+        open_files = OpenFiles(open_files_max or _open_files_max())
         try:
             for path in self.paths:
                 self._homes[path] = self._home(path, open_files)
@@ -382,6 +385,44 @@ class LogDirectories:
         """The log directory that a log lies in."""
         return log.directory.rpartition("/")[0]
 
+    # ---- moves to another log directory
+
+    def open_future(self, topic_id: UUID, log: Log, target: str) -> Log:
+        """An empty log in `target` that shall take the place of `log`. Raises OSError."""
+        name = names.renamed_partition_name(log.topic, log.index, names.FUTURE_DIRECTORY)
+        return self._create(self._homes[target], f"{target}/{name}", NewLog(log.topic, log.index, topic_id, log.config))
+
+    def drop_future(self, future: Log) -> None:
+        """The move is given up."""
+        self.wanting_flush.pop(future, None)
+        self.deletions.add(self._now_ms(), future.directory)
+
+    def replace_with_future(self, key: LogKey, log: Log, future: Log) -> Log:
+        """Puts `future`, which has all of `log`, in its place; the log under its final name. Raises OSError."""
+        self.wanting_flush.pop(future, None)
+        # Leaders that wrote nothing are known to the log's epochs, and not by its batches.
+        future.epochs.clear()
+        for entry in log.epochs.entries:
+            future.epochs.assign_unwritten(entry.epoch, entry.start_offset)
+        future.epochs.write()
+        future.close()
+        home = self._homes[self.directory_of(future)]
+        directory = f"{home.path}/{names.partition_name(log.topic, log.index)}"
+        self.disk.rename(future.directory, directory)
+        replacement = open_log(
+            home.surroundings,
+            directory,
+            log.topic,
+            log.index,
+            log.config,
+            clean=True,
+            recovery_point=future.recovery_point,
+            log_start_offset=future.log_start_offset,
+        ).log
+        self.delete(*key)
+        self.logs[key] = replacement
+        return replacement
+
     def delete_topic(self, topic_id: UUID) -> None:
         """Deletes all partitions of a topic: renamed at once, removed after `file.delete.delay.ms`."""
         for key in [key for key in self.logs if key[0] == topic_id]:
@@ -499,6 +540,12 @@ class LogDirectories:
         """Gives up the locks: another process may have the directories."""
         for home in self._homes.values():
             home.lock = None
+
+
+def _open_files_max() -> int:
+    """A segment may hold three descriptors."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _OPEN_FILES_MAX if soft == resource.RLIM_INFINITY else max(min(soft // 8, _OPEN_FILES_MAX), 16)
 
 
 def _close(log: Log) -> OSError | None:

@@ -1,0 +1,103 @@
+"""A broker with two log directories: partitions spread, and one moves while it is written (KIP-113)."""
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka.structs import TopicPartitionReplica
+
+from tests.peers.ottla_broker import OttlaBroker
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[OttlaBroker]:
+    directories = f"{tmp_path}/one,{tmp_path}/two"
+    running = OttlaBroker(tmp_path, log_dirs=directories, log_segment_bytes="1048576", log_segment_delete_delay_ms="0")
+    yield running
+    running.stop()
+
+
+def places(tmp_path: Path, topic: str) -> dict[int, str]:
+    """Partition → the log directory it lies in."""
+    return {
+        int(path.name.rpartition("-")[2]): path.parent.name
+        for home in ("one", "two")
+        for path in (tmp_path / home).glob(f"{topic}-[0-9]")
+    }
+
+
+class Writer(threading.Thread):
+    """Writes numbers to partition 0 until told to stop."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        super().__init__(daemon=True)
+        self.acknowledged: list[int] = []
+        self.errors: list[str] = []
+        self.stopping = False
+        self._topic = topic
+        self._producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+
+    def run(self) -> None:
+        number = 0
+        while not self.stopping:
+            self._send(number)
+            number += 1
+        self._producer.flush(30)
+
+    def _send(self, number: int) -> None:
+        def answered(error: confluent_kafka.KafkaError | None, _: confluent_kafka.Message) -> None:
+            if error is None:
+                self.acknowledged.append(number)
+            else:
+                self.errors.append(str(error))
+
+        self._producer.produce(self._topic, b"%d" % number + b"." * 200, partition=0, on_delivery=answered)
+        self._producer.poll(0.0005)
+
+
+def test_a_partition_moves_while_it_is_written(broker: OttlaBroker, tmp_path: Path) -> None:
+    admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
+    admin.create_topics({"moving": {"num_partitions": 4, "replication_factor": 1}}, wait_for_metadata=True)
+    before = places(tmp_path, "moving")
+    assert sorted(before.values()) == ["one", "one", "two", "two"]
+    writer = Writer(broker.bootstrap, "moving")
+    writer.start()
+    replica = TopicPartitionReplica("moving", 0, 0)
+    for _ in range(3):
+        time.sleep(1)
+        target = "two" if places(tmp_path, "moving")[0] == "one" else "one"
+        result = admin.alter_replica_log_dirs({replica: str(tmp_path / target)})
+        assert result[replica].errno == 0
+        deadline = time.monotonic() + 30
+        while places(tmp_path, "moving")[0] != target:
+            assert time.monotonic() < deadline, broker.log_path.read_text()[-3000:]
+            time.sleep(0.05)
+    time.sleep(0.5)
+    writer.stopping = True
+    writer.join(60)
+    assert not writer.errors
+    assert numbers(broker.bootstrap) == writer.acknowledged
+    assert admin.alter_replica_log_dirs({replica: "/nowhere"})[replica].errno == 57
+    admin.close()
+    broker.restart()
+    assert places(tmp_path, "moving")[0] == target
+    assert numbers(broker.bootstrap) == writer.acknowledged
+
+
+def numbers(bootstrap: str) -> list[int]:
+    """What partition 0 holds."""
+    consumer = KafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest", group_id=None, check_crcs=True)
+    partition = TopicPartition("moving", 0)
+    consumer.assign([partition])
+    end = consumer.end_offsets([partition])[partition]
+    found: list[int] = []
+    deadline = time.monotonic() + 60
+    while len(found) < end and time.monotonic() < deadline:
+        for records in consumer.poll(500).values():
+            found.extend(int(record.value.rstrip(b".")) for record in records)
+    consumer.close()
+    return found
