@@ -14,7 +14,21 @@ from typing import Annotated
 
 import typer
 
-from ottla.cli import broker, cluster, configs, consume, contexts, dev, groups, metadata, offsets, produce, topics
+from ottla.cli import (
+    adopt,
+    broker,
+    cluster,
+    configs,
+    consume,
+    contexts,
+    dev,
+    groups,
+    log_files,
+    metadata,
+    offsets,
+    produce,
+    topics,
+)
 from ottla.cli.errors import CommandError, ExitCode, Failures, PipeClosed, sentences
 from ottla.cli.options import output_command
 from ottla.cli.output import Output
@@ -48,6 +62,8 @@ app.add_typer(cluster.brokers_app, name="brokers", rich_help_panel=_CLUSTER)
 app.command("log-dirs", rich_help_panel=_CLUSTER)(cluster.log_dirs)
 app.command("dev", rich_help_panel=_RUNNING)(dev.dev)
 app.add_typer(broker.app, name="broker", rich_help_panel=_RUNNING)
+app.add_typer(log_files.app, name="log", rich_help_panel=_RUNNING)
+app.command("adopt", rich_help_panel=_RUNNING)(adopt.adopt)
 app.add_typer(metadata.app, name="metadata", rich_help_panel=_RUNNING)
 app.add_typer(contexts.app, name="contexts", rich_help_panel=_MORE)
 

@@ -1,0 +1,232 @@
+"""`ottla adopt`: log directories that Apache Kafka 4 wrote become topics of an Ottla cluster, under their own ids.
+
+No record is copied or touched. What the files don't say is chosen so that no record can be lost: Kafka's topic settings
+are in its metadata log, which isn't read, so retention is off for what is adopted until somebody says otherwise; each
+partition's state starts with the last leader epoch of its log, because epochs must never go back; and producer ids go
+on far above those that Kafka gave out, because a reused id would make new records look like duplicates.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ottla.cli.errors import CommandError, Failures, UsageError
+from ottla.cli.options import output_command
+from ottla.cli.output import Output, size_text
+from ottla.cli.topics import parse_settings
+
+if TYPE_CHECKING:
+    from ottla.broker.log.adopt import Adoptable, AdoptablePartition, AdoptableTopic
+    from ottla.metadata.embedded import EmbeddedStore
+    from ottla.metadata.store import Guard, Write
+
+_KEPT = {"retention.ms": "-1", "retention.bytes": "-1"}
+_PRODUCER_IDS_SKIPPED = 1 << 40
+_COMPACTED = {"cleanup.policy": "compact", "compression.type": "producer"}
+
+
+@output_command
+def adopt(
+    output: Output,
+    directories: Annotated[list[Path], typer.Argument(metavar="DIR…", help="All log directories of one Kafka broker.")],
+    store: Annotated[
+        Path | None,
+        typer.Option("--store", metavar="PATH", help="The metadata store's file; else in the first directory."),
+    ] = None,
+    node_id: Annotated[int | None, typer.Option("--node-id", min=0, help="The broker's id; else as it was.")] = None,
+    config: Annotated[
+        list[str] | None,
+        typer.Option("--config", "-c", metavar="NAME=VALUE", help="A setting of every adopted topic; may be repeated."),
+    ] = None,
+    allow_missing: Annotated[
+        bool, typer.Option("--allow-missing", help="Partitions that lived elsewhere begin empty.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be adopted.")] = False,
+) -> None:
+    """Make a stopped Kafka broker's log directories Ottla's. Kafka must not use them at the same time, nor again."""
+    settings = _KEPT | parse_settings(config)
+    found = [_surveyed(directory.absolute()) for directory in directories]
+    problems = [CommandError(problem) for one in found for problem in one.problems]
+    topics = _merged(found)
+    for topic in topics if not allow_missing else ():
+        if topic.missing:
+            problems.append(
+                CommandError(
+                    f"topic '{topic.name}' lacks partitions {', '.join(map(str, topic.missing))}",
+                    "Name all log directories, or say --allow-missing.",
+                )
+            )
+    ids = {one.node_id for one in found if one.node_id is not None}
+    if node_id is None and len(ids) != 1:
+        problems.append(UsageError("the directories don't tell one broker id", "Say --node-id."))
+    if problems:
+        raise Failures(problems)
+    chosen = node_id if node_id is not None else ids.pop()
+    path = store if store is not None else directories[0].absolute() / "metadata.sqlite"
+    if not dry_run:
+        asyncio.run(_adopt(found, topics, path, chosen, settings))
+    rows = [
+        {
+            "name": topic.name,
+            "topic_id": _kafka_id(topic),
+            "partitions": max(topic.partitions) + 1,
+            "size_bytes": sum(partition.size_bytes for partition in topic.partitions.values()),
+            "adopted": not dry_run,
+        }
+        for topic in topics
+    ]
+    for row in rows if not output.as_json else ():
+        row["size"] = size_text(int(str(row["size_bytes"])))
+    columns = {"name": "TOPIC", "partitions": "PARTITIONS", "size": "SIZE", "topic_id": "ID"}
+    output.rows(rows, columns, empty="There are no topics in it.")
+    if dry_run:
+        output.note("Nothing is changed.")
+        return
+    if not all(one.stopped_cleanly for one in found):
+        output.note("Kafka was not stopped cleanly: the broker's first start recovers the logs.")
+    dirs = ",".join(str(directory.absolute()) for directory in directories)
+    output.note(
+        "Retention is off for them; `ottla topics alter NAME --reset retention.ms --reset retention.bytes` sets it.\n"
+        f"Start: ottla broker --set node.id={chosen} --set log.dirs={dirs} --set ottla.metadata.store=embedded:{path}"
+    )
+
+
+def _surveyed(directory: Path) -> Adoptable:
+    from ottla.broker.log.adopt import survey
+    from ottla.broker.log.disk import RealDisk
+
+    try:
+        return survey(RealDisk(), str(directory))
+    except BlockingIOError as error:
+        raise CommandError(f"a broker uses {directory}", "Stop it cleanly first.") from error
+    except OSError as error:
+        raise CommandError(f"can't read {directory}: {(error.strerror or str(error)).lower()}") from error
+
+
+def _merged(found: list[Adoptable]) -> list[AdoptableTopic]:
+    """Each topic once, with its partitions of all directories."""
+    topics: dict[object, AdoptableTopic] = {}
+    for topic in (topic for one in found for topic in one.topics):
+        topics.setdefault(topic.topic_id, topic).partitions.update(topic.partitions)
+    return sorted(topics.values(), key=lambda topic: topic.name)
+
+
+async def _adopt(
+    found: list[Adoptable], topics: list[AdoptableTopic], path: Path, node_id: int, settings: dict[str, str]
+) -> None:
+    from ottla.broker.log.adopt import claim
+    from ottla.broker.log.disk import RealDisk
+    from ottla.metadata.cluster import join_cluster
+    from ottla.metadata.embedded import EmbeddedStore
+    from ottla.metadata.store import StoreUnavailable, UnknownOutcome
+
+    try:
+        store = await EmbeddedStore.open(path)
+        try:
+            cluster = await join_cluster(store, None, found[0].cluster_id)
+            await _skip_producer_ids(store, topics)
+            for topic in topics:
+                await _create(store, topic, node_id, settings)
+        finally:
+            await store.close()
+        # Last, so that an adoption that was cut short is simply done again.
+        for one in found:
+            claim(RealDisk(), one.path, cluster.id, node_id)
+    except (StoreUnavailable, UnknownOutcome) as error:
+        raise CommandError(f"can't write the metadata store {path}: {error}", "Run it again; it goes on.") from error
+    except OSError as error:
+        raise CommandError(f"can't claim the directories: {(error.strerror or str(error)).lower()}") from error
+
+
+async def _skip_producer_ids(store: EmbeddedStore, topics: list[AdoptableTopic]) -> None:
+    """Let new producer ids begin above all that the logs can hold."""
+    from ottla.broker.log.dump import DumpedProducer, dump
+    from ottla.metadata import keys
+    from ottla.metadata.model import ProducerIds
+    from ottla.metadata.store import Committed, Guard, Put
+
+    greatest = 0
+    for partition in (partition for topic in topics for partition in topic.partitions.values()):
+        for snapshot in Path(partition.directory).glob("*.snapshot"):
+            known = [entry.producer_id for entry in dump(str(snapshot)) if isinstance(entry, DumpedProducer)]
+            greatest = max(greatest, *known, 0)
+    # Snapshots forget producers of long ago whose records may still be there; nobody counted up that far.
+    begin = greatest + _PRODUCER_IDS_SKIPPED
+    while True:
+        entry = next((entry for entry in (await store.read(keys.PRODUCER_IDS)).entries), None)
+        present = ProducerIds(0) if entry is None else ProducerIds.decode(entry)
+        if present.next_id >= begin:
+            return
+        wanted = Put(keys.PRODUCER_IDS, ProducerIds(begin).encode())
+        if isinstance(await store.transact([Guard(keys.PRODUCER_IDS, present.revision)], [wanted]), Committed):
+            return
+
+
+async def _create(store: EmbeddedStore, topic: AdoptableTopic, node_id: int, settings: dict[str, str]) -> None:
+    """Write the topic with its partitions' states; those first, the mark that shows it last."""
+    from ottla.metadata import keys
+    from ottla.metadata.model import NO_EPOCH, NO_LEADER, Config, Partition, Ready, TopicIntent
+    from ottla.metadata.store import TRANSACTION_OPERATIONS_MAX, Guard, Put, Rejected
+
+    key = keys.topic(topic.name)
+    count = max(topic.partitions) + 1
+    present = {entry.key: entry for entry in (await store.read(key)).entries}.get(key)
+    if present is not None:
+        if TopicIntent.decode(present).id == topic.topic_id:
+            return
+        raise CommandError(
+            f"the cluster has another topic called '{topic.name}'", "Delete that one first, or use another store."
+        )
+    states: list[Write] = [
+        Put(
+            keys.partition(topic.topic_id, index),
+            Partition(
+                topic.topic_id,
+                index,
+                replicas=(node_id,),
+                isr=(node_id,),
+                isr_epochs=(NO_EPOCH,),
+                leader=NO_LEADER,
+                leader_epoch=_last_epoch(topic.partitions.get(index)),
+            ).encode(),
+        )
+        for index in range(count)
+    ]
+    while len(states) > TRANSACTION_OPERATIONS_MAX - 3:
+        await store.transact([], states[:100])
+        del states[:100]
+    chosen = settings | (_COMPACTED if topic.is_internal else {})
+    intent = TopicIntent(topic.name, topic.topic_id, tuple((node_id,) for _ in range(count)))
+    guards: list[Guard] = [Guard(key, 0)]
+    marks = [
+        Put(key, intent.encode()),
+        Put(keys.config(keys.ConfigResource("topic", topic.name)), Config(chosen).encode()),
+        Put(keys.ready(topic.topic_id), Ready(count).encode()),
+    ]
+    if isinstance(await store.transact(guards, [*states, *marks]), Rejected):
+        raise CommandError(f"somebody else has just created topic '{topic.name}'", "Run it again.")
+
+
+def _last_epoch(partition: AdoptablePartition | None) -> int:
+    from ottla.broker.log.dump import DumpedEpoch, dump
+    from ottla.broker.log.names import LEADER_EPOCHS
+
+    if partition is None:
+        return 0
+    try:
+        entries = list(dump(f"{partition.directory}/{LEADER_EPOCHS}"))
+    except FileNotFoundError:
+        return 0
+    except ValueError as error:
+        raise CommandError(f"{partition.directory}/{LEADER_EPOCHS}: {error}") from error
+    return max((entry.epoch for entry in entries if isinstance(entry, DumpedEpoch)), default=0)
+
+
+def _kafka_id(topic: AdoptableTopic) -> str:
+    from ottla.metadata.keys import uuid_text
+
+    return uuid_text(topic.topic_id)

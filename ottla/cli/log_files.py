@@ -1,0 +1,111 @@
+"""`ottla log dump` and `ottla log verify`: what stands in a log's files, and what is wrong with them. Reads only."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, is_dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ottla.cli.errors import CommandError, NotFound, UsageError
+from ottla.cli.options import output_command
+from ottla.cli.output import Output, cell
+
+app = typer.Typer(no_args_is_help=True, help="Look into the files of a log.")
+
+FileArgument = Annotated[
+    Path, typer.Argument(metavar="FILE", help="A .log, .index, .timeindex, .txnindex, .snapshot or checkpoint file.")
+]
+
+
+@app.command()
+@output_command
+def dump(
+    output: Output,
+    file: FileArgument,
+    records: Annotated[bool, typer.Option("--records", "-r", help="Show the records inside the batches.")] = False,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Show only so many entries.")] = None,
+) -> None:
+    """Show what a file of a log holds. With --json one object a line."""
+    from ottla.broker.log import dump as files
+
+    with _readable(file):
+        for entry in islice(files.dump(str(file), deep=records), limit):
+            if output.as_json:
+                output.line(_plain(entry))
+                continue
+            fields = {name: value for name, value in asdict(entry).items() if name != "records"}
+            print("  ".join(f"{name}={cell(value)}" for name, value in fields.items()))
+            for record in getattr(entry, "records", None) or ():
+                headers = ",".join(f"{name}:{_text(value)}" for name, value in record.headers)
+                print(
+                    f"    offset={record.offset}  timestamp={record.timestamp}  "
+                    f"key={_text(record.key)}  value={_text(record.value)}"
+                    + (f"  headers={headers}" if headers else "")
+                )
+
+
+@app.command()
+@output_command
+def verify(
+    output: Output,
+    file: Annotated[Path, typer.Argument(metavar="FILE|DIR", help="A .log file, or a partition's directory.")],
+) -> None:
+    """Check batches, offsets and indexes. Exit code 1: something is wrong."""
+    from ottla.broker.log import dump as files
+
+    with _readable(file):
+        faults = [_plain(fault) for fault in files.verify(str(file))]
+    output.rows(faults, {"path": "FILE", "position": "POSITION", "message": "WHAT IS WRONG"})
+    if faults:
+        raise CommandError(f"{len(faults)} fault(s) in {file}")
+    if not output.as_json:
+        print(f"{file} is in order.")
+
+
+@contextmanager
+def _readable(file: Path) -> Iterator[None]:
+    from ottla.broker.log.dump import UnknownFile
+
+    if not file.exists():
+        raise NotFound(f"there is no {file}", "Logs are in the broker's log directories (`ottla log-dirs`).")
+    try:
+        yield
+    except UnknownFile as error:
+        raise UsageError(str(error), "Name a segment's file, for instance 00000000000000000000.log.") from error
+    except IsADirectoryError as error:
+        raise UsageError(f"{file} is a directory", "Name a file in it.") from error
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise CommandError(f"can't read {file}: {(error.strerror or str(error)).lower()}") from error
+    except ValueError as error:
+        raise CommandError(f"{file}: {error}", "The file isn't what its name says.") from error
+
+
+def _plain(value: Any) -> Any:
+    """A dumped value as JSON: bytes that aren't UTF-8 become {"base64": …}."""
+    if is_dataclass(value) and not isinstance(value, type):
+        fields = {name: _plain(getattr(value, name)) for name in value.__dataclass_fields__}
+        if fields.get("records", ...) is None:
+            del fields["records"]
+        return fields
+    if hasattr(value, "_asdict"):
+        return {name: _plain(item) for name, item in value._asdict().items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, bytes | bytearray | memoryview):
+        try:
+            return bytes(value).decode()
+        except UnicodeDecodeError:
+            return {"base64": base64.b64encode(value).decode("ascii")}
+    return value
+
+
+def _text(value: bytes | None) -> str:
+    return "null" if value is None else bytes(value).decode("utf-8", "backslashreplace")
