@@ -289,8 +289,8 @@ def _dump_index(path: str, base_offset: int) -> Iterator[DumpedIndexEntry]:
 
 
 def _dump_times(path: str, base_offset: int) -> Iterator[DumpedTimeEntry]:
-    for number, (timestamp, relative) in enumerate(_time_entry.iter_unpack(_whole(path, _time_entry))):
-        if number and not timestamp and not relative:
+    for timestamp, relative in _time_entry.iter_unpack(_whole(path, _time_entry)):
+        if not timestamp and not relative:
             return
         yield DumpedTimeEntry(timestamp, base_offset + relative)
 
