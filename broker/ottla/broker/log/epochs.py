@@ -61,6 +61,10 @@ class LeaderEpochs:
         """As `assign`, for recovery, which writes once at its end."""
         self._assign(epoch, start_offset)
 
+    def forget_from(self, offset: int) -> None:
+        """Drops, unwritten, what began at or after `offset`: recovery reads it anew from the batches."""
+        self._keep(bisect_left(self._starts, offset))
+
     def _assign(self, epoch: int, start_offset: int) -> bool:
         if epoch < 0 or start_offset < 0:
             raise ValueError(f"leader epoch {epoch} at offset {start_offset}")

@@ -133,6 +133,8 @@ class _Opening:
             producers=self.producers,
             snapshots=self.snapshots,
         )
+        for segment in self.segments:
+            segment.let_go()
         return Opened(log, self.recovered, self.damage)
 
     def _load_epochs(self) -> LeaderEpochs:
@@ -221,6 +223,7 @@ class _Opening:
         """Recovers the segments from `first` on; the offset up to which the producers are known then."""
         base = self.segments[first].base_offset
         replay_producers(self.producers, self.segments[:first], max(self._restore(now_ms), self.log_start_offset), base)
+        self.epochs.forget_from(base)
         next_offset = base
         for at in range(first, len(self.segments)):
             segment = self.segments[at]

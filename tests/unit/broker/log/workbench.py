@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from ottla.broker.log.compaction_child import Job, compact
 from ottla.broker.log.config import LogConfig
 from ottla.broker.log.deletion import Deletions, remove
 from ottla.broker.log.disk import Disk, RealDisk
 from ottla.broker.log.log import Log, LogSurroundings
 from ottla.broker.log.recovery import Opened, open_log
 from ottla.broker.log.segment import OpenFiles
-from ottla.protocol.batches import Record, assign, build_batch, iterate_headers, read_header, records
+from ottla.protocol.batches import (
+    Record,
+    assign,
+    build_batch,
+    iterate_headers,
+    read_header,
+    records,
+    stamp_append_time,
+)
+from ottla.protocol.codecs import Codec
 
 
 @dataclass
@@ -111,3 +121,52 @@ def contents(log: Log, start: int | None = None, max_bytes: int = 700) -> list[t
         if offset == before:
             break
     return found
+
+
+def write_sample(path: Path) -> Path:
+    """A partition's directory with all that a log may hold, for tools that read Kafka's files: several segments, every
+    codec, idempotent batches, leader epochs, append time, tombstones, compacted and empty batches, a clean end."""
+    bench = Workbench(path, config=LogConfig(segment_bytes=6000, index_interval_bytes=500, delete_retention_ms=1))
+    log = bench.log()
+    sequence = 0
+    for index in range(150):
+        codec = list(Codec)[index % len(Codec)]
+        base = log.log_end_offset
+        made = []
+        for at in range(index % 4 + 1):
+            key = b"key-%d" % (index if index % 3 == 0 else index % 7)
+            value = None if at == 2 else b"value-%d" % index * 9
+            made.append(Record(base + at, 1000 + index * 10 + at, key, value))
+        batch = bytearray(
+            build_batch(made, base_offset=base, codec=codec, producer_id=9, producer_epoch=1, base_sequence=sequence)
+        )
+        sequence += len(made)
+        if index % 10 == 9:
+            stamp_append_time(batch, 0, 1000 + index * 10 + 9)
+        assign(batch, 0, base, index // 40)
+        log.append(batch, read_header(batch), base, index // 40)
+    ends = [segment.base_offset for segment in log.segments[1:]]
+    job = Job(
+        directory=log.directory,
+        segments=[
+            [segment.base_offset, end, segment.size, segment.offsets.size_bytes]
+            for segment, end in zip(log.segments, ends, strict=False)
+        ],
+        first_dirty=0,
+        end_offset=ends[2],
+        now_ms=bench.now_ms,
+        delete_retention_ms=1,
+        segment_bytes=6000,
+        segment_index_bytes=10_000,
+        index_interval_bytes=500,
+        producers=[],
+        keys_max=1000,
+        bytes_per_second=float("inf"),
+    )
+    job = replace(job, segments=job.segments[:3])
+    for segment in compact(job, bench.disk, lambda count: None).segments:
+        log.swap_in(segment.old_bases, (segment.sizes[0], segment.sizes[1], segment.sizes[2]))
+    log.close()
+    bench.now_ms += 10**9
+    bench.sweep()
+    return path
