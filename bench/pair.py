@@ -117,4 +117,5 @@ def create_topic(broker: Peer, topic: str, partitions: int = 1, **config: str) -
 
 def delete_topic(broker: Peer, topic: str) -> None:
     """Deletes a topic."""
-    AdminClient({"bootstrap.servers": broker.bootstrap}).delete_topics([topic])[topic].result(60)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.delete_topics([topic])[topic].result(60)

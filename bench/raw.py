@@ -66,7 +66,8 @@ class Exchanged:
 
 
 def exchange(bootstrap: str, request: bytes, connections: int, count: int) -> Exchanged:
-    """Sends `request` over each connection again and again, one in flight, until `count` were answered in all.
+    """Sends `request` over each connection again and again, one in flight, until `count` were answered in all,
+    and no more than that.
 
     Raises RuntimeError where a connection is closed. Answers are counted, not read: the questions check what was done.
     """
@@ -85,7 +86,7 @@ def exchange(bootstrap: str, request: bytes, connections: int, count: int) -> Ex
     now = time.perf_counter
     latencies = done.latencies
     try:
-        for descriptor, sock in sockets.items():
+        for descriptor, sock in list(sockets.items())[:count]:
             began[descriptor] = now()
             sock.sendall(request)
         answered = 0
@@ -105,8 +106,9 @@ def exchange(bootstrap: str, request: bytes, connections: int, count: int) -> Ex
                 time_now = now()
                 latencies.append(time_now - began[descriptor])
                 answered += 1
-                began[descriptor] = time_now
-                sock.send(request)
+                if answered + len(sockets) <= count:
+                    began[descriptor] = time_now
+                    sock.send(request)
         done.count = answered
     finally:
         for sock in sockets.values():

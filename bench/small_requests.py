@@ -17,11 +17,13 @@ REQUESTS = 100_000
 
 
 def run(plan: Plan) -> list[Row]:
-    """Produce with 1 and 50 connections, Fetch with one."""
+    """Produce with 1 and 50 connections, Fetch of the only record of a topic with one."""
     with pair() as brokers:
         value = payloads(100)[0]
         for broker in brokers.brokers.values():
             create_topic(broker, "small")
+            create_topic(broker, "one")
+            exchange(broker.bootstrap, produce_request("one", value), 1, 1)
         rows = []
         for connections in (1, 50):
             request = produce_request("small", value)
@@ -31,7 +33,7 @@ def run(plan: Plan) -> list[Row]:
         for broker in brokers.brokers.values():
             if not end_offsets(broker.bootstrap, "small", 1):
                 raise AssertionError("the records of the small requests are not there")
-        rows += _case(brokers, plan, "fetch", fetch_request("small", 0, 1000), 1, None, None)
+        rows += _case(brokers, plan, "fetch", fetch_request("one", 0, 1_000_000), 1, None, None)
     return rows
 
 
