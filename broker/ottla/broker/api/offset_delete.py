@@ -19,13 +19,12 @@ API = Api(key=47, versions=(0, 0))
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
     """Answers an error code for each partition, or one for all."""
-    topics: list[dict[str, Any]] = []
+    topics: dict[str, dict[str, Any]] = {}
     wanted: list[tuple[str, int]] = []
     slots: list[dict[str, Any]] = []
     for asked in request.topics:
         topic = broker.image.topics.get(asked.name)
-        answer: dict[str, Any] = {"name": asked.name, "partitions": []}
-        topics.append(answer)
+        answer = topics.setdefault(asked.name, {"name": asked.name, "partitions": []})
         for part in asked.partitions:
             slot = {
                 "partition_index": part.partition_index,
@@ -41,4 +40,4 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[
         return {"error_code": error.code}
     for slot, code in zip(slots, codes, strict=True):
         slot["error_code"] = code
-    return {"error_code": ErrorCode.none, "topics": topics}
+    return {"error_code": ErrorCode.none, "topics": list(topics.values())}
