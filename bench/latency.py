@@ -73,6 +73,7 @@ def _produce(bootstrap: str, topic: str, rate: int, in_flight: int, seconds: int
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
+            "log_level": 4,
             "acks": "all",
             "linger.ms": 0,
             "max.in.flight.requests.per.connection": in_flight,
@@ -95,7 +96,9 @@ def _produce(bootstrap: str, topic: str, rate: int, in_flight: int, seconds: int
 
 
 def _consume(bootstrap: str, topic: str, count: int, told: Connection) -> None:
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench", "enable.auto.commit": False})
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "log_level": 4, "group.id": "bench", "enable.auto.commit": False}
+    )
     consumer.assign([TopicPartition(topic, 0, 0)])
     consumer.consume(1, 1.0)
     told.send("ready")

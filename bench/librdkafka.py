@@ -29,6 +29,7 @@ def produce(bootstrap: str, topic: str, count: int, values: list[bytes], acks: s
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
+            "log_level": 4,
             "acks": acks,
             "compression.type": codec,
             "linger.ms": 5,
@@ -57,7 +58,7 @@ def produce(bootstrap: str, topic: str, count: int, values: list[bytes], acks: s
 
 def end_offsets(bootstrap: str, topic: str, partitions: int) -> int:
     """The sum of the partitions' ends."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench"})
+    consumer = Consumer({"bootstrap.servers": bootstrap, "log_level": 4, "group.id": "bench"})
     try:
         return sum(consumer.get_watermark_offsets(TopicPartition(topic, index), 30)[1] for index in range(partitions))
     finally:
@@ -69,6 +70,7 @@ def consume(bootstrap: str, topic: str, partitions: int, count: int) -> None:
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
+            "log_level": 4,
             "group.id": "bench",
             "enable.auto.commit": False,
             # By default the queue stops fetching at 100,000 records, and then for a whole second.

@@ -103,7 +103,7 @@ def measured(broker: Peer) -> Iterator[Spent]:
 
 def create_topic(broker: Peer, topic: str, partitions: int = 1, **config: str) -> None:
     """Creates a topic and waits until it is led."""
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 4})
     new = NewTopic(topic, partitions, 1, config={name.replace("_", "."): value for name, value in config.items()})
     admin.create_topics([new])[topic].result(60)
     deadline = time.monotonic() + 60
@@ -117,5 +117,5 @@ def create_topic(broker: Peer, topic: str, partitions: int = 1, **config: str) -
 
 def delete_topic(broker: Peer, topic: str) -> None:
     """Deletes a topic."""
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 4})
     admin.delete_topics([topic])[topic].result(60)
