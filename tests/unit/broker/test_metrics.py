@@ -8,11 +8,14 @@ from ottla.broker.metrics.catalogue import METRICS, NOT_THERE
 
 # What dashboards and alerts for Kafka are made of: group, type and names.
 WATCHED = """
-kafka.server BrokerTopicMetrics MessagesInPerSec BytesInPerSec BytesOutPerSec BytesRejectedPerSec ReplicationBytesInPerSec
+kafka.server BrokerTopicMetrics MessagesInPerSec BytesInPerSec
+kafka.server BrokerTopicMetrics BytesOutPerSec BytesRejectedPerSec ReplicationBytesInPerSec
 kafka.server BrokerTopicMetrics ReplicationBytesOutPerSec TotalProduceRequestsPerSec TotalFetchRequestsPerSec
 kafka.server BrokerTopicMetrics FailedProduceRequestsPerSec FailedFetchRequestsPerSec
-kafka.server ReplicaManager UnderReplicatedPartitions UnderMinIsrPartitionCount AtMinIsrPartitionCount OfflineReplicaCount
-kafka.server ReplicaManager PartitionCount LeaderCount IsrShrinksPerSec IsrExpandsPerSec ReassigningPartitions ProducerIdCount
+kafka.server ReplicaManager UnderReplicatedPartitions UnderMinIsrPartitionCount
+kafka.server ReplicaManager AtMinIsrPartitionCount OfflineReplicaCount
+kafka.server ReplicaManager PartitionCount LeaderCount IsrShrinksPerSec
+kafka.server ReplicaManager IsrExpandsPerSec ReassigningPartitions ProducerIdCount
 kafka.server ReplicaFetcherManager MaxLag MinFetchRate
 kafka.server FetcherLagMetrics ConsumerLag
 kafka.server DelayedOperationPurgatory PurgatorySize
