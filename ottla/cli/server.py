@@ -15,6 +15,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import uvloop
@@ -26,7 +27,9 @@ from ottla.controller.decide import UNCLEAN_ELECTION
 from ottla.controller.runner import Controller
 from ottla.metadata.cluster import ForeignStore
 from ottla.metadata.embedded import EmbeddedStore
+from ottla.metadata.model import UnsupportedFormat
 from ottla.metadata.registration import NodeIdTaken
+from ottla.metadata.store import StoreUnavailable
 
 logger = logging.getLogger(__name__)
 
@@ -52,14 +55,13 @@ def main(arguments: list[str] | None = None) -> int:
     for warning in config.warnings:
         logger.warning("%s", warning)
     try:
-        uvloop.run(_run(config))
-    except (ForeignStore, NodeIdTaken) as error:
+        return uvloop.run(_run(config))
+    except (ForeignStore, NodeIdTaken, StoreUnavailable, UnsupportedFormat) as error:
         print(f"ottla broker: {error}", file=sys.stderr)
         return 1
     except OSError as error:
         print(f"ottla broker: {error.filename or 'starting'}: {error.strerror or error}", file=sys.stderr)
         return 1
-    return 0
 
 
 def _configuration(file: str | None, settings: list[str]) -> BrokerConfig:
@@ -79,7 +81,8 @@ def metadata_path(config: BrokerConfig) -> Path:
     return Path(path) if path else Path(config.log_dirs[0]) / METADATA_FILE
 
 
-async def _run(config: BrokerConfig) -> None:
+async def _run(config: BrokerConfig) -> int:
+    """Serves until a signal comes or the broker fails; the exit code."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
@@ -97,16 +100,25 @@ async def _run(config: BrokerConfig) -> None:
             controller = Controller(
                 store, broker.follower, broker.controller_name, {UNCLEAN_ELECTION: unclean}, broker.session_seconds
             )
-            broker.spawn(controller.run(), "controller")
+            broker.spawn(controller.run(), "controller", vital=True)
         await broker.serve()
         # What exists by now stays: the collector needn't look at it again.
         gc.collect()
         gc.freeze()
         print(f"ottla broker {broker.id} ready bootstrap={broker.bootstrap} pid={os.getpid()}", flush=True)
-        await stopping.wait()
+        await _first((stopping, broker.failed))
+        return 1 if broker.failed.is_set() else 0
     finally:
         await broker.stop()
         await store.close()
+
+
+async def _first(events: Sequence[asyncio.Event]) -> None:
+    """Waits until one of the events is set."""
+    waiting = [asyncio.ensure_future(event.wait()) for event in events]
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    for task in waiting:
+        task.cancel()
 
 
 if __name__ == "__main__":

@@ -91,7 +91,9 @@ class Broker:
         self.recovered = False
         self.ready = False
         self._registration: Registration | None = None
+        self.failed = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._vital: set[asyncio.Task[Any]] = set()
 
     @property
     def image(self) -> Image:
@@ -150,7 +152,7 @@ class Broker:
         self.logs.high_watermark_of = self.replicas.high_watermark_of
         self.replicas.leadership_listeners.append(self._leadership_changed)
         self.replicas.tombstone_done = self._tombstone_done
-        self.spawn(self.follower.run(), "metadata follower")
+        self.spawn(self.follower.run(), "metadata follower", vital=True)
         self.spawn(Upkeep(self.logs, now_ms, _intervals(self.config)).run(), "upkeep of the logs")
         if self.config.get_bool("log.cleaner.enable"):
             self.spawn(self.compactor.run(), "compaction")
@@ -169,7 +171,7 @@ class Broker:
         self._registration = Registration(self.store, registered, self.session_seconds)
         self._registration.registered = lambda broker: self.replicas.registered(broker.epoch)
         await self._registration.register()
-        self.spawn(self._registration.run(), "registration")
+        self.spawn(self._registration.run(), "registration", vital=True)
 
     async def serve(self) -> None:
         """Waits until what only this broker can lead is led, then accepts clients."""
@@ -193,11 +195,13 @@ class Broker:
         await self.internal_topics.stop()
         await self.server.close()
         await asyncio.to_thread(self.logs.close, self.replicas.broker_epoch)
-        if self._registration is not None:
-            await self._registration.withdraw()
+        # The controller of this process among them: what becomes of this broker's partitions is another one's business,
+        # and without another one nothing needs to be written.
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._registration is not None:
+            await self._registration.withdraw()
         await self.monitoring.stop()
 
     def move_replica(self, topic: str, index: int, directory: str) -> None:
@@ -216,17 +220,28 @@ class Broker:
         if self.moves.wish(partition.topic_id, index, target):
             self.spawn(self.moves.run(partition.topic_id, index), f"move of {topic}-{index}")
 
-    def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str | None = None) -> asyncio.Task[Any]:
-        """Runs a coroutine under this broker's care: it is cancelled at the end, and a failure is logged."""
+    def spawn(
+        self, coroutine: Coroutine[Any, Any, Any], name: str | None = None, *, vital: bool = False
+    ) -> asyncio.Task[Any]:
+        """Runs a coroutine under this broker's care: it is cancelled at the end, and a failure is logged.
+
+        If a `vital` one fails the broker can't go on: `failed` is set, and the process has to stop it.
+        """
         task = asyncio.create_task(coroutine, name=name)
         self._tasks.add(task)
+        if vital:
+            self._vital.add(task)
         task.add_done_callback(self._finished)
         return task
 
     def _finished(self, task: asyncio.Task[Any]) -> None:
+        vital = task in self._vital
         self._tasks.discard(task)
+        self._vital.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("task %s failed", task.get_name(), exc_info=error)
+            logger.error("task %s failed%s", task.get_name(), ": the broker stops" if vital else "", exc_info=error)
+            if vital:
+                self.failed.set()
 
     async def _listen(self) -> dict[str, Endpoint]:
         listeners = self.config.listeners
