@@ -198,8 +198,9 @@ def test_pure_modules_stay_pure() -> None:
 
 def test_no_module_is_dead() -> None:
     used = {target for name, path in modules().items() for target in imported(name, path) if target != name}
-    # What only users import shows in an example of how.
+    # What only users import shows in an example or a page of how.
     used |= {target for path in (ROOT / "examples").rglob("*.py") for target in imported(path.stem, path)}
+    used |= {name for page in (ROOT / "docs").glob("*.md") for name in re.findall(r"ottla(?:\.\w+)+", page.read_text())}
     # The API modules are imported by name, from a table of names; processes are started by `-m`.
     text = "".join(path.read_text() for path in modules().values())
     dead = [
