@@ -8,7 +8,6 @@ on far above those that Kafka gave out, because a reused id would make new recor
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -68,6 +67,8 @@ def adopt(
     chosen = node_id if node_id is not None else ids.pop()
     path = store if store is not None else directories[0].absolute() / "metadata.sqlite"
     if not dry_run:
+        import asyncio
+
         asyncio.run(_adopt(found, topics, path, chosen, settings))
     rows = [
         {
@@ -144,18 +145,12 @@ async def _adopt(
 
 async def _skip_producer_ids(store: EmbeddedStore, topics: list[AdoptableTopic]) -> None:
     """Let new producer ids begin above all that the logs can hold."""
-    from ottla.broker.log.dump import DumpedProducer, dump
     from ottla.metadata import keys
     from ottla.metadata.model import ProducerIds
     from ottla.metadata.store import Committed, Guard, Put
 
-    greatest = 0
-    for partition in (partition for topic in topics for partition in topic.partitions.values()):
-        for snapshot in Path(partition.directory).glob("*.snapshot"):
-            known = [entry.producer_id for entry in dump(str(snapshot)) if isinstance(entry, DumpedProducer)]
-            greatest = max(greatest, *known, 0)
     # Snapshots forget producers of long ago whose records may still be there; nobody counted up that far.
-    begin = greatest + _PRODUCER_IDS_SKIPPED
+    begin = _greatest_producer_id(topics) + _PRODUCER_IDS_SKIPPED
     while True:
         entry = next((entry for entry in (await store.read(keys.PRODUCER_IDS)).entries), None)
         present = ProducerIds(0) if entry is None else ProducerIds.decode(entry)
@@ -164,6 +159,17 @@ async def _skip_producer_ids(store: EmbeddedStore, topics: list[AdoptableTopic])
         wanted = Put(keys.PRODUCER_IDS, ProducerIds(begin).encode())
         if isinstance(await store.transact([Guard(keys.PRODUCER_IDS, present.revision)], [wanted]), Committed):
             return
+
+
+def _greatest_producer_id(topics: list[AdoptableTopic]) -> int:
+    from ottla.broker.log.dump import DumpedProducer, dump
+
+    greatest = 0
+    for partition in (partition for topic in topics for partition in topic.partitions.values()):
+        for snapshot in Path(partition.directory).glob("*.snapshot"):
+            known = [entry.producer_id for entry in dump(str(snapshot)) if isinstance(entry, DumpedProducer)]
+            greatest = max(greatest, *known, 0)
+    return greatest
 
 
 async def _create(store: EmbeddedStore, topic: AdoptableTopic, node_id: int, settings: dict[str, str]) -> None:

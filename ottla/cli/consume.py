@@ -80,7 +80,9 @@ def consume(
     ] = None,
     separator: Annotated[str, typer.Option("--separator", metavar="TEXT", help="Between what is printed.")] = "\\t",
     null_marker: Annotated[str, typer.Option("--null-marker", metavar="TEXT", help="Printed for null.")] = "null",
-    isolation: Annotated[str, typer.Option("--isolation", metavar="|".join(_ISOLATION))] = _ISOLATION[0],
+    isolation: Annotated[
+        str, typer.Option("--isolation", metavar="|".join(_ISOLATION), help="Which records of transactions to read.")
+    ] = _ISOLATION[0],
 ) -> None:
     """Print records as they come. Without a position it starts with what is written from now on."""
     if bool(topics) == (topic_pattern is not None):

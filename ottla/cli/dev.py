@@ -98,7 +98,9 @@ class _Broker:
 @output_command
 def dev(
     output: Output,
-    brokers: Annotated[int, typer.Option("--brokers", "-n", min=1, envvar="OTTLA_DEV_BROKERS")] = 1,
+    brokers: Annotated[
+        int, typer.Option("--brokers", "-n", min=1, envvar="OTTLA_DEV_BROKERS", help="How many; each is a process.")
+    ] = 1,
     data: Annotated[
         Path | None,
         typer.Option(

@@ -11,7 +11,7 @@ from ottla.cli import lookup
 from ottla.cli.connection import explained
 from ottla.cli.errors import CommandError, NotFound, UsageError, explain_code, nearest
 from ottla.cli.options import cluster_command
-from ottla.cli.output import Output
+from ottla.cli.output import Output, counted
 from ottla.cli.times import FORMS, parse_moment
 
 if TYPE_CHECKING:
@@ -89,7 +89,8 @@ def describe(
         return
     for number, group in enumerate(described):
         output.title(
-            ("\n" if number else "") + f"{group['group']}   {group['state']}   {len(group['members'])} member(s)   "
+            ("\n" if number else "")
+            + f"{group['group']}   {group['state']}   {counted(len(group['members']), 'member')}   "
             f"assignor {group['assignor'] or '-'}   coordinator {group['coordinator']}   lag {group['lag']}"
         )
         if members:

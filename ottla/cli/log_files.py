@@ -14,7 +14,7 @@ import typer
 
 from ottla.cli.errors import CommandError, NotFound, UsageError
 from ottla.cli.options import output_command
-from ottla.cli.output import Output, cell
+from ottla.cli.output import Output, cell, counted
 
 app = typer.Typer(no_args_is_help=True, help="Look into the files of a log.")
 
@@ -63,7 +63,7 @@ def verify(
         faults = [_plain(fault) for fault in files.verify(str(file))]
     output.rows(faults, {"path": "FILE", "position": "POSITION", "message": "WHAT IS WRONG"})
     if faults:
-        raise CommandError(f"{len(faults)} fault(s) in {file}")
+        raise CommandError(f"{counted(len(faults), 'fault')} in {file}")
     if not output.as_json:
         print(f"{file} is in order.")
 

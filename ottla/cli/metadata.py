@@ -6,9 +6,8 @@ while brokers run on it and after they have stopped.
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -71,7 +70,7 @@ def list_keys(
             columns = {"key": "KEY", "keys": "KEYS"}
         output.rows(rows, columns, empty=f"No key begins with '{prefix}'." if prefix else "The store is empty.")
 
-    asyncio.run(run())
+    _run(run())
 
 
 def _one_level(found: list[str], prefix: str) -> list[dict[str, Any]]:
@@ -111,7 +110,7 @@ def get(
         value = described.get("value", described.get("value_hex"))
         print(value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False))
 
-    asyncio.run(run())
+    _run(run())
 
 
 @app.command()
@@ -131,6 +130,8 @@ def watch(
         async with _opened(store, config) as opened:
             begin = (await opened.read(prefix)).revision if after is None else after
             output.note(f"Watching from revision {begin} on; Ctrl-C ends.")
+            import asyncio
+
             changes = asyncio.ensure_future(_print_changes(opened, prefix, begin, output))
             watched = asyncio.ensure_future(_until_reader_gone())
             await asyncio.wait([changes, watched], return_when=asyncio.FIRST_COMPLETED)
@@ -140,7 +141,7 @@ def watch(
                 if isinstance(outcome, Exception):
                     raise outcome
 
-    asyncio.run(run())
+    _run(run())
 
 
 async def _print_changes(store: EmbeddedStore, prefix: str, begin: int, output: Output) -> None:
@@ -158,6 +159,8 @@ async def _print_changes(store: EmbeddedStore, prefix: str, begin: int, output: 
 
 
 async def _until_reader_gone() -> None:
+    import asyncio
+
     gone = reader_gone()
     while True:
         await asyncio.sleep(0.25)
@@ -225,3 +228,10 @@ def _path(store: str | None, config: Path | None) -> Path:
     from ottla.cli.dev import METADATA_FILE, default_directory
 
     return default_directory() / METADATA_FILE
+
+
+def _run(work: Coroutine[Any, Any, None]) -> None:
+    # Not at the top: most runs of the command line do without asyncio, and it takes a fifth of their start.
+    import asyncio
+
+    asyncio.run(work)

@@ -11,7 +11,7 @@ from ottla.cli import lookup
 from ottla.cli.connection import explained
 from ottla.cli.errors import CommandError, UsageError
 from ottla.cli.options import cluster_command
-from ottla.cli.output import Output
+from ottla.cli.output import Output, counted
 from ottla.cli.times import FORMS, parse_moment
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def delete_records(
                 "`ottla offsets` shows where partitions begin and end.",
             )
     count = sum(max(0, target[partition] - starts[partition]) for partition in partitions)
-    confirm(f"Delete {count} offsets of {len(partitions)} partition(s)?", yes, output)
+    confirm(f"Delete {counted(count, 'offset')} of {counted(len(partitions), 'partition')}?", yes, output)
     with explained(f"the records of {', '.join(topics)}"):
         answer = cluster.admin.delete_records(target, timeout_ms=cluster.timeout_ms)
     rows = [

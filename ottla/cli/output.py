@@ -110,6 +110,11 @@ def cell(value: Any) -> str:
     return str(value)
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 record`, `2 records`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def size_text(size_bytes: int) -> str:
     """A number of bytes for the eye: 1536 is 1.5 KiB."""
     size = float(size_bytes)

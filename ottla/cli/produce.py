@@ -22,7 +22,7 @@ from ottla.cli import lookup, records
 from ottla.cli.connection import explained, sentence
 from ottla.cli.errors import CommandError, NotFound, UsageError, nearest
 from ottla.cli.options import cluster_command
-from ottla.cli.output import Output
+from ottla.cli.output import Output, counted
 
 if TYPE_CHECKING:
     from ottla.cli.connection import Cluster
@@ -94,7 +94,7 @@ def produce(
             run = _Run(cluster, topic, acks, codec, prompt_delivery=interactive)
             with _progress(source, file, interactive) as advance:
                 run.send_all(_parsed(source, parse, constants, interactive, advance))
-    output.done(f"{run.written} record(s) written to {topic}.", run.summary())
+    output.done(f"{counted(run.written, 'record')} written to {topic}.", run.summary())
 
 
 def _check_choices(acks: str, codec: str, format_: str) -> None:
@@ -158,7 +158,9 @@ class _Run:
                             self._settle()
                 except UsageError as error:
                     self._settle_all()
-                    raise CommandError(f"{error.message} ({self.written} record(s) written)", error.remedy) from error
+                    raise CommandError(
+                        f"{error.message} ({counted(self.written, 'record')} written)", error.remedy
+                    ) from error
                 self._settle_all()
         finally:
             with suppress(KafkaError):
@@ -233,6 +235,8 @@ def _parsed(
             print("> ", end="", file=sys.stderr, flush=True)
         line = source.readline()
         if not line:
+            if interactive:
+                print(file=sys.stderr)
             return
         number += 1
         advance(len(line))

@@ -11,7 +11,7 @@ from ottla.cli import lookup
 from ottla.cli.connection import explained
 from ottla.cli.errors import CommandError, Failures, UsageError, explain_code, nearest
 from ottla.cli.options import cluster_command
-from ottla.cli.output import Output
+from ottla.cli.output import Output, counted
 from ottla.metadata.keys import uuid_text
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def create(
         verb = "could be created" if validate_only else "created"
         if not output.as_json:
             print(
-                f"Topic {topic['name']} {verb}: {_count(topic['partitions'], 'partition')}, "
+                f"Topic {topic['name']} {verb}: {counted(topic['partitions'], 'partition')}, "
                 f"replication factor {topic['replication_factor']}."
             )
     raise_all(failures)
@@ -318,7 +318,3 @@ def _parse_assignment(text: str | None) -> dict[int, list[int]]:
 def kafka_uuid(text: str | UUID | None) -> str | None:
     """A topic id as Kafka's own tools print it."""
     return uuid_text(UUID(str(text))) if text else None
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -122,7 +122,7 @@ def test_the_number_of_the_bad_line_and_what_was_written_before_it(ottla: Ottla)
     result = ottla("produce", HERE, "--key-separator", ":", input=b"a:1\nb:2\nc\n")
     assert result.code == FAILED
     assert "line 3" in result.stderr
-    assert "2 record(s) written" in result.stderr
+    assert "2 records written" in result.stderr
     assert ottla("delete-records", HERE, "--all", "--yes").code == 0
 
 

@@ -1,0 +1,112 @@
+"""`ottla log dump|verify` and `ottla adopt` on the files of a broker that has stopped."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_processes import Dev, run
+
+Environment = dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory, environment: Environment) -> Path:
+    """The log directory of a broker that wrote three records to `orders` and committed an offset; it has stopped."""
+    folder = tmp_path_factory.mktemp("stopped")
+    dev = Dev(folder / "data", environment | {"OTTLA_TOPICS": "orders:2:1"})
+    at = ("-b", dev.bootstrap)
+    for value in ("a", "b", "c"):
+        assert run(environment, "produce", "orders", "-p", "1", "-k", "k", "-v", value, *at).returncode == 0
+    moved = run(
+        environment, "groups", "reset-offsets", "g", "--topic", "orders:1", "--to-offset", "2", "--execute", *at
+    )
+    assert moved.returncode == 0, moved.stderr
+    assert dev.stop() == 0
+    return folder / "data" / "broker-0"
+
+
+def test_dump(stopped: Path, environment: Environment) -> None:
+    log = next((stopped / "orders-1").glob("*.log"))
+    lines = run(environment, "log", "dump", str(log), "--records", "--json").stdout.splitlines()
+    batches = [json.loads(line) for line in lines]
+    assert [batch["base_offset"] for batch in batches] == [0, 1, 2]
+    assert all(batch["is_valid"] for batch in batches)
+    assert [record["value"] for batch in batches for record in batch["records"]] == ["a", "b", "c"]
+    text = run(environment, "log", "dump", str(log), "-r", "-n", "1").stdout.splitlines()
+    assert len(text) == 2
+    assert "key=k  value=a" in text[1]
+    epochs = run(environment, "log", "dump", str(stopped / "orders-1" / "leader-epoch-checkpoint"), "--json")
+    assert json.loads(epochs.stdout)["start_offset"] == 0
+
+
+def test_verify(stopped: Path, environment: Environment, tmp_path: Path) -> None:
+    assert run(environment, "log", "verify", str(stopped / "orders-1")).returncode == 0
+    broken = tmp_path / "orders-1"
+    shutil.copytree(stopped / "orders-1", broken)
+    log = next(broken.glob("*.log"))
+    content = bytearray(log.read_bytes())
+    content[65] ^= 1
+    log.write_bytes(content[:-1])
+    found = run(environment, "log", "verify", str(log), "--json")
+    assert found.returncode == 1
+    assert json.loads(found.stdout)[0]["message"] == "the CRC doesn't match"
+    assert len(json.loads(found.stdout)) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "words"),
+    [("nothing", 4, "there is no"), ("orders-1", 2, "Name a segment's file"), ("meta.properties", 2, "neither")],
+)
+def test_what_is_no_log(stopped: Path, environment: Environment, name: str, code: int, words: str) -> None:
+    refused = run(environment, "log", "dump", str(stopped / name))
+    assert (refused.returncode, refused.stderr.count("\n")) == (code, 1)
+    assert words in refused.stderr
+
+
+def test_adopted_topics_keep_ids_records_and_offsets(stopped: Path, environment: Environment, tmp_path: Path) -> None:
+    data = tmp_path / "broker-0"
+    shutil.copytree(stopped, data)
+    shown = run(environment, "adopt", str(data), "--dry-run", "--json")
+    assert shown.returncode == 0, shown.stderr
+    assert {row["name"]: row["partitions"] for row in json.loads(shown.stdout)} == {
+        "__consumer_offsets": 50,
+        "orders": 2,
+    }
+    store = tmp_path / "metadata.sqlite"
+    assert not store.exists()
+    for _ in range(2):  # doing it again changes nothing
+        adopted = run(environment, "adopt", str(data), "--store", str(store), "--json")
+        assert adopted.returncode == 0, adopted.stderr
+    topic_id = next(row["topic_id"] for row in json.loads(adopted.stdout) if row["name"] == "orders")
+
+    dev = Dev(tmp_path, environment)
+    at = ("-b", dev.bootstrap)
+    topic = json.loads(run(environment, "topics", "describe", "orders", "--json", *at).stdout)[0]
+    assert topic["topic_id"] == topic_id
+    assert topic["configs"] == {"retention.bytes": "-1", "retention.ms": "-1"}
+    assert run(environment, "produce", "orders", "-p", "1", "-v", "d", *at).returncode == 0
+    assert run(environment, "consume", "orders", "--from-beginning", "-e", *at).stdout.split() == ["a", "b", "c", "d"]
+    group = json.loads(run(environment, "groups", "describe", "g", "--json", *at).stdout)[0]
+    assert group["lag"] == 2
+    busy = run(environment, "adopt", str(data), "--store", str(store))
+    assert (busy.returncode, "a broker uses" in busy.stderr) == (1, True)
+    assert dev.stop() == 0
+    # The leader epoch and the producer ids went on, they didn't start anew.
+    last = json.loads(
+        run(environment, "log", "dump", str(next((data / "orders-1").glob("*.log"))), "--json").stdout.splitlines()[-1]
+    )
+    assert last["leader_epoch"] >= 1
+    assert last["producer_id"] >= 1 << 40
+
+
+def test_a_directory_that_lacks_partitions(stopped: Path, environment: Environment, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(stopped, data)
+    shutil.rmtree(data / "orders-0")
+    refused = run(environment, "adopt", str(data))
+    assert (refused.returncode, "lacks partitions 0" in refused.stderr) == (1, True)
+    assert run(environment, "adopt", str(data), "--allow-missing").returncode == 0
