@@ -35,7 +35,7 @@ MUST_BE_PURE = (
 # Started by name, not imported: commands, what Spark's workers look up, the documentation's generator.
 ENTRY_POINTS = re.compile(
     r"__main__$|^ottla\.cli\.(main|server)$|^ottla\.broker\.documentation$|^pyspark_ottla$|^ottla\.operator\.app$"
-    r"|^ottla\.spark\.jobs\.[a-z_]+$"
+    r"|^ottla\.spark\.(jobs\.[a-z_]+|listener)$"
 )
 # A broker's start-up time and memory: these belong to the tools, the tests and Spark.
 NOT_IN_A_BROKER = (
