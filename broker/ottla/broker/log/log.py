@@ -388,8 +388,9 @@ class Log:
         end = self.log_end_offset if end_offset is None else end_offset
         first = self._segment_index(self.recovery_point)
         segments = [segment for segment in self.segments[first:] if segment.base_offset < end]
-        if segments and segments[-1] is self._active:
-            self._active.write_out()
+        self.epochs.write_out()
+        for segment in segments:
+            segment.write_out()
         disk = self._surroundings.disk
         files = [file for segment in segments for file in segment.files()]
         for offset in self._snapshots:
@@ -475,7 +476,7 @@ class Log:
             self._surroundings.now_ms(),
             self.config.producer_id_expiration_ms,
         )
-        replay_producers(self.producers, self.segments, max(start, self.log_start_offset), end)
+        replay_producers(self.producers, self.segments, start, end)
 
     def delete_records_before(self, offset: int) -> bool:
         """Raises the log start offset (DeleteRecords, a leader's start); whether it rose. Segments go with retention.

@@ -3,7 +3,7 @@
 After a clean stop nothing is scanned but the last index interval of the active segment. Otherwise every segment from
 the recovery point on is read: each batch must be whole, of magic 2, with a sound CRC and offsets that ascend. At the
 first one that isn't, the log ends; later segments are dropped. Indexes, leader epochs and producers are rebuilt on the
-way. Doing it twice changes nothing the second time.
+way. Doing it twice changes nothing the second time. A full disk doesn't keep a log from being opened and read.
 
 Interrupted work is finished first: `.swap` files are a compaction that was complete and take their place, `.cleaned`
 ones one that was not and go, `.deleted` ones go. Source: Kafka's LogLoader.
@@ -19,7 +19,7 @@ from ottla.protocol.batches import CONTROL, HEADER_SIZE, MAGIC, BatchHeader, crc
 from . import epochs as leader_epochs
 from . import names
 from .config import LogConfig
-from .disk import Disk, Entry
+from .disk import Disk, Entry, unless_full
 from .epochs import LeaderEpochs
 from .log import Log, LogSurroundings
 from .producers import Producers
@@ -112,12 +112,12 @@ class _Opening:
         end = self._end_offset()
         self.recovery_point = end if clean and not self.recovered else min(self.recovery_point, end)
         start = max(self.log_start_offset, self.segments[0].base_offset)
-        self.epochs.truncate_from_end(end)
         self.epochs.truncate_from_start(start)
+        self.epochs.truncate_from_end(end)
         if not self.recovered:
             self._drop_snapshots_above(end)
             replay_from = self._restore(now_ms)
-        replay_producers(self.producers, self.segments, max(replay_from, start), end)
+        replay_producers(self.producers, self.segments, replay_from, end)
         self.producers.expire(now_ms, self.config.producer_id_expiration_ms)
         log = Log(
             self.surroundings,
@@ -222,7 +222,7 @@ class _Opening:
     def _recover_from(self, first: int, now_ms: int) -> int:
         """Recovers the segments from `first` on; the offset up to which the producers are known then."""
         base = self.segments[first].base_offset
-        replay_producers(self.producers, self.segments[:first], max(self._restore(now_ms), self.log_start_offset), base)
+        replay_producers(self.producers, self.segments[:first], self._restore(now_ms), base)
         self.epochs.forget_from(base)
         next_offset = base
         for at in range(first, len(self.segments)):
@@ -245,8 +245,9 @@ class _Opening:
 
     def _snapshot(self, offset: int) -> None:
         if not self.snapshots or self.snapshots[-1] < offset:
-            write_snapshot(self.disk, self.directory, offset, self.producers)
-            self.snapshots.append(offset)
+            with unless_full():
+                write_snapshot(self.disk, self.directory, offset, self.producers)
+                self.snapshots.append(offset)
 
     def _drop_snapshots_above(self, offset: int) -> None:
         while self.snapshots and self.snapshots[-1] > offset:
@@ -322,7 +323,8 @@ def recover_segment(
     if segment.size < size:
         reason = reason or f"no batch at position {segment.size}"
         segment.file.truncate(segment.size)
-    segment.seal()
+    with unless_full():  # what an index lacks stays in memory until the next sync
+        segment.seal()
     return next_offset, reason
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ottla.broker.log import recovery
 from ottla.broker.log.config import LogConfig
-from ottla.protocol.batches import BatchHeader, iterate_headers
+from ottla.protocol.batches import BatchHeader, iterate_headers, read_header
 from tests.unit.broker.log.workbench import Workbench, append, batch_of, contents, fill
 
 ANY = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -39,16 +39,18 @@ def valid_prefix(bench: Workbench) -> list[BatchHeader]:
     """The batches before the first byte that isn't part of a valid one, found in the plainest way."""
     found: list[BatchHeader] = []
     for name, data in bench.files(".log").items():
-        for position, header in iterate_headers(data):
+        position, base = 0, int(name[:20])
+        while position < len(data):
+            if position + 61 > len(data):
+                return found
+            header = read_header(data, position)
             batch = data[position : position + header.size]
-            base = int(name[:20])
-            if header.magic != 2 or header.crc != _crc(batch) or header.last_offset_delta < 0:
+            if not 61 <= header.size == len(batch) or header.magic != 2 or header.crc != _crc(batch):
                 return found
             if not max(base, found[-1].last_offset + 1 if found else 0) <= header.base_offset < base + 2**31 - 1:
                 return found
             found.append(header)
-        if sum(header.size for _, header in iterate_headers(data)) < len(data):
-            return found
+            position += header.size
     return found
 
 
