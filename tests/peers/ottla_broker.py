@@ -15,8 +15,9 @@ from tests.peers.wire import free_port, wait_until_ready
 class OttlaBroker:
     """`python -m ottla.cli.server` on a free port of the loopback interface, with its metadata in `folder`."""
 
-    def __init__(self, folder: Path, **settings: str) -> None:
-        self.bootstrap = f"127.0.0.1:{free_port()}"
+    def __init__(self, folder: Path, bootstrap: str | None = None, **settings: str) -> None:
+        """`settings` with underscores for the dots; `bootstrap` where they say other listeners."""
+        self.bootstrap = bootstrap or f"127.0.0.1:{free_port()}"
         self.data = folder / "data"
         self.log_path = folder / "broker.log"
         folder.mkdir(parents=True, exist_ok=True)
