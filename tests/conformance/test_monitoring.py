@@ -1,0 +1,98 @@
+"""A broker seen from outside: Prometheus' own parser reads its metrics, and health and logs say what they should."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from bench.raw import exchange, fetch_request, produce_request
+from ottla.broker.metrics.catalogue import METRICS
+from tests.peers.ottla_broker import OttlaBroker
+from tests.peers.wire import Wire, free_port
+
+RECORDS = 7
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OttlaBroker]:
+    settings = {"ottla_http_listener": f"127.0.0.1:{free_port()}", "ottla_log_format": "json"}
+    broker = OttlaBroker(tmp_path_factory.mktemp("monitored"), **settings)
+    broker.http = "http://" + settings["ottla_http_listener"]  # type: ignore[attr-defined]
+    yield broker
+    broker.stop()
+
+
+def get(broker: OttlaBroker, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(broker.http + path, timeout=10) as answer:  # type: ignore[attr-defined]
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def samples(broker: OttlaBroker) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    """Every sample of the page by name and labels."""
+    status, page = get(broker, "/metrics")
+    assert status == 200
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+    }
+
+
+def test_alive_and_ready(broker: OttlaBroker) -> None:
+    assert get(broker, "/healthz") == (200, "ok\n")
+    assert get(broker, "/readyz") == (200, "ready\n")
+    assert get(broker, "/nothing")[0] == 404
+
+
+def test_every_metric_is_on_the_page_with_its_type(broker: OttlaBroker) -> None:
+    families = {family.name: family.type for family in text_string_to_metric_families(get(broker, "/metrics")[1])}
+    # The parser takes the suffix of counters for part of the samples, not of the name.
+    assert families == {metric.name.removesuffix("_total"): metric.kind for metric in METRICS}
+
+
+def test_what_clients_do_is_counted(broker: OttlaBroker) -> None:
+    with Wire(broker.bootstrap) as wire:
+        new = {"name": "counted", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+        assert wire.call(19, 5, {"topics": [new], "timeout": 10_000}).topics[0].error_code == 0
+    exchange(broker.bootstrap, produce_request("counted", b"x"), 1, RECORDS)
+    exchange(broker.bootstrap, fetch_request("counted", 0, 1_000_000), 1, 2)
+    exchange(broker.bootstrap, fetch_request("counted", 1_000, 1_000_000), 1, 1)
+    found = samples(broker)
+
+    def of_topic(name: str) -> float:
+        return found[f"kafka_server_brokertopicmetrics_{name}_total", (("topic", "counted"),)]
+
+    def of_request(name: str, request: str) -> float:
+        return found[f"kafka_network_requestmetrics_{name}", (("request", request),)]
+
+    assert of_topic("messagesin") == of_topic("totalproducerequests") == RECORDS
+    assert of_topic("bytesout") == 2 * of_topic("bytesin") > 0
+    assert of_topic("totalfetchrequests") == 3
+    assert of_topic("failedfetchrequests") == 1
+    assert of_request("requests_total", "Produce") == of_request("totaltimems_count", "Produce") == RECORDS
+    assert of_request("totaltimems_sum", "Produce") > 0
+    out_of_range = (("error", "OFFSET_OUT_OF_RANGE"), ("request", "Fetch"))
+    assert found["kafka_network_requestmetrics_errors_total", out_of_range] == 1
+    of_partition = (("partition", "0"), ("topic", "counted"))
+    assert found["kafka_log_log_logendoffset", of_partition] == RECORDS
+    assert found["kafka_log_log_size", of_partition] == of_topic("bytesin")
+    assert found["kafka_server_replicamanager_leadercount", ()] >= 1
+    assert found["kafka_server_replicamanager_underreplicatedpartitions", ()] == 0
+    assert found["kafka_controller_kafkacontroller_activecontrollercount", ()] == 1
+    assert found["kafka_controller_kafkacontroller_activebrokercount", ()] == 1
+    assert found["kafka_controller_kafkacontroller_offlinepartitionscount", ()] == 0
+
+
+def test_logs_are_lines_of_json(broker: OttlaBroker) -> None:
+    lines = [line for line in broker.log_path.read_text().splitlines() if not line.startswith("ottla broker")]
+    assert lines
+    for line in lines:
+        assert {"time", "level", "logger", "message", "event"} <= set(json.loads(line))
