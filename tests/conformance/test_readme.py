@@ -14,7 +14,7 @@ README = (ROOT / "README.md").read_text()
 def test_tour(bootstrap: str, tmp_path: Path) -> None:
     tour = README.split("## A tour")[1].split("\n## ")[0]
     lines = [line for block in re.findall(r"```sh\n(.*?)```", tour, re.S) for line in block.splitlines()]
-    commands = [line for line in lines if not line.startswith(("ottla broker", "ottla --help"))]
+    commands = [line for line in lines if not line.startswith(("ottla broker", "ottla adopt"))]
     assert len(commands) > 8
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = os.environ | {"PATH": path, "OTTLA_BOOTSTRAP": bootstrap, "XDG_CONFIG_HOME": str(tmp_path)}
