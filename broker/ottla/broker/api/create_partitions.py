@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.registry import Api, RequestContext
+from ottla.broker.bounded import gather_bounded
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import milliseconds
 
@@ -19,9 +19,8 @@ API = Api(key=37, versions=(0, 3))
 async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
     counts = Counter(topic.name for topic in request.topics)
     timeout_s = milliseconds(request.timeout) / 1000
-    results = await asyncio.gather(
-        *(_grow(broker, topic, timeout_s, request.validate_only) for topic in request.topics if counts[topic.name] == 1)
-    )
+    once = [topic for topic in request.topics if counts[topic.name] == 1]
+    results = await gather_bounded(lambda topic: _grow(broker, topic, timeout_s, request.validate_only), once)
     duplicates = [
         {"name": name, "error_code": ErrorCode.invalid_request, "error_message": "Duplicate topic name."}
         for name, count in counts.items()

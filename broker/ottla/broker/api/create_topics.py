@@ -7,12 +7,12 @@ answer comes when this broker's own image shows the topics and it leads its shar
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.registry import Api, RequestContext
+from ottla.broker.bounded import gather_bounded
 from ottla.broker.settings.description import describe_topic
 from ottla.broker.settings.resource_checks import check_topic
 from ottla.metadata.intents import DEFAULT, PARTITIONS_PER_REQUEST_MAX, NewTopic
@@ -34,8 +34,8 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[
         too_many = KafkaError(ErrorCode.policy_violation, "Excessively large number of partitions per request.")
         return {"topics": [_failed(name, too_many) for name in counts]}
     timeout_s = milliseconds(request.timeout) / 1000
-    results = await asyncio.gather(
-        *(_create(broker, topic, timeout_s, request.validate_only, context.api_version) for topic in once)
+    results = await gather_bounded(
+        lambda topic: _create(broker, topic, timeout_s, request.validate_only, context.api_version), once
     )
     duplicate = KafkaError(ErrorCode.invalid_request, "Duplicate topic name.")
     return {"topics": [*results, *(_failed(name, duplicate) for name, count in counts.items() if count > 1)]}

@@ -6,12 +6,12 @@ topic of the same name can be created at once: it gets another id, and shares no
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from ottla.broker.api.registry import Api, RequestContext
+from ottla.broker.bounded import gather_bounded
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import milliseconds
 
@@ -32,7 +32,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[
         return {"responses": [_answer(name, topic_id, code) for name, topic_id in asked]}
     answers, topics = _resolved(broker, asked)
     timeout_s = milliseconds(request.timeout) / 1000
-    answers += await asyncio.gather(*(_delete(broker, name, topic_id, timeout_s) for topic_id, name in topics.items()))
+    answers += await gather_bounded(lambda topic: _delete(broker, topic[1], topic[0], timeout_s), list(topics.items()))
     return {"responses": answers}
 
 

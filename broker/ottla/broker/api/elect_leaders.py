@@ -5,10 +5,11 @@ With no partitions named all are meant, and only those for which something was t
 
 from __future__ import annotations
 
-import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.registry import Api, RequestContext
+from ottla.broker.bounded import gather_bounded
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import milliseconds
 
@@ -33,14 +34,14 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[
         return {"error_code": error.code, "replica_election_results": topics}
     topics = []
     for name, indexes in asked:
-        results = await asyncio.gather(*(_elect(broker, name, index, kind, timeout_s) for index in indexes))
+        results = await gather_bounded(partial(_elect, broker, name, kind, timeout_s), indexes)
         if everything:
             results = [result for result in results if result["error_code"] is not ErrorCode.election_not_needed]
-        topics.append(_topic(name, list(results)))
+        topics.append(_topic(name, results))
     return {"replica_election_results": topics}
 
 
-async def _elect(broker: Broker, topic: str, index: int, kind: int, timeout_s: float) -> dict[str, Any]:
+async def _elect(broker: Broker, topic: str, kind: int, timeout_s: float, index: int) -> dict[str, Any]:
     try:
         await broker.intents.elect_leader(topic, index, kind == UNCLEAN, timeout_s)
     except KafkaError as error:

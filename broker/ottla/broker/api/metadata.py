@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from ottla.broker.api.registry import Api, RequestContext
 from ottla.broker.authorized_operations import NOT_ASKED, ON_CLUSTER, ON_TOPIC
+from ottla.broker.bounded import gather_bounded
 from ottla.broker.group.partitioning import OFFSETS_TOPIC
 from ottla.broker.topic_descriptions import NAMELESS, controller_for_clients, reachable_brokers
 from ottla.metadata.image import INTERNAL_TOPICS, Topic
@@ -48,7 +50,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[
     else:
         names = list(dict.fromkeys(topic.name for topic in asked))
         create = request.allow_auto_topic_creation and broker.config.get_bool("auto.create.topics.enable")
-        found = await asyncio.gather(*(_find(broker, name, create) for name in names))
+        found = await _find_all(broker, names, create)
         topics = [topic for topic in found if isinstance(topic, Topic)]
         missing = [
             {"error_code": code, "name": name, "is_internal": name in INTERNAL_TOPICS, OPERATIONS: operations}
@@ -88,10 +90,14 @@ def _refusal(asked: Any, version: int) -> dict[str, Any] | None:
     return {"brokers": [], "topics": topics, "cluster_authorized_operations": NOT_ASKED}
 
 
-async def _find(broker: Broker, name: str, create: bool) -> Topic | ErrorCode:
-    topic = broker.image.topics.get(name)
-    if topic is not None:
-        return topic
+async def _find_all(broker: Broker, names: list[str], create: bool) -> list[Topic | ErrorCode]:
+    unknown = [name for name in names if name not in broker.image.topics]
+    deadline = asyncio.get_running_loop().time() + CREATION_WAIT_SECONDS
+    made = dict(zip(unknown, await gather_bounded(partial(_find, broker, create, deadline), unknown), strict=True))
+    return [broker.image.topics.get(name) or made.get(name, ErrorCode.unknown_topic_or_partition) for name in names]
+
+
+async def _find(broker: Broker, create: bool, deadline: float, name: str) -> Topic | ErrorCode:
     try:
         check_topic_name(name)
     except KafkaError as error:
@@ -100,19 +106,23 @@ async def _find(broker: Broker, name: str, create: bool) -> Topic | ErrorCode:
         return ErrorCode.unknown_topic_or_partition
     if name == OFFSETS_TOPIC:
         broker.internal_topics.want_offsets_topic()  # to its own measure
-    elif name in INTERNAL_TOPICS or not await _create(broker, name):
+    elif name in INTERNAL_TOPICS or not await _create(broker, name, deadline):
         return ErrorCode.unknown_topic_or_partition
     try:
-        return await broker.follower.wait(lambda image: image.topics.get(name), CREATION_WAIT_SECONDS)
+        return await broker.follower.wait(lambda image: image.topics.get(name), _left(deadline))
     except TimeoutError:
         return ErrorCode.unknown_topic_or_partition
 
 
-async def _create(broker: Broker, name: str) -> bool:
+def _left(deadline: float) -> float:
+    return max(0.0, deadline - asyncio.get_running_loop().time())
+
+
+async def _create(broker: Broker, name: str, deadline: float) -> bool:
     """Whether the topic exists or will, as far as this broker knows."""
     count, factor = broker.config.get_int("num.partitions"), broker.config.get_int("default.replication.factor")
     try:
-        await broker.intents.create_topic(NewTopic(name, count, factor), CREATION_WAIT_SECONDS)
+        await broker.intents.create_topic(NewTopic(name, count, factor), _left(deadline))
     except KafkaError as error:
         if error.code is ErrorCode.topic_already_exists:
             return True

@@ -1,0 +1,99 @@
+"""What handlers of the topic and cluster APIs need of a broker: a real embedded store, follower and controller."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+from ottla.broker.api import (
+    create_partitions,
+    create_topics,
+    delete_topics,
+    describe_cluster,
+    describe_topic_partitions,
+    elect_leaders,
+    list_partition_reassignments,
+    metadata,
+)
+from ottla.broker.api.registry import RequestContext
+from ottla.broker.config import BrokerConfig
+from ottla.broker.topic_descriptions import EncodedTopics
+from ottla.controller.runner import Controller
+from ottla.metadata.cluster import join_cluster
+from ottla.metadata.embedded import EmbeddedStore
+from ottla.metadata.follower import Follower
+from ottla.metadata.intents import Intents
+from ottla.metadata.keys import ConfigResource
+from ottla.metadata.model import Broker as Registered
+from ottla.metadata.model import BrokerState, Endpoint
+from ottla.metadata.registration import Registration
+from ottla.protocol.messages import read_request, read_response, write_request, write_response
+
+HANDLERS = {
+    module.API.key: module.handle
+    for module in (
+        create_partitions,
+        create_topics,
+        delete_topics,
+        describe_cluster,
+        describe_topic_partitions,
+        elect_leaders,
+        list_partition_reassignments,
+        metadata,
+    )
+}
+CONTEXT = RequestContext(0, 0, 1, "test", "PLAINTEXT", "User:ANONYMOUS", "127.0.0.1", 1)
+
+
+class BrokerStandIn(SimpleNamespace):
+    """Broker 0, registered and running."""
+
+    @property
+    def image(self) -> Any:
+        return self.follower.image
+
+    async def ask(self, key: int, version: int, request: dict[str, Any]) -> Any:
+        """What the handler answers, through the bytes both ways: kio's object."""
+        decoded = read_request(key, version, write_request(key, version, request))
+        broker: Any = self
+        response = await HANDLERS[key](broker, replace(CONTEXT, api_version=version), decoded)
+        return read_response(key, version, write_response(key, version, response))
+
+
+@asynccontextmanager
+async def broker_stand_in(folder: Path, settings: str = "", *, controlled: bool = True) -> AsyncIterator[BrokerStandIn]:
+    """A stand-in with these properties on a fresh store; without a controller nothing asked for comes true."""
+    store = await EmbeddedStore.open(folder / "metadata.sqlite")
+    config = BrokerConfig.from_sources(f"node.id=0\nlog.dirs=/x\nlisteners=PLAINTEXT://127.0.0.1:9092\n{settings}")
+    follower = Follower(store)
+    broker = BrokerStandIn(
+        id=0,
+        config=config,
+        follower=follower,
+        intents=Intents(store, follower, Random(1)),
+        encoded_topics=EncodedTopics(),
+        internal_topics=SimpleNamespace(want_offsets_topic=lambda: None),
+    )
+    await join_cluster(store, None)
+    await follower.start()
+    endpoints = {"PLAINTEXT": Endpoint("PLAINTEXT", "127.0.0.1", 9092)}
+    await Registration(store, Registered(0, 0, endpoints, state=BrokerState.RUNNING), 60).register()
+    controller = Controller(store, follower, "test")
+    running = [follower.run, controller.run] if controlled else [follower.run]
+    tasks = [asyncio.ensure_future(run()) for run in running]
+    # What Apache Kafka writes when it formats its storage.
+    await broker.intents.alter_config(ConfigResource("broker", ""), lambda present: {"min.insync.replicas": "1"})
+    broker.config = config.with_dynamic({}, follower.image.config("broker", ""))[0]
+    try:
+        yield broker
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await store.close()
