@@ -84,12 +84,12 @@ def ottla(bootstrap: str, environment: dict[str, str]) -> Ottla:
     """Run `ottla` against the cluster: `ottla("topics", "list", input=b"…")`."""
 
     def run(*arguments: str, input: bytes = b"", **variables: str) -> Result:
-        return _forked(arguments, input, environment | {"OTTLA_BOOTSTRAP": bootstrap} | variables)
+        return run_forked(arguments, input, environment | {"OTTLA_BOOTSTRAP": bootstrap} | variables)
 
     return run
 
 
-def _forked(arguments: tuple[str, ...], input: bytes, variables: dict[str, str]) -> Result:
+def run_forked(arguments: tuple[str, ...], input: bytes, variables: dict[str, str]) -> Result:
     """A run in a fork of this process: a process of its own, without the time that the imports take."""
     with TemporaryFile() as stdin, TemporaryFile() as stdout, TemporaryFile() as stderr:
         stdin.write(input)

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.cli.conftest import OTTLA, TIMEOUT_S
+from tests.cli.conftest import OTTLA, TIMEOUT_S, run_forked
 
 
 class Dev:
@@ -51,7 +51,9 @@ class Dev:
 
 
 def run(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*OTTLA, *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, env=environment)
+    """One run of `ottla` to its end."""
+    result = run_forked(arguments, b"", environment)
+    return subprocess.CompletedProcess(arguments, result.code, result.stdout, result.stderr)
 
 
 @pytest.fixture
@@ -66,7 +68,7 @@ def settings(tmp_path: Path) -> list[str]:
 
 def alive(pid: int) -> bool:
     try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
 
