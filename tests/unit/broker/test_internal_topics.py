@@ -1,0 +1,51 @@
+"""The offsets topic is asked for once at a time, by the settings, and its absence is complained of rarely."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from ottla.broker.config import BrokerConfig
+from ottla.broker.internal_topics import InternalTopics
+from ottla.metadata.intents import NewTopic
+from ottla.protocol.errors import ErrorCode, KafkaError
+
+
+class RefusingIntents:
+    """Takes topics once `ready` is set; fails with `error` if there is one."""
+
+    def __init__(self, error: KafkaError | None = None) -> None:
+        self.asked: list[NewTopic] = []
+        self.ready = asyncio.Event()
+        self.error = error
+
+    async def create_topic(self, topic: NewTopic, timeout_s: float) -> None:
+        self.asked.append(topic)
+        await self.ready.wait()
+        if self.error is not None:
+            raise self.error
+
+
+def test_one_attempt_at_a_time(caplog: pytest.LogCaptureFixture) -> None:
+    async def scene() -> None:
+        intents: Any = RefusingIntents(KafkaError(ErrorCode.invalid_replication_factor, "1 of 3 brokers"))
+        topics = InternalTopics(intents, BrokerConfig({"node.id": "1", "offsets.topic.num.partitions": "7"}))
+        for _ in range(5):
+            topics.want_offsets_topic()
+            await asyncio.sleep(0)
+        (topic,) = intents.asked
+        assert (topic.name, topic.partition_count, topic.replication_factor) == ("__consumer_offsets", 7, 3)
+        assert topic.configs["cleanup.policy"] == "compact"
+        assert topic.configs["segment.bytes"] == "104857600"
+        intents.ready.set()
+        for _ in range(5):
+            await asyncio.sleep(0)
+            topics.want_offsets_topic()
+        assert len(intents.asked) > 1
+        await topics.stop()
+
+    with caplog.at_level("WARNING"):
+        asyncio.run(scene())
+    assert caplog.text.count("1 of 3 brokers") == 1
