@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from ottla.broker.elections import Elections
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LINES_PER_TURN = 500  # about 1 ms
+TURN_SECONDS = 0.002  # for so long a page of metrics may hold the loop
 
 
 class Monitoring:
@@ -68,11 +69,13 @@ class Monitoring:
 async def render(broker: Broker) -> AsyncIterator[bytes]:
     """The whole page of metrics in pieces; between two of them others have their turn."""
     piece: list[str] = []
+    turn_ends = perf_counter() + TURN_SECONDS
     for metric in METRICS:
         for line in lines(metric.name, metric.kind, metric.doc, metric.collect(broker)):
             piece.append(line)
-            if len(piece) >= LINES_PER_TURN:
+            if perf_counter() > turn_ends:
                 yield "".join(piece).encode()
                 piece.clear()
                 await asyncio.sleep(0)
+                turn_ends = perf_counter() + TURN_SECONDS
     yield "".join(piece).encode()
