@@ -176,6 +176,7 @@ class EmbeddedStore:
     # What follows runs in the worker.
 
     def _run(self) -> None:
+        trouble = ""
         try:
             while True:
                 jobs = self._next_jobs()
@@ -186,7 +187,13 @@ class EmbeddedStore:
                     self._end_overdue_leases()
                     self._deliver_changes()
                 except (sqlite3.Error, StoreUnavailable, UnknownOutcome) as error:
-                    logger.warning("metadata file: %s", error)
+                    if trouble != str(error):
+                        trouble = str(error)
+                        logger.warning("metadata file: %s", trouble)
+                else:
+                    if trouble:
+                        logger.warning("metadata file: it works again")
+                    trouble = ""
         finally:
             self._tables.close()
             self._refuse_pending()

@@ -146,6 +146,7 @@ class Broker:
         self.follower.prepare(self.replicas.prepare)
         self.follower.listen(self.replicas.changed)
         self.follower.listen(self._topics_deleted)
+        self.logs.expect(self.replicas.wanted(self.image))
         self.replicas.changed(self.image, difference(Image(), self.image))
         self.logs.set_aside_unknown(self.replicas.wants)
         self.logs.went_offline = self.replicas.went_offline

@@ -5,7 +5,7 @@ The hot path looks a partition up with two dictionary accesses; why one isn't fo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -21,6 +21,7 @@ class PartitionTable:
 
     def __init__(self) -> None:
         self.image: Image | None = None
+        self.lost: Container[tuple[UUID, int]] = ()  # replicas whose logs can't be read
         self.any_takes_turns = False  # some topic has a `compression.type` of its own
         self._by_name: dict[str, dict[int, Partition]] = {}
         self._by_id: dict[bytes, dict[int, Partition]] = {}
@@ -74,7 +75,8 @@ class PartitionTable:
 
     def find(self, topic: str | bytes, index: int) -> Partition:
         """The replica of a topic by name, or by the 16 bytes of its id. Raises KafkaError: UNKNOWN_TOPIC_ID,
-        UNKNOWN_TOPIC_OR_PARTITION, or NOT_LEADER_OR_FOLLOWER where other brokers hold it."""
+        UNKNOWN_TOPIC_OR_PARTITION, KAFKA_STORAGE_ERROR where its log directory has failed, or NOT_LEADER_OR_FOLLOWER
+        where other brokers hold it."""
         try:
             if type(topic) is str:
                 return self._by_name[topic][index]
@@ -94,4 +96,6 @@ class PartitionTable:
             return KafkaError(unknown)
         if not 0 <= index < len(known.partitions):
             return KafkaError(ErrorCode.unknown_topic_or_partition)
+        if (known.id, index) in self.lost:
+            return KafkaError(ErrorCode.kafka_storage_error)
         return KafkaError(ErrorCode.not_leader_or_follower)

@@ -65,6 +65,7 @@ class Replicas:
         self._config = config
         self._now_ms = now_ms
         self._image = Image()
+        table.lost = logs.lost
         self._rules: dict[str, _TopicRules] = {}
         self._default_rules = _TopicRules(TopicConfig.resolve(config, {}), config)
 
@@ -116,6 +117,15 @@ class Replicas:
         for partition in self._table:
             self._apply_rules(partition)
         self._note_codecs()
+
+    def wanted(self, image: Image) -> list[tuple[UUID, int]]:
+        """The replicas that an image gives this broker."""
+        return [
+            (topic_id, index)
+            for topic_id, partitions in image.partitions.items()
+            for index, state in partitions.items()
+            if self._broker_id in state.replicas
+        ]
 
     def wants(self, topic_id: UUID, index: int) -> bool:
         """Whether the metadata gives this broker that replica."""
@@ -199,8 +209,14 @@ class Replicas:
     def _lead_or_resign(self, partition: Partition, state: model.Partition) -> None:
         led = partition.leads
         epoch = partition.leader_epoch
+        if partition.offline:
+            return
         if state.leads(self._broker_id, self.broker_epoch):
-            partition.become_leader(state.leader, state.leader_epoch, state.partition_epoch, state.isr)
+            try:
+                partition.become_leader(state.leader, state.leader_epoch, state.partition_epoch, state.isr)
+            except OSError as error:
+                partition.failed(error)
+                return
             if not led or partition.leader_epoch != epoch:
                 self._tell(partition, True)
         elif led:

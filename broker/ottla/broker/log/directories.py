@@ -2,7 +2,8 @@
 
 Rules: a partition's directory belongs to the topic id in its `partition.metadata`, whatever its name; it is deleted
 only when somebody says so by that id, and one that isn't wanted is set aside under a name of its own, never removed. A
-directory that fails takes its logs offline and leaves the others alone; a full one is no failed one.
+directory that fails takes its logs offline and leaves the others alone; a full one is no failed one. A log that may
+lie in a failed directory is lost for now: no empty one takes its place elsewhere.
 
 Everything but `open` and `close` runs on the event loop, which creating many logs at once leaves free (`create_ahead`).
 Source: Kafka's LogManager.
@@ -17,6 +18,7 @@ import resource
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import NamedTuple
 from uuid import UUID, uuid4
 
@@ -37,15 +39,14 @@ from .checkpoints import (
 )
 from .config import LogConfig
 from .deletion import Deletions
-from .disk import Disk, RealDisk
+from .disk import NO_ROOM, Disk, RealDisk
 from .log import Log, LogSurroundings
 from .recovery import Opened, open_log
 from .segment import OpenFiles
 
 logger = logging.getLogger(__name__)
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-_ROOM_AGAIN_BYTES = 64 << 20
+_ROOM_AGAIN_BYTES = 64 << 20  # or a twentieth of a small volume
 _PROGRESS_SECONDS = 5.0
 _CLOSING_THREADS = 8
 _OPEN_FILES_MAX = 4096
@@ -91,7 +92,7 @@ class _Home:
 
 
 class LogDirectories:
-    """`logs` by (topic id, partition); `failed` and `full` log directories with the error that made them so."""
+    """`logs` by (topic id, partition), those `lost` to an error; `failed` and `full` log directories with theirs."""
 
     def __init__(
         self,
@@ -107,6 +108,7 @@ class LogDirectories:
         self.paths = [path.rstrip("/") or "/" for path in paths]
         self.disk: Disk = disk or RealDisk()
         self.logs: dict[LogKey, Log] = {}
+        self.lost: dict[LogKey, OSError] = {}
         self.failed: dict[str, OSError] = {}
         self.full: dict[str, OSError] = {}
         self.high_watermarks: Offsets = {}  # as checkpointed before this start
@@ -258,6 +260,8 @@ class LogDirectories:
             for home, item, result in pool.map(opened, found):
                 done += 1
                 if isinstance(result, OSError):
+                    logger.error("%s can't be opened: %s", item.directory, result)
+                    self.lost[item.topic_id, item.partition] = result
                     self.directory_failed(home.path, result)
                     continue
                 self._tell_damage(result)
@@ -308,12 +312,21 @@ class LogDirectories:
         """A partition's log, if it is here and online."""
         return self.logs.get((topic_id, index))
 
+    def expect(self, wanted: Iterable[LogKey]) -> None:
+        """After `open`: what the broker holds by the metadata. A log that isn't here may lie in a failed directory."""
+        for path, error in self.failed.items():
+            for key in wanted:
+                if key not in self.logs and self.lost.setdefault(key, error) is error:
+                    logger.warning("partition %d of topic %s may lie in %s, which has failed", key[1], key[0], path)
+
     def open_or_create(self, topic: str, index: int, topic_id: UUID, config: LogConfig) -> Log:
         """The log of a partition, new and empty where there is none. Raises OSError."""
         log = self.logs.get((topic_id, index))
         if log is not None:
             log.config = config
             return log
+        if (topic_id, index) in self.lost:
+            raise self.lost[topic_id, index]
         home = self._emptiest(1)[0]
         directory = f"{home.path}/{names.partition_name(topic, index)}"
         try:
@@ -327,7 +340,8 @@ class LogDirectories:
 
     async def create_ahead(self, wanted: Iterable[NewLog]) -> None:
         """Creates logs in a thread, so that `open_or_create` finds them. What doesn't work is left for that to meet."""
-        new = [item for item in wanted if (item.topic_id, item.partition) not in self.logs]
+        known = self.logs.keys() | self.lost.keys()
+        new = [item for item in wanted if (item.topic_id, item.partition) not in known]
         if not new or not self._online():
             return
         homes = self._emptiest(len(new))
@@ -427,6 +441,8 @@ class LogDirectories:
         """Deletes all partitions of a topic: renamed at once, removed after `file.delete.delay.ms`."""
         for key in [key for key in self.logs if key[0] == topic_id]:
             self.delete(*key)
+        for key in [key for key in self.lost if key[0] == topic_id]:
+            del self.lost[key]
 
     def delete(self, topic_id: UUID, index: int) -> None:
         """Deletes one partition."""
@@ -461,7 +477,7 @@ class LogDirectories:
 
     def directory_failed(self, path: str, error: OSError) -> None:
         """Hears of an OSError. A full directory serves reads and waits for room; any other error ends its use."""
-        if error.errno in _FULL:
+        if error.errno in NO_ROOM:
             if path not in self.full:
                 self.full[path] = error
                 logger.error("log directory %s is full: nothing is appended until there is room", path)
@@ -476,6 +492,7 @@ class LogDirectories:
         offline = {key: log for key, log in self.logs.items() if self.directory_of(log) in self.failed}
         for key in offline:
             log = self.logs.pop(key)
+            self.lost[key] = self.failed[self.directory_of(log)]
             self.wanting_flush.pop(log, None)
         if offline:
             self.went_offline(list(offline.values()))
@@ -484,11 +501,11 @@ class LogDirectories:
         """Notices that a full log directory has room again."""
         for path in list(self.full):
             try:
-                _, usable = self.disk.free_bytes(path)
+                total, usable = self.disk.free_bytes(path)
             except OSError as error:
                 self.directory_failed(path, error)
                 continue
-            if usable >= _ROOM_AGAIN_BYTES:
+            if usable >= min(_ROOM_AGAIN_BYTES, total // 20):
                 del self.full[path]
                 logger.warning("log directory %s has room again", path)
 
@@ -531,10 +548,18 @@ class LogDirectories:
                     logger.error("%r couldn't be closed: %s", log, error)
                     self.failed.setdefault(self.directory_of(log), error)
         for path, content in self.recovery_points() + self.high_watermark_checkpoints():
-            self.disk.write_atomically(path, content)
+            self._at_the_end(path.rpartition("/")[0], partial(self.disk.write_atomically, path, content))
         for home in self._online():
-            write_clean_marker(self.disk, home.path, broker_epoch)
+            self._at_the_end(home.path, partial(write_clean_marker, self.disk, home.path, broker_epoch))
         self._release()
+
+    def _at_the_end(self, home: str, write: Callable[[], None]) -> None:
+        """A log directory where something couldn't be written isn't marked clean."""
+        try:
+            write()
+        except OSError as error:
+            logger.error("log directory %s isn't closed as it should be, the next start recovers it: %s", home, error)
+            self.failed.setdefault(home, error)
 
     def _release(self) -> None:
         """Gives up the locks: another process may have the directories."""

@@ -14,10 +14,22 @@ import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol
 
 Buffer = bytes | bytearray | memoryview
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
+
+@contextlib.contextmanager
+def unless_full() -> Iterator[None]:
+    """Around a write that is made again later, or isn't needed: a full disk doesn't fail it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
 
 
 class Entry(NamedTuple):

@@ -1,7 +1,8 @@
 """Which leader epoch began at which offset: what a log diverges by, and is truncated to (KIP-101, KIP-279).
 
 Entries ascend in both columns. The file beside the segments is replaced at every change, without fsync: recovery reads
-the epochs of unsynced batches from the batches themselves.
+the epochs of unsynced batches from the batches themselves. Where there is no room for it, the next sync makes up for
+it.
 
 Source: Kafka's LeaderEpochFileCache; file `leader-epoch-checkpoint`: version 0, count, then "epoch startOffset" lines.
 """
@@ -12,7 +13,7 @@ from bisect import bisect_left, bisect_right
 from typing import NamedTuple
 
 from . import names
-from .disk import Disk
+from .disk import Disk, unless_full
 
 UNDEFINED = -1
 
@@ -34,7 +35,7 @@ class EpochEnd(NamedTuple):
 class LeaderEpochs:
     """A log's leader epochs. `latest` is the last epoch, −1 where there is none."""
 
-    __slots__ = ("_disk", "_path", "_starts", "epochs", "latest")
+    __slots__ = ("_disk", "_path", "_starts", "_unwritten", "epochs", "latest")
 
     def __init__(self, disk: Disk, directory: str, entries: list[EpochEntry] | None = None) -> None:
         self._disk = disk
@@ -42,6 +43,7 @@ class LeaderEpochs:
         self.epochs = [entry.epoch for entry in entries or ()]
         self._starts = [entry.start_offset for entry in entries or ()]
         self.latest = self.epochs[-1] if self.epochs else UNDEFINED
+        self._unwritten = False
 
     def __len__(self) -> int:
         return len(self.epochs)
@@ -124,8 +126,16 @@ class LeaderEpochs:
         self.latest = self.epochs[-1] if self.epochs else UNDEFINED
 
     def write(self) -> None:
-        """Replaces the file."""
-        self._disk.write_atomically(self._path, render(self.entries), fsync=False)
+        """Replaces the file, or leaves that to `write_out` where the disk is full."""
+        self._unwritten = True
+        with unless_full():
+            self.write_out()
+
+    def write_out(self) -> None:
+        """Replaces the file if that wasn't possible before."""
+        if self._unwritten:
+            self._disk.write_atomically(self._path, render(self.entries), fsync=False)
+            self._unwritten = False
 
 
 def render(entries: list[EpochEntry]) -> bytes:
