@@ -207,7 +207,9 @@ def sentence(error: BaseException, subject: str) -> CommandError:
         )
     if isinstance(error, kafka_errors.KafkaConnectionError | kafka_errors.NodeNotReadyError):
         return CommandError(
-            f"{subject}: the connection to the broker was lost", "Is it still running?", ExitCode.unreachable
+            f"{subject}: no connection to a broker of the cluster",
+            "Is it still running, and can the address that it advertises be reached from here?",
+            ExitCode.unreachable,
         )
     if isinstance(error, kafka_errors.IncompatibleBrokerVersion):
         return CommandError(f"{subject}: the broker doesn't offer the API that this needs ({error})")

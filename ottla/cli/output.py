@@ -11,7 +11,7 @@ import json
 import select
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 
 class Output:
@@ -74,7 +74,10 @@ class Output:
         for key, heading in columns.items():
             values = [row.get(key) for row in rows]
             numeric = all(isinstance(value, int | float) or value is None for value in values)
-            table.add_column(heading, justify="right" if numeric else "left", overflow="fold")
+            # The first column says what a row is about: it gives way last when the terminal is narrow.
+            width = None if table.columns else min(60, max(len(cell(value)) for value in values))
+            justify: Literal["right", "left"] = "right" if numeric else "left"
+            table.add_column(heading, justify=justify, overflow="fold", min_width=width)
         for row in rows:
             table.add_row(*(cell(row.get(key)) for key in columns))
         console = Console(markup=False, highlight=False, emoji=False)
