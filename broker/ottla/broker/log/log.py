@@ -438,7 +438,7 @@ class Log:
             self.truncate_fully_and_start_at(offset)
             return True
         keep = self._segment_index(offset) + 1
-        self._drop(slice(keep, None))
+        self._drop(keep, None, from_end=True)
         self._active = self.segments[-1]
         end = self._active.truncate(offset)
         self._ended_at(end)
@@ -447,7 +447,7 @@ class Log:
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drops everything; the log is empty and begins at `offset`."""
-        self._drop(slice(0, None))
+        self._drop(0, None, from_end=True)
         self._active = self._new_segment(offset)
         self.segments.append(self._active)
         self._bases.append(offset)
@@ -510,7 +510,7 @@ class Log:
             return None
         if count == len(self.segments):
             self.roll()
-        self._drop(slice(0, count))
+        self._drop(0, count, from_end=False)
         self.log_start_offset = max(self.log_start_offset, self._bases[0])
         self.epochs.truncate_from_start(self.log_start_offset)
         return f"{count} segments, {reason}"
@@ -528,9 +528,9 @@ class Log:
         """Puts the segment whose `.cleaned` files a compaction wrote and synced in the place of the sealed segments
         `old_bases`, and takes over its name. `sizes` are those of its log, offset index and time index.
 
-        In this order, so that a stop at any point is either finished or undone by recovery (`recovery` has the other
-        half): the log's `.swap` name says that the new segment is complete; then the old ones go; then it takes its
-        name. Source: Kafka's LocalLog.replaceSegments.
+        In this order, so that a stop at any point is either finished or undone by recovery (which has the other half):
+        the log's `.swap` name, the last to be given, says that the new segment is complete; then the old ones go; then
+        it takes its name, the log last again. Source: Kafka's LocalLog.replaceSegments.
         """
         first = bisect_right(self._bases, old_bases[0]) - 1
         old = self.segments[first : first + len(old_bases)]
@@ -561,12 +561,15 @@ class Log:
         self._bases = [segment.base_offset for segment in self.segments]
         self._drop_snapshots(lambda offset: offset in old_bases[1:])
 
-    def _drop(self, which: slice) -> None:
-        """Takes segments out of the log; their files are renamed now and removed after the delay."""
-        dropped = self.segments[which]
-        del self.segments[which], self._bases[which]
+    def _drop(self, start: int, stop: int | None, *, from_end: bool) -> None:
+        """Takes segments out of the log; their files are renamed now and removed after the delay.
+
+        In an order that a stop in between can't make a hole of: `from_end` where the log is truncated.
+        """
+        dropped = self.segments[start:stop]
+        del self.segments[start:stop], self._bases[start:stop]
         bases = {segment.base_offset for segment in dropped}
-        for segment in dropped:
+        for segment in reversed(dropped) if from_end else dropped:
             segment.let_go()
             self._doom(names.offset_name(segment.base_offset, suffix) for suffix in names.SEGMENT_SUFFIXES)
         self._drop_snapshots(lambda offset: offset in bases)

@@ -236,8 +236,9 @@ class _Opening:
                 dropped = self.segments[at + 1 :]
                 del self.segments[at + 1 :]
                 lost = size - segment.size + sum(later.size for later in dropped)
-                for later in dropped:
+                for later in reversed(dropped):  # and the cut last: a stop in between must not make a hole
                     self._remove(later)
+                segment.file.truncate(segment.size)
                 self.damage = Damage(segment.path, next_offset, lost, len(dropped), reason)
                 break
         self.epochs.write()
@@ -292,7 +293,7 @@ class _Opening:
 def recover_segment(
     segment: Segment, config: LogConfig, epochs: LeaderEpochs, producers: Producers, next_offset: int
 ) -> tuple[int, str]:
-    """Reads a whole segment, rebuilds its indexes, and cuts it behind the last valid batch.
+    """Reads a whole segment, rebuilds its indexes, and ends it behind the last valid batch; the file isn't cut yet.
 
     `next_offset` is the least offset that it may begin with. Returns the offset that follows, and why the segment was
     cut (empty where all of it is valid).
@@ -322,7 +323,6 @@ def recover_segment(
         reason = str(error)
     if segment.size < size:
         reason = reason or f"no batch at position {segment.size}"
-        segment.file.truncate(segment.size)
     with unless_full():  # what an index lacks stays in memory until the next sync
         segment.seal()
     return next_offset, reason
@@ -358,7 +358,8 @@ def finish_interrupted(disk: Disk, directory: str) -> dict[str, Entry]:
 
 
 def _finish_swap(disk: Disk, directory: str, files: dict[str, Entry], swaps: list[str]) -> None:
-    """Segments that a `.swap` log covers were compacted into it: they go, and it takes its name."""
+    """Segments that a `.swap` log covers were compacted into it: they go, and it takes its name, the log file last:
+    as long as it has the old name, all of this is done again."""
     lowest, highest = 1 << 63, -1
     for name in swaps:
         parsed = names.parse_offset_name(name.removesuffix(names.SWAP))
@@ -370,11 +371,11 @@ def _finish_swap(disk: Disk, directory: str, files: dict[str, Entry], swaps: lis
         covered = parsed is not None and lowest <= parsed[0] < highest and parsed[1] in names.SEGMENT_SUFFIXES
         if covered and name + names.SWAP not in files:
             disk.remove(f"{directory}/{name}")
-    for name in sorted(swaps):
+    for name in sorted(swaps, key=lambda name: name.endswith(names.LOG + names.SWAP)):
         if f"{name[:20]}{names.LOG}{names.SWAP}" in files:
             logger.info("%s: %s completes an interrupted compaction", directory, name)
             disk.rename(f"{directory}/{name}", f"{directory}/{name.removesuffix(names.SWAP)}")
-        else:  # its log file has its name already: the index is rebuilt
+        else:  # the new segment never became complete
             disk.remove(f"{directory}/{name}")
 
 

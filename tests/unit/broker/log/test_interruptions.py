@@ -1,0 +1,171 @@
+"""A stop at any step of what changes files: the next start finds everything that was there, and cleans up."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ottla.broker.log.compaction_child import Job, compact
+from ottla.broker.log.config import LogConfig
+from ottla.broker.log.disk import RealDisk
+from ottla.broker.log.log import Log
+from ottla.protocol.batches import Record, records
+from tests.unit.broker.log.workbench import Workbench, append, batch_of, contents, fill
+
+CONFIG = LogConfig(segment_bytes=800, index_interval_bytes=150, cleanup_policy=frozenset({"compact"}))
+
+
+class Stopped(BaseException):
+    """The process ended here."""
+
+
+class StoppingDisk(RealDisk):
+    """Stops before its `after`th change of names."""
+
+    def __init__(self, after: int) -> None:
+        self.left = after
+
+    def _count(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise Stopped
+
+    def rename(self, source: str, target: str) -> None:
+        self._count()
+        super().rename(source, target)
+
+    def remove(self, path: str) -> None:
+        self._count()
+        super().remove(path)
+
+    def write_atomically(self, path: str, data: bytes, *, fsync: bool = True) -> None:
+        self._count()
+        super().write_atomically(path, data, fsync=fsync)
+
+
+def everything(log: Log) -> list[Record]:
+    return [record for segment in log.segments for _, _, batch in segment.batches() for record in records(batch)]
+
+
+def table(found: list[Record]) -> dict[bytes | None, bytes | None]:
+    return {record.key: record.value for record in found}
+
+
+def compacted(bench: Workbench) -> tuple[Log, Callable[[], None]]:
+    """A log whose compaction has been written, and what swaps it in."""
+    log = bench.log(clean=False)
+    ends = [segment.base_offset for segment in log.segments[1:]]
+    job = Job(
+        directory=log.directory,
+        segments=[
+            [segment.base_offset, end, segment.size, segment.offsets.size_bytes]
+            for segment, end in zip(log.segments, ends, strict=False)
+        ],
+        first_dirty=0,
+        end_offset=ends[-1],
+        now_ms=bench.now_ms,
+        delete_retention_ms=1000,
+        segment_bytes=CONFIG.segment_bytes * 2,
+        segment_index_bytes=10_000,
+        index_interval_bytes=CONFIG.index_interval_bytes,
+        producers=[],
+        keys_max=1000,
+        bytes_per_second=float("inf"),
+    )
+    result = compact(job, RealDisk(), lambda count: None)
+
+    def swap() -> None:
+        for segment in result.segments:
+            log.swap_in(segment.old_bases, (segment.sizes[0], segment.sizes[1], segment.sizes[2]))
+
+    return log, swap
+
+
+def source(path: Path) -> Workbench:
+    bench = Workbench(path, config=CONFIG)
+    log = bench.log()
+    for index in range(60):
+        append(log, batch_of([b"%d" % index * 9], key=b"%d" % (index * 7 % 25)), epoch=index // 20)
+    log.active.write_out()
+    return bench
+
+
+def test_a_compaction_stopped_at_any_step(tmp_path: Path) -> None:
+    original = source(tmp_path / "source")
+    before = table(everything(original.log(clean=False)))
+    end = original.log(clean=False).log_end_offset
+    for after in range(200):
+        target = tmp_path / "t-0"
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(original.path, target)
+        bench = Workbench(target, config=CONFIG)
+        bench.disk = disk = StoppingDisk(10**9)
+        bench.surroundings.disk = disk
+        _, swap = compacted(bench)
+        disk.left = after
+        try:
+            swap()
+        except Stopped:
+            stopped = True
+        else:
+            stopped = False
+        for again in range(3):  # the first two starts are stopped as well
+            restarted = Workbench(target, config=CONFIG)
+            if again < 2:
+                restarted.surroundings.disk = StoppingDisk(again * 3)
+            try:
+                opened = restarted.open(clean=False, recovery_point=end)
+            except Stopped:
+                continue
+            break
+        assert opened.damage is None
+        assert opened.log.log_end_offset == end
+        assert table(everything(opened.log)) == before
+        assert contents(opened.log)[-1][0] == end - 1
+        assert not restarted.files(".swap", ".cleaned", ".deleted")
+        for segment in opened.log.segments:
+            for entry in segment.offsets.entries():
+                header = segment.header_at(entry.position)
+                assert header is not None
+                assert header.last_offset == entry.offset
+        if not stopped:
+            assert after > 20
+            return
+    pytest.fail("the swap never ended")
+
+
+def test_a_roll_or_truncation_stopped_at_any_step(tmp_path: Path) -> None:
+    original = source(tmp_path / "source")
+    before = contents(original.log(clean=False))
+    changes: list[Callable[[Log], object]] = [
+        lambda log: log.roll(),
+        lambda log: log.truncate_to(20),
+        lambda log: fill(log, 30),
+    ]
+    for change in changes:
+        for after in range(40):
+            target = tmp_path / "t-0"
+            shutil.rmtree(target, ignore_errors=True)
+            shutil.copytree(original.path, target)
+            bench = Workbench(target, config=CONFIG)
+            log = bench.log(clean=False)
+            bench.surroundings.disk = StoppingDisk(after)
+            try:
+                change(log)
+            except Stopped:
+                stopped = True
+            else:
+                stopped = False
+            opened = Workbench(target, config=CONFIG).open(clean=False)
+            assert opened.damage is None or opened.log.log_end_offset >= 20
+            found = contents(opened.log)
+            assert found[: min(len(found), len(before))] == before[: len(found)]
+            assert [offset for offset, _ in found] == list(range(opened.log.log_end_offset))
+            assert len(found) >= 20
+            if not stopped:
+                break
+        else:
+            pytest.fail("the change never ended")
