@@ -109,6 +109,7 @@ class LogDirectories:
         self.disk: Disk = disk or RealDisk()
         self.logs: dict[LogKey, Log] = {}
         self.lost: dict[LogKey, OSError] = {}
+        self._unclaimed: dict[tuple[str, int], str] = {}  # hold records and don't say of which topic id
         self.failed: dict[str, OSError] = {}
         self.full: dict[str, OSError] = {}
         self.high_watermarks: Offsets = {}  # as checkpointed before this start
@@ -221,7 +222,10 @@ class LogDirectories:
                 parsed = names.parse_partition_name(entry.name)
                 if parsed is not None and parsed[0] != _KRAFT_TOPIC:
                     topic_id = self._topic_id(path)
-                    if topic_id is not None:
+                    if topic_id is None:
+                        if any(file.name.endswith(names.LOG) and file.size for file in disk.list(path)):
+                            self._unclaimed[parsed] = path
+                    else:
                         found.append(_Found(path, *parsed, topic_id))
         return found
 
@@ -325,6 +329,8 @@ class LogDirectories:
         if log is not None:
             log.config = config
             return log
+        if (topic, index) in self._unclaimed:
+            self.lost.setdefault((topic_id, index), self._claim_refused(topic, index, topic_id))
         if (topic_id, index) in self.lost:
             raise self.lost[topic_id, index]
         home = self._emptiest(1)[0]
@@ -338,10 +344,23 @@ class LogDirectories:
         self.logs[topic_id, index] = log
         return log
 
+    def _claim_refused(self, topic: str, index: int, topic_id: UUID) -> OSError:
+        """Why a partition isn't served: a directory of its name may hold its records; an empty log would hide them."""
+        path = self._unclaimed[topic, index]
+        return OSError(
+            errno.EINVAL,
+            f"{path} may hold its records, but {names.PARTITION_METADATA} there can't be read: write "
+            f'"version: 0" and "topic_id: {encode_uuid(topic_id)}" into it, or move it away, and start again',
+        )
+
     async def create_ahead(self, wanted: Iterable[NewLog]) -> None:
         """Creates logs in a thread, so that `open_or_create` finds them. What doesn't work is left for that to meet."""
         known = self.logs.keys() | self.lost.keys()
-        new = [item for item in wanted if (item.topic_id, item.partition) not in known]
+        new = [
+            item
+            for item in wanted
+            if (item.topic_id, item.partition) not in known and (item.topic, item.partition) not in self._unclaimed
+        ]
         if not new or not self._online():
             return
         homes = self._emptiest(len(new))

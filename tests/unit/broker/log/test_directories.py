@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from pathlib import Path
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from hypothesis import given
@@ -144,6 +144,23 @@ def test_a_directory_without_a_topic_id_is_left_alone(tmp_path: Path) -> None:
     logs = opened(tmp_path)
     assert logs.logs == {}
     assert (tmp_path / "mystery-0").exists()
+
+
+@pytest.mark.parametrize("metadata", ["", "version: 0\ntopic_id: nonsense", None])
+def test_records_without_a_topic_id_are_never_hidden_by_an_empty_log(tmp_path: Path, metadata: str | None) -> None:
+    directory = tmp_path / "orders-0"
+    directory.mkdir()
+    (directory / "00000000000000000000.log").write_bytes(b"records")
+    if metadata is not None:
+        (directory / "partition.metadata").write_text(metadata)
+    logs = opened(tmp_path)
+    topic_id = uuid4()
+    with pytest.raises(OSError, match=r"partition\.metadata"):
+        logs.open_or_create("orders", 0, topic_id, LogConfig())
+    assert (topic_id, 0) in logs.lost
+    asyncio.run(logs.create_ahead([NewLog("orders", 0, topic_id, LogConfig())]))
+    assert (directory / "00000000000000000000.log").read_bytes() == b"records"
+    assert logs.logs == {}
 
 
 @given(st.dictionaries(st.tuples(st.from_regex(r"[a-z._-]{1,9}", fullmatch=True), st.integers(0, 99)), st.integers(0)))
