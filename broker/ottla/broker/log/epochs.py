@@ -63,9 +63,13 @@ class LeaderEpochs:
         """As `assign`, for recovery, which writes once at its end."""
         self._assign(epoch, start_offset)
 
-    def forget_from(self, offset: int) -> None:
-        """Drops, unwritten, what began at or after `offset`: recovery reads it anew from the batches."""
-        self._keep(bisect_left(self._starts, offset))
+    def forget_from(self, offset: int) -> dict[int, int]:
+        """Drops, unwritten, what began at or after `offset`: recovery reads it anew from the batches. Returns it, start
+        offsets by epoch."""
+        keep = bisect_left(self._starts, offset)
+        forgotten = dict(zip(self.epochs[keep:], self._starts[keep:], strict=True))
+        self._keep(keep)
+        return forgotten
 
     def _assign(self, epoch: int, start_offset: int) -> bool:
         if epoch < 0 or start_offset < 0:

@@ -223,14 +223,16 @@ class _Opening:
         """Recovers the segments from `first` on; the offset up to which the producers are known then."""
         base = self.segments[first].base_offset
         replay_producers(self.producers, self.segments[:first], self._restore(now_ms), base)
-        self.epochs.forget_from(base)
+        known_starts = self.epochs.forget_from(base)
         next_offset = base
         for at in range(first, len(self.segments)):
             segment = self.segments[at]
             if at > first:
                 self._snapshot(segment.base_offset)
             size = segment.size
-            next_offset, reason = recover_segment(segment, self.config, self.epochs, self.producers, next_offset)
+            next_offset, reason = recover_segment(
+                segment, self.config, self.epochs, known_starts, self.producers, next_offset
+            )
             self.recovered += 1
             if reason:
                 dropped = self.segments[at + 1 :]
@@ -291,12 +293,17 @@ class _Opening:
 
 
 def recover_segment(
-    segment: Segment, config: LogConfig, epochs: LeaderEpochs, producers: Producers, next_offset: int
+    segment: Segment,
+    config: LogConfig,
+    epochs: LeaderEpochs,
+    known_starts: dict[int, int],
+    producers: Producers,
+    next_offset: int,
 ) -> tuple[int, str]:
     """Reads a whole segment, rebuilds its indexes, and ends it behind the last valid batch; the file isn't cut yet.
 
-    `next_offset` is the least offset that it may begin with. Returns the offset that follows, and why the segment was
-    cut (empty where all of it is valid).
+    `next_offset` is the least offset that it may begin with, `known_starts` where epochs began by the checkpoint.
+    Returns the offset that follows, and why the rest isn't valid (empty where all of it is).
     """
     size = segment.size
     segment.offsets.clear()
@@ -311,7 +318,11 @@ def recover_segment(
                 reason = f"{reason} at position {position}"
                 break
             if header.leader_epoch >= 0 and header.leader_epoch > epochs.latest:
-                epochs.assign_unwritten(header.leader_epoch, header.base_offset)
+                start = known_starts.get(header.leader_epoch, header.base_offset)
+                # Compaction may have taken an epoch's first batches: then only the checkpoint knows where it began.
+                if not next_offset <= start <= header.base_offset:
+                    start = header.base_offset
+                epochs.assign_unwritten(header.leader_epoch, start)
             if header.producer_id >= 0:
                 if header.attributes & CONTROL:
                     note_marker(producers, batch, header)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ottla.broker.log import recovery
 from ottla.broker.log.config import LogConfig
-from ottla.protocol.batches import BatchHeader, iterate_headers, read_header
+from ottla.protocol.batches import BatchHeader, assign, iterate_headers, read_header
 from tests.unit.broker.log.workbench import Workbench, append, batch_of, contents, fill
 
 ANY = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -175,6 +175,17 @@ def test_a_damaged_epoch_file_is_rebuilt_from_the_batches(tmp_path: Path) -> Non
     log.close()
     (bench.path / "leader-epoch-checkpoint").write_bytes(b"?")
     assert bench.log().epochs.entries == log.epochs.entries
+
+
+def test_an_epoch_whose_first_batches_were_compacted_keeps_its_start(tmp_path: Path) -> None:
+    bench = Workbench(tmp_path / "a")
+    log = bench.log()
+    for offset, epoch in ((5, 0), (9, 1)):
+        batch = batch_of([b"x"])
+        assign(batch, 0, offset, epoch)
+        log.epochs.assign(epoch, offset - 3)
+        log.append_replicated(batch, [(0, read_header(batch))])
+    assert bench.log(clean=False).epochs.entries == [(0, 2), (1, 6)]
 
 
 def test_interrupted_work_is_finished(tmp_path: Path) -> None:
