@@ -1,0 +1,60 @@
+"""What the Spark benchmarks share: a session with both data sources, one broker, a filled topic."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from ottla.net.client import Client
+from ottla.spark.properties import ClientProperties
+from ottla.spark.session import spark_session
+from ottla.spark.writing import Writer
+from tests.peers.apache_kafka import jars
+from tests.peers.ottla_broker import OttlaBroker
+
+PARTITIONS = 6
+SOURCES = ("ottla", "kafka")
+_ROWS = 12_000
+
+
+@contextmanager
+def session_and_broker() -> Iterator[tuple[SparkSession, str]]:
+    """A session on two cores that has Spark's own connector too, and an Ottla broker's address."""
+    connector = ",".join(map(str, sorted(Path(jars("spark").removesuffix("/*")).glob("*.jar"))))
+    with tempfile.TemporaryDirectory(prefix="ottla-bench-") as folder:
+        broker = OttlaBroker(Path(folder))
+        try:
+            settings = {"spark__master": "local[2]", "spark__jars": connector, "spark__driver__memory": "2g"}
+            spark = spark_session("bench", **settings)
+            yield spark, broker.bootstrap
+            spark.stop()
+        finally:
+            broker.stop()
+
+
+def create(bootstrap: str, topic: str) -> None:
+    """A topic of PARTITIONS partitions."""
+    with Client(bootstrap) as client:
+        client.create_topic(topic, PARTITIONS)
+        while topic not in client.metadata([topic]).topics:
+            pass
+
+
+def fill(bootstrap: str, topic: str, count: int, size: int) -> int:
+    """Writes about `count` values of `size` bytes, evenly spread; how many."""
+    rows = pa.RecordBatch.from_pydict(
+        {
+            "value": pa.array([b"x" * size] * _ROWS, pa.binary()),
+            "partition": pa.array([row % PARTITIONS for row in range(_ROWS)], pa.int32()),
+        }
+    )
+    with Writer(ClientProperties(bootstrap, batch_bytes=1 << 14), topic) as writer:
+        for _ in range(max(count // _ROWS, 1)):
+            writer.write(rows)
+        writer.flush()
+        return writer.rows_acknowledged

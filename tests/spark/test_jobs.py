@@ -1,0 +1,93 @@
+"""The pipelines, one after another over the same small topic, and how they fail."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from ottla.protocol.batches import Record
+from ottla.spark.jobs import frames, window_counts
+from ottla.spark.jobs.join import join
+from ottla.spark.jobs.load import load
+from ottla.spark.jobs.sink import sink
+from tests.spark.topics import BEGIN_MS, Topics
+
+
+@pytest.fixture(scope="module")
+def events(topics: Topics, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Loaded from CSV: two airlines, two hours, one delay missing."""
+    path = tmp_path_factory.mktemp("files") / "flights.csv"
+    path.write_text(
+        "carrier,time,delay\n"
+        "UA,2013-01-01T05:10:00Z,10\nUA,2013-01-01T05:20:00Z,20\nUA,2013-01-01T06:00:00Z,\nB6,2013-01-01T05:59:59Z,-5\n"
+    )
+    topic = topics.create(2, name="events")
+    assert load([path], topics.bootstrap, topic, key="carrier") == 4
+    return topic
+
+
+def test_windows_into_a_topic_and_the_table_of_it(
+    spark: SparkSession, bootstrap: str, topics: Topics, events: str, tmp_path: Path
+) -> None:
+    into = topics.create(1, cleanup_policy="compact")
+    counted = window_counts.counts(
+        frames.stream(spark, bootstrap, events, 1), time="time", key="carrier", average="delay", watermark="1 day"
+    )
+    window_counts.write(counted, bootstrap, into, str(tmp_path))
+    table = frames.latest_by_key(frames.batch(spark, bootstrap, into)).orderBy("key").collect()
+    found = {bytes(row.key).decode(): json.loads(row.value) for row in table}
+    assert list(found) == ["B6|2013-01-01T05:00:00Z", "UA|2013-01-01T05:00:00Z", "UA|2013-01-01T06:00:00Z"]
+    assert found["UA|2013-01-01T05:00:00Z"] == {
+        "start": "2013-01-01T05:00:00Z",
+        "key": "UA",
+        "count": 2,
+        "present": 2,
+        "mean": 15.0,
+    }
+    assert found["UA|2013-01-01T06:00:00Z"]["present"] == 0
+
+
+def test_a_stream_joined_with_a_table(
+    spark: SparkSession, bootstrap: str, topics: Topics, events: str, tmp_path: Path
+) -> None:
+    airlines, into = topics.create(1), topics.create(1)
+    names = [(b"UA", b"Old"), (b"B6", b"JetBlue"), (b"UA", b"United"), (b"B6", None)]
+    topics.write(airlines, 0, [Record(0, BEGIN_MS, key, value) for key, value in names])
+    join(spark, bootstrap, events, airlines, into, str(tmp_path))
+    found = {(record.key, json.loads(record.value or b"")["table"]) for record in topics.records(into)}
+    assert found == {(b"UA", "United"), (b"B6", None)}
+
+
+def test_files_of_json_lines(spark: SparkSession, bootstrap: str, events: str, tmp_path: Path) -> None:
+    sink(spark, bootstrap, events, str(tmp_path / "rows"), str(tmp_path / "state"), format="json")
+    rows = spark.read.json(str(tmp_path / "rows"))
+    assert rows.count() == 4
+    assert {row.key for row in rows.collect()} == {"UA", "B6"}
+
+
+@pytest.mark.parametrize(
+    ("job", "arguments", "says"),
+    [
+        ("load", ["--topic", "no-such-topic", "{file}"], "topic 'no-such-topic' does not exist"),
+        ("load", ["--topic", "{events}", "--key", "nobody", "{file}"], "has no column 'nobody'; its columns are a, b"),
+        ("load", ["--topic", "{events}", "/no/such/file.csv"], "there is no file"),
+        ("compact_table", ["--topic", "no-such-topic"], "topic 'no-such-topic' does not exist"),
+    ],
+)
+def test_failures_are_one_line(
+    bootstrap: str, events: str, tmp_path: Path, job: str, arguments: list[str], says: str
+) -> None:
+    file = tmp_path / "some.csv"
+    file.write_text("a,b\n1,2\n")
+    given = [each.replace("{file}", str(file)).replace("{events}", events) for each in arguments]
+    command = [sys.executable, "-m", f"ottla.spark.jobs.{job}", "--bootstrap", bootstrap, *given]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert done.stderr.strip().splitlines()[-1].startswith("error: ")
+    assert says in done.stderr.strip().splitlines()[-1]
+    assert "Traceback" not in done.stderr

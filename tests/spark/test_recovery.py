@@ -1,0 +1,82 @@
+"""kill -9 of a streaming driver and of its Python workers: the file sink has every record once all the same."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+from pyarrow import parquet
+from pyspark.sql import SparkSession
+
+from tests.peers.tools import ROOT
+from tests.spark.driver import LIMIT
+from tests.spark.topics import Topics
+
+COUNT = 1000
+
+
+@contextmanager
+def running(bootstrap: str, topic: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A driver; it, its JVM and its workers are killed at the end, so that none of them can tidy up."""
+    command = [sys.executable, "-m", "tests.spark.driver", bootstrap, topic, str(folder)]
+    with (folder / "driver.log").open("ab") as log:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def committed(folder: Path) -> int:
+    commits = folder / "state" / "commits"
+    return len([each for each in commits.iterdir() if each.name.isdigit()]) if commits.is_dir() else 0
+
+
+def until_committed(process: subprocess.Popen[bytes], folder: Path, batches: int) -> None:
+    deadline = time.monotonic() + 120
+    while committed(folder) < batches:
+        assert process.poll() is None, (folder / "driver.log").read_text()[-3000:]
+        assert time.monotonic() < deadline, "no micro-batch is committed"
+        time.sleep(0.01)
+
+
+def kill_workers(process: subprocess.Popen[bytes]) -> None:
+    for child in psutil.Process(process.pid).children(recursive=True):
+        with suppress(psutil.Error):
+            if "pyspark.daemon" in " ".join(child.cmdline()):
+                child.kill()
+
+
+def test_killed_between_and_within_micro_batches(
+    spark: SparkSession, bootstrap: str, topics: Topics, tmp_path: Path
+) -> None:
+    topic = topics.create(2)
+    for partition in range(2):
+        topics.fill(topic, partition, COUNT)
+    with running(bootstrap, topic, tmp_path) as process:
+        until_committed(process, tmp_path, 1)
+    assert committed(tmp_path) < 2 * COUNT // LIMIT, "it was done before it was killed"
+    with running(bootstrap, topic, tmp_path) as process:
+        until_committed(process, tmp_path, 2)
+        kill_workers(process)
+        process.wait(120)  # Spark fails the query, or starts the workers again and ends it
+    with running(bootstrap, topic, tmp_path) as process:
+        assert process.wait(120) == 0, (tmp_path / "driver.log").read_text()[-3000:]
+
+    expected = Counter(f"{partition}:{index}" for partition in range(2) for index in range(COUNT))
+    found = Counter(row.value for row in spark.read.parquet(str(tmp_path / "rows")).select("value").collect())
+    assert found == expected
+    # A reader that doesn't know Spark's list of files may see files of a failed micro-batch, and never misses one.
+    files = [each for each in (tmp_path / "rows").rglob("*.parquet") if each.stat().st_size]
+    seen = {value for each in files for value in parquet.ParquetFile(each).read(["value"])["value"].to_pylist()}
+    assert seen == set(expected)
