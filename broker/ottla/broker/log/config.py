@@ -33,13 +33,12 @@ class LogConfig:
     max_compaction_lag_ms: int = MAX_LONG
     delete_retention_ms: int = 86_400_000
     producer_id_expiration_ms: int = 86_400_000
+    roll_ms: int = field(init=False)  # when a segment is rolled
 
-    @property
-    def roll_ms(self) -> int:
-        """When a segment is rolled: earlier on a compacted topic with a maximum lag, since the active one isn't
-        compacted."""
+    def __post_init__(self) -> None:
+        # Earlier on a compacted topic with a maximum lag, since the active segment isn't compacted.
         wanted = min(self.segment_ms, self.max_compaction_lag_ms) if self.compacts else self.segment_ms
-        return wanted - min(self.segment_jitter_ms, wanted)
+        object.__setattr__(self, "roll_ms", wanted - min(self.segment_jitter_ms, wanted))
 
     @property
     def compacts(self) -> bool:
