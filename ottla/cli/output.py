@@ -75,7 +75,7 @@ class Output:
             values = [row.get(key) for row in rows]
             numeric = all(isinstance(value, int | float) or value is None for value in values)
             # The first column says what a row is about: it gives way last when the terminal is narrow.
-            width = None if table.columns else min(60, max(len(cell(value)) for value in values))
+            width = len(heading) if table.columns else min(60, max(len(cell(value)) for value in values))
             justify: Literal["right", "left"] = "right" if numeric else "left"
             table.add_column(heading, justify=justify, overflow="fold", min_width=width)
         for row in rows:
