@@ -90,7 +90,6 @@ class Log:
         "_bases",
         "_boundaries",
         "_generation",
-        "_snapshots",
         "_surroundings",
         "config",
         "directory",
@@ -102,6 +101,7 @@ class Log:
         "producers",
         "recovery_point",
         "segments",
+        "snapshots",
         "topic",
     )
 
@@ -130,7 +130,7 @@ class Log:
         self._bases = [segment.base_offset for segment in segments]
         self._active = segments[-1]
         self._boundaries: dict[int, int] = {}  # where recent batches of the active segment start, by base offset
-        self._snapshots = snapshots  # offsets of the producer snapshots on disk
+        self.snapshots = snapshots  # offsets of the producer snapshots on disk
         self._generation = 0  # counts truncations: a flush that began before one proves nothing
         self.log_start_offset = log_start_offset
         self.log_end_offset = log_end_offset
@@ -192,11 +192,11 @@ class Log:
         ):
             segment = self.roll(base_offset)
             position = 0
+        if leader_epoch > self.epochs.latest:  # before the batch, since this may fail too
+            self.epochs.assign(leader_epoch, base_offset)
         self._write(segment, batch, position)
         segment.appended(last_offset, position, size, max_timestamp, config)
         self._remember(base_offset, position)
-        if leader_epoch > self.epochs.latest:
-            self.epochs.assign(leader_epoch, base_offset)
         if header.producer_id >= 0:
             self._note_producer(batch, header, last_offset, max_timestamp)
         self.log_end_offset = last_offset + 1
@@ -221,12 +221,13 @@ class Log:
         ):
             segment = self.roll(first.base_offset)
             start = 0
+        for _, header in headers:
+            if header.leader_epoch > self.epochs.latest:
+                self.epochs.assign(header.leader_epoch, header.base_offset)
         self._write(segment, buffer, start)
         for position, header in headers:
             segment.appended(header.last_offset, start + position, header.size, header.max_timestamp, self.config)
             self._remember(header.base_offset, start + position)
-            if header.leader_epoch > self.epochs.latest:
-                self.epochs.assign(header.leader_epoch, header.base_offset)
             if header.producer_id >= 0:
                 batch = memoryview(buffer)[position : position + header.size]
                 self._note_producer(batch, header, header.last_offset, header.max_timestamp)
@@ -294,10 +295,10 @@ class Log:
 
     def _take_snapshot(self) -> None:
         offset = self.log_end_offset
-        if self._snapshots and self._snapshots[-1] >= offset:
+        if self.snapshots and self.snapshots[-1] >= offset:
             return
         write_snapshot(self._surroundings.disk, self.directory, offset, self.producers)
-        self._snapshots.append(offset)
+        self.snapshots.append(offset)
 
     # ---- reading
 
@@ -393,7 +394,7 @@ class Log:
             segment.write_out()
         disk = self._surroundings.disk
         files = [file for segment in segments for file in segment.files()]
-        for offset in self._snapshots:
+        for offset in self.snapshots:
             if self.recovery_point <= offset <= end:
                 files.append(disk.open(f"{self.directory}/{names.offset_name(offset, names.PRODUCER_SNAPSHOT)}"))
         self.last_flush_ms = self._surroundings.now_ms()
@@ -418,12 +419,22 @@ class Log:
         """Leaves the files as a clean stop does: indexes complete, producers in a snapshot, all synced. Blocks."""
         if self._active.size:
             self._active.seal()
-        if self.log_end_offset > max(self.log_start_offset, self._snapshots[-1] if self._snapshots else -1):
+        if self.log_end_offset > max(self.log_start_offset, self.snapshots[-1] if self.snapshots else -1):
             self._take_snapshot()
         if self.log_end_offset > self.recovery_point:
             self.flush()
         for segment in self.segments:
             segment.let_go()
+
+    def moved(self, surroundings: LogSurroundings, directory: str, recovery_point: int) -> None:
+        """The same files lie in `directory` now, those below `recovery_point` synced."""
+        self._surroundings = surroundings
+        self.directory = directory
+        self._generation += 1
+        self.recovery_point = recovery_point
+        for segment in self.segments:
+            segment.moved(directory)
+        self.epochs.moved(directory)
 
     # ---- shortening
 
@@ -471,7 +482,7 @@ class Log:
         start = restore_snapshot(
             self._surroundings.disk,
             self.directory,
-            self._snapshots,
+            self.snapshots,
             self.producers,
             self._surroundings.now_ms(),
             self.config.producer_id_expiration_ms,
@@ -575,8 +586,8 @@ class Log:
         self._drop_snapshots(lambda offset: offset in bases)
 
     def _drop_snapshots(self, unwanted: Callable[[int], bool]) -> None:
-        gone = [offset for offset in self._snapshots if unwanted(offset)]
-        self._snapshots = [offset for offset in self._snapshots if not unwanted(offset)]
+        gone = [offset for offset in self.snapshots if unwanted(offset)]
+        self.snapshots = [offset for offset in self.snapshots if not unwanted(offset)]
         self._doom(names.offset_name(offset, names.PRODUCER_SNAPSHOT) for offset in gone)
 
     def _doom(self, file_names: Iterable[str]) -> None:

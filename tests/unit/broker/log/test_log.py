@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -79,8 +80,6 @@ class FullDisk(RealDisk):
                 super().pwrite(data, position)
 
         file = super().open(path, create=create)
-        import os
-
         return Failing(os.dup(file.fileno()))
 
 
@@ -101,6 +100,60 @@ def test_a_failed_write_leaves_the_log_as_it_was(tmp_path: Path) -> None:
     assert contents(log)[-1] == (end, b"kept")
     log.close()
     assert contents(bench.log()) == [*before, (end, b"kept")]
+
+
+class StuckDisk(RealDisk):
+    """Fails every `period`th call of any kind that takes room."""
+
+    def __init__(self, period: int) -> None:
+        self.period = period
+        self.calls = 0
+
+    def _call(self) -> None:
+        self.calls += 1
+        if self.period and self.calls % self.period == 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        outer = self
+
+        class Counting(RealFile):
+            __slots__ = ()
+
+            def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> None:
+                outer._call()
+                super().pwrite(data, position)
+
+        if create and not self.exists(path):
+            self._call()
+        file = super().open(path, create=create)
+        return Counting(os.dup(file.fileno()))
+
+    def write_atomically(self, path: str, data: bytes, *, fsync: bool = True) -> None:
+        self._call()
+        super().write_atomically(path, data, fsync=fsync)
+
+
+@pytest.mark.parametrize("period", range(2, 12))
+def test_whatever_finds_no_room_an_append_happens_or_does_not(tmp_path: Path, period: int) -> None:
+    disk = StuckDisk(0)
+    bench = Workbench(tmp_path, config=LogConfig(segment_bytes=400, index_interval_bytes=50), disk=disk)
+    log = bench.log()
+    disk.period = period
+    kept: list[tuple[int, bytes | None]] = []
+    for index in range(60):
+        try:
+            base = append(log, batch_of([b"%d" % index] * 2), epoch=index // 7)
+        except OSError:
+            continue
+        kept += [(base, b"%d" % index), (base + 1, b"%d" % index)]
+    disk.period = 0
+    assert contents(log) == kept
+    assert len(kept) > 20
+    log.close()
+    opened = bench.open(clean=False)
+    assert opened.damage is None
+    assert contents(opened.log) == kept
 
 
 def test_the_recovery_point_follows_fsync(tmp_path: Path) -> None:
