@@ -22,7 +22,7 @@ import uvloop
 
 from ottla.broker.config import BrokerConfig, InvalidConfiguration
 from ottla.broker.log_format import configure_logging
-from ottla.broker.node import Broker
+from ottla.broker.node import AnotherBroker, Broker
 from ottla.controller.decide import UNCLEAN_ELECTION
 from ottla.controller.runner import Controller
 from ottla.metadata.cluster import ForeignStore
@@ -56,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
         logger.warning("%s", warning)
     try:
         return uvloop.run(_run(config))
-    except (ForeignStore, NodeIdTaken, StoreUnavailable, UnsupportedFormat) as error:
+    except (AnotherBroker, ForeignStore, NodeIdTaken, StoreUnavailable, UnsupportedFormat) as error:
         print(f"ottla broker: {error}", file=sys.stderr)
         return 1
     except OSError as error:

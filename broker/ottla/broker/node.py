@@ -56,6 +56,10 @@ LEADERSHIP_WAIT_SECONDS = 30.0
 FETCH_SESSION_EVICTION_SECONDS = 120.0  # as Kafka; it is no setting there either
 
 
+class AnotherBroker(Exception):
+    """The cluster has a broker already."""
+
+
 class Broker:
     """A running broker. `open`, `register`, `serve`, then `stop`; the process's main function calls them in order."""
 
@@ -84,7 +88,7 @@ class Broker:
         self.dispatcher: Dispatcher = Dispatcher(self, routes)
         self.server: Server = Server(self.dispatcher.dispatch, _limits(config), PIPELINED)
         self.compactor = Compactor(self.logs, now_ms, _compaction(config))
-        self.moves = Moves(self.logs, self.replicas.moved)
+        self.moves = Moves(self.logs, lambda: self.config.get_int("replica.alter.log.dirs.io.max.bytes.per.second"))
         self.endpoints: dict[str, Endpoint] = {}
         self.monitoring: Monitoring = Monitoring(self)
         self.controller_name = ""  # of the controller in this process, where there is one
@@ -154,12 +158,25 @@ class Broker:
         self.replicas.leadership_listeners.append(self._leadership_changed)
         self.replicas.tombstone_done = self._tombstone_done
         self.spawn(self.follower.run(), "metadata follower", vital=True)
+        for topic_id, index, target in self.logs.interrupted_moves:
+            if topic_id is not None and index is not None and (topic_id, index) in self.logs.logs:
+                self._move((topic_id, index), target)
         self.spawn(Upkeep(self.logs, now_ms, _intervals(self.config)).run(), "upkeep of the logs")
         if self.config.get_bool("log.cleaner.enable"):
             self.spawn(self.compactor.run(), "compaction")
 
     async def register(self) -> None:
-        """Opens the listening sockets and registers with their addresses, as running. Raises OSError, NodeIdTaken."""
+        """Opens the listening sockets and registers with their addresses, as running.
+
+        Raises OSError, NodeIdTaken, and AnotherBroker: replicas aren't copied yet, so a topic spread over brokers would
+        promise a safety that isn't there.
+        """
+        others = sorted(set(self.image.brokers) - {self.id})
+        if others:
+            raise AnotherBroker(
+                f"broker {others[0]} serves this cluster already, and several brokers of one cluster come with "
+                "replication, which isn't there yet: stop that one, or give this one a metadata store of its own"
+            )
         self.endpoints = await self._listen()
         registered = Registered(
             id=self.id,
@@ -195,6 +212,7 @@ class Broker:
         await self.groups.stop()
         await self.internal_topics.stop()
         await self.server.close()
+        self.moves.stop()
         await asyncio.to_thread(self.logs.close, self.replicas.broker_epoch)
         # The controller of this process among them: what becomes of this broker's partitions is another one's business,
         # and without another one nothing needs to be written.
@@ -218,8 +236,11 @@ class Broker:
             raise KafkaError(ErrorCode.replica_not_available if known else ErrorCode.unknown_topic_or_partition)
         if partition.offline:
             raise KafkaError(ErrorCode.kafka_storage_error)
-        if self.moves.wish(partition.topic_id, index, target):
-            self.spawn(self.moves.run(partition.topic_id, index), f"move of {topic}-{index}")
+        self._move((partition.topic_id, index), target)
+
+    def _move(self, key: tuple[UUID, int], target: str) -> None:
+        if self.moves.wish(key, target):
+            self.spawn(self.moves.run(key), f"move of {self.logs.logs[key]!r} to {target}")
 
     def spawn(
         self, coroutine: Coroutine[Any, Any, Any], name: str | None = None, *, vital: bool = False
