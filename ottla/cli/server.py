@@ -20,6 +20,10 @@ from pathlib import Path
 
 import uvloop
 
+if __name__ == "__main__":
+    # kio makes strategies for Hypothesis wherever that is installed: 9 MB and a third of the start, for tests only.
+    sys.modules["hypothesis"] = None  # type: ignore[assignment]
+
 from ottla.broker.config import BrokerConfig, InvalidConfiguration
 from ottla.broker.log_format import configure_logging
 from ottla.broker.node import AnotherBroker, Broker
