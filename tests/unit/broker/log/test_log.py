@@ -103,16 +103,17 @@ def test_a_failed_write_leaves_the_log_as_it_was(tmp_path: Path) -> None:
 
 
 class StuckDisk(RealDisk):
-    """Fails every `period`th call of any kind that takes room."""
+    """Fails every `period`th call of any kind that writes."""
 
-    def __init__(self, period: int) -> None:
+    def __init__(self, period: int, code: int) -> None:
         self.period = period
+        self.code = code
         self.calls = 0
 
     def _call(self) -> None:
         self.calls += 1
         if self.period and self.calls % self.period == 0:
-            raise OSError(errno.ENOSPC, "No space left on device")
+            raise OSError(self.code, os.strerror(self.code))
 
     def open(self, path: str, *, create: bool = False) -> File:
         outer = self
@@ -134,9 +135,10 @@ class StuckDisk(RealDisk):
         super().write_atomically(path, data, fsync=fsync)
 
 
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
 @pytest.mark.parametrize("period", range(2, 12))
-def test_whatever_finds_no_room_an_append_happens_or_does_not(tmp_path: Path, period: int) -> None:
-    disk = StuckDisk(0)
+def test_whatever_fails_an_append_happens_or_does_not(tmp_path: Path, period: int, code: int) -> None:
+    disk = StuckDisk(0, code)
     bench = Workbench(tmp_path, config=LogConfig(segment_bytes=400, index_interval_bytes=50), disk=disk)
     log = bench.log()
     disk.period = period
