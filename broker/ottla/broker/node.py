@@ -336,6 +336,7 @@ class Broker:
         self.dispatcher.counters[FETCH].failed(error)
         counters = self.replicas.counters_of(topic)
         if counters is not None:
+            counters.fetch_requests += 1
             counters.failed_fetch_requests += 1
 
 

@@ -48,6 +48,39 @@ class Readable(NamedTuple):
     log_start_offset: int
 
 
+class Turn:
+    """A batch's place among those of its partition that can't be appended at once.
+
+    Places are taken when requests arrive and kept whatever runs first, so that no batch overtakes another.
+    """
+
+    __slots__ = ("_before", "_ended", "_partition")
+
+    def __init__(self, partition: Partition, before: asyncio.Future[None] | None) -> None:
+        self._partition = partition
+        self._before = before
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def ended(self) -> asyncio.Future[None]:
+        """Done when the next one may go on."""
+        return self._ended
+
+    async def comes(self) -> None:
+        """Waits for those before."""
+        if self._before is not None:
+            await asyncio.wait([self._before])
+
+    def end(self) -> None:
+        """The batch is appended, refused or given up: the next one's turn comes, though not before this one's would
+        have. May be called again."""
+        if self._before is not None and not self._before.done():
+            self._before.add_done_callback(lambda _: self.end())
+        elif not self._ended.done():
+            self._ended.set_result(None)
+            self._partition.turn_ended(self)
+
+
 class Waiter(Protocol):
     """Somebody who waits for a partition to have more to read."""
 
@@ -61,8 +94,8 @@ class Partition:
     __slots__ = (
         "_commits",
         "_flushing",
+        "_last_turn",
         "_next_flush",
-        "_turn",
         "counters",
         "index",
         "internal",
@@ -107,7 +140,7 @@ class Partition:
         self._commits: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._flushing: asyncio.Future[None] | None = None
         self._next_flush: asyncio.Future[None] | None = None
-        self._turn: asyncio.Lock | None = None
+        self._last_turn: Turn | None = None
 
     def __repr__(self) -> str:
         return f"{self.topic}-{self.index}"
@@ -185,29 +218,36 @@ class Partition:
 
     def takes_turns(self, frame: bytearray, start: int) -> bool:
         """Whether this batch must go by `append_recompressed`: it needs another codec, or batches before it do."""
-        if self.target_codec is None and self._turn is None:
-            return False
-        if self._turn is not None and self._turn.locked():
+        if self._last_turn is not None:
             return True
         codec_at = start + batches.CRC_START + 1
         return self.target_codec is not None and codec_at < len(frame) and frame[codec_at] & 7 != self.target_codec
 
+    def take_turn(self) -> Turn:
+        """A place behind every batch that waits now; who takes it calls `end`, come what may."""
+        last = self._last_turn
+        self._last_turn = Turn(self, None if last is None else last.ended)
+        return self._last_turn
+
+    def turn_ended(self, turn: Turn) -> None:
+        """Nobody waits any more, if it was the last one's."""
+        if self._last_turn is turn:
+            self._last_turn = None
+
     async def append_recompressed(self, batch: bytearray, version: int) -> Appended:
-        """`append`, with the records compressed as `compression.type` asks; in a thread, one batch after another."""
-        if self._turn is None:
-            self._turn = asyncio.Lock()
-        async with self._turn:
+        """`append`, with the records compressed in a thread as `compression.type` asks; called when its turn is."""
+        self.counters.produce_requests += 1
+        self.check_leader_epoch(-1)
+        header = admit(batch, 0, len(batch), self.rules, version, self.now_ms())
+        if header.producer_id >= 0:
+            duplicate = self.log.producers.check(header)
+            if duplicate is not None:
+                return Appended(duplicate.first_offset, duplicate.last_offset, duplicate.append_time)
+        if self.target_codec is not None and header.codec != self.target_codec:
+            batch = await asyncio.to_thread(batches.recompress, batch, self.target_codec)
             self.check_leader_epoch(-1)
-            header = admit(batch, 0, len(batch), self.rules, version, self.now_ms())
-            if header.producer_id >= 0:
-                duplicate = self.log.producers.check(header)
-                if duplicate is not None:
-                    return Appended(duplicate.first_offset, duplicate.last_offset, duplicate.append_time)
-            if self.target_codec is not None and header.codec != self.target_codec:
-                batch = await asyncio.to_thread(batches.recompress, batch, self.target_codec)
-                self.check_leader_epoch(-1)
-                header = batches.read_header(batch)
-            return self._append_admitted(memoryview(batch), header)
+            header = batches.read_header(batch)
+        return self._append_admitted(memoryview(batch), header)
 
     def _append_admitted(self, batch: memoryview, header: BatchHeader) -> Appended:
         append_time = -1
@@ -258,12 +298,13 @@ class Partition:
         return self._next_flush
 
     async def _flush(self) -> None:
-        pending = self.log.begin_flush()
+        log = self.log
         try:
+            pending = log.begin_flush()
             await asyncio.to_thread(pending.run)
         except OSError as error:
             raise self.failed(error) from error
-        self.log.flushed(pending)
+        log.flushed(pending)
 
     async def _flush_after(self, running: asyncio.Future[None]) -> None:
         await asyncio.wait([running])

@@ -55,6 +55,7 @@ class _Fetch:
         "_answers",
         "_broker",
         "_header",
+        "_incremental",
         "_pending",
         "_rerun",
         "_timer",
@@ -77,7 +78,8 @@ class _Fetch:
         self._timer: asyncio.TimerHandle | None = None
         self._watched: list[Partition] = []
         self._rerun = False
-        self._answers: list[tuple[FetchPartition, PartitionAnswer]] = []
+        self._incremental = False
+        self._answers: list[tuple[FetchPartition, PartitionAnswer, Partition | None]] = []
         self.max_wait_ms = request.max_wait_ms
         self.min_bytes = request.min_bytes
         self.max_bytes = min(request.max_bytes, broker.config.get_int("fetch.max.bytes"))
@@ -100,6 +102,7 @@ class _Fetch:
             self.session = sessions.resume(request.session_id, epoch, by_id, asyncio.get_running_loop().time())
             self.session.update(asked, [(topic, index) for topic, indexes in request.forgotten for index in indexes])
             self.partitions = self.session.partitions.values()
+            self._incremental = True
             return
         if request.session_id:
             sessions.remove(request.session_id)
@@ -118,40 +121,33 @@ class _Fetch:
         self.size = 0
         self.failed = False
         left = self.max_bytes
-        incremental = self._incremental
         for asked in self.partitions:
-            answer = self._read_partition(asked, left)
+            answer, partition = self._read_partition(asked, left)
             size = answer.size
             if answer.error:
                 self.failed = True
             self.size += size
             left -= size
-            self._answers.append((asked, answer))
-        if incremental and self.session is not None:
-            for asked, answer in self._answers:
+            self._answers.append((asked, answer, partition))
+        if self._incremental and self.session is not None:
+            for asked, answer, _ in self._answers:
                 if answer.size:
                     self.session.served(asked)
 
-    @property
-    def _incremental(self) -> bool:
-        return self.session is not None and self.session.epoch != 1
-
-    def _read_partition(self, asked: FetchPartition, left: int) -> PartitionAnswer:
+    def _read_partition(self, asked: FetchPartition, left: int) -> tuple[PartitionAnswer, Partition | None]:
         try:
             partition = self._broker.partitions.find(asked.topic, asked.index)
-            partition.counters.fetch_requests += 1
             partition.check_leader_epoch(asked.current_leader_epoch)
             readable = partition.read(
                 asked.fetch_offset, min(asked.max_bytes, left), left > 0 and self.size == 0, self.read_committed
             )
         except KafkaError as error:
             self._broker.count_fetch_failure(asked.topic, error.code)
-            return PartitionAnswer(asked.index, error.code)
+            return PartitionAnswer(asked.index, error.code), None
         ranges, size, high_watermark, last_stable_offset, log_start = readable
-        if size:
-            partition.counters.bytes_out += size
         aborted = () if self.read_committed else None
-        return PartitionAnswer(asked.index, 0, high_watermark, last_stable_offset, log_start, ranges, size, aborted)
+        answer = PartitionAnswer(asked.index, 0, high_watermark, last_stable_offset, log_start, ranges, size, aborted)
+        return answer, partition
 
     # ---- waiting
 
@@ -161,10 +157,10 @@ class _Fetch:
         self._pending.abandoned = self._stop
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(self.max_wait_ms / 1000, self._finish)
-        for asked, _ in self._answers:
-            partition = self._broker.partitions.find(asked.topic, asked.index)
-            partition.waiters.append(self)
-            self._watched.append(partition)
+        for _, _, partition in self._answers:
+            if partition is not None:
+                partition.waiters.append(self)
+                self._watched.append(partition)
         return self._pending
 
     def moved(self, partition: Partition, new_bytes: int) -> None:
@@ -179,8 +175,11 @@ class _Fetch:
         if pending is None:
             return
         self._stop()
-        self.read()
-        pending.answer(self.answer())
+        try:
+            self.read()
+            pending.answer(self.answer())
+        finally:
+            pending.close_connection()  # unless it has been answered
 
     def _stop(self) -> None:
         self._pending = None
@@ -197,7 +196,10 @@ class _Fetch:
         incremental = self._incremental
         topics: list[tuple[str | bytes, list[PartitionAnswer]]] = []
         last: object = None
-        for asked, answer in self._answers:
+        for asked, answer, partition in self._answers:
+            if partition is not None:
+                partition.counters.fetch_requests += 1
+                partition.counters.bytes_out += answer.size
             if self.session is not None:
                 news = asked.news(answer.error, answer.size, answer.high_watermark, answer.log_start_offset)
                 if incremental and not news:

@@ -17,7 +17,7 @@ from ottla.protocol.produce import PartitionAnswer, ProduceRequest, read_produce
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
-    from ottla.broker.partition import Appended, Partition
+    from ottla.broker.partition import Appended, Partition, Turn
     from ottla.net.server import Reply
 
 API = Api(
@@ -46,7 +46,8 @@ def serve(
     if broker.partitions.any_takes_turns and produce.takes_turns(frame):
         # Recompression happens in a thread, and the frame's memory is reused as soon as this returns.
         pending = Pending(connection, API.key)
-        broker.spawn(produce.append_in_turn(bytearray(frame), pending))
+        turns = produce.take_turns()
+        broker.spawn(produce.append_in_turn(bytearray(memoryview(frame)[:end]), turns, pending))
         return pending
     version = header.api_version
     for topic, partitions in request.topics:
@@ -116,27 +117,51 @@ class _Produce:
             for index, start, _ in partitions
         )
 
-    async def append_in_turn(self, frame: bytearray, pending: Pending) -> None:
+    def take_turns(self) -> list[Turn | None]:
+        """A place for each batch, in the order of the request; None where there is no such partition."""
+        get = self._broker.partitions.find_or_none
+        found = [get(topic, index) for topic, partitions in self._request.topics for index, _, _ in partitions]
+        return [None if partition is None else partition.take_turn() for partition in found]
+
+    async def append_in_turn(self, frame: bytearray, turns: list[Turn | None], pending: Pending) -> None:
         """Appends one batch after the other, each after those that came before it."""
-        for topic, partitions in self._request.topics:
-            answers: list[PartitionAnswer] = []
-            self.answers.append((topic, answers))
-            for index, start, stop in partitions:
-                try:
-                    partition = self.find(topic, index)
-                    appended = await partition.append_recompressed(frame[start:stop], self._header.api_version)
-                    answers.append(self.appended(partition, appended))
-                except KafkaError as error:
-                    answers.append(self.refused(topic, index, stop - start, error))
-        if self._request.acks == 0:
-            if self.failed:
-                pending.close_connection()
-            pending.answer(())
-        else:
-            await self.answer_later(pending)
+        left = iter(turns)
+        try:
+            for topic, partitions in self._request.topics:
+                answers: list[PartitionAnswer] = []
+                self.answers.append((topic, answers))
+                for index, start, stop in partitions:
+                    turn = next(left)
+                    if turn is not None:
+                        await turn.comes()
+                    try:
+                        partition = self.find(topic, index)
+                        appended = await partition.append_recompressed(frame[start:stop], self._header.api_version)
+                        answers.append(self.appended(partition, appended))
+                    except KafkaError as error:
+                        answers.append(self.refused(topic, index, stop - start, error))
+                    if turn is not None:
+                        turn.end()
+            if self._request.acks == 0:
+                if self.failed:
+                    pending.close_connection()
+                pending.answer(())
+            else:
+                await self.answer_later(pending)
+        finally:
+            for turn in turns:
+                if turn is not None:
+                    turn.end()
+            pending.close_connection()  # unless it has been answered
 
     async def answer_later(self, pending: Pending) -> None:
         """Waits until everything is committed and flushed, at most the request's time-out: then nobody knows."""
+        try:
+            pending.answer([await self._outcome()])
+        finally:
+            pending.close_connection()  # unless it has been answered
+
+    async def _outcome(self) -> bytearray:
         error = ErrorCode.none
         if self.waits:
             done, late = await asyncio.wait(self.waits, timeout=max(self._request.timeout, 0) / 1000)
@@ -152,4 +177,4 @@ class _Produce:
                 (topic, [answer if answer.error else PartitionAnswer(answer.index, error) for answer in partitions])
                 for topic, partitions in answers
             ]
-        pending.answer([write_produce_answer(self._header.api_version, self._header.correlation_id, answers)])
+        return write_produce_answer(self._header.api_version, self._header.correlation_id, answers)

@@ -1,0 +1,217 @@
+"""Produce and Fetch on real partitions: order under recompression, requests that break, sessions under a long wait."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from ottla.broker.api import fetch, produce
+from ottla.broker.counters import TopicCounters
+from ottla.broker.fetch_sessions import FetchSessionCache
+from ottla.broker.partition import Partition
+from ottla.broker.partitions import PartitionTable
+from ottla.net.connection import Pending
+from ottla.protocol import batches
+from ottla.protocol.codecs import Codec
+from ottla.protocol.frames import RequestHeader
+from ottla.protocol.messages import read_response, write_request
+from tests.unit.broker.log.workbench import Workbench, contents
+from tests.unit.broker.log.workbench import batch_of as plain_batch_of
+
+PRODUCE, FETCH = 0, 1
+VERSION = 12
+TOPIC_ID = UUID(int=7)
+
+
+class Client:
+    """The far side of a connection: what it was answered, and whether it was cut off."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        self.answered_count = 0
+
+    def close(self, reason: str = "") -> None:
+        self.closed = True
+
+    def answered(self) -> None:
+        self.answered_count += 1
+
+
+class Stage:
+    """Two partitions of one topic and what handlers need of a broker."""
+
+    def __init__(self, folder: Path) -> None:
+        self.counters = TopicCounters()
+        self.partitions = PartitionTable()
+        self.logs = []
+        for index in (0, 1):
+            log = Workbench(folder / str(index)).log()
+            partition = Partition("t", TOPIC_ID, index, log, self.counters, lambda: 1_000_000)
+            partition.become_leader(0, 0, 0, (0,))
+            self.partitions.add(partition)
+            self.logs.append(log)
+        self.sessions = FetchSessionCache(10, 120.0, Random(1))
+        self.client = Client()
+        self.failures: list[BaseException] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self.broker: Any = SimpleNamespace(
+            partitions=self.partitions,
+            fetch_sessions=self.sessions,
+            config=SimpleNamespace(get_int=lambda name: 1 << 20),
+            spawn=lambda coroutine: self._tasks.append(asyncio.ensure_future(coroutine)),
+            count_produce_failure=lambda topic, size, error: None,
+            count_fetch_failure=lambda topic, error: None,
+        )
+
+    def recompress_to(self, codec: Codec) -> None:
+        for partition in self.partitions:
+            partition.target_codec = codec
+        self.partitions.any_takes_turns = True
+
+    def ask(self, module: Any, key: int, request: dict[str, Any]) -> Any:
+        body = bytearray(write_request(key, VERSION, request))
+        return module.serve(self.broker, self.client, RequestHeader(key, VERSION, 1, "me", 0), body, 0, len(body))
+
+    def produce(self, written: dict[int, bytearray], acks: int = 1) -> Any:
+        partitions = [{"index": index, "records": bytes(batch)} for index, batch in written.items()]
+        topics = [{"name": "t", "partition_data": partitions}]
+        return self.ask(produce, PRODUCE, {"acks": acks, "timeout": 1000, "topic_data": topics})
+
+    def fetch(self, **request: Any) -> Any:
+        return self.ask(fetch, FETCH, {"max_wait": 0, "min_bytes": 1, "max_bytes": 1 << 20} | request)
+
+    async def settle(self) -> None:
+        self.failures += [
+            problem
+            for problem in await asyncio.gather(*self._tasks, return_exceptions=True)
+            if isinstance(problem, BaseException)
+        ]
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Callable[[Callable[[Stage], Coroutine[Any, Any, None]]], None]:
+    async def scene(body: Callable[[Stage], Coroutine[Any, Any, None]]) -> None:
+        await body(Stage(tmp_path))
+
+    for index in (0, 1):
+        (tmp_path / str(index)).mkdir()
+    return lambda body: asyncio.run(scene(body))
+
+
+def batch_of(values: list[bytes], codec: Codec = Codec.none) -> bytearray:
+    batch = plain_batch_of(values, timestamp=1_000_000)
+    return batches.recompress(batch, codec) if codec else batch
+
+
+def values(stage: Stage, index: int) -> list[bytes]:
+    return [value for _, value in contents(stage.logs[index])]
+
+
+def test_no_batch_overtakes_one_that_is_recompressed(play: Any) -> None:
+    """A client that sends what doesn't compress as it is (librdkafka does) mixes codecs within one partition."""
+
+    async def body(stage: Stage) -> None:
+        stage.recompress_to(Codec.lz4)
+        plain, packed = Codec.none, Codec.lz4
+        stage.produce({0: batch_of([b"0a"], codec=plain), 1: batch_of([b"1a"], codec=plain)})
+        stage.produce({1: batch_of([b"1b"], codec=packed)})
+        stage.produce({1: batch_of([b"1c"], codec=plain), 0: batch_of([b"0b"], codec=packed)})
+        stage.produce({0: batch_of([b"0c"], codec=packed)})
+        await stage.settle()
+        assert stage.failures == []
+        assert values(stage, 0) == [b"0a", b"0b", b"0c"]
+        assert values(stage, 1) == [b"1a", b"1b", b"1c"]
+        for partition in stage.partitions:
+            assert not partition.takes_turns(batch_of([b"d"], codec=packed), 0), "nobody waits any more"
+
+    play(body)
+
+
+def test_a_recompression_that_breaks_cuts_off_its_client_and_nobody_else(
+    play: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body(stage: Stage) -> None:
+        stage.recompress_to(Codec.lz4)
+        real = batches.recompress
+
+        def breaks_once(*arguments: Any) -> bytearray:
+            monkeypatch.setattr(batches, "recompress", real)
+            raise RuntimeError("broken")
+
+        monkeypatch.setattr(batches, "recompress", breaks_once)
+        stage.produce({0: batch_of([b"lost"]), 1: batch_of([b"lost too"])})
+        other = stage.client = Client()
+        stage.produce({1: batch_of([b"1"]), 0: batch_of([b"0"])})
+        await stage.settle()
+        assert [str(problem) for problem in stage.failures] == ["broken"]
+        assert other.answered_count == 1
+        assert not other.closed
+        assert (values(stage, 0), values(stage, 1)) == ([b"0"], [b"1"])
+
+    play(body)
+
+
+def asked(index: int, offset: int = 0) -> dict[str, Any]:
+    return {"partition": index, "fetch_offset": offset, "partition_max_bytes": 1 << 20}
+
+
+def answer_of(parts: Any) -> Any:
+    data = b"".join(
+        bytes(part) if isinstance(part, (bytes, bytearray)) else part.file.pread(part.size, part.position)
+        for part in parts
+    )
+    return read_response(FETCH, VERSION, data[9:])
+
+
+def test_a_first_fetch_that_waits_is_answered_in_full(play: Any) -> None:
+    async def body(stage: Stage) -> None:
+        topics = [{"topic": "t", "partitions": [asked(0), asked(1)]}]
+        pending = stage.fetch(max_wait=50, session_epoch=0, topics=topics)
+        assert isinstance(pending, Pending)
+        # Somebody else goes on with the session meanwhile: this answer still has to name every partition.
+        [session] = stage.sessions._sessions.values()
+        stage.sessions.resume(session.id, 1, uses_topic_ids=False, now=0.0)
+        await asyncio.sleep(0.1)
+        [topic] = answer_of(pending.parts).responses
+        assert [partition.partition_index for partition in topic.partitions] == [0, 1]
+        assert stage.counters.fetch_requests == 2, "one for each partition, however often it was looked at"
+
+    play(body)
+
+
+def test_bytes_are_counted_as_they_are_sent(play: Any) -> None:
+    async def body(stage: Stage) -> None:
+        batch = batch_of([b"x" * 100])
+        stage.produce({0: batch})
+        topics = [{"topic": "t", "partitions": [asked(0)]}]
+        stage.fetch(max_wait=20, min_bytes=10_000, session_epoch=-1, topics=topics)
+        assert stage.counters.bytes_out == 0
+        await asyncio.sleep(0.1)
+        assert stage.counters.bytes_out == len(batch)
+
+    play(body)
+
+
+def test_a_disk_that_breaks_under_a_waiting_fetch_is_told(play: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(stage: Stage) -> None:
+        topics = [{"topic": "t", "partitions": [asked(0)]}]
+        pending = stage.fetch(max_wait=20, session_epoch=-1, topics=topics)
+
+        def broken(*arguments: Any) -> Any:
+            raise OSError(errno.EIO, "broken")
+
+        monkeypatch.setattr(type(stage.logs[0]), "read", broken)
+        stage.logs[0].log_end_offset = 1  # as if something had been written
+        await asyncio.sleep(0.1)
+        [topic] = answer_of(pending.parts).responses
+        assert topic.partitions[0].error_code == 56
+
+    play(body)
