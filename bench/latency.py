@@ -10,6 +10,7 @@ import array
 import multiprocessing
 import struct
 import time
+from itertools import count
 from multiprocessing.connection import Connection
 
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -35,9 +36,10 @@ def _case(brokers: Pair, plan: Plan, rate: int, in_flight: int) -> list[Row]:
     cpu = Row(name, "broker CPU, % of a core", at_most(1))
     seconds = 5 if plan.fast else 20
     warm: set[str] = set()
+    number = count()
 
     def work(which: str, broker: Peer) -> None:
-        topic = f"latency-{rate}-{in_flight}-{len(cpu.ottla)}-{len(cpu.kafka)}"
+        topic = f"latency-{rate}-{in_flight}-{next(number)}"
         create_topic(broker, topic)
         with measured(broker) as spent:
             latencies = _once(broker.bootstrap, topic, rate, in_flight, seconds)

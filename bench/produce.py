@@ -6,7 +6,7 @@ records, so 25 µs a request and 6 µs for its bytes would allow 5 million recor
 
 from __future__ import annotations
 
-from itertools import product
+import itertools
 
 from bench.librdkafka import end_offsets, payloads, produce
 from bench.pair import Pair, Peer, Plan, create_topic, delete_topic, measured, pair
@@ -19,7 +19,7 @@ BYTES = 400_000_000
 
 def run(plan: Plan) -> list[Row]:
     """Both rows for every size, codec and acks."""
-    cases = list(product(PER_CPU_SECOND, ("none", "lz4"), ("1", "all")))
+    cases = list(itertools.product(PER_CPU_SECOND, ("none", "lz4"), ("1", "all")))
     if plan.fast:
         cases = [case for case in cases if case[2] == "all" and (case[1] == "none" or case[0] == 1024)]
     with pair() as brokers:
@@ -33,9 +33,10 @@ def _case(brokers: Pair, plan: Plan, size: int, codec: str, acks: str) -> list[R
     values = payloads(size)
     count = min(plan.scaled(BYTES) // size, 3_000_000)
     warm: set[str] = set()
+    number = itertools.count()
 
     def work(which: str, broker: Peer) -> None:
-        topic = f"produce-{size}-{codec}-{acks}-{len(wall.ottla)}-{len(wall.kafka)}"
+        topic = f"produce-{size}-{codec}-{acks}-{next(number)}"
         create_topic(broker, topic, PARTITIONS)
         with measured(broker) as spent:
             produce(broker.bootstrap, topic, count, values, acks, codec)
