@@ -62,6 +62,7 @@ def test_what_clients_do_is_counted(broker: OttlaBroker) -> None:
     with Wire(broker.bootstrap) as wire:
         new = {"name": "counted", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
         assert wire.call(19, 5, {"topics": [new], "timeout": 10_000}).topics[0].error_code == 0
+        assert wire.call(19, 5, {"topics": [new], "timeout": 10_000}).topics[0].error_code == 36
     exchange(broker.bootstrap, produce_request("counted", b"x"), 1, RECORDS)
     exchange(broker.bootstrap, fetch_request("counted", 0, 1_000_000), 1, 2)
     exchange(broker.bootstrap, fetch_request("counted", 1_000, 1_000_000), 1, 1)
@@ -81,6 +82,8 @@ def test_what_clients_do_is_counted(broker: OttlaBroker) -> None:
     assert of_request("totaltimems_sum", "Produce") > 0
     out_of_range = (("error", "OFFSET_OUT_OF_RANGE"), ("request", "Fetch"))
     assert found["kafka_network_requestmetrics_errors_total", out_of_range] == 1
+    exists = (("error", "TOPIC_ALREADY_EXISTS"), ("request", "CreateTopics"))
+    assert found["kafka_network_requestmetrics_errors_total", exists] == 1
     of_partition = (("partition", "0"), ("topic", "counted"))
     assert found["kafka_log_log_logendoffset", of_partition] == RECORDS
     assert found["kafka_log_log_size", of_partition] == of_topic("bytesin")

@@ -7,9 +7,10 @@ becomes an error answer where the API's response has a place for it, else a clos
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator, Mapping
 from functools import partial
 from time import perf_counter_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kio.schema.index import api_key_map
 
@@ -115,7 +116,7 @@ class Dispatcher:
             connection.close("its request failed inside the broker")
             return
         counters = self.counters[header.api_key]
-        if error := response.get("error_code"):
+        for error in _errors(response):
             counters.failed(error)
         self._broker.server.memory.answered(header.api_key, len(body))
         pending.answer([response_frame(header.api_key, version, header.correlation_id, body)])
@@ -125,3 +126,15 @@ class Dispatcher:
 def _count_later(counters: ApiCounters, began_ns: int, waits_since_ns: int) -> None:
     now = perf_counter_ns()
     counters.answered_later((now - began_ns) // 1000, (now - waits_since_ns) // 1000)
+
+
+def _errors(message: Mapping[str, Any]) -> Iterator[int]:
+    """The error codes of a response, those of its elements too."""
+    for name, value in message.items():
+        if name == "error_code":
+            if value:
+                yield value
+        elif isinstance(value, list):
+            for element in value:
+                if isinstance(element, dict):
+                    yield from _errors(element)
