@@ -11,7 +11,7 @@ import asyncio
 import logging
 import platform
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from random import SystemRandom
 from typing import Any
 from uuid import UUID
@@ -95,6 +95,7 @@ class Broker:
         self.recovered = False
         self.ready = False
         self._registration: Registration | None = None
+        self._keeping_alive: asyncio.Task[Any] | None = None
         self.failed = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._vital: set[asyncio.Task[Any]] = set()
@@ -189,7 +190,7 @@ class Broker:
         self._registration = Registration(self.store, registered, self.session_seconds)
         self._registration.registered = lambda broker: self.replicas.registered(broker.epoch)
         await self._registration.register()
-        self.spawn(self._registration.run(), "registration", vital=True)
+        self._keeping_alive = self.spawn(self._registration.run(), "registration", vital=True)
 
     async def serve(self) -> None:
         """Waits until what only this broker can lead is led, then accepts clients."""
@@ -213,15 +214,20 @@ class Broker:
         await self.internal_topics.stop()
         await self.server.close()
         self.moves.stop()
+        # Nothing may touch a log while threads close it. The controller of this process ends here too: what becomes of
+        # this broker's partitions is another one's business, and without another one nothing needs to be written.
+        await self._cancel(self._tasks - {self._keeping_alive})
         await asyncio.to_thread(self.logs.close, self.replicas.broker_epoch)
-        # The controller of this process among them: what becomes of this broker's partitions is another one's business,
-        # and without another one nothing needs to be written.
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._cancel(self._tasks)
         if self._registration is not None:
             await self._registration.withdraw()
         await self.monitoring.stop()
+
+    async def _cancel(self, tasks: Iterable[asyncio.Task[Any] | None]) -> None:
+        ended = [task for task in tasks if task is not None]
+        for task in ended:
+            task.cancel()
+        await asyncio.gather(*ended, return_exceptions=True)
 
     def move_replica(self, topic: str, index: int, directory: str) -> None:
         """Begins to move a replica to another log directory. Raises KafkaError."""
