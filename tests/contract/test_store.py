@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from ottla.metadata.embedded import EmbeddedStore
+from ottla.metadata.etcd import EtcdStore
+from ottla.metadata.etcd_connection import EtcdAddress
 from ottla.metadata.store import (
     NO_LEASE,
     TRANSACTION_OPERATIONS_MAX,
@@ -27,21 +29,36 @@ from ottla.metadata.store import (
     Store,
     StoreUnavailable,
 )
+from tests.peers.etcd import Etcd
 
 Opener = Callable[[], Awaitable[Any]]
 Test = Callable[[Opener], Coroutine[Any, Any, None]]
 
 
-@pytest.fixture(params=["embedded"])
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
+    """One etcd for all tests: each has a prefix of its own, as clusters have."""
+    etcd = Etcd(tmp_path_factory.mktemp("etcd"))
+    yield etcd
+    etcd.kill()
+
+
+@pytest.fixture(params=["embedded", "etcd"])
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Test], None]:
     """Runs a coroutine function with an opener of connections to one fresh store."""
+
+    async def connect() -> Store:
+        if request.param == "embedded":
+            return await EmbeddedStore.open(tmp_path / "metadata.db")
+        endpoint = request.getfixturevalue("etcd").endpoint
+        return EtcdStore(EtcdAddress((endpoint,)), f"/ottla/{request.node.name}/", page_entries=3)
 
     def runner(test: Test) -> None:
         async def body() -> None:
             opened: list[Store] = []
 
             async def opener() -> Store:
-                store = await EmbeddedStore.open(tmp_path / "metadata.db")
+                store = await connect()
                 opened.append(store)
                 return store
 

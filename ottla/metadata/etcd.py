@@ -1,0 +1,220 @@
+"""The metadata store on etcd, 3.5 or newer, which any number of clusters may share: each has a prefix of its own.
+
+Revisions are etcd's, so a cluster sees gaps where others wrote. Transactions compare mod revisions and leases. A
+snapshot is read in pages at the revision of the first. A watch that is cut resumes behind the last revision that it has
+yielded, at another endpoint if need be; only when that fails for `timeout_s` does its reader hear of it.
+
+Numbered argument that a watch misses nothing and doubles nothing: (1) a revision is yielded only when it is whole, and
+the position moves only then, or when etcd says that a watch which is up to date has nothing below some revision; (2) a
+new stream asks for all that came after the position; (3) what it brings up to the position is dropped; (4) if etcd has
+forgotten, or is itself behind the position (it was restored from a backup), the reader is told to start anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing, suppress
+from functools import partial
+from typing import Any
+
+import grpc
+import grpc.aio
+from aetcd import rpc
+
+from .etcd_connection import EtcdAddress, EtcdConnection, Member, cancelling, keep_alive_once, stale_token
+from .etcd_messages import Assembly, Keys, changed_anything
+from .store import (
+    Committed,
+    Compacted,
+    Entry,
+    Guard,
+    LeaseExpired,
+    LeaseId,
+    Rejected,
+    Revision,
+    Snapshot,
+    StoreUnavailable,
+    UnknownOutcome,
+    Write,
+    check_transaction,
+)
+
+logger = logging.getLogger(__name__)
+
+_PAGE_ENTRIES = 1_000
+_SNAPSHOT_ATTEMPTS = 5
+_RESUME_S = 0.1
+
+
+class EtcdStore:
+    """A `Store` in an etcd cluster, under `prefix`. Belongs to the event loop that made it; connects when asked."""
+
+    def __init__(
+        self, address: EtcdAddress, prefix: str, timeout_s: float = 5.0, *, page_entries: int = _PAGE_ENTRIES
+    ) -> None:
+        """`timeout_s`: the longest that one call may take. Raises OSError for a TLS file that can't be read."""
+        self._connection = EtcdConnection(address, timeout_s)
+        self._keys = Keys(prefix)
+        self._timeout_s = timeout_s
+        self._page_entries = page_entries
+        self._ttls_s: dict[LeaseId, int] = {}
+
+    async def read(self, prefix: str = "") -> Snapshot:
+        """See `Store.read`."""
+        for _ in range(_SNAPSHOT_ATTEMPTS):
+            # Compacted between two pages: the next attempt is at a newer revision.
+            with suppress(Compacted):
+                return await self._snapshot(prefix)
+        raise StoreUnavailable("etcd is compacted faster than a snapshot can be read")
+
+    async def watch(self, prefix: str, after_revision: int) -> AsyncGenerator[Revision, None]:
+        """See `Store.watch`."""
+        assembly = Assembly(self._keys, after_revision)
+        loop = asyncio.get_running_loop()
+        cut_since: float | None = None
+        while not self._connection.closed:
+            try:
+                async with aclosing(self._stream(prefix, assembly)) as revisions:
+                    async for revision in revisions:
+                        yield revision
+            except _Cut as cut:
+                if cut.began or cut_since is None:
+                    cut_since = loop.time()
+                    logger.info("metadata watch cut at revision %d: %s", assembly.position, cut)
+                elif loop.time() - cut_since > self._timeout_s:
+                    raise StoreUnavailable(str(cut)) from cut
+                assembly.interrupted()
+                await asyncio.sleep(_RESUME_S)
+            except StoreUnavailable:
+                if self._connection.closed:
+                    return
+                raise
+
+    async def transact(self, guards: Sequence[Guard], writes: Sequence[Write]) -> Committed | Rejected:
+        """See `Store.transact`. Raises ValueError where the writes exceed etcd's --max-request-bytes."""
+        check_transaction(guards, writes)
+        request = self._keys.transaction(guards, writes)
+        response = await self._connection.call(lambda member: member.kv.Txn, request, idempotent=False)
+        if not response.succeeded:
+            return Rejected(self._keys.failed(guards, response))
+        if changed_anything(response):
+            return Committed(response.header.revision)
+        # Nothing was changed, and the header's revision may be another cluster's, which our watches never reach.
+        return Committed(max((guard.mod_revision for guard in guards), default=0))
+
+    async def grant(self, ttl_s: float) -> LeaseId:
+        """See `Store.grant`. etcd counts whole seconds, and has a minimum: about twice its election time-out."""
+        request = rpc.LeaseGrantRequest(TTL=math.ceil(ttl_s))
+        # A grant whose answer was lost ends by itself; another one does no harm.
+        response = await self._connection.call(lambda member: member.lease.LeaseGrant, request, idempotent=True)
+        lease = LeaseId(response.ID)
+        self._ttls_s[lease] = response.TTL
+        return lease
+
+    async def keep_alive(self, lease: LeaseId) -> None:
+        """See `Store.keep_alive`."""
+        # A third of its time, so that a member which doesn't answer leaves time for another attempt.
+        timeout_s = min(self._timeout_s, self._ttls_s.get(lease, self._timeout_s) / 3)
+        request = rpc.LeaseKeepAliveRequest(ID=lease)
+        response = await self._connection.call(
+            lambda member: partial(keep_alive_once, member), request, idempotent=True, timeout_s=timeout_s
+        )
+        if response.TTL <= 0:
+            self._ttls_s.pop(lease, None)
+            raise LeaseExpired("the lease has ended")
+
+    async def revoke(self, lease: LeaseId) -> None:
+        """See `Store.revoke`."""
+        self._ttls_s.pop(lease, None)
+        request = rpc.LeaseRevokeRequest(ID=lease)
+        try:
+            # Repeated where the answer was lost; only if that fails too is the outcome unknown.
+            await self._connection.call(lambda member: member.lease.LeaseRevoke, request, idempotent=True)
+        except LeaseExpired:
+            return
+        except StoreUnavailable as error:
+            if self._connection.closed:
+                raise
+            raise UnknownOutcome(str(error)) from error
+
+    async def compact(self, revision: int) -> None:
+        """Forgets the history up to `revision`, of all clusters on this etcd."""
+        request = rpc.CompactionRequest(revision=revision)
+        await self._connection.call(lambda member: member.kv.Compact, request, idempotent=True)
+
+    async def close(self) -> None:
+        """See `Store.close`."""
+        if not self._connection.closed:
+            await self._connection.close()
+
+    async def _snapshot(self, prefix: str) -> Snapshot:
+        entries: list[Entry] = []
+        revision = 0
+        start: bytes | None = None
+        while True:
+            request = self._keys.range(prefix, start, revision, self._page_entries)
+            page = await self._connection.call(lambda member: member.kv.Range, request, idempotent=True)
+            revision = revision or page.header.revision
+            entries.extend(self._keys.entry(found) for found in page.kvs)
+            if not page.more:
+                return Snapshot(revision, tuple(entries))
+            start = page.kvs[-1].key + b"\0"
+
+    async def _stream(self, prefix: str, assembly: Assembly) -> AsyncGenerator[Revision, None]:
+        """What one stream brings until it ends: with _Cut, StoreUnavailable or Compacted."""
+        deadline = asyncio.get_running_loop().time() + self._timeout_s
+        member = await self._connection.member(deadline)
+        stream = member.watch.Watch(metadata=await self._connection.metadata(member, deadline))
+        began = False
+        try:
+            await stream.write(self._keys.watch(prefix, assembly.position))
+            async with asyncio.timeout(self._timeout_s):
+                response = await stream.read()
+            while response is not grpc.aio.EOF:
+                await self._check(response, member, assembly.position)
+                began = True
+                for revision in assembly.add(response):
+                    yield revision
+                response = await stream.read()
+            raise _Cut(f"etcd at {member.endpoint} ended the watch", began)
+        except grpc.aio.AioRpcError as error:
+            if stale_token(error):
+                member.token = None
+            else:
+                self._connection.explain(error, member)
+            self._connection.avoid(member)
+            raise _Cut(f"etcd at {member.endpoint}: {error.details()}", began) from error
+        except TimeoutError:
+            self._connection.avoid(member)
+            raise _Cut(f"etcd at {member.endpoint} didn't answer within {self._timeout_s:g} s", began) from None
+        except asyncio.CancelledError:
+            if self._connection.closed and not cancelling():
+                raise StoreUnavailable("the metadata store is closed") from None
+            raise
+        finally:
+            stream.cancel()
+
+    async def _check(self, response: Any, member: Member, position: int) -> None:
+        """Raises Compacted or StoreUnavailable where the watch can't go on."""
+        if response.compact_revision:
+            raise Compacted(f"etcd has forgotten what came before revision {response.compact_revision}")
+        if response.canceled:
+            member.token = None  # it may have been that
+            raise StoreUnavailable(f"etcd at {member.endpoint} ended the watch: {response.cancel_reason}")
+        if response.created and response.header.revision < position:
+            # This member may only be slow. A read goes through the cluster's leader.
+            request = rpc.RangeRequest(key=self._keys.base, count_only=True)
+            latest = await self._connection.call(lambda member: member.kv.Range, request, idempotent=True)
+            if latest.header.revision < position:
+                raise Compacted(f"etcd is at revision {latest.header.revision}, before {position}: was it restored?")
+
+
+class _Cut(Exception):
+    """A watch's stream ended early. `began`: it had worked before."""
+
+    def __init__(self, reason: str, began: bool) -> None:
+        super().__init__(reason)
+        self.began = began

@@ -1,0 +1,246 @@
+"""Calls to an etcd cluster: endpoints, TLS, authentication, time-outs, and what an error says about a write.
+
+aetcd brings etcd's messages and stubs. Its client is not used: it knows one endpoint and no TLS, and its watch neither
+resumes nor shows where a revision ends.
+
+One channel per endpoint; the one that worked last is used until it fails. Each reconnects by itself, with a backoff of
+at most a second, and is pinged so that a silent machine is noticed within ten seconds. Calls carry `hasleader`: a
+member that was cut off from the others refuses at once, instead of answering from the past or keeping a watch waiting.
+
+A write that was sent is unknown unless etcd says that it refused it: a broken connection and etcd's own time-outs
+("request timed out", "leader changed") come after the proposal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+from aetcd import rpc
+
+from .store import Compacted, LeaseExpired, StoreUnavailable, UnknownOutcome
+
+logger = logging.getLogger(__name__)
+
+_CONNECT_POLL_S = 0.02
+_RETRY_S = 0.05
+_ATTEMPT_S_MIN = 1.0
+_OPTIONS = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    # etcd's servers refuse more than one ping in five seconds.
+    ("grpc.keepalive_time_ms", 6_000),
+    ("grpc.keepalive_timeout_ms", 4_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1_000),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+)
+# What etcd answers before it proposes anything, or instead of applying it.
+_REFUSED = (
+    "etcdserver: no leader",
+    "etcdserver: too many requests",
+    "etcdserver: not capable",
+    "etcdserver: mvcc: database space exceeded",
+    "etcdserver: corrupt cluster",
+)
+_NOT_SENT = ("failed to connect to all addresses", "DNS resolution failed")
+_STALE_TOKEN = ("etcdserver: invalid auth token", "etcdserver: revision of auth store is old")
+_TOO_LARGE = ("etcdserver: request is too large", "etcdserver: too many operations")
+
+Method = Callable[..., Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class EtcdAddress:
+    """Where etcd is and how to be let in. Files are read at start, but the password at each authentication."""
+
+    endpoints: tuple[str, ...]  # host:port
+    user: str = ""
+    password_file: Path | None = None
+    tls: bool = False
+    ca_file: Path | None = None  # None: the system's authorities
+    certificate_file: Path | None = None
+    key_file: Path | None = None
+
+    def __str__(self) -> str:
+        return ",".join(self.endpoints)
+
+
+class Member:
+    """One endpoint: its channel, its stubs, and the token it gave us."""
+
+    def __init__(self, endpoint: str, credentials: grpc.ChannelCredentials | None) -> None:
+        self.endpoint = endpoint
+        if credentials is None:
+            self.channel = grpc.aio.insecure_channel(endpoint, options=_OPTIONS)
+        else:
+            self.channel = grpc.aio.secure_channel(endpoint, credentials, options=_OPTIONS)
+        self.kv = rpc.KVStub(self.channel)
+        self.lease = rpc.LeaseStub(self.channel)
+        self.watch = rpc.WatchStub(self.channel)
+        self.auth = rpc.AuthStub(self.channel)
+        self.token: str | None = None
+
+    @property
+    def connected(self) -> bool:
+        """Whether it can take calls now; begins to connect where it can't."""
+        return bool(self.channel.get_state(try_to_connect=True) == grpc.ChannelConnectivity.READY)
+
+
+class EtcdConnection:
+    """Connections to the members of one etcd cluster, for one event loop."""
+
+    def __init__(self, address: EtcdAddress, timeout_s: float) -> None:
+        """Connects later. Raises OSError for a file that can't be read."""
+        self.closed = False
+        self.timeout_s = timeout_s
+        self._address = address
+        credentials = _credentials(address) if address.tls else None
+        self._members = [Member(endpoint, credentials) for endpoint in address.endpoints]
+        # So that not all processes load the first one.
+        self._current = random.randrange(len(self._members))
+
+    async def call(
+        self, method: Callable[[Member], Method], request: Any, *, idempotent: bool, timeout_s: float | None = None
+    ) -> Any:
+        """The answer to `request`. Idempotent calls are repeated, at other endpoints too, as long as there is time.
+
+        Raises StoreUnavailable, UnknownOutcome (never for idempotent calls), LeaseExpired, Compacted, ValueError.
+        """
+        timeout_s = timeout_s or self.timeout_s
+        deadline = _now() + timeout_s
+        attempt_s = max(timeout_s / len(self._members), _ATTEMPT_S_MIN) if idempotent else timeout_s
+        refreshed = False
+        while True:
+            member = await self.member(deadline)
+            try:
+                metadata = await self.metadata(member, deadline)
+                left_s = min(attempt_s, max(deadline - _now(), _CONNECT_POLL_S))
+                return await self._unless_closed(method(member)(request, timeout=left_s, metadata=metadata))
+            except grpc.aio.AioRpcError as error:
+                if stale_token(error) and not refreshed:
+                    member.token, refreshed = None, True
+                    continue
+                self.explain(error, member)
+                self.avoid(member)
+                if not idempotent and not _refused(error):
+                    raise UnknownOutcome(f"etcd at {member.endpoint}: {error.details()}") from error
+                if _now() + _RETRY_S >= deadline:
+                    raise StoreUnavailable(f"etcd at {member.endpoint}: {error.details()}") from error
+            await asyncio.sleep(_RETRY_S)
+
+    async def member(self, deadline: float) -> Member:
+        """An endpoint that is connected, the last one that worked if possible. Raises StoreUnavailable."""
+        while True:
+            if self.closed:
+                raise StoreUnavailable("the metadata store is closed")
+            for offset in range(len(self._members)):
+                index = (self._current + offset) % len(self._members)
+                if self._members[index].connected:
+                    self._current = index
+                    return self._members[index]
+            if _now() >= deadline:
+                raise StoreUnavailable(f"etcd at {self._address} can't be reached")
+            await asyncio.sleep(_CONNECT_POLL_S)
+
+    def avoid(self, member: Member) -> None:
+        """Prefers another endpoint from now on."""
+        if self._members[self._current] is member:
+            self._current = (self._current + 1) % len(self._members)
+
+    async def metadata(self, member: Member, deadline: float) -> tuple[tuple[str, str], ...]:
+        """What each call to `member` carries. Raises StoreUnavailable where the user isn't let in."""
+        wanted = (("hasleader", "true"),)
+        if not self._address.user:
+            return wanted
+        if member.token is None:
+            password = self._address.password_file.read_text().rstrip("\r\n") if self._address.password_file else ""
+            request = rpc.AuthenticateRequest(name=self._address.user, password=password)
+            try:
+                answer = member.auth.Authenticate(request, timeout=max(deadline - _now(), _CONNECT_POLL_S))
+                member.token = (await self._unless_closed(answer)).token
+            except grpc.aio.AioRpcError as error:
+                # Nothing of the caller's has been sent, so this is never an unknown outcome.
+                reason = f"etcd at {member.endpoint} doesn't let in {self._address.user}: {error.details()}"
+                raise StoreUnavailable(reason) from error
+        assert member.token is not None
+        return (*wanted, ("token", member.token))
+
+    def explain(self, error: grpc.aio.AioRpcError, member: Member) -> None:
+        """Raises what the error means, unless it is about this member or this moment only."""
+        code, details = error.code(), error.details() or ""
+        if code == grpc.StatusCode.NOT_FOUND and "lease not found" in details:
+            raise LeaseExpired("the lease has ended") from error
+        if code == grpc.StatusCode.OUT_OF_RANGE:
+            raise Compacted(details) from error
+        if details.startswith(_TOO_LARGE):
+            raise ValueError(details) from error
+        if code == grpc.StatusCode.PERMISSION_DENIED or stale_token(error) or "user name is empty" in details:
+            user = self._address.user or "nobody in particular"
+            raise StoreUnavailable(f"etcd at {member.endpoint} refuses {user}: {details}") from error
+
+    async def close(self) -> None:
+        """Ends all calls."""
+        self.closed = True
+        for member in self._members:
+            await member.channel.close()
+
+    async def _unless_closed(self, call: Awaitable[Any]) -> Any:
+        try:
+            return await call
+        except asyncio.CancelledError:
+            if self.closed and not cancelling():
+                raise StoreUnavailable("the metadata store is closed") from None
+            raise
+
+
+async def keep_alive_once(member: Member, request: Any, *, timeout: float, metadata: Any) -> Any:  # noqa: ASYNC109
+    """One keep-alive as a call of its own: etcd only offers a stream of them. Its arguments are a stub's."""
+    call = member.lease.LeaseKeepAlive(timeout=timeout, metadata=metadata)
+    try:
+        await call.write(request)
+        answer = await call.read()
+    finally:
+        call.cancel()
+    if answer is grpc.aio.EOF:
+        raise StoreUnavailable(f"etcd at {member.endpoint} ended a keep-alive without an answer")
+    return answer
+
+
+def stale_token(error: grpc.aio.AioRpcError) -> bool:
+    """Whether a new authentication would help."""
+    return (error.details() or "").startswith(_STALE_TOKEN)
+
+
+def cancelling() -> bool:
+    """Whether the present task was itself cancelled, rather than the call that it waits for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _refused(error: grpc.aio.AioRpcError) -> bool:
+    details = error.details() or ""
+    return details.startswith(_REFUSED + _NOT_SENT)
+
+
+def _credentials(address: EtcdAddress) -> grpc.ChannelCredentials:
+    def content(file: Path | None) -> bytes | None:
+        return file.read_bytes() if file is not None else None
+
+    return grpc.ssl_channel_credentials(
+        content(address.ca_file), content(address.key_file), content(address.certificate_file)
+    )
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

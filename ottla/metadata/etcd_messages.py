@@ -1,0 +1,140 @@
+"""The store port's words as etcd's messages, and back. No connection here.
+
+etcd promises that a watch delivers a revision whole and revisions in order, but a large answer comes in fragments that
+may end in the middle of a revision. `Assembly` puts them together again, and drops what was delivered before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from aetcd import rpc
+
+from .store import Change, Entry, Guard, LeaseId, Put, Revision, Write
+
+COMPARISONS_MAX = 128  # etcd's own limit, --max-txn-ops
+
+
+class Keys:
+    """Keys of one cluster among those of others: each has the cluster's prefix in etcd, and lacks it here."""
+
+    def __init__(self, prefix: str) -> None:
+        """`prefix` as in `/ottla/flights/`; the slash at the end is added where it is missing."""
+        self.base = prefix.rstrip("/").encode() + b"/"
+
+    def encode(self, key: str) -> bytes:
+        """The key as etcd has it."""
+        return self.base + key.encode()
+
+    def decode(self, key: bytes) -> str:
+        """The key as everybody else has it."""
+        return key[len(self.base) :].decode()
+
+    def entry(self, found: Any) -> Entry:
+        """An etcd KeyValue as an entry."""
+        lease = LeaseId(found.lease)
+        return Entry(self.decode(found.key), found.value, found.mod_revision, found.create_revision, lease)
+
+    def range(self, prefix: str, start: bytes | None = None, revision: int = 0, limit: int = 0) -> Any:
+        """Asks for what begins with `prefix`, from `start` on, as of `revision` (0: now)."""
+        first = self.encode(prefix)
+        return rpc.RangeRequest(key=start or first, range_end=_end(first), limit=limit, revision=revision)
+
+    def watch(self, prefix: str, after_revision: int) -> Any:
+        """Asks for all changes of what begins with `prefix`."""
+        first = self.encode(prefix)
+        create = rpc.WatchCreateRequest(
+            key=first, range_end=_end(first), start_revision=after_revision + 1, fragment=True, progress_notify=True
+        )
+        return rpc.WatchRequest(create_request=create)
+
+    def transaction(self, guards: Sequence[Guard], writes: Sequence[Write]) -> Any:
+        """`writes` if all `guards` hold, else a look at the guarded keys. Raises ValueError."""
+        comparisons = [comparison for guard in guards for comparison in self._comparisons(guard)]
+        if len(comparisons) > COMPARISONS_MAX:
+            raise ValueError(f"{len(comparisons)} comparisons (a guard with a lease is two); at most {COMPARISONS_MAX}")
+        looks = [rpc.RequestOp(request_range=rpc.RangeRequest(key=self.encode(guard.key))) for guard in guards]
+        return rpc.TxnRequest(compare=comparisons, success=[self._operation(write) for write in writes], failure=looks)
+
+    def failed(self, guards: Sequence[Guard], response: Any) -> dict[str, Entry | None]:
+        """Which guards of a refused transaction didn't hold, and what is there instead."""
+        failed: dict[str, Entry | None] = {}
+        for guard, look in zip(guards, response.responses, strict=True):
+            found = look.response_range.kvs
+            entry = self.entry(found[0]) if found else None
+            if not guard.holds(entry):
+                failed[guard.key] = entry
+        return failed
+
+    def _comparisons(self, guard: Guard) -> list[Any]:
+        key = self.encode(guard.key)
+        equal = rpc.Compare.EQUAL
+        found = [rpc.Compare(result=equal, target=rpc.Compare.MOD, key=key, mod_revision=guard.mod_revision)]
+        if guard.lease is not None:
+            found.append(rpc.Compare(result=equal, target=rpc.Compare.LEASE, key=key, lease=guard.lease))
+        return found
+
+    def _operation(self, write: Write) -> Any:
+        key = self.encode(write.key)
+        if isinstance(write, Put):
+            return rpc.RequestOp(request_put=rpc.PutRequest(key=key, value=write.value, lease=write.lease))
+        return rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=key))
+
+
+def changed_anything(response: Any) -> bool:
+    """Whether an applied transaction made a revision: deleting what isn't there makes none."""
+    return any(
+        done.HasField("response_put") or (done.HasField("response_delete_range") and done.response_delete_range.deleted)
+        for done in response.responses
+    )
+
+
+class Assembly:
+    """Whole revisions, each once and in order, out of the answers of one watch after another."""
+
+    def __init__(self, keys: Keys, position: int) -> None:
+        """`position`: the revision up to which everything is known already."""
+        self.position = position
+        self._keys = keys
+        self._revision = 0
+        self._changes: list[Change] = []
+
+    def add(self, response: Any) -> list[Revision]:
+        """The revisions that this answer completes."""
+        complete: list[Revision] = []
+        for event in response.events:
+            revision = event.kv.mod_revision
+            if revision <= self.position:
+                continue
+            if revision != self._revision:
+                complete += self._completed()
+                self._revision = revision
+            self._changes.append(self._change(event))
+        if not response.fragment:
+            complete += self._completed()
+            if not response.events and not response.created:
+                # A progress notification: the watch is up to date, and nothing happened below this revision. It spares
+                # a new snapshot when the others on this etcd write much, ours little, and history is compacted.
+                self.position = max(self.position, response.header.revision)
+        return complete
+
+    def interrupted(self) -> None:
+        """The connection was lost: what was incomplete will come again."""
+        self._changes = []
+
+    def _change(self, event: Any) -> Change:
+        deleted = event.type == event.DELETE
+        return Change(self._keys.decode(event.kv.key), None if deleted else self._keys.entry(event.kv))
+
+    def _completed(self) -> list[Revision]:
+        if not self._changes:
+            return []
+        changes, self._changes = tuple(self._changes), []
+        self.position = self._revision
+        return [Revision(self._revision, changes)]
+
+
+def _end(first: bytes) -> bytes:
+    """The key behind all that begin with `first`, which ends in text and so never in 0xff."""
+    return first[:-1] + bytes([first[-1] + 1])
