@@ -141,13 +141,6 @@ class Replicas:
                 partition.resign("its log directory has failed")
                 self._tell(partition, False)
 
-    def moved(self, topic_id: UUID, index: int, log: Log) -> None:
-        """The replica's log lies in another log directory now, and is another object."""
-        partition = self._table.get_by_id(topic_id, index)
-        if partition is not None:
-            partition.log = log
-            log.config = self.rules_of(partition.topic).log
-
     def high_watermark_of(self, log: Log) -> int:
         """What to checkpoint for a log."""
         partition = self._table.get(log.topic, log.index)

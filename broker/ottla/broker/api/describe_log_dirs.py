@@ -12,7 +12,7 @@ from ottla.broker.api.registry import Api, RequestContext
 from ottla.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from ottla.broker.log.log import Log
+    from ottla.broker.log.future import FutureLog
     from ottla.broker.node import Broker
     from ottla.broker.partition import Partition
 
@@ -44,8 +44,8 @@ def _result(broker: Broker, path: str, held: list[Partition]) -> dict[str, Any]:
             }
         )
     for future in broker.moves.futures.values():
-        if broker.logs.directory_of(future) == path:
-            topics.setdefault(future.topic, []).append(_future(broker, future))
+        if future.directory.startswith(f"{path}/"):
+            topics.setdefault(future.log.topic, []).append(_future(future))
     usage = shutil.disk_usage(path)
     return {
         "log_dir": path,
@@ -55,13 +55,11 @@ def _result(broker: Broker, path: str, held: list[Partition]) -> dict[str, Any]:
     }
 
 
-def _future(broker: Broker, future: Log) -> dict[str, Any]:
+def _future(future: FutureLog) -> dict[str, Any]:
     """A replica on its way to this log directory."""
-    partition = broker.partitions.get(future.topic, future.index)
-    lag = 0 if partition is None else partition.log.log_end_offset - future.log_end_offset
     return {
-        "partition_index": future.index,
+        "partition_index": future.log.index,
         "partition_size": future.size,
-        "offset_lag": max(lag, 0),
+        "offset_lag": max(future.log.log_end_offset - future.log_end_offset, 0),
         "is_future_key": True,
     }

@@ -118,6 +118,7 @@ class LogDirectories:
         self.wanting_flush: dict[Log, None] = {}
         self.flush_wanted: Callable[[], None] = lambda: None
         self.deletions = Deletions()
+        self.interrupted_moves: list[tuple[UUID | None, int | None, str]] = []  # topic id, partition, to where
         self.flushes = FlushCounters()
         self.cluster_id: str | None = None
         self._now_ms = now_ms
@@ -216,7 +217,10 @@ class LogDirectories:
             elif entry.name.endswith(names.STRAY_DIRECTORY):
                 logger.warning("%s was set aside earlier; it is left alone", path)
             elif entry.name.endswith(names.FUTURE_DIRECTORY):
-                logger.info("%s is an interrupted move; it is dropped", path)
+                logger.info("%s is an interrupted move; it begins anew", path)
+                self.interrupted_moves.append(
+                    (self._topic_id(path), names.renamed_partition_index(entry.name), home.path)
+                )
                 self.deletions.add(0, path)
             else:
                 parsed = names.parse_partition_name(entry.name)
@@ -303,12 +307,13 @@ class LogDirectories:
             )  # fmt: skip
 
     def _hold(self, item: _Found, log: Log) -> None:
-        other = self.logs.get((item.topic_id, item.partition))
-        if other is not None:
-            raise ForeignDirectory(
-                errno.EEXIST, f"{item.directory} and {other.directory} hold the same partition; move one away"
-            )
-        self.logs[item.topic_id, item.partition] = log
+        key = item.topic_id, item.partition
+        other = self.logs.get(key)
+        if other is not None:  # a stop in the last step of a move; the longer one has everything
+            log, other = (log, other) if log.log_end_offset > other.log_end_offset else (other, log)
+            logger.warning("%s and %s hold the same partition; the first is kept", log.directory, other.directory)
+            self._set_aside(other.directory, other.topic, other.index)
+        self.logs[key] = log
 
     # ---- partitions
 
@@ -420,41 +425,14 @@ class LogDirectories:
 
     # ---- moves to another log directory
 
-    def open_future(self, topic_id: UUID, log: Log, target: str) -> Log:
-        """An empty log in `target` that shall take the place of `log`. Raises OSError."""
-        name = names.renamed_partition_name(log.topic, log.index, names.FUTURE_DIRECTORY)
-        return self._create(self._homes[target], f"{target}/{name}", NewLog(log.topic, log.index, topic_id, log.config))
-
-    def drop_future(self, future: Log) -> None:
-        """The move is given up."""
-        self.wanting_flush.pop(future, None)
-        self.deletions.add(self._now_ms(), future.directory)
-
-    def replace_with_future(self, key: LogKey, log: Log, future: Log) -> Log:
-        """Puts `future`, which has all of `log`, in its place; the log under its final name. Raises OSError."""
-        self.wanting_flush.pop(future, None)
-        # Leaders that wrote nothing are known to the log's epochs, and not by its batches.
-        future.epochs.clear()
-        for entry in log.epochs.entries:
-            future.epochs.assign_unwritten(entry.epoch, entry.start_offset)
-        future.epochs.write()
-        future.close()
-        home = self._homes[self.directory_of(future)]
-        directory = f"{home.path}/{names.partition_name(log.topic, log.index)}"
-        self.disk.rename(future.directory, directory)
-        replacement = open_log(
-            home.surroundings,
-            directory,
-            log.topic,
-            log.index,
-            log.config,
-            clean=True,
-            recovery_point=future.recovery_point,
-            log_start_offset=future.log_start_offset,
-        ).log
-        self.delete(*key)
-        self.logs[key] = replacement
-        return replacement
+    def relocate(self, log: Log, copy: str, target: str, recovery_point: int) -> None:
+        """Gives `copy`, a directory in log directory `target` with all that `log` has, to the log. Raises OSError."""
+        directory = f"{target}/{names.partition_name(log.topic, log.index)}"
+        self._make_room(directory, log.topic, log.index)
+        self.disk.rename(copy, directory)
+        source = log.directory
+        log.moved(self._homes[target].surroundings, directory, recovery_point)
+        self._doom(source, log)
 
     def delete_topic(self, topic_id: UUID) -> None:
         """Deletes all partitions of a topic: renamed at once, removed after `file.delete.delay.ms`."""
@@ -467,10 +445,13 @@ class LogDirectories:
         """Deletes one partition."""
         log = self.logs.pop((topic_id, index))
         self.wanting_flush.pop(log, None)
-        home, _, _ = log.directory.rpartition("/")
+        self._doom(log.directory, log)
+
+    def _doom(self, directory: str, log: Log) -> None:
+        home = directory.rpartition("/")[0]
         target = f"{home}/{names.renamed_partition_name(log.topic, log.index, names.DELETE_DIRECTORY)}"
         try:
-            self.disk.rename(log.directory, target)
+            self.disk.rename(directory, target)
         except OSError as error:
             self.directory_failed(home, error)
             return

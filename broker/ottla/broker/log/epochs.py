@@ -135,6 +135,11 @@ class LeaderEpochs:
         with unless_full():
             self.write_out()
 
+    def moved(self, directory: str) -> None:
+        """The log lies in `directory` now; the file is written there."""
+        self._path = f"{directory}/{names.LEADER_EPOCHS}"
+        self.write()
+
     def write_out(self) -> None:
         """Replaces the file if that wasn't possible before."""
         if self._unwritten:

@@ -60,6 +60,16 @@ class _SparseIndex:
     def size_bytes(self) -> int:
         return len(self) * self.entry.size
 
+    @property
+    def stored_bytes(self) -> int:
+        """How much of the file counts."""
+        return self._stored * self.entry.size
+
+    def moved(self, path: str) -> None:
+        """The file lies at `path` now."""
+        self.let_go()
+        self.path = path
+
     def _add(self, entry: bytes) -> None:
         self._tail += entry
         if len(self._tail) >= _PAGE:

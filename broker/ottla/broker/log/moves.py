@@ -1,12 +1,14 @@
-"""Moves logs from one log directory of this broker to another while they are read and written.
+"""Moves logs from one log directory of this broker to another while they are read and written (KIP-113).
 
-A future log grows beside the log, batch by batch, in a directory of its own name; once it has all, it takes the log's
-place within one turn of the event loop. Order of the swap: (1) everything but the last batches of the future log is
-synced beforehand; (2) the future directory gets the partition's name; (3) the old directory is renamed for deletion. A
-stop before (2) costs the copy, which the next start drops; one between (2) and (3) leaves the partition twice, which
-the next start refuses with both paths, so that no record is lost.
+A copy catches up with the log (`future`), in a thread and at most at `replica.alter.log.dirs.io.max.bytes.per.second`.
+Once little is missing, one turn of the event loop adds that and swaps: (1) the copy's directory gets the partition's
+name; (2) the log, which remains the same object to everybody, takes over the new paths; (3) the old directory is
+renamed for deletion. What lies below its recovery point was synced before.
 
-Source: Kafka's ReplicaAlterLogDirsThread and LogManager.replaceCurrentWithFutureLog (KIP-113).
+A stop before (1) costs the copy: the next start drops it, and begins the move anew. One between (1) and (3) leaves the
+partition twice; the next start keeps one and sets the other aside.
+
+Source: Kafka's ReplicaAlterLogDirsThread and LogManager.replaceCurrentWithFutureLog.
 """
 
 from __future__ import annotations
@@ -14,98 +16,113 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from uuid import UUID
 
-from ottla.protocol.batches import iterate_headers
-
-from .directories import LogDirectories
+from . import names
+from .directories import LogDirectories, LogKey
+from .future import FutureLog, TargetFailed
 from .log import Log
 
 logger = logging.getLogger(__name__)
 
-_BYTES_PER_TURN = 256 * 1024
-_BYTES_BETWEEN_SYNCS = 64 * 1024 * 1024
-
-Moved = Callable[[UUID, int, Log], None]
+_SYNCED_BYTES_MIN = 16 << 20  # smaller passes aren't synced, so that they end before much is added
+_LAST_BYTES = 256 * 1024  # are copied on the event loop
+_UNSYNCED_PASSES_MAX = 50  # then more is: the log grows too fast
 
 
 class Moves:
-    """The moves of one broker, by (topic id, partition). `moved` hears of each log that took another's place."""
+    """The moves of one broker, by (topic id, partition). `bytes_per_second` says how fast each may copy."""
 
-    def __init__(self, logs: LogDirectories, moved: Moved) -> None:
-        self.futures: dict[tuple[UUID, int], Log] = {}
+    def __init__(self, logs: LogDirectories, bytes_per_second: Callable[[], int]) -> None:
+        self.futures: dict[LogKey, FutureLog] = {}
         self._logs = logs
-        self._moved = moved
-        self._targets: dict[tuple[UUID, int], str] = {}
+        self._bytes_per_second = bytes_per_second
+        self._targets: dict[LogKey, str] = {}
 
-    def target(self, topic_id: UUID, index: int) -> str | None:
-        """The log directory that a log is on its way to."""
-        return self._targets.get((topic_id, index))
-
-    def wish(self, topic_id: UUID, index: int, target: str) -> bool:
+    def wish(self, key: LogKey, target: str) -> bool:
         """Notes where a log shall go; whether `run` has to be called for that. A wish for where it is ends a move."""
-        key = topic_id, index
         at_work = key in self._targets
         if self._logs.directory_of(self._logs.logs[key]) == target:
+            target = ""
+        if key in self.futures and self._targets.get(key) != target:
+            self.futures[key].given_up.set()
+        if not target:
             self._targets.pop(key, None)
             return False
         self._targets[key] = target
         return not at_work
 
-    async def run(self, topic_id: UUID, index: int) -> None:
+    def stop(self) -> None:
+        """Gives up all moves; the next start begins them anew."""
+        self._targets.clear()
+        for future in self.futures.values():
+            future.given_up.set()
+
+    async def run(self, key: LogKey) -> None:
         """Moves one log to where the last wish said; returns when it is there, or nobody wants it any more."""
-        key = topic_id, index
         while (target := self._targets.get(key)) is not None:
-            source = self._logs.logs.get(key)
-            if source is None:
+            log = self._logs.logs.get(key)
+            if log is None:
                 del self._targets[key]
                 return
             try:
-                future = self._logs.open_future(topic_id, source, target)
-                self.futures[key] = future
-                await self._copy(key, source, future, target)
-            except OSError as error:
-                logger.error("%r isn't moved to %s: %s", source, target, error)
+                await self._move(key, log, target)
+            except (TargetFailed, OSError) as error:
+                reason = error.__cause__ if isinstance(error, TargetFailed) else error
+                assert isinstance(reason, OSError)
+                logger.error("%r isn't moved to %s: %s", log, target, reason)
                 self._targets.pop(key, None)
-                self._logs.directory_failed(target, error)
-            finally:
-                self.futures.pop(key, None)
+                self._logs.directory_failed(self._logs.directory_of(log) if reason is error else target, reason)
 
-    async def _copy(self, key: tuple[UUID, int], source: Log, future: Log, target: str) -> None:
-        unsynced = 0
-        generation = source.generation
-        future.truncate_fully_and_start_at(source.log_start_offset)
-        while self._logs.logs.get(key) is source and self._targets.get(key) == target:
-            if source.generation != generation or future.log_end_offset < source.log_start_offset:
-                generation = source.generation
-                future.truncate_fully_and_start_at(source.log_start_offset)
-            copied = _copy_some(source, future)
-            unsynced += copied
-            if unsynced >= _BYTES_BETWEEN_SYNCS or (unsynced and not copied):
-                unsynced = 0
-                flush = future.begin_flush()
-                await asyncio.to_thread(flush.run)
-                future.flushed(flush)
-            elif not copied:
-                del self._targets[key]
-                future.delete_records_before(source.log_start_offset)
-                log = self._logs.replace_with_future(key, source, future)
-                logger.info("%r: moved from %s to %s", log, source.directory, log.directory)
-                self._moved(*key, log)
+    async def _move(self, key: LogKey, log: Log, target: str) -> None:
+        name = names.renamed_partition_name(log.topic, log.index, names.FUTURE_DIRECTORY)
+        future = FutureLog(self._logs.disk, log, key[0], f"{target}/{name}")
+        self.futures[key] = future
+        source = self._logs.directory_of(log)
+        try:
+            if not await self._catch_up(key, future, target):
                 return
-            await asyncio.sleep(0)
-        self._logs.drop_future(future)
+            del self._targets[key]
+            try:
+                self._logs.relocate(log, future.directory, target, future.synced_end)
+            except OSError as error:
+                raise TargetFailed from error
+        finally:
+            del self.futures[key]
+            if self._logs.disk.exists(future.directory):
+                self._logs.deletions.add(0, future.directory)
+        logger.info("%r: moved from %s to %s", log, source, target)
+        await asyncio.to_thread(self._make_durable, self._logs.recovery_points(), target)
 
+    def _make_durable(self, checkpoints: list[tuple[str, bytes]], target: str) -> None:
+        """Where logs begin and are to be recovered from, and their names. What fails here will soon fail elsewhere."""
+        try:
+            for path, content in checkpoints:
+                self._logs.disk.write_atomically(path, content)
+            self._logs.disk.fsync_directory(target)
+        except OSError as error:
+            logger.error("a move to %s can't be made durable: %s", target, error)
 
-def _copy_some(source: Log, future: Log) -> int:
-    """Appends to `future` what `source` has more, at most a turn's worth; the bytes."""
-    start = future.log_end_offset
-    data = source.read_bytes(start, _BYTES_PER_TURN, source.log_end_offset)
-    headers = [(position, header) for position, header in iterate_headers(data) if header.base_offset >= start]
-    if not headers:
-        return 0
-    first = headers[0][0]
-    last, header = headers[-1]
-    whole = data[first : last + header.size]
-    future.append_replicated(whole, [(position - first, header) for position, header in headers])
-    return len(whole)
+    async def _catch_up(self, key: LogKey, future: FutureLog, target: str) -> bool:
+        """Copies until nothing is missing; False where the move isn't wanted any more."""
+        begun = False
+        unsynced = 0
+        while self._logs.logs.get(key) is future.log and self._targets.get(key) == target:
+            step = future.next_pass()
+            complete = step.covered == future.log.log_end_offset
+            if complete and (step.size <= _LAST_BYTES or unsynced > _UNSYNCED_PASSES_MAX) and unsynced:
+                step.run(sync=False, bytes_per_second=1 << 62, given_up=future.given_up)
+                future.copied(step, synced=False)
+                return True
+            sync = not unsynced and (not begun or step.size > _SYNCED_BYTES_MIN)
+            begun = True
+            unsynced += not sync
+            try:
+                limit = self._bytes_per_second()
+                await asyncio.to_thread(step.run, sync=sync, bytes_per_second=limit, given_up=future.given_up)
+            except asyncio.CancelledError:
+                future.given_up.set()
+                raise
+            if future.given_up.is_set():
+                return False
+            future.copied(step, synced=sync)
+        return False

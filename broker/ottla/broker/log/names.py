@@ -63,6 +63,12 @@ def parse_partition_name(name: str) -> tuple[str, int] | None:
     return (match[1], int(match[2])) if match else None
 
 
+def renamed_partition_index(name: str) -> int | None:
+    """The index of a partition from its renamed directory; the topic's name may be cut there."""
+    match = _renamed.match(name)
+    return int(match[2]) if match else None
+
+
 def renamed_partition_name(topic: str, index: int, suffix: str, unique: UUID | None = None) -> str:
     """The directory of a partition that waits for deletion or for a person: unique, at most 255 characters."""
     tail = f"-{index}.{(unique or uuid4()).hex}{suffix}"

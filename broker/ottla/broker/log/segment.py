@@ -145,6 +145,14 @@ class Segment:
         self.offsets.let_go()
         self.times.let_go()
 
+    def moved(self, directory: str) -> None:
+        """The files lie in `directory` now."""
+        stem = f"{directory}/{self.base_offset:020d}"
+        self._file = None
+        self._path = f"{stem}{names.LOG}"
+        self.offsets.moved(f"{stem}{names.OFFSET_INDEX}")
+        self.times.moved(f"{stem}{names.TIME_INDEX}")
+
     # ---- writing
 
     def appended(self, last_offset: int, position: int, size: int, max_timestamp: int, config: LogConfig) -> None:

@@ -248,7 +248,6 @@ SETTINGS = (
     Setting(
         "replica.alter.log.dirs.io.max.bytes.per.second", Kind.LONG, "9223372036854775807", Importance.MEDIUM,
         "Bytes per second for moves between log directories.", bounds=Range(0), update=Update.CLUSTER_WIDE,
-        instead="moves between log directories are not throttled",
     ),
     Setting(
         "metric.reporters", Kind.LIST, "org.apache.kafka.common.metrics.JmxReporter", Importance.LOW,
