@@ -213,6 +213,11 @@ class Connection:
                 self._keep(buffer, position, end)
                 self._loop.call_soon(self._resume)
                 return
+        if self._blocked and not position and buffer is not server.receive_buffer:
+            # What waits keeps the memory that it came in, which goes on counting in the budget.
+            self._inbox, self._have = buffer, end
+            self._pause()
+            return
         if server.memory.used_bytes:
             server.memory.release(self, self._loop.time())
         if position < end:
@@ -448,8 +453,8 @@ class Connection:
 
     @property
     def idle(self) -> bool:
-        """Nothing is under way in either direction."""
-        return not self._unanswered and not self._out
+        """Nothing is under way in either direction, or the peer takes nothing of what it asked for."""
+        return self._writing or (not self._unanswered and not self._out)
 
 
 def _allocate(size: int) -> bytearray:

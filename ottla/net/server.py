@@ -36,7 +36,7 @@ class Limits:
     connections_max: int = 2**31 - 1
     connections_per_ip_max: int = 2**31 - 1
     connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
-    idle_seconds_max: float = 600.0
+    idle_seconds_max: float = 600.0  # negative: no bound, as in Kafka
     send_buffer_bytes: int = -1
     receive_buffer_bytes: int = -1
     backlog: int = 50
@@ -118,7 +118,7 @@ class Server:
             for listener in self.listeners.values():
                 for connection in list(listener.connections):
                     connection.idle_sweeps += 1
-                    if connection.idle_sweeps > self.limits.idle_seconds_max and connection.idle:
+                    if 0 <= self.limits.idle_seconds_max < connection.idle_sweeps and connection.idle:
                         connection.close("idle for connections.max.idle.ms")
 
 

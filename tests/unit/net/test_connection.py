@@ -238,6 +238,45 @@ def test_a_connection_that_waited_for_memory_is_served_afterwards():
     run(scenario, buffered_memory_bytes=1_000_000)
 
 
+def test_large_frames_that_wait_for_an_answer_count_in_the_budget():
+    async def scenario(server, port, echo):
+        streams = [await connect(port) for _ in range(5)]
+        for _, writer in streams:
+            writer.write(frame(ORDINARY, b"later") + frame(ORDINARY, b"y" * 400_000))
+        await eventually(lambda: len(echo.later) == 5)
+        await asyncio.sleep(0.1)
+        held = [connection._inbox for connection in server.listeners["PLAINTEXT"].connections]
+        assert sum(len(inbox or b"") >= 400_000 for inbox in held) == 2
+        assert server.memory.waiting == 3
+        for pending, payload in echo.later:
+            pending.answer([payload])
+        for reader, _ in streams:
+            assert await reader.readexactly(400_005) == b"later" + b"y" * 400_000
+        await eventually(lambda: not server.memory.used_bytes and not server.memory.waiting)
+
+    run(scenario, buffered_memory_bytes=1_000_000)
+
+
+def test_who_takes_nothing_of_an_answer_is_idle():
+    async def scenario(server, port, echo):
+        _, writer = await connect(port)
+        writer.write(frame(ORDINARY, b"large30000000"))
+        await eventually(lambda: bool(server.connection_count))
+        await eventually(lambda: not server.connection_count)
+
+    run(scenario, idle_seconds_max=1.0)
+
+
+def test_a_negative_bound_on_idling_is_none():
+    async def scenario(server, port, echo):
+        reader, writer = await connect(port)
+        await asyncio.sleep(1.5)
+        writer.write(frame(ORDINARY, b"here"))
+        assert await reader.readexactly(4) == b"here"
+
+    run(scenario, idle_seconds_max=-1.0)
+
+
 def test_an_idle_connection_is_closed():
     async def scenario(server, port, echo):
         reader, _ = await connect(port)
