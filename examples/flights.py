@@ -168,7 +168,12 @@ def report(spark: SparkSession, bootstrap: str, hourly: str, directory: Path) ->
     for row in carriers[:8]:
         table.add_row(row.key, f"{row.flights:,}", f"{row.departures:,}", f"{row.delay:.1f}")
     console.print(table)
-    hours = rows.groupBy(f.hour("start").alias("hour")).agg(departures, delay).orderBy("hour").collect()
+    hours = (
+        rows.groupBy(f.hour(f.from_utc_timestamp("start", "America/New_York")).alias("hour"))
+        .agg(departures, delay)
+        .orderBy("hour")
+        .collect()
+    )
     draw(hours, directory / "flights.png")
     return sum(row.flights for row in carriers)
 
@@ -182,7 +187,7 @@ def draw(hours: list[Row], path: Path) -> None:
 
     figure, bars = pyplot.subplots(figsize=(9, 4.5))
     bars.bar([row.hour for row in hours], [row.departures for row in hours], color="#9db7d5")
-    bars.set(xlabel="scheduled hour (UTC)", ylabel="departures", title="New York City's flights, 2013")
+    bars.set(xlabel="scheduled hour", ylabel="departures", title="New York City's flights, 2013")
     line = bars.twinx()
     line.plot([row.hour for row in hours], [row.delay for row in hours], color="#b3401f", marker="o")
     line.set_ylabel("mean departure delay (minutes)")
