@@ -68,6 +68,10 @@ def broker(
     context: typer.Context,
     config: ConfigFileOption = None,
     settings: SetOption = None,
+    etcd: Annotated[
+        str | None,
+        typer.Option("--etcd", metavar="ENDPOINTS", help="Metadata in etcd at HOST:PORT,…, not in a file."),
+    ] = None,
     daemon: Annotated[bool, typer.Option("--daemon", "-d", help="Run in the background.")] = False,
     log: Annotated[
         Path | None, typer.Option("--log", metavar="FILE", help="A daemon's log; else in its first log directory.")
@@ -77,10 +81,12 @@ def broker(
 ) -> None:
     """Start one broker. It runs until SIGTERM or Ctrl-C, then closes its logs cleanly."""
     if context.invoked_subcommand is not None:
-        if config is not None or settings:
+        if config is not None or settings or etcd is not None:
             name = context.invoked_subcommand
             raise UsageError("these options belong after the command", f"Write: ottla broker {name} --config FILE.")
         return
+    if etcd is not None:
+        settings = [*(settings or []), f"ottla.metadata.store=etcd:{etcd}"]
     resolved = load_configuration(config, settings)
     directory = Path(resolved.log_dirs[0])
     pid_file = PidFile(directory)

@@ -1,13 +1,13 @@
 """`ottla metadata`: look into the metadata store, key by key, as zkCli did for ZooKeeper.
 
 Reads only. The store is found by `--store`, else by a broker's settings, else it is that of `ottla dev`; it can be read
-while brokers run on it and after they have stopped.
+while brokers run on it and after they have stopped. For etcd, a broker's settings say the prefix and how to be let in.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Coroutine
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,8 +19,7 @@ from ottla.cli.options import output_command
 from ottla.cli.output import Output, reader_gone
 
 if TYPE_CHECKING:
-    from ottla.metadata.embedded import EmbeddedStore
-    from ottla.metadata.store import Entry
+    from ottla.metadata.store import Entry, Store
 
 app = typer.Typer(no_args_is_help=True, help="Look into the metadata store.")
 
@@ -28,13 +27,19 @@ StoreOption = Annotated[
     str | None,
     typer.Option(
         "--store",
-        metavar="[embedded:]PATH",
+        metavar="STORE",
         envvar="OTTLA_METADATA_STORE",
-        help="The store's file; else by --config, else that of `ottla dev`.",
+        help="[embedded:]PATH or etcd:HOST:PORT,…; else by --config, else that of `ottla dev`.",
     ),
 ]
 ConfigFileOption = Annotated[
     Path | None, typer.Option("--config", "-c", metavar="FILE", help="The server.properties of a broker on the store.")
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", "-s", metavar="NAME=VALUE", help="A broker's setting, as ottla.metadata.etcd.prefix; may be repeated."
+    ),
 ]
 PrefixArgument = Annotated[str, typer.Argument(metavar="[PREFIX]", help="Only keys that begin so, as in topics/.")]
 
@@ -47,11 +52,12 @@ def list_keys(
     recursive: Annotated[bool, typer.Option("--recursive", "-r", help="Show all keys, not one level.")] = False,
     store: StoreOption = None,
     config: ConfigFileOption = None,
+    settings: SetOption = None,
 ) -> None:
     """List keys: one level of them, or all."""
 
     async def run() -> None:
-        async with _opened(store, config) as opened:
+        async with _opened(store, config, settings) as opened:
             snapshot = await opened.read(prefix)
         if recursive:
             rows = [
@@ -90,11 +96,12 @@ def get(
     key: Annotated[str, typer.Argument(help="The whole key.")],
     store: StoreOption = None,
     config: ConfigFileOption = None,
+    settings: SetOption = None,
 ) -> None:
     """Show one key's value with its revisions."""
 
     async def run() -> None:
-        async with _opened(store, config) as opened:
+        async with _opened(store, config, settings) as opened:
             snapshot = await opened.read(key)
             entry = next((entry for entry in snapshot.entries if entry.key == key), None)
             if entry is None:
@@ -123,11 +130,12 @@ def watch(
     ] = None,
     store: StoreOption = None,
     config: ConfigFileOption = None,
+    settings: SetOption = None,
 ) -> None:
     """Show changes as they come, until Ctrl-C. With --json one object a line."""
 
     async def run() -> None:
-        async with _opened(store, config) as opened:
+        async with _opened(store, config, settings) as opened:
             begin = (await opened.read(prefix)).revision if after is None else after
             output.note(f"Watching from revision {begin} on; Ctrl-C ends.")
             import asyncio
@@ -144,7 +152,7 @@ def watch(
     _run(run())
 
 
-async def _print_changes(store: EmbeddedStore, prefix: str, begin: int, output: Output) -> None:
+async def _print_changes(store: Store, prefix: str, begin: int, output: Output) -> None:
     from ottla.metadata.store import Compacted
 
     try:
@@ -193,41 +201,53 @@ def _described(entry: Entry) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def _opened(store: str | None, config: Path | None) -> AsyncGenerator[EmbeddedStore, None]:
-    from ottla.metadata.embedded import EmbeddedStore
+async def _opened(store: str | None, config: Path | None, settings: list[str] | None) -> AsyncGenerator[Store, None]:
     from ottla.metadata.store import StoreUnavailable
 
-    path = _path(store, config)
+    if store is not None and config is not None:
+        raise UsageError("--store and --config are both given", "Leave one of them out.")
+    if config is not None or (store is not None and store.startswith("etcd:")):
+        opening, name = _named_by_settings(store, config, settings)
+    else:
+        opening, name = _file(store)
+    try:
+        opened = await opening
+    except (StoreUnavailable, OSError) as error:
+        raise CommandError(f"can't open the metadata store {name}: {error}") from error
+    try:
+        yield opened
+    except StoreUnavailable as error:
+        raise CommandError(f"can't read the metadata store {name}: {error}") from error
+    finally:
+        await opened.close()
+
+
+def _named_by_settings(
+    store: str | None, config: Path | None, settings: list[str] | None
+) -> tuple[Awaitable[Store], str]:
+    from ottla.cli.broker import load_configuration
+    from ottla.cli.stores import metadata_path, on_etcd, open_store
+
+    # A node id is what every configuration needs, and none of it is used here.
+    named = [] if store is None else ["node.id=0", f"ottla.metadata.store={store}"]
+    configuration = load_configuration(config, [*(settings or []), *named])
+    if not on_etcd(configuration):
+        return _file(str(metadata_path(configuration)))
+    return open_store(configuration), configuration.get_str("ottla.metadata.store")
+
+
+def _file(store: str | None) -> tuple[Awaitable[Store], str]:
+    from ottla.cli.dev import METADATA_FILE, default_directory
+    from ottla.metadata.embedded import EmbeddedStore
+
+    named = store not in (None, "embedded")
+    path = Path(str(store).removeprefix("embedded:")) if named else default_directory() / METADATA_FILE
     # Opening would create it.
     if not path.is_file():
         raise NotFound(
             f"there is no metadata store at {path}", "Name it with --store PATH, or a broker's file with --config FILE."
         )
-    try:
-        opened = await EmbeddedStore.open(path)
-    except (StoreUnavailable, OSError) as error:
-        raise CommandError(f"can't open the metadata store {path}: {error}") from error
-    try:
-        yield opened
-    except StoreUnavailable as error:
-        raise CommandError(f"can't read the metadata store {path}: {error}") from error
-    finally:
-        await opened.close()
-
-
-def _path(store: str | None, config: Path | None) -> Path:
-    if store is not None and config is not None:
-        raise UsageError("--store and --config are both given", "Leave one of them out.")
-    if store is not None and store != "embedded":
-        return Path(store.removeprefix("embedded:"))
-    if config is not None:
-        from ottla.cli.broker import load_configuration
-        from ottla.cli.server import metadata_path
-
-        return metadata_path(load_configuration(config, None))
-    from ottla.cli.dev import METADATA_FILE, default_directory
-
-    return default_directory() / METADATA_FILE
+    return EmbeddedStore.open(path), str(path)
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:

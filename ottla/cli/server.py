@@ -27,18 +27,15 @@ if __name__ == "__main__":
 from ottla.broker.config import BrokerConfig, InvalidConfiguration
 from ottla.broker.log_format import configure_logging
 from ottla.broker.node import AnotherBroker, Broker
+from ottla.cli.stores import open_store
 from ottla.controller.decide import UNCLEAN_ELECTION
 from ottla.controller.runner import Controller
 from ottla.metadata.cluster import ForeignStore
-from ottla.metadata.embedded import EmbeddedStore
 from ottla.metadata.model import UnsupportedFormat
 from ottla.metadata.registration import NodeIdTaken
 from ottla.metadata.store import StoreUnavailable
 
 logger = logging.getLogger(__name__)
-
-METADATA_FILE = "metadata.sqlite"
-EMBEDDED = "embedded"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -79,21 +76,13 @@ def _configuration(file: str | None, settings: list[str]) -> BrokerConfig:
     return BrokerConfig.from_sources(text, overrides, os.environ)
 
 
-def metadata_path(config: BrokerConfig) -> Path:
-    """Where the embedded store's file is: as `ottla.metadata.store` says, else in the first log directory."""
-    path = config.get_str("ottla.metadata.store").partition(":")[2]
-    return Path(path) if path else Path(config.log_dirs[0]) / METADATA_FILE
-
-
 async def _run(config: BrokerConfig) -> int:
     """Serves until a signal comes or the broker fails; the exit code."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stopping.set)
-    path = metadata_path(config)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    store = await EmbeddedStore.open(path)
+    store = await open_store(config)
     broker = Broker(config, store)
     try:
         await broker.open()

@@ -37,8 +37,11 @@ ENTRY_POINTS = re.compile(
     r"__main__$|^ottla\.cli\.(main|server)$|^ottla\.broker\.documentation$|^pyspark_ottla$|^ottla\.operator\.app$"
     r"|^ottla\.spark\.(jobs\.[a-z_]+|listener)$"
 )
-# A broker's start-up time and memory: these belong to the tools, the tests and Spark.
-NOT_IN_A_BROKER = "typer click rich numba numpy pyspark pyarrow pandas kubernetes kopf kafka aiokafka confluent_kafka hypothesis".split()
+# A broker's start-up time and memory: these belong to the tools, the tests and Spark; grpc to brokers on etcd.
+NOT_IN_A_BROKER = (
+    "typer click rich numba numpy pyspark pyarrow pandas kubernetes kopf kafka aiokafka confluent_kafka hypothesis "
+    "grpc aetcd"
+).split()
 LINES_MAX = 600
 LEFTOVER = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 VAGUE_NAME = re.compile(r"(^|_)(utils?|helpers?|managers?|misc|common)$")

@@ -66,7 +66,20 @@ def inconsistencies(values: Mapping[str, Value]) -> Iterator[str]:
         )
     if values["offsets.topic.compression.codec"] not in range(5):
         yield f"offsets.topic.compression.codec={values['offsets.topic.compression.codec']}: must be between 0 and 4"
+    yield from _etcd(values)
     rebalance_protocols = values["group.coordinator.rebalance.protocols"]
     assert isinstance(rebalance_protocols, tuple)
     if "classic" not in rebalance_protocols:
         yield f"group.coordinator.rebalance.protocols={','.join(rebalance_protocols)}: must name classic"
+
+
+def _etcd(values: Mapping[str, Value]) -> Iterator[str]:
+    prefix = "ottla.metadata.etcd."
+    for one, other in (("user", "password.file"), ("tls.certificate.file", "tls.key.file")):
+        for name, needed in ((one, other), (other, one)):
+            if values[prefix + name] and not values[prefix + needed]:
+                yield f"{prefix}{name}={values[prefix + name]}: needs {prefix}{needed}, too"
+    if not values[prefix + "tls"]:
+        for name in ("tls.ca.file", "tls.certificate.file"):
+            if values[prefix + name]:
+                yield f"{prefix}{name}={values[prefix + name]}: has no effect without {prefix}tls=true"

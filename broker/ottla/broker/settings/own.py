@@ -5,14 +5,50 @@ Pure: one row per setting.
 
 from ottla.broker.settings.setting import Importance, Kind, OneOf, Pattern, Range, Setting, Update
 
-_STORE = Pattern(r"embedded(:.+)?", "embedded, or embedded:PATH")
+_STORE = Pattern(
+    r"embedded(:.+)?|etcd:[^\s,/]+:[0-9]+(,[^\s,/]+:[0-9]+)*",
+    "embedded, embedded:PATH, or etcd:HOST:PORT,HOST:PORT,…",
+)
 _ADDRESS = Pattern(r"|\S*:[0-9]+", "host:port, or nothing")
 
 SETTINGS = (
     Setting(
         "ottla.metadata.store", Kind.STRING, "embedded", Importance.HIGH,
-        "Where metadata is kept: `embedded` is a file in the first log directory, `embedded:PATH` a file elsewhere.",
+        "Where metadata is kept: `embedded` is a file in the first log directory, `embedded:PATH` a file elsewhere; "
+        "`etcd:` and its endpoints name an etcd of version 3.5 or newer.",
         bounds=_STORE,
+    ),
+    Setting(
+        "ottla.metadata.etcd.prefix", Kind.STRING, "/ottla/default/", Importance.HIGH,
+        "What all of the cluster's keys in etcd begin with: the clusters that share one etcd differ in it.",
+        bounds=Pattern(r"/\S*", "/ottla/NAME/"),
+    ),
+    Setting(
+        "ottla.metadata.etcd.timeout.ms", Kind.INT, "5000", Importance.LOW,
+        "Longest wait for one answer of etcd, its other endpoints included.", bounds=Range(100),
+    ),
+    Setting(
+        "ottla.metadata.etcd.user", Kind.STRING, "", Importance.MEDIUM,
+        "User of etcd's own authentication; nothing where etcd asks for none.",
+    ),
+    Setting(
+        "ottla.metadata.etcd.password.file", Kind.STRING, "", Importance.MEDIUM,
+        "File with that user's password, read at each authentication.",
+    ),
+    Setting(
+        "ottla.metadata.etcd.tls", Kind.BOOLEAN, "false", Importance.MEDIUM, "Talk to etcd over TLS.",
+    ),
+    Setting(
+        "ottla.metadata.etcd.tls.ca.file", Kind.STRING, "", Importance.MEDIUM,
+        "PEM file of the authorities that etcd's certificate may come from; nothing means the system's.",
+    ),
+    Setting(
+        "ottla.metadata.etcd.tls.certificate.file", Kind.STRING, "", Importance.MEDIUM,
+        "PEM file of the broker's own certificate, where etcd asks for one. Read at start.",
+    ),
+    Setting(
+        "ottla.metadata.etcd.tls.key.file", Kind.STRING, "", Importance.MEDIUM,
+        "PEM file of that certificate's key. Read at start.",
     ),
     Setting(
         "ottla.http.listener", Kind.STRING, "", Importance.MEDIUM,

@@ -8,7 +8,7 @@ from pathlib import Path
 from ottla.broker.settings.catalogue import BROKER, TOPIC
 
 ROOT = Path(__file__).parents[4]
-READERS = ("broker/ottla/broker", "controller", "ottla/metadata", "ottla/net", "ottla/cli/server.py")
+READERS = ("broker/ottla/broker", "controller", "ottla/metadata", "ottla/net", "ottla/cli")
 
 
 @cache
