@@ -71,7 +71,9 @@ async def _look_up(
         else:
             found = await asyncio.to_thread(log.offset_for_timestamp, target)
     except OSError as error:
+        partition.check_leader_epoch(asked.current_leader_epoch)
         raise partition.failed(error) from error
+    partition.check_leader_epoch(asked.current_leader_epoch)  # the topic may be gone by now
     if found is None or found.offset >= end:
         return UNKNOWN, UNKNOWN, -1
     return found.timestamp, found.offset, log.epochs.epoch_of(found.offset)

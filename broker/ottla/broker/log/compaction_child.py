@@ -146,9 +146,7 @@ class _Compaction:
         new = Segment(
             self.disk, self.job.directory, group[0].base_offset, open_files=self.open_files, suffix=names.CLEANED
         )
-        new.file.truncate(0)
-        new.offsets.clear()
-        new.times.clear()
+        new.begin()
         for sizes in group:
             for header, batch in self._batches(sizes):
                 kept = filtered(self.cleaning, batch, header)

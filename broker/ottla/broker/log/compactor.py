@@ -62,9 +62,14 @@ class Compactor:
                 continue
             try:
                 await self.compact(log, what)
-            except (CompactionFailed, OSError) as error:
+            except Exception as error:  # also a rule of ours that this log breaks must not end the others' compaction
+                if log.retired:
+                    continue
                 self._uncleanable[log] = str(error)
-                logger.error("%r isn't compacted until the next start: %s", log, error)
+                expected = isinstance(error, (CompactionFailed, OSError))
+                logger.error(
+                    "%r isn't compacted until the next start: %s", log, error, exc_info=None if expected else error
+                )
 
     async def choose(self) -> tuple[Log | None, Cleanable | None]:
         """The log to compact next: overdue ones first, then by dirty ratio; None where none is dirty enough."""
@@ -75,7 +80,11 @@ class Compactor:
                 await asyncio.sleep(0)
             if not log.config.compacts or len(log.segments) < 2 or log in self._uncleanable:
                 continue
-            what = self.cleanable(log)
+            try:
+                what = self.cleanable(log)
+            except OSError as error:
+                log.directory_failed(error)
+                continue
             wanted = what.overdue or what.dirty_ratio > log.config.min_cleanable_dirty_ratio
             if wanted and what.end_offset > what.first_dirty and (what.overdue, what.dirty_ratio) > best:
                 best = what.overdue, what.dirty_ratio
@@ -108,7 +117,11 @@ class Compactor:
         for segment in result.segments:
             if unchanged and set(segment.old_bases) <= set(bases):
                 log_size, index_size, time_index_size = segment.sizes
-                log.swap_in(segment.old_bases, (log_size, index_size, time_index_size))
+                try:
+                    log.swap_in(segment.old_bases, (log_size, index_size, time_index_size))
+                except OSError as error:  # files may have other names by now than the log believes
+                    log.directory_failed(error)
+                    raise
             else:
                 self._drop(log, segment.old_bases[0])
         if not unchanged:

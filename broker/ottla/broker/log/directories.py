@@ -414,10 +414,11 @@ class LogDirectories:
     def _make_room(self, directory: str, topic: str, index: int) -> None:
         """A directory of that name that belongs to another topic id, or to none, is set aside."""
         if self.disk.exists(directory):
+            target = self._set_aside(directory, topic, index)
             for key, log in list(self.logs.items()):
                 if log.directory == directory:
                     del self.logs[key]
-            self._set_aside(directory, topic, index)
+                    log.retire(target)
 
     def directory_of(self, log: Log) -> str:
         """The log directory that a log lies in."""
@@ -445,17 +446,19 @@ class LogDirectories:
         """Deletes one partition."""
         log = self.logs.pop((topic_id, index))
         self.wanting_flush.pop(log, None)
-        self._doom(log.directory, log)
+        log.retire(self._doom(log.directory, log))
 
-    def _doom(self, directory: str, log: Log) -> None:
+    def _doom(self, directory: str, log: Log) -> str:
+        """Renames a log's directory for its removal; its new path."""
         home = directory.rpartition("/")[0]
         target = f"{home}/{names.renamed_partition_name(log.topic, log.index, names.DELETE_DIRECTORY)}"
         try:
             self.disk.rename(directory, target)
         except OSError as error:
             self.directory_failed(home, error)
-            return
+            return directory
         self.deletions.add(self._now_ms() + log.config.file_delete_delay_ms, target)
+        return target
 
     def set_aside_unknown(self, wanted: Callable[[UUID, int], bool]) -> list[str]:
         """Sets aside the partitions that the metadata doesn't know or has given to others; their new directories."""
@@ -464,6 +467,7 @@ class LogDirectories:
             if not wanted(*key):
                 del self.logs[key]
                 moved.append(self._set_aside(log.directory, log.topic, log.index))
+                log.retire(moved[-1])
         return moved
 
     def _set_aside(self, directory: str, topic: str, index: int) -> str:

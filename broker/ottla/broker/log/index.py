@@ -79,7 +79,7 @@ class _SparseIndex:
     def write_out(self) -> None:
         """Puts the tail into the file."""
         if self._tail:
-            self.file().pwrite(self._tail, self._stored * self.entry.size)
+            self.file(create=True).pwrite(self._tail, self._stored * self.entry.size)
             self._stored = len(self)
             self._ends = None
             self._tail = bytearray()
@@ -87,7 +87,7 @@ class _SparseIndex:
     def seal(self) -> None:
         """Puts the tail into the file, and cuts what may stand behind it (Kafka preallocates)."""
         self.write_out()
-        self.file().truncate(self._stored * self.entry.size)
+        self.file(create=True).truncate(self._stored * self.entry.size)
         self.let_go()
 
     def clear(self) -> None:
@@ -95,18 +95,18 @@ class _SparseIndex:
         self._tail = bytearray()
         self._stored = 0
         self._ends = None
-        self.file().truncate(0)
+        self.file(create=True).truncate(0)
         self.let_go()
 
     def let_go(self) -> None:
         """Closes the file; it reopens by itself."""
         self._file = None
 
-    def file(self) -> File:
-        """The open file."""
+    def file(self, *, create: bool = False) -> File:
+        """The open file. Who only reads must not make one: the segment may just have been deleted."""
         file = self._file
         if file is None:
-            file = self._file = self.disk.open(self.path, create=True)
+            file = self._file = self.disk.open(self.path, create=create)
         return file
 
     def _raw(self, index: int) -> tuple[int, int]:

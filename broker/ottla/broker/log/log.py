@@ -10,6 +10,7 @@ A log is made by `recovery.open_log`. Source: Kafka's UnifiedLog and LocalLog.
 from __future__ import annotations
 
 import contextlib
+import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter_ns
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 _BOUNDARIES_MAX = 16
 _UNTIMED = -1
+_LOOK_UPS_MAX = 5
+_LOOK_UP_AGAIN_SECONDS = 0.02
 
 
 class LogSurroundings:
@@ -100,6 +103,7 @@ class Log:
         "log_start_offset",
         "producers",
         "recovery_point",
+        "retired",
         "segments",
         "snapshots",
         "topic",
@@ -138,6 +142,7 @@ class Log:
         self.epochs = epochs
         self.producers = producers
         self.last_flush_ms = surroundings.now_ms()
+        self.retired = False  # the broker doesn't hold this partition any more
 
     def __repr__(self) -> str:
         return f"{self.topic}-{self.index}"
@@ -164,7 +169,8 @@ class Log:
 
     def directory_failed(self, error: OSError) -> None:
         """Reports an OSError of this log's files to whoever looks after the log directory."""
-        self._surroundings.failed(error)
+        if not self.retired:
+            self._surroundings.failed(error)
 
     # ---- appending
 
@@ -288,9 +294,7 @@ class Log:
             open_files=surroundings.open_files,
             created_ms=surroundings.now_ms(),
         )
-        segment.file.truncate(0)
-        segment.offsets.clear()
-        segment.times.clear()
+        segment.begin()
         return segment
 
     def _take_snapshot(self) -> None:
@@ -361,7 +365,17 @@ class Log:
     def offset_for_timestamp(self, timestamp: int) -> FoundRecord | None:
         """The first record whose timestamp is at least `timestamp`. Reads, and may decompress, one batch: not for the
         event loop where batches are large."""
-        for segment in list(self.segments):
+        for attempt in range(_LOOK_UPS_MAX):
+            try:
+                return self._find_timestamp(list(self.segments), timestamp)
+            except FileNotFoundError:  # retention or compaction is just renaming what this thread wants to open
+                if attempt + 1 == _LOOK_UPS_MAX:
+                    raise
+                time.sleep(_LOOK_UP_AGAIN_SECONDS)
+        raise AssertionError("unreachable")
+
+    def _find_timestamp(self, segments: list[Segment], timestamp: int) -> FoundRecord | None:
+        for segment in segments:
             if segment.largest().timestamp >= timestamp:
                 found = segment.find_timestamp(timestamp, self.log_start_offset)
                 if found is not None:
@@ -386,6 +400,11 @@ class Log:
 
     def begin_flush(self, end_offset: int | None = None) -> PendingFlush:
         """What to sync so that everything below `end_offset` (default: the end) is durable."""
+        surroundings = self._surroundings
+        if self.retired:
+            return PendingFlush(
+                surroundings.disk, self.directory, (), self.recovery_point, self._generation, surroundings.flushes
+            )
         end = self.log_end_offset if end_offset is None else end_offset
         first = self._segment_index(self.recovery_point)
         segments = [segment for segment in self.segments[first:] if segment.base_offset < end]
@@ -435,6 +454,14 @@ class Log:
         for segment in self.segments:
             segment.moved(directory)
         self.epochs.moved(directory)
+
+    def retire(self, directory: str) -> None:
+        """The broker gives this log up; its files lie in `directory` now, where who still reads finds them. A new log
+        may take its name at once, and nothing that is done to this one reaches that."""
+        self.retired = True
+        self.directory = directory
+        for segment in self.segments:
+            segment.moved(directory)
 
     # ---- shortening
 
@@ -507,6 +534,8 @@ class Log:
 
         Never past the high watermark; files go after `file.delete.delay.ms`.
         """
+        if self.retired:
+            return None
         facts = [
             SegmentFacts(
                 segment.base_offset,
@@ -553,8 +582,8 @@ class Log:
         for suffix in suffixes:
             disk.rename(f"{stem}{suffix}{names.CLEANED}", f"{stem}{suffix}{names.SWAP}")
         for segment in old:
-            segment.let_go()
             self._doom(names.offset_name(segment.base_offset, suffix) for suffix in names.SEGMENT_SUFFIXES)
+            segment.doomed()
         for suffix in suffixes:
             disk.rename(f"{stem}{suffix}{names.SWAP}", f"{stem}{suffix}")
         new = Segment(
@@ -581,8 +610,8 @@ class Log:
         del self.segments[start:stop], self._bases[start:stop]
         bases = {segment.base_offset for segment in dropped}
         for segment in reversed(dropped) if from_end else dropped:
-            segment.let_go()
             self._doom(names.offset_name(segment.base_offset, suffix) for suffix in names.SEGMENT_SUFFIXES)
+            segment.doomed()
         self._drop_snapshots(lambda offset: offset in bases)
 
     def _drop_snapshots(self, unwanted: Callable[[int], bool]) -> None:

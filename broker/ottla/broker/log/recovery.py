@@ -285,9 +285,7 @@ class _Opening:
             open_files=self.surroundings.open_files,
             created_ms=self.surroundings.now_ms(),
         )
-        segment.file.truncate(0)
-        segment.offsets.clear()
-        segment.times.clear()
+        segment.begin()
         self.segments.append(segment)
         return self.log_start_offset
 

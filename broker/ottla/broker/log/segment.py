@@ -135,8 +135,18 @@ class Segment:
         self.used = True
         file = self._file
         if file is None:
-            file = self._file = self.disk.open(self._path, create=True)
-            self._open_files.opened(self)
+            file = self._open(create=False)
+        return file
+
+    def begin(self) -> None:
+        """Makes the files, empty."""
+        self._open(create=True).truncate(0)
+        self.offsets.clear()
+        self.times.clear()
+
+    def _open(self, *, create: bool) -> File:
+        file = self._file = self.disk.open(self._path, create=create)
+        self._open_files.opened(self)
         return file
 
     def let_go(self) -> None:
@@ -147,11 +157,18 @@ class Segment:
 
     def moved(self, directory: str) -> None:
         """The files lie in `directory` now."""
-        stem = f"{directory}/{self.base_offset:020d}"
+        self._renamed(f"{directory}/{self.base_offset:020d}", "")
+
+    def doomed(self) -> None:
+        """The files have been renamed for their removal: threads that still read find them under those names, and
+        nothing else."""
+        self._renamed(self._path.removesuffix(names.LOG), names.DELETED)
+
+    def _renamed(self, stem: str, suffix: str) -> None:
         self._file = None
-        self._path = f"{stem}{names.LOG}"
-        self.offsets.moved(f"{stem}{names.OFFSET_INDEX}")
-        self.times.moved(f"{stem}{names.TIME_INDEX}")
+        self._path = f"{stem}{names.LOG}{suffix}"
+        self.offsets.moved(f"{stem}{names.OFFSET_INDEX}{suffix}")
+        self.times.moved(f"{stem}{names.TIME_INDEX}{suffix}")
 
     # ---- writing
 
@@ -190,7 +207,7 @@ class Segment:
 
     def files(self) -> list[File]:
         """The open files, for a sync: held, so that a deletion meanwhile doesn't matter."""
-        return [self._file or self.disk.open(self._path), self.offsets.file(), self.times.file()]
+        return [self._file or self.disk.open(self._path), self.offsets.file(create=True), self.times.file(create=True)]
 
     def truncate(self, offset: int) -> int:
         """Drops every batch that holds `offset` or comes after; where the log may go on: at `offset`, or at the start

@@ -57,7 +57,10 @@ class Upkeep:
     async def _every(self, interval_ms: int, duty: Callable[[], Awaitable[None]]) -> None:
         while True:
             await asyncio.sleep(interval_ms / 1000)
-            await duty()
+            try:
+                await duty()
+            except Exception:  # one log that breaks a rule of ours must not end the care of all
+                logger.exception("%s failed; it is tried again in %d ms", duty.__name__, interval_ms)
 
     # ---- syncs
 
@@ -67,7 +70,10 @@ class Upkeep:
             self._flush_wanted.clear()
             wanting, self._logs.wanting_flush = self._logs.wanting_flush, {}
             for log in wanting:
-                await self.flush(log, log.active.base_offset)
+                try:
+                    await self.flush(log, log.active.base_offset)
+                except Exception:
+                    logger.exception("%r couldn't be synced after a roll", log)
 
     async def _flush_due(self) -> None:
         now_ms = self._now_ms()
@@ -81,7 +87,7 @@ class Upkeep:
             pending = log.begin_flush(end_offset)
             await asyncio.to_thread(PendingFlush.run, pending)
         except OSError as error:
-            log.directory_failed(error)
+            log.directory_failed(error)  # which a log that was deleted meanwhile doesn't tell
         else:
             log.flushed(pending)
 
