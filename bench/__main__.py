@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import sys
+import sysconfig
 import time
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -52,6 +53,7 @@ def machine(plan: Plan) -> dict[str, object]:
         "ottla": version("ottla"),
         "kafka": KAFKA_VERSION,
         "python": platform.python_version(),
+        "python_optimized": "--enable-optimizations" in str(sysconfig.get_config_var("CONFIG_ARGS")),
         "librdkafka": version("confluent-kafka"),
         "cores": os.cpu_count(),
         "processor": model,
