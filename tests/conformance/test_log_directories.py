@@ -1,15 +1,18 @@
 """A broker with two log directories: partitions spread, and one moves while it is written (KIP-113)."""
 
+import json
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import confluent_kafka
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.structs import TopicPartitionReplica
 
+from tests.peers.apache_kafka import tool
 from tests.peers.ottla_broker import OttlaBroker
 
 
@@ -86,6 +89,51 @@ def test_a_partition_moves_while_it_is_written(broker: OttlaBroker, tmp_path: Pa
     broker.restart()
     assert places(tmp_path, "moving")[0] == target
     assert numbers(broker.bootstrap) == writer.acknowledged
+
+
+def test_a_move_that_a_kill_interrupts_begins_anew(broker: OttlaBroker, tmp_path: Path) -> None:
+    admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
+    admin.create_topics({"moving": {"num_partitions": 1, "replication_factor": 1}}, wait_for_metadata=True)
+    writer = Writer(broker.bootstrap, "moving")
+    writer.start()
+    while len(writer.acknowledged) < 3000:
+        time.sleep(0.01)
+    writer.stopping = True
+    writer.join(60)
+    throttle = "replica.alter.log.dirs.io.max.bytes.per.second"
+    arguments = ("--bootstrap-server", broker.bootstrap, "--alter", "--entity-type", "brokers", "--entity-default")
+    tool("configs", *arguments, "--add-config", f"{throttle}=20000")
+    replica = TopicPartitionReplica("moving", 0, 0)
+    source = places(tmp_path, "moving")[0]
+    target = "two" if source == "one" else "one"
+    assert admin.alter_replica_log_dirs({replica: str(tmp_path / source)})[replica].errno == 0, "it is there already"
+    assert admin.alter_replica_log_dirs({replica: str(tmp_path / target)})[replica].errno == 0
+    admin.close()
+
+    future = described(broker.bootstrap, tmp_path / target)
+    assert (future["partition"], future["isFuture"]) == ("moving-0", True)
+    assert 0 < future["offsetLag"] <= len(writer.acknowledged)
+    current = described(broker.bootstrap, tmp_path / source)
+    assert (current["isFuture"], current["offsetLag"]) == (False, 0)
+    broker.kill()
+    broker.start_again()
+    assert places(tmp_path, "moving")[0] == source
+    assert described(broker.bootstrap, tmp_path / target)["isFuture"]
+    tool("configs", *arguments, "--delete-config", throttle)
+    broker.restart()
+    deadline = time.monotonic() + 30
+    while places(tmp_path, "moving")[0] != target:
+        assert time.monotonic() < deadline, broker.log_path.read_text()[-3000:]
+        time.sleep(0.05)
+    assert numbers(broker.bootstrap) == writer.acknowledged
+
+
+def described(bootstrap: str, home: Path) -> dict[str, Any]:
+    """What Kafka's own tool says of the one replica in a log directory."""
+    printed = tool("log-dirs", "--bootstrap-server", bootstrap, "--describe", "--topic-list", "moving")
+    found = json.loads(printed.splitlines()[-1])["brokers"][0]["logDirs"]
+    (replica,) = next(item["partitions"] for item in found if item["logDir"] == str(home))
+    return dict(replica)
 
 
 def numbers(bootstrap: str) -> list[int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import platform
 import time
 from collections.abc import Coroutine, Iterable
@@ -70,7 +71,9 @@ class Broker:
         self.follower = Follower(store)
         self.partitions: PartitionTable = PartitionTable()
         self.logs: LogDirectories = LogDirectories(
-            config.log_dirs, now_ms, recovery_threads=config.get_int("num.recovery.threads.per.data.dir")
+            [os.path.abspath(path) for path in config.log_dirs],
+            now_ms,
+            recovery_threads=config.get_int("num.recovery.threads.per.data.dir"),
         )
         self.replicas: Replicas = Replicas(self.id, self.partitions, self.logs, config, now_ms)
         self.intents = Intents(store, self.follower)

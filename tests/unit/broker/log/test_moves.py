@@ -8,6 +8,7 @@ import random
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 from uuid import UUID
 
 import pytest
@@ -231,7 +232,7 @@ class FullTarget(RealDisk):
 
     def open(self, path: str, *, create: bool = False) -> File:
         file = super().open(path, create=create)
-        return _NoRoom(file) if "/two/" in path and path.endswith(".log") else file
+        return cast("File", _NoRoom(file)) if "/two/" in path and path.endswith(".log") else file
 
 
 class _NoRoom:
