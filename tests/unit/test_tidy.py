@@ -8,6 +8,7 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -32,7 +33,7 @@ MUST_BE_PURE = (
     "ottla.controller.decide",
     "ottla.operator.plan.",
 )
-# Started by name, not imported: commands, what Spark's workers look up, the documentation's generator.
+# Started by name, not imported (commands are in pyproject.toml): processes, what Spark looks up, generators.
 ENTRY_POINTS = re.compile(
     r"__main__$|^ottla\.cli\.(main|server)$|^ottla\.broker\.documentation$|^pyspark_ottla$|^ottla\.operator\.app$"
     r"|^ottla\.spark\.(jobs\.[a-z_]+|listener)$"
@@ -199,6 +200,8 @@ def test_pure_modules_stay_pure() -> None:
 
 def test_no_module_is_dead() -> None:
     used = {target for name, path in modules().items() for target in imported(name, path) if target != name}
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    used |= {target.partition(":")[0] for target in scripts.values()}
     # What only users import shows in an example or a page of how.
     used |= {target for path in (ROOT / "examples").rglob("*.py") for target in imported(path.stem, path)}
     used |= {name for page in (ROOT / "docs").glob("*.md") for name in re.findall(r"ottla(?:\.\w+)+", page.read_text())}
