@@ -317,7 +317,10 @@ class Partition:
         target = high_watermark if before == UP_TO_HIGH_WATERMARK else before
         if not 0 <= target <= high_watermark:
             raise KafkaError(ErrorCode.offset_out_of_range)
-        self.log.delete_records_before(target)
+        try:
+            self.log.delete_records_before(target)
+        except OSError as error:
+            raise self.failed(error) from error
         return self.log.log_start_offset
 
     # ---- waiting

@@ -18,6 +18,7 @@ from ottla.broker.config import BrokerConfig
 from ottla.broker.counters import TopicCounters
 from ottla.broker.log.config import LogConfig
 from ottla.broker.log.directories import LogDirectories, NewLog
+from ottla.broker.log.disk import NO_ROOM
 from ottla.broker.log.log import Log
 from ottla.broker.partition import Partition
 from ottla.broker.partitions import PartitionTable
@@ -29,6 +30,8 @@ from ottla.metadata.image import Changed, Image
 logger = logging.getLogger(__name__)
 
 TOPIC = "topic"
+COMPRESSION = "compression.type"
+AS_PRODUCED = "producer"
 CREATED_ON_THE_LOOP_MAX = 4  # logs, a fraction of a millisecond each: a thread's answer isn't sooner
 
 
@@ -68,6 +71,9 @@ class Replicas:
         table.lost = logs.lost
         self._rules: dict[str, _TopicRules] = {}
         self._default_rules = _TopicRules(TopicConfig.resolve(config, {}), config)
+        self._unopened: set[tuple[UUID, int]] = set()  # for want of room
+        logs.room_again = self.open_again
+        self._note_codecs()
 
     async def prepare(self, image: Image, changed: Changed) -> None:
         """Creates the logs that `changed` is about to need, off the event loop where they are more than a few."""
@@ -93,9 +99,11 @@ class Replicas:
         for topic_id in changed.tombstones:
             if topic_id in image.tombstones:
                 self._delete_topic(topic_id)
-        for resource in changed.configs:
-            if resource.type == TOPIC:
-                self._reconfigure(resource.name)
+        configured = [resource.name for resource in changed.configs if resource.type == TOPIC]
+        for topic in configured:
+            self._reconfigure(topic)
+        if configured:
+            self._note_codecs()
         for topic_id, index in changed.partitions:
             state = image.partition(topic_id, index)
             if state is not None:
@@ -163,6 +171,14 @@ class Replicas:
             rules = self._rules[topic] = _TopicRules(TopicConfig.resolve(self._config, overrides), self._config)
         return rules
 
+    def open_again(self) -> None:
+        """A log directory that was full has room: what couldn't be created is."""
+        unopened, self._unopened = self._unopened, set()
+        for topic_id, index in unopened:
+            state = self._image.partition(topic_id, index)
+            if state is not None:
+                self._follow(topic_id, index, state)
+
     def _follow(self, topic_id: UUID, index: int, state: model.Partition) -> None:
         if self._broker_id not in state.replicas:
             return
@@ -183,6 +199,8 @@ class Replicas:
             log = self._logs.open_or_create(intent.name, index, topic_id, rules.log)
         except OSError as error:
             logger.error("%s-%d: the log can't be opened: %s", intent.name, index, error)
+            if error.errno in NO_ROOM:
+                self._unopened.add((topic_id, index))
             return None
         counters = self.counters.get(intent.name)
         if counters is None:
@@ -224,11 +242,10 @@ class Replicas:
         self._rules.pop(topic, None)
         for partition in self._table.of_topic(topic):
             self._apply_rules(partition)
-        self._note_codecs()
 
     def _note_codecs(self) -> None:
         self._table.any_takes_turns = self._default_rules.codec is not None or any(
-            TopicConfig.resolve(self._config, config.entries)["compression.type"] != "producer"
+            config.entries.get(COMPRESSION, AS_PRODUCED) != AS_PRODUCED
             for resource, config in self._image.configs.items()
             if resource.type == TOPIC
         )

@@ -12,6 +12,7 @@ Source: Kafka's LogManager.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 import resource
@@ -115,6 +116,7 @@ class LogDirectories:
         self.high_watermarks: Offsets = {}  # as checkpointed before this start
         self.high_watermark_of: Callable[[Log], int] = lambda log: log.log_end_offset
         self.went_offline: Callable[[list[Log]], None] = lambda logs: None
+        self.room_again: Callable[[], None] = lambda: None
         self.wanting_flush: dict[Log, None] = {}
         self.flush_wanted: Callable[[], None] = lambda: None
         self.deletions = Deletions()
@@ -388,9 +390,15 @@ class LogDirectories:
         return created
 
     def _create(self, home: _Home, directory: str, item: NewLog) -> Log:
-        self.disk.make_directory(directory)
-        write_topic_id(self.disk, directory, item.topic_id)
-        return open_log(home.surroundings, directory, item.topic, item.partition, item.config, clean=True).log
+        """A log in a directory that doesn't exist yet, and doesn't afterwards where it couldn't be made."""
+        try:
+            self.disk.make_directory(directory)
+            write_topic_id(self.disk, directory, item.topic_id)
+            return open_log(home.surroundings, directory, item.topic, item.partition, item.config, clean=True).log
+        except OSError:
+            with contextlib.suppress(OSError):
+                self.disk.remove_tree(directory)
+            raise
 
     def _emptiest(self, count: int) -> list[_Home]:
         """Where `count` new partitions go: each to the log directory that has the fewest by then."""
@@ -512,6 +520,7 @@ class LogDirectories:
             if usable >= min(_ROOM_AGAIN_BYTES, total // 20):
                 del self.full[path]
                 logger.warning("log directory %s has room again", path)
+                self.room_again()
 
     # ---- checkpoints and the end
 

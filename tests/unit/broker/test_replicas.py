@@ -1,0 +1,97 @@
+"""A broker's replicas follow the metadata: what waits for room is opened later, and whose batches are recompressed."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from ottla.broker.config import BrokerConfig
+from ottla.broker.log.directories import LogDirectories
+from ottla.broker.log.disk import RealDisk
+from ottla.broker.partitions import PartitionTable
+from ottla.broker.replicas import Replicas
+from ottla.metadata.keys import ConfigResource
+
+TOPIC_ID = UUID(int=5)
+NOTHING = {"tombstones": (), "configs": (), "partitions": ()}
+
+
+class FullDisk(RealDisk):
+    """A disk on which no file can be made while it is full."""
+
+    full = False
+
+    def write_atomically(self, path: str, data: bytes, *, fsync: bool = True) -> None:
+        if self.full:
+            raise OSError(errno.ENOSPC, "no room")
+        super().write_atomically(path, data, fsync=fsync)
+
+
+class World:
+    """The metadata of one topic `t` with one partition, led by broker 0."""
+
+    def __init__(self, folder: Path, *properties: str) -> None:
+        self.disk = FullDisk()
+        self.table = PartitionTable()
+        self.logs = LogDirectories([str(folder)], lambda: 1000, disk=self.disk)
+        config = BrokerConfig.from_sources("\n".join(["node.id=0", f"log.dirs={folder}", *properties]))
+        self.replicas = Replicas(0, self.table, self.logs, config, lambda: 1000)
+        self.logs.open("c", 0, lambda topic: self.replicas.rules_of(topic).log)
+        self.configs: dict[ConfigResource, Any] = {}
+        self.state = SimpleNamespace(
+            replicas=(0,), isr=(0,), leader=0, leader_epoch=0, partition_epoch=0, leads=lambda broker, epoch: True
+        )
+
+    def changed(self, **changed: Any) -> None:
+        image: Any = SimpleNamespace(
+            partition=lambda topic_id, index: self.state,
+            intents_by_id={TOPIC_ID: SimpleNamespace(name="t")},
+            topics={},
+            topics_by_id={},
+            configs=self.configs,
+            config=lambda kind, name: getattr(self.configs.get(ConfigResource(kind, name)), "entries", {}),
+        )
+        news: Any = SimpleNamespace(**(NOTHING | changed))
+        self.replicas.changed(image, news)
+
+
+def test_a_partition_that_found_no_room_is_opened_when_there_is_some(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.disk.full = True
+    world.changed(partitions=[(TOPIC_ID, 0)])
+    assert world.table.get("t", 0) is None
+    assert list(world.logs.full) == [str(tmp_path)]
+    world.disk.full = False
+    world.logs.look_for_room()
+    partition = world.table.get("t", 0)
+    assert partition is not None
+    assert partition.leads
+    assert [item.name for item in tmp_path.iterdir() if item.is_dir()] == ["t-0"], "nothing half made is left"
+
+
+@pytest.mark.parametrize(("setting", "any_takes_turns"), [("producer", False), ("lz4", True), ("uncompressed", True)])
+def test_a_brokers_own_compression_type_counts_from_the_start(
+    tmp_path: Path, setting: str, any_takes_turns: bool
+) -> None:
+    world = World(tmp_path, f"compression.type={setting}")
+    world.changed(partitions=[(TOPIC_ID, 0)])
+    assert world.table.any_takes_turns is any_takes_turns
+    partition = world.table.get("t", 0)
+    assert partition is not None
+    assert (partition.target_codec is not None) is any_takes_turns
+
+
+def test_a_topics_compression_type_counts_while_it_has_one(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    resource = ConfigResource("topic", "t")
+    world.configs[resource] = SimpleNamespace(entries={"compression.type": "gzip"})
+    world.changed(configs=[resource], partitions=[(TOPIC_ID, 0)])
+    assert world.table.any_takes_turns
+    world.configs[resource] = SimpleNamespace(entries={"retention.ms": "1000"})
+    world.changed(configs=[resource])
+    assert not world.table.any_takes_turns
