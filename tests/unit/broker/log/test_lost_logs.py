@@ -43,7 +43,7 @@ def test_what_may_lie_in_a_failed_directory_is_lost_and_not_new(tmp_path: Path) 
     assert len(logs.logs) == 2
     assert logs.logs.keys() | logs.lost.keys() == set(expected)
     for topic_id, index in list(logs.lost):
-        with pytest.raises(OSError, match="File exists|Not a directory"):
+        with pytest.raises(OSError, match=r"File exists|Not a directory"):
             logs.open_or_create("t", index, topic_id, CONFIG)
     later = logs.open_or_create("later", 0, UUID(int=9), CONFIG)
     assert logs.directory_of(later) == str(one)
