@@ -50,15 +50,19 @@ def read_request_header(
     return RequestHeader(api_key, api_version, correlation_id, client_id, end + length)
 
 
-def skip_tagged_fields(data: bytes | bytearray | memoryview, position: int) -> int:
-    """The position after a block of tagged fields. Raises ProtocolError where it doesn't end."""
+def skip_tagged_fields(data: bytes | bytearray | memoryview, position: int, end: int | None = None) -> int:
+    """The position after a block of tagged fields. Raises ProtocolError where it isn't over by `end` (default: of the
+    data)."""
+    stop = len(data) if end is None else end
     count, position = read_unsigned_varint(data, position)
     for _ in range(count):
         _, position = read_unsigned_varint(data, position)
         size, position = read_unsigned_varint(data, position)
         position += size
-        if position > len(data):
-            raise ProtocolError("the frame ends inside a tagged field")
+        if position > stop:
+            break
+    if position > stop:
+        raise ProtocolError("the frame ends inside a tagged field")
     return position
 
 

@@ -60,7 +60,7 @@ class Dispatcher:
             counters.requests += 1
             counters.request_bytes += end - start
             if flexible:
-                body = body + 1 if frame[body] == 0 else skip_tagged_fields(frame, body)
+                body = body + 1 if body < end and frame[body] == 0 else skip_tagged_fields(frame, body, end)
             reply = serve(self._broker, connection, header, frame, body, end)
             if isinstance(reply, Pending):
                 reply.answering = partial(_count_later, counters, began, perf_counter_ns())
@@ -74,7 +74,7 @@ class Dispatcher:
         counters.requests += 1
         counters.request_bytes += end - start
         if is_flexible(key, version):
-            body = skip_tagged_fields(frame, body)
+            body = skip_tagged_fields(frame, body, end)
         request = read_request(key, version, bytes(memoryview(frame)[body:end]))
         pending = Pending(connection, key)
         self._broker.spawn(self._handle(route, connection, header, request, pending, began))
