@@ -41,9 +41,10 @@ from .checkpoints import (
 from .config import LogConfig
 from .deletion import Deletions
 from .disk import NO_ROOM, Disk, RealDisk
-from .log import Log, LogSurroundings
+from .log import Log
 from .recovery import Opened, open_log
 from .segment import OpenFiles
+from .surroundings import LogSurroundings
 
 logger = logging.getLogger(__name__)
 

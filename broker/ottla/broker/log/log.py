@@ -13,73 +13,24 @@ import contextlib
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from time import perf_counter_ns
-from typing import TYPE_CHECKING, NamedTuple
 
-from ottla.broker.counters import FlushCounters
 from ottla.protocol.batches import CONTROL, BatchHeader
 
 from . import names
 from .config import LogConfig
-from .disk import Buffer, Disk, File
+from .disk import Buffer
 from .epochs import LeaderEpochs
+from .pending_flush import PendingFlush
 from .producers import Producers
 from .replay import note_marker, replay_producers, restore_snapshot, write_snapshot
 from .retention import SegmentFacts, deletable
-from .segment import FileRange, FoundRecord, OpenFiles, Segment
-
-if TYPE_CHECKING:
-    from .deletion import Deletions
+from .segment import FileRange, FoundRecord, Segment
+from .surroundings import LogSurroundings
 
 _BOUNDARIES_MAX = 16
 _UNTIMED = -1
 _LOOK_UPS_MAX = 5
 _LOOK_UP_AGAIN_SECONDS = 0.02
-
-
-class LogSurroundings:
-    """What the logs of one log directory share. `now_ms` is the wall clock; `wants_flush` is told of a log that has
-    something to sync (a sealed segment); `failed` hears of every OSError and decides what it means."""
-
-    __slots__ = ("deletions", "disk", "failed", "flushes", "now_ms", "open_files", "wants_flush")
-
-    def __init__(
-        self,
-        disk: Disk,
-        deletions: Deletions,
-        open_files: OpenFiles,
-        now_ms: Callable[[], int],
-        wants_flush: Callable[[Log], None],
-        failed: Callable[[OSError], None],
-        flushes: FlushCounters | None = None,
-    ) -> None:
-        self.disk = disk
-        self.deletions = deletions
-        self.open_files = open_files
-        self.now_ms = now_ms
-        self.wants_flush = wants_flush
-        self.failed = failed
-        self.flushes = flushes or FlushCounters()
-
-
-class PendingFlush(NamedTuple):
-    """Files to sync, and what is durable afterwards. `run` may be called from any thread, once."""
-
-    disk: Disk
-    directory: str
-    files: Sequence[File]
-    end_offset: int
-    generation: int
-    counters: FlushCounters
-
-    def run(self) -> None:
-        """Syncs. Raises OSError; then nothing may be assumed durable, and the log directory has failed."""
-        began = perf_counter_ns()
-        for file in self.files:
-            file.fsync()
-        with contextlib.suppress(FileNotFoundError):  # the partition has been deleted meanwhile
-            self.disk.fsync_directory(self.directory)
-        self.counters.flushed((perf_counter_ns() - began) // 1000)
 
 
 class Log:

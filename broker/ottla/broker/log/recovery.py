@@ -21,10 +21,11 @@ from . import names
 from .config import LogConfig
 from .disk import Disk, Entry, unless_full
 from .epochs import LeaderEpochs
-from .log import Log, LogSurroundings
+from .log import Log
 from .producers import Producers
 from .replay import note_marker, replay_producers, restore_snapshot, write_snapshot
 from .segment import Segment
+from .surroundings import LogSurroundings
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from .deletion import remove
 from .directories import LogDirectories
-from .log import Log, PendingFlush
+from .log import Log
+from .pending_flush import PendingFlush
 
 logger = logging.getLogger(__name__)
 

@@ -9,9 +9,10 @@ from ottla.broker.log.compaction_child import Job, compact
 from ottla.broker.log.config import LogConfig
 from ottla.broker.log.deletion import Deletions, remove
 from ottla.broker.log.disk import Disk, RealDisk
-from ottla.broker.log.log import Log, LogSurroundings
+from ottla.broker.log.log import Log
 from ottla.broker.log.recovery import Opened, open_log
 from ottla.broker.log.segment import OpenFiles
+from ottla.broker.log.surroundings import LogSurroundings
 from ottla.protocol.batches import (
     Record,
     assign,
