@@ -21,6 +21,19 @@ NONE, KAFKA_STORAGE_ERROR = 0, 56
 BATCHES = 5
 
 
+@pytest.mark.timeout(60)
+def test_without_any_log_directory_the_broker_stops(tmp_path: Path) -> None:
+    store = f"embedded:{tmp_path / 'metadata'}"
+    broker = OttlaBroker(tmp_path, ottla_metadata_store=store, replica_high_watermark_checkpoint_interval_ms="300")
+    try:
+        broker.data.rename(tmp_path / "aside")
+        broker.data.write_text("not a directory")
+        assert broker.process.wait(20) == 1
+    finally:
+        broker.process.kill()
+    assert "every log directory has failed: the broker stops" in broker.log_path.read_text()
+
+
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[OttlaBroker]:
     running = OttlaBroker(

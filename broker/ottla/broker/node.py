@@ -158,6 +158,7 @@ class Broker:
         self.replicas.changed(self.image, difference(Image(), self.image))
         self.logs.set_aside_unknown(self.replicas.wants)
         self.logs.went_offline = self.replicas.went_offline
+        self.logs.none_left = self._without_logs
         self.logs.high_watermark_of = self.replicas.high_watermark_of
         self.replicas.leadership_listeners.append(self._leadership_changed)
         self.replicas.tombstone_done = self._tombstone_done
@@ -293,6 +294,11 @@ class Broker:
             not partition.leads and tuple(partition.replicas) == (self.id,) and not partition.offline
             for partition in self.partitions
         )
+
+    def _without_logs(self) -> None:
+        """There is nothing left to serve: as by Kafka, the process ends, so that others lead what it led."""
+        logger.error("every log directory has failed: the broker stops")
+        self.failed.set()
 
     def _group_partition_count(self) -> int:
         topic = self.image.topics.get(GROUPS_TOPIC)

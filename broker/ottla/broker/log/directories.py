@@ -116,6 +116,7 @@ class LogDirectories:
         self.full: dict[str, OSError] = {}
         self.high_watermarks: Offsets = {}  # as checkpointed before this start
         self.high_watermark_of: Callable[[Log], int] = lambda log: log.log_end_offset
+        self.none_left: Callable[[], None] = lambda: None  # every log directory has failed
         self.went_offline: Callable[[list[Log]], None] = lambda logs: None
         self.room_again: Callable[[], None] = lambda: None
         self.wanting_flush: dict[Log, None] = {}
@@ -500,6 +501,8 @@ class LogDirectories:
         self.failed[path] = error
         logger.error("log directory %s has failed: %s; its partitions are offline", path, error)
         self._drop_offline()
+        if not self._online():
+            self.none_left()
 
     def _drop_offline(self) -> None:
         offline = {key: log for key, log in self.logs.items() if self.directory_of(log) in self.failed}
