@@ -167,6 +167,7 @@ class EtcdStore:
         """What one stream brings until it ends: with _Cut, StoreUnavailable or Compacted."""
         deadline = asyncio.get_running_loop().time() + self._timeout_s
         member = await self._connection.member(deadline)
+        fresh = member.token is None
         stream = member.watch.Watch(metadata=await self._connection.metadata(member, deadline))
         began = False
         try:
@@ -174,6 +175,10 @@ class EtcdStore:
             async with asyncio.timeout(self._timeout_s):
                 response = await stream.read()
             while response is not grpc.aio.EOF:
+                if response.canceled and not response.compact_revision and not fresh:
+                    # A watch whose token etcd has forgotten is told "permission denied": once more, with a new one.
+                    member.token = None
+                    raise _Cut(f"etcd at {member.endpoint} ended the watch: {response.cancel_reason}", began)
                 await self._check(response, member, assembly.position)
                 began = True
                 for revision in assembly.add(response):
@@ -202,7 +207,6 @@ class EtcdStore:
         if response.compact_revision:
             raise Compacted(f"etcd has forgotten what came before revision {response.compact_revision}")
         if response.canceled:
-            member.token = None  # it may have been that
             raise StoreUnavailable(f"etcd at {member.endpoint} ended the watch: {response.cancel_reason}")
         if response.created and response.header.revision < position:
             # This member may only be slow. A read goes through the cluster's leader.

@@ -15,11 +15,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+# What goes wrong reaches us as exceptions; by itself grpc would write lines of its own between the broker's.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import grpc
 import grpc.aio
@@ -53,7 +57,7 @@ _REFUSED = (
     "etcdserver: mvcc: database space exceeded",
     "etcdserver: corrupt cluster",
 )
-_NOT_SENT = ("failed to connect to all addresses", "DNS resolution failed")
+_NOT_SENT = ("failed to connect to all addresses", "errors resolving", "DNS resolution failed")
 _STALE_TOKEN = ("etcdserver: invalid auth token", "etcdserver: revision of auth store is old")
 _TOO_LARGE = ("etcdserver: request is too large", "etcdserver: too many operations")
 
@@ -150,7 +154,7 @@ class EtcdConnection:
                     self._current = index
                     return self._members[index]
             if _now() >= deadline:
-                raise StoreUnavailable(f"etcd at {self._address} can't be reached")
+                raise StoreUnavailable(f"etcd at {self._address} can't be reached: {await self._trouble()}")
             await asyncio.sleep(_CONNECT_POLL_S)
 
     def avoid(self, member: Member) -> None:
@@ -194,6 +198,16 @@ class EtcdConnection:
         self.closed = True
         for member in self._members:
             await member.channel.close()
+
+    async def _trouble(self) -> str:
+        """Why the preferred endpoint isn't connected: only a call that fails says so."""
+        try:
+            await self._unless_closed(
+                self._members[self._current].auth.AuthStatus(rpc.AuthStatusRequest(), timeout=0.1)
+            )
+        except grpc.aio.AioRpcError as error:
+            return error.details() or str(error.code())
+        return "it came back just now"
 
     async def _unless_closed(self, call: Awaitable[Any]) -> Any:
         try:

@@ -25,25 +25,30 @@ class Etcd:
     """A running etcd with its data in `folder`. It doesn't sync: a killed process's writes survive all the same."""
 
     def __init__(self, folder: Path, options: Sequence[str] = (), scheme: str = "http") -> None:
-        self.endpoint = f"127.0.0.1:{free_port()}"
         self.folder = folder
         self._log = folder / "etcd.log"
         folder.mkdir(parents=True, exist_ok=True)
         peer = f"{scheme}://127.0.0.1:{free_port()}"
-        client = f"{scheme}://{self.endpoint}"
         self._command = [
             str(etcd_binary()),
             *("--name", "one", "--data-dir", str(folder / "data"), "--log-level", "warn", "--unsafe-no-fsync"),
-            *("--listen-client-urls", client, "--advertise-client-urls", client),
             *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", f"one={peer}"),
             *options,
         ]
+        self._scheme = scheme
+        self.listen_on(f"127.0.0.1:{free_port()}")
+
+    def listen_on(self, endpoint: str) -> None:
+        """Starts it at this address, at another one than before after `kill`."""
+        self.endpoint = endpoint
         self.start()
 
     def start(self) -> None:
         """Starts it, again after `kill`, and waits until its port is open."""
+        url = f"{self._scheme}://{self.endpoint}"
+        command = [*self._command, "--listen-client-urls", url, "--advertise-client-urls", url]
         with self._log.open("ab") as log:
-            self.process = subprocess.Popen(self._command, stdout=log, stderr=log, cwd=self.folder)
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder)
         host, _, port = self.endpoint.rpartition(":")
         deadline = time.monotonic() + 20
         while self.process.poll() is None and time.monotonic() < deadline:
@@ -71,5 +76,5 @@ class Etcd:
 
     def control(self, *arguments: str) -> str:
         """What `etcdctl` prints."""
-        command = [str(etcd_binary("etcdctl")), "--endpoints", self.endpoint, *arguments]
+        command = [str(etcd_binary("etcdctl")), "--endpoints", f"{self._scheme}://{self.endpoint}", *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout

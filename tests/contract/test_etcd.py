@@ -1,0 +1,378 @@
+"""What etcd does to its clients: dies, comes back, forgets, stands still, splits its answers, asks who they are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aetcd import rpc
+
+from ottla.metadata.etcd import EtcdStore
+from ottla.metadata.etcd_connection import EtcdAddress
+from ottla.metadata.etcd_messages import Assembly, Keys
+from ottla.metadata.store import (
+    NO_LEASE,
+    Committed,
+    Compacted,
+    Delete,
+    Guard,
+    LeaseId,
+    Put,
+    Revision,
+    StoreUnavailable,
+    UnknownOutcome,
+)
+from tests.peers.etcd import Etcd
+from tests.peers.wire import free_port
+
+PREFIX = "/ottla/faults/"
+
+
+@pytest.fixture
+def etcd(tmp_path: Path) -> Iterator[Etcd]:
+    etcd = Etcd(tmp_path / "etcd")
+    yield etcd
+    etcd.go_on()
+    etcd.kill()
+
+
+@asynccontextmanager
+async def connected(etcd: Etcd, timeout_s: float = 5.0, prefix: str = PREFIX) -> Any:
+    store = EtcdStore(EtcdAddress((etcd.endpoint,)), prefix, timeout_s)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    async def body() -> None:
+        async with asyncio.timeout(45):
+            await test
+
+    asyncio.run(body())
+
+
+async def put(store: EtcdStore, key: str, value: bytes = b"", lease: LeaseId = NO_LEASE) -> int:
+    result = await store.transact([], [Put(key, value, lease)])
+    assert isinstance(result, Committed)
+    return result.revision
+
+
+async def collect(store: EtcdStore, after: int, count: int) -> list[Revision]:
+    async with asyncio.timeout(20), aclosing(store.watch("", after)) as revisions:
+        return [await anext(revisions) for _ in range(count)]
+
+
+def test_a_watch_outlives_etcds_restart(etcd: Etcd) -> None:
+    async def test() -> None:
+        async with connected(etcd) as one, connected(etcd) as two:
+            lease = await one.grant(10)
+            start = await put(one, "a", lease=lease)
+            following = asyncio.ensure_future(collect(one, start - 1, 3))
+            await asyncio.sleep(0.3)
+            second = await put(two, "b")
+            etcd.kill()
+            with pytest.raises((StoreUnavailable, UnknownOutcome)):
+                await EtcdStore(EtcdAddress((etcd.endpoint,)), PREFIX, 0.3).transact([], [Put("lost", b"")])
+            await asyncio.sleep(0.5)
+            assert not following.done()
+            etcd.start()
+            third = await put(two, "c")
+            assert [r.revision for r in await following] == [start, second, third]
+            await one.keep_alive(lease)
+
+    run(test())
+
+
+def test_a_reader_hears_of_an_etcd_that_stays_away_and_goes_on_later(etcd: Etcd) -> None:
+    async def test() -> None:
+        async with connected(etcd, timeout_s=0.5) as store:
+            start = await put(store, "a")
+            following = asyncio.ensure_future(collect(store, start, 1))
+            await asyncio.sleep(0.2)
+            etcd.kill()
+            with pytest.raises(StoreUnavailable, match=r"can't be reached: .*refused"):
+                await following
+            with pytest.raises(StoreUnavailable):
+                await store.read()
+            etcd.start()
+            async with connected(etcd) as other:
+                later = await put(other, "b")
+            assert [r.revision for r in await collect(store, start, 1)] == [later]
+
+    run(test())
+
+
+def test_history_forgotten_while_the_watch_was_cut(etcd: Etcd) -> None:
+    """The watch resumes by itself, but what it asks for is gone."""
+
+    async def test() -> None:
+        async with connected(etcd, timeout_s=20) as store:
+            start = await put(store, "a")
+            following = asyncio.ensure_future(collect(store, start, 5))
+            await asyncio.sleep(0.3)
+            usual = etcd.endpoint
+            etcd.kill()
+            etcd.listen_on(f"127.0.0.1:{free_port()}")
+            async with connected(etcd) as other:
+                for _ in range(3):
+                    last = await put(other, "b")
+                await other.compact(last)
+            etcd.kill()
+            etcd.listen_on(usual)
+            with pytest.raises(Compacted):
+                await following
+            assert (await store.read()).revision == last
+
+    run(test())
+
+
+def test_a_restored_etcd_that_is_behind_asks_for_a_new_snapshot(etcd: Etcd) -> None:
+    async def test() -> None:
+        async with connected(etcd) as store:
+            revision = await put(store, "a")
+            with pytest.raises(Compacted, match="restored"):
+                await collect(store, revision + 1000, 1)
+
+    run(test())
+
+
+def test_an_etcd_that_stands_still_for_three_seconds(etcd: Etcd) -> None:
+    """Patient calls only take longer; impatient ones don't know, and one look afterwards tells."""
+
+    async def test() -> None:
+        async with connected(etcd) as patient, connected(etcd, timeout_s=1.0) as impatient:
+            lease = await patient.grant(9)
+            start = await put(patient, "a", lease=lease)
+            await impatient.read()
+            following = asyncio.ensure_future(collect(impatient, start, 2))
+            await asyncio.sleep(0.2)
+            etcd.pause()
+            waiting = asyncio.ensure_future(put(patient, "patient"))
+            with pytest.raises(UnknownOutcome):
+                await impatient.transact([], [Put("impatient", b"")])
+            with pytest.raises(StoreUnavailable):
+                await impatient.read()
+            await asyncio.sleep(1.0)
+            etcd.go_on()
+            await waiting
+            await patient.keep_alive(lease)
+            keys = {entry.key for entry in (await patient.read()).entries}
+            if "impatient" not in keys:
+                await put(patient, "impatient")
+            seen = sorted(change.key for revision in await following for change in revision.changes)
+            assert seen == ["impatient", "patient"]
+
+    run(test())
+
+
+def test_what_is_said_of_a_write_while_etcd_dies_is_true(etcd: Etcd) -> None:
+    async def test() -> None:
+        said: dict[str, list[str]] = {"written": [], "not written": [], "unknown": []}
+
+        async def writer(store: EtcdStore, name: int) -> None:
+            for number in range(10_000):
+                key = f"k/{name}/{number}"
+                try:
+                    await put(store, key)
+                    said["written"].append(key)
+                    if len(said["written"]) % 100 == 0:
+                        some.set()
+                except StoreUnavailable:
+                    said["not written"].append(key)
+                except UnknownOutcome:
+                    said["unknown"].append(key)
+                if stop.is_set():
+                    return
+
+        stop, some = asyncio.Event(), asyncio.Event()
+        async with AsyncExitStack() as stack:
+            stores = [await stack.enter_async_context(connected(etcd, timeout_s=0.5)) for _ in range(4)]
+            writers = [asyncio.ensure_future(writer(store, number)) for number, store in enumerate(stores * 5)]
+            for _ in range(3):
+                some.clear()
+                await some.wait()
+                etcd.kill()
+                await asyncio.sleep(0.7)
+                await asyncio.to_thread(etcd.start)
+            stop.set()
+            await asyncio.gather(*writers)
+            async with connected(etcd) as store:
+                there = {entry.key for entry in (await store.read("k/")).entries}
+        assert there >= set(said["written"])
+        assert there.isdisjoint(said["not written"])
+        assert all(said.values()), {name: len(keys) for name, keys in said.items()}
+
+    run(test())
+
+
+def test_a_revision_that_etcd_splits_arrives_whole(etcd: Etcd, monkeypatch: pytest.MonkeyPatch) -> None:
+    fragments: list[bool] = []
+    add = Assembly.add
+
+    def noting(assembly: Assembly, response: Any) -> list[Revision]:
+        fragments.append(response.fragment)
+        return add(assembly, response)
+
+    monkeypatch.setattr(Assembly, "add", noting)
+
+    async def test() -> None:
+        async with connected(etcd) as store:
+            start = (await store.read()).revision
+            for number in range(6):
+                await store.transact([], [Put(f"{number}/{n:03}", bytes(9_000)) for n in range(100)])
+            seen = await collect(store, start, 6)
+            for number, revision in enumerate(seen):
+                assert [change.key for change in revision.changes] == [f"{number}/{n:03}" for n in range(100)]
+            assert len({revision.revision for revision in seen}) == 6
+            snapshot = await store.read("5/")
+            assert len(snapshot.entries) == 100
+        assert any(fragments)
+
+    run(test())
+
+
+def test_clusters_that_share_an_etcd_dont_see_each_other(etcd: Etcd) -> None:
+    async def test() -> None:
+        async with connected(etcd, prefix="/ottla/a") as one, connected(etcd, prefix="/ottla/ab/") as two:
+            start = await put(one, "x")
+            await put(two, "y")
+            last = await put(one, "z")
+            assert [entry.key for entry in (await two.read()).entries] == ["y"]
+            assert [r.revision for r in await collect(one, start, 1)] == [last]
+            # A transaction that changes nothing names no revision that only others will see.
+            await put(two, "y")
+            unchanged = await one.transact([Guard("z", last)], [Delete("nothing")])
+            assert unchanged == Committed(last)
+
+    run(test())
+
+
+def test_refuses_what_is_too_large(etcd: Etcd) -> None:
+    async def test() -> None:
+        async with connected(etcd) as store:
+            with pytest.raises(ValueError, match="too large"):
+                await put(store, "a", bytes(2_000_000))
+            with pytest.raises(ValueError, match="comparisons"):
+                await store.transact([Guard(f"k{n}", 1, LeaseId(1)) for n in range(70)], [])
+
+    run(test())
+
+
+def test_another_endpoint_takes_over(etcd: Etcd) -> None:
+    async def test() -> None:
+        nobody = f"127.0.0.1:{free_port()}"
+        for _ in range(4):  # whichever it begins with
+            store = EtcdStore(EtcdAddress((nobody, etcd.endpoint, "no-such-host.invalid:2379")), PREFIX)
+            start = await put(store, "a")
+            await store.keep_alive(await store.grant(5))
+            assert len(await collect(store, start - 1, 1)) == 1
+            await store.close()
+
+    run(test())
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[Etcd]:
+    """An etcd with TLS and authentication: user `broker` may do anything under /ottla/faults/."""
+    etcd = Etcd(tmp_path / "etcd", ["--auto-tls", "--peer-auto-tls"], scheme="https")
+    tls = ["--cacert", str(authority(etcd))]
+    admin = [*tls, "--user", "root:secret"]
+    for arguments in (
+        [*tls, "user", "add", "root:secret"],
+        [*tls, "user", "grant-role", "root", "root"],
+        [*tls, "user", "add", "broker:pass word"],
+        [*tls, "role", "add", "faults"],
+        [*tls, "role", "grant-permission", "faults", "--prefix=true", "readwrite", PREFIX],
+        [*tls, "user", "grant-role", "broker", "faults"],
+        [*tls, "auth", "enable"],
+        [*admin, "endpoint", "health"],
+    ):
+        etcd.control(*arguments)
+    yield etcd
+    etcd.kill()
+
+
+def authority(etcd: Etcd) -> Path:
+    return etcd.folder / "data" / "fixtures" / "client" / "cert.pem"
+
+
+def test_tls_and_a_user(guarded: Etcd, tmp_path: Path) -> None:
+    password = tmp_path / "password"
+    password.write_text("pass word\n")
+
+    def store(prefix: str = PREFIX, timeout_s: float = 1.0, **changed: Any) -> EtcdStore:
+        told: dict[str, Any] = {"user": "broker", "password_file": password, "tls": True, "ca_file": authority(guarded)}
+        return EtcdStore(EtcdAddress((guarded.endpoint,), **(told | changed)), prefix, timeout_s)
+
+    async def refused(opened: EtcdStore, words: str) -> None:
+        with pytest.raises(StoreUnavailable, match=words):
+            await opened.read()
+        with pytest.raises(StoreUnavailable, match=words):
+            await opened.transact([], [Put("a", b"")])
+        await opened.close()
+
+    async def test() -> None:
+        let_in = store(timeout_s=5.0)
+        start = await put(let_in, "a", lease=await let_in.grant(5))
+        assert len(await collect(let_in, start - 1, 1)) == 1
+        # Tokens don't outlive etcd: calls and watches get new ones by themselves.
+        following = asyncio.ensure_future(collect(let_in, start, 1))
+        await asyncio.sleep(0.3)
+        guarded.kill()
+        guarded.start()
+        await put(let_in, "b")
+        assert len(await following) == 1
+        await let_in.close()
+        await refused(store("/ottla/others/"), "refuses broker: etcdserver: permission denied")
+        await refused(store(user="", password_file=None), "refuses nobody in particular")
+        password.write_text("wrong")
+        await refused(store(), "doesn't let in broker")
+        await refused(store(ca_file=None), "can't be reached: .*CERTIFICATE_VERIFY_FAILED")
+
+    run(test())
+
+
+def answers(*events: tuple[int, str], fragment: bool = False, progress: int = 0, created: bool = False) -> Any:
+    """A watch's answer with `events` of (revision, key)."""
+    return rpc.WatchResponse(
+        header=rpc.ResponseHeader(revision=progress or 10**6),
+        created=created,
+        fragment=fragment,
+        events=[
+            rpc.Event(type=rpc.Event.PUT, kv=rpc.KeyValue(key=PREFIX.encode() + key.encode(), mod_revision=revision))
+            for revision, key in events
+        ],
+    )
+
+
+@pytest.fixture
+def assembled() -> Callable[..., list[tuple[int, str]]]:
+    assembly = Assembly(Keys(PREFIX), 10)
+
+    def add(*arguments: Any, **named: Any) -> list[tuple[int, str]]:
+        if named.pop("interrupted", False):
+            assembly.interrupted()
+        complete = assembly.add(answers(*arguments, **named))
+        return [(r.revision, "".join(change.key for change in r.changes)) for r in complete] + [(assembly.position, "")]
+
+    return add
+
+
+def test_revisions_are_put_together(assembled: Callable[..., list[tuple[int, str]]]) -> None:
+    assert assembled(created=True) == [(10, "")]
+    assert assembled((11, "a"), (11, "b"), (12, "c")) == [(11, "ab"), (12, "c"), (12, "")]
+    assert assembled((13, "a"), (14, "b"), fragment=True) == [(13, "a"), (13, "")]
+    assert assembled((14, "c"), fragment=True) == [(13, "")]
+    assert assembled((14, "d"), (15, "e")) == [(14, "bcd"), (15, "e"), (15, "")]
+    # Cut in the middle of a revision: all of it comes again, maybe after some that was delivered.
+    assert assembled((16, "a"), fragment=True) == [(15, "")]
+    assert assembled((15, "e"), (16, "a"), (16, "b"), interrupted=True) == [(16, "ab"), (16, "")]
+    assert assembled(progress=40) == [(40, "")]
+    assert assembled(progress=30) == [(40, "")]
+    assert assembled((41, "z"), progress=45) == [(41, "z"), (41, "")]
