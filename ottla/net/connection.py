@@ -38,6 +38,7 @@ LAZY_MEMORY_BYTES = 1024 * 1024
 READ_BYTES_MAX = 32 * 1024  # file ranges up to this size are read and sent with what is around them: fewer system calls
 JOINED_BYTES_MAX = 64 * 1024
 QUEUED_PARTS_MAX = 32  # of answers, before they are sent and further requests served
+_HTTP_METHODS = (b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI", b"CONN", b"PRI ")
 _size = struct.Struct(">i")
 _key = struct.Struct(">h")
 
@@ -188,7 +189,10 @@ class Connection:
         while end - position >= 4:
             (size,) = _size.unpack_from(buffer, position)
             if not 10 <= size <= server.frame_bytes_max:
-                self.close(f"a frame of {size} bytes: allowed are 10 to {server.frame_bytes_max}")
+                self.close(
+                    f"a frame of {size} bytes: allowed are 10 to {server.frame_bytes_max}"
+                    + _other_protocol(buffer[position : position + 4])
+                )
                 return
             frame_end = position + 4 + size
             if frame_end > end:
@@ -460,6 +464,15 @@ class Connection:
 def _allocate(size: int) -> bytearray:
     """Memory for a frame. That of a large one takes room only as its bytes arrive, and goes back to the system."""
     return bytearray(size) if size <= LAZY_MEMORY_BYTES else cast("bytearray", mmap.mmap(-1, size))
+
+
+def _other_protocol(start: bytes | bytearray) -> str:
+    """What a peer seems to speak whose first bytes make no sense as a frame's size."""
+    if start[0] == 0x16 and start[1] == 3:
+        return "; the peer speaks TLS, this listener doesn't"
+    if bytes(start) in _HTTP_METHODS:
+        return "; the peer speaks HTTP"
+    return ""
 
 
 class _Rest:

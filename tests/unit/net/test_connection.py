@@ -395,3 +395,23 @@ def test_who_waits_for_room_is_served_when_others_have_read():
         assert server.memory.used_bytes == 0
 
     run(scenario, buffered_memory_bytes=50_000_000)
+
+
+@pytest.mark.parametrize(
+    ("first", "words"),
+    [
+        (b"GET / HTTP/1.1", "speaks HTTP"),
+        (b"\x16\x03\x01\x02\x00\x01", "speaks TLS"),
+        (b"\xff\xff\xff\xff", "allowed are 10"),
+    ],
+)
+def test_the_reason_for_closing_names_a_protocol_that_is_not_kafkas(first, words, caplog):
+    caplog.set_level("INFO", "ottla.net")
+
+    async def scenario(server, port, echo):
+        reader, writer = await connect(port)
+        writer.write(first)
+        assert await reader.read() == b""
+
+    run(scenario)
+    assert words in caplog.text
