@@ -7,6 +7,7 @@ the Kafka client, because error codes are plain numbers (Kafka's `Errors` enum).
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from enum import IntEnum
 from typing import NamedTuple
@@ -153,7 +154,9 @@ def explain_code(code: int, subject: str, server_message: str | None = None, *, 
         return CommandError(f"{subject}: {server_message or f'the broker answered {named}'}", kafka_code=code)
     if server_message and not server_message.isupper() and code not in (3, 36, 69):
         text = server_message.rstrip(".")
-        message = text if subject.split("'")[1:2] and subject.split("'")[1] in text else f"{subject}: {text}"
+        name = subject.split("'")[1:2]
+        mentioned = bool(name) and re.search(rf"(?<![\w.-]){re.escape(name[0])}(?![\w-])", text) is not None
+        message = text if mentioned else f"{subject}: {text}"
         return CommandError(message, sentence.remedy, sentence.exit_code, code)
     return CommandError(sentence.message.format(subject), sentence.remedy, sentence.exit_code, code)
 

@@ -10,6 +10,7 @@ import typer
 from ottla.cli import lookup
 from ottla.cli.connection import explained
 from ottla.cli.errors import CommandError, NotFound, UsageError, explain_code, nearest
+from ottla.cli.offsets import confirm
 from ottla.cli.options import cluster_command
 from ottla.cli.output import Output, counted
 from ottla.cli.times import FORMS, parse_moment
@@ -285,12 +286,15 @@ def delete(
         list[str] | None,
         typer.Option("--topic", metavar="TOPIC[:PARTITIONS]", help="Delete only the offsets of these partitions."),
     ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")] = False,
 ) -> None:
     """Delete groups with their offsets, or only some of their offsets."""
     from kafka import errors as kafka_errors
 
     from ottla.cli.topics import raise_all
 
+    part = f"the offsets of {', '.join(topic)} in " if topic else ""
+    confirm(f"Delete {part}{counted(len(names), 'group')}: {', '.join(names)}?", yes, output)
     failures: list[CommandError] = []
     deleted = []
     for name in names:

@@ -46,6 +46,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 done, 1 failed, 2 wrong use, 3 cluster not reachable, 4 no such thing, 5 no answer in time.",
 )
 
+_AFTER_THE_COMMAND = ("--bootstrap", "-b", "--context", "--timeout", "--json")
 _CLUSTER = "Topics, records and groups"
 _RUNNING = "Running brokers"
 _MORE = "More"
@@ -68,9 +69,18 @@ app.add_typer(metadata.app, name="metadata", rich_help_panel=_RUNNING)
 app.add_typer(contexts.app, name="contexts", rich_help_panel=_MORE)
 
 
+def _show_version(wished: bool) -> None:
+    if wished:
+        version(as_json=False, debug=False)
+        raise typer.Exit
+
+
 @app.callback()
 def _root(
     debug: Annotated[bool, typer.Option("--debug", help="Show the stack trace of an error.")] = False,
+    _version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version and exit.")
+    ] = False,
 ) -> None:
     pass
 
@@ -131,7 +141,10 @@ def _usage(error: Exception) -> int:
         return ExitCode.usage
     path = context.command_path if context else "ottla"
     message = str(error.format_message()) if hasattr(error, "format_message") else str(error)
-    print(f"error: {sentences(message, f'See: {path} --help')}".rstrip("."), file=sys.stderr)
+    remedy = f"See: {path} --help"
+    if getattr(error, "option_name", None) in _AFTER_THE_COMMAND and path.count(" ") < 2:
+        remedy = f"It stands after the command, as in: ottla topics list {error.option_name}"  # type: ignore[attr-defined]
+    print(f"error: {sentences(message, remedy)}".rstrip("."), file=sys.stderr)
     return ExitCode.usage
 
 

@@ -10,6 +10,7 @@ import typer
 from ottla.cli import lookup
 from ottla.cli.connection import explained
 from ottla.cli.errors import CommandError, Failures, UsageError, explain_code, nearest
+from ottla.cli.offsets import confirm
 from ottla.cli.options import cluster_command
 from ottla.cli.output import Output, counted
 from ottla.metadata.keys import uuid_text
@@ -274,8 +275,10 @@ def delete(
     output: Output,
     names: Annotated[list[str], typer.Argument(metavar="NAME…", help="Which topics.")],
     if_exists: Annotated[bool, typer.Option("--if-exists", help="A topic that doesn't exist is no error.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")] = False,
 ) -> None:
     """Delete topics with all their records."""
+    confirm(f"Delete {', '.join(names)} with all records?", yes, output)
     with explained(f"deleting {', '.join(names)}"):
         answer = cluster.admin.delete_topics(names, raise_errors=False, timeout_ms=cluster.timeout_ms)
     deleted: list[str] = []

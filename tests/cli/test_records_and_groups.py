@@ -93,8 +93,8 @@ def test_a_group(ottla: Ottla, topic: str) -> None:
         moved = ottla("groups", "reset-offsets", group, "--all-topics", *target, "--execute", "--json")
         assert moved.json[0]["new_offset"] == offset, moved.stderr
     assert ottla("consume", topic, "--group", group, "-n", "1", "--idle", "20").stdout == "d\n"
-    assert ottla("groups", "delete", group, "--topic", topic).code == 0
-    assert ottla("groups", "delete", group).code == 0
+    assert ottla("groups", "delete", "--yes", group, "--topic", topic).code == 0
+    assert ottla("groups", "delete", "--yes", group).code == 0
     assert ottla("groups", "describe", group).code == 4
 
 
@@ -115,7 +115,7 @@ def test_a_group_with_a_member_is_left_alone(
         assert described["state"] == "Stable"
         assert {item["partition"] for item in described["members"][0]["assignment"]} == {0, 1}
         for command in (
-            ("delete", group),
+            ("delete", "--yes", group),
             ("reset-offsets", group, "--all-topics", "--to-earliest", "--execute"),
         ):
             refused = ottla("groups", *command)

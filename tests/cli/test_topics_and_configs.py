@@ -27,9 +27,9 @@ def test_a_topics_life(ottla: Ottla) -> None:
     assert table[0].startswith("life   id ")
     assert table[1].split() == ["PARTITION", "LEADER", "EPOCH", "REPLICAS", "ISR", "OFFLINE"]
 
-    assert ottla("topics", "delete", "life").code == 0
-    assert ottla("topics", "delete", "life").code == 4
-    assert ottla("topics", "delete", "life", "--if-exists").code == 0
+    assert ottla("topics", "delete", "--yes", "life").code == 0
+    assert ottla("topics", "delete", "--yes", "life").code == 4
+    assert ottla("topics", "delete", "--yes", "life", "--if-exists").code == 0
     assert "life" not in ottla("topics", "list").stdout
 
 
@@ -67,6 +67,7 @@ def test_the_cluster(ottla: Ottla, bootstrap: str, topic: str) -> None:
     assert cluster["bootstrap"] == bootstrap
     assert cluster["brokers"] == 1
     assert cluster["without_leader"] == 0
+    assert {"topics", "internal_topics"} <= cluster.keys()
     broker = ottla("brokers", "list", "--json").json[0]
     assert f"{broker['host']}:{broker['port']}" == bootstrap
     assert broker["controller"] is True

@@ -82,6 +82,8 @@ def test_every_known_error_code_is_a_sentence_with_its_subject() -> None:
 
 def test_the_brokers_own_words_win() -> None:
     assert explain_code(40, "topic 'x'", "Invalid value abc.").message == "topic 'x': Invalid value abc"
+    assert explain_code(40, "topic 'a'", "Invalid values.").message == "topic 'a': Invalid values"
+    assert explain_code(40, "topic 'a'", "Topic a is full.").message == "Topic a is full"
     assert "exists already" in explain_code(36, "topic 'x'", "Topic 'x' already exists.").message
     assert explain_code(999, "topic 'x'", code_name="Odd").message == "topic 'x': the broker answered Odd"
 
