@@ -90,9 +90,9 @@ class _Broker:
         return self.process.poll() if self.process is not None else 0
 
     def last_words(self) -> str:
-        """What its log ends with, where it has a log of its own."""
-        lines = tail(self.log, 3) if self.log is not None else []
-        return "; ".join(line.strip() for line in lines)
+        """The complaint that its log ends with, where it has a log of its own; a killed process had no last words."""
+        lines = tail(self.log, 1) if self.log is not None and (self.exit_code() or 0) > 0 else []
+        return "".join(line.strip().removeprefix("error: ").rstrip(".") for line in lines)
 
 
 @output_command
@@ -309,7 +309,9 @@ def _wait_until_ready(cluster: list[_Broker], waker: _Waker) -> bool:
 def _death(one: _Broker) -> CommandError:
     words = one.last_words()
     remedy = f"Its log: {one.log}" if one.log is not None else "Its log stands above."
-    return CommandError(f"broker {one.id} ended with exit code {one.exit_code()}{': ' if words else ''}{words}", remedy)
+    code = one.exit_code() or 0
+    ended = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    return CommandError(f"broker {one.id} {ended}{': ' if words else ''}{words}", remedy)
 
 
 def _create_topics(bootstrap: str, topics: list[tuple[str, int, int]], output: Output) -> None:

@@ -22,9 +22,9 @@ BROKER_PID_FILE = "ottla-broker.pid"
 
 
 def server_command(config: Path | None, settings: Mapping[str, str] | Sequence[str]) -> list[str]:
-    """The command line of a broker's process."""
+    """The command line of a broker's process, which imports nothing from the directory that it is started in (-P)."""
     pairs = [f"{name}={value}" for name, value in settings.items()] if isinstance(settings, Mapping) else settings
-    command = [sys.executable, "-m", SERVER_MODULE]
+    command = [sys.executable, "-P", "-m", SERVER_MODULE]
     if config is not None:
         command += ["--config", str(config)]
     for pair in pairs:

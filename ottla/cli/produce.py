@@ -12,7 +12,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
@@ -163,8 +163,11 @@ class _Run:
                     ) from error
                 self._settle_all()
         finally:
-            with suppress(KafkaError):
+            try:
                 self._producer.close(timeout=0 if self._waiting else self._timeout_s)
+            except KafkaError:
+                # Its finalizer would try once more, wait in vain and print a stack trace.
+                self._producer._closed = True
 
     def _settle_all(self) -> None:
         while self._waiting:

@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
+from ottla.cli.processes import server_command
 from tests.cli.conftest import OTTLA, TIMEOUT_S, run_forked
 
 
@@ -102,7 +103,7 @@ def test_dev_restarts_what_dies_only_when_asked_to(tmp_path: Path, environment: 
     dev = Dev(tmp_path / "b", environment)
     os.kill(dev.broker_pid, signal.SIGKILL)
     assert dev.wait() == 1
-    assert "broker 0 ended with exit code -9" in (tmp_path / "b.log").read_text()
+    assert "broker 0 was killed by SIGKILL" in (tmp_path / "b.log").read_text()
 
 
 @pytest.mark.parametrize(
@@ -208,3 +209,50 @@ def test_metadata_is_shown_and_watched(tmp_path: Path, environment: dict[str, st
     watcher.stdout.close()
     assert dev.stop() == 0
     assert run(environment, "metadata", "ls", "-r", *store).returncode == 0
+
+
+def test_a_broker_imports_nothing_from_where_it_is_started(tmp_path: Path) -> None:
+    (tmp_path / "logging.py").write_text("raise SystemExit('the wrong module')")
+    command = server_command(None, ["node.id=0", "num.partitions=0"])
+    started = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert "num.partitions=0: must be at least 1" in started.stderr
+
+
+def test_ctrl_c_while_the_command_line_is_imported(environment: dict[str, str]) -> None:
+    program = """if True:
+        import sys
+        class Interrupting:
+            def find_spec(self, name, path, target=None):
+                if name == "typer":
+                    raise KeyboardInterrupt
+        sys.meta_path.insert(0, Interrupting())
+        from ottla.cli.entry import main
+        main()
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (130, "")
+
+
+def test_ctrl_c_while_a_broker_is_silent_shows_no_stack_trace(tmp_path: Path, environment: dict[str, str]) -> None:
+    dev = Dev(tmp_path / "a", environment)
+    assert run(environment, "topics", "create", "t", "-b", dev.bootstrap).returncode == 0
+    command = [*OTTLA, "produce", "t", "-b", dev.bootstrap]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as producing:
+        assert producing.stdin is not None
+        assert producing.stderr is not None
+        producing.stdin.write(b"written\n")
+        producing.stdin.flush()
+        deadline = time.monotonic() + TIMEOUT_S
+        while b" 1 " not in run(environment, "offsets", "t", "-b", dev.bootstrap).stdout.encode():
+            assert time.monotonic() < deadline
+        os.kill(dev.broker_pid, signal.SIGSTOP)
+        producing.stdin.write(b"not answered\n")
+        producing.stdin.flush()
+        time.sleep(0.5)
+        producing.send_signal(signal.SIGINT)
+        assert producing.wait(TIMEOUT_S) == 130
+        assert producing.stderr.read() == b""
+    os.kill(dev.broker_pid, signal.SIGCONT)
+    assert dev.stop() == 0

@@ -162,6 +162,7 @@ class Compactor:
     async def _in_child(self, job: Job) -> Result:
         child = await asyncio.create_subprocess_exec(
             sys.executable,
+            "-P",  # nothing is imported from where the broker was started
             "-m",
             "ottla.broker.log.compaction_child",
             stdin=asyncio.subprocess.PIPE,

@@ -1,0 +1,14 @@
+"""Where the `ottla` command starts. It imports nothing before it can be interrupted without a stack trace."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run the command line; Ctrl-C while it is still being imported ends it as any later one does."""
+    try:
+        from ottla.cli.main import main as run
+    except KeyboardInterrupt:
+        sys.exit(130)
+    run()
