@@ -45,9 +45,8 @@ def main() -> int:
     parser.add_argument("--bootstrap", help="a running cluster's host:port; without it a broker is started")
     arguments = parser.parse_args()
     started = time.monotonic()
-    directory = Path(tempfile.gettempdir()) / "ottla-demo"
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
+    # One of its own for each run: two people may show the demo on one machine at the same time.
+    directory = Path(tempfile.mkdtemp(prefix="ottla-demo-"))
     try:
         say("1. Java", ensure_java())
     except JavaMissing as error:
@@ -66,6 +65,9 @@ def main() -> int:
         console.print(f"{INDENT}{rows_in / seconds:,.0f} rows a second; the table that the second topic stands for:")
         rows_out = report(spark, bootstrap, hourly, directory)
         spark.stop()
+    for made in ("data", "state"):
+        shutil.rmtree(directory / made, ignore_errors=True)
+    (directory / "flights.csv").unlink(missing_ok=True)
     same = rows_in == rows_out == FLIGHTS
     verdict = "[green]every row arrived[/]" if same else "[red]rows are missing or doubled[/]"
     say("5. Checked", f"{rows_in:,} rows in, {rows_out:,} rows out: {verdict}")
