@@ -25,6 +25,7 @@ if __name__ == "__main__":
     sys.modules["hypothesis"] = None  # type: ignore[assignment]
 
 from ottla.broker.config import BrokerConfig, InvalidConfiguration
+from ottla.broker.descriptors import raise_limit
 from ottla.broker.log_format import configure_logging
 from ottla.broker.node import AnotherBroker, Broker
 from ottla.cli.stores import open_store
@@ -55,6 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
     configure_logging(config.get_str("ottla.log.format"), config.get_str("ottla.log.level"))
     for warning in config.warnings:
         logger.warning("%s", warning)
+    raise_limit()
     try:
         return uvloop.run(_run(config))
     except (AnotherBroker, ForeignStore, NodeIdTaken, StoreUnavailable, UnsupportedFormat) as error:

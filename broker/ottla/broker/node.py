@@ -17,6 +17,7 @@ from random import SystemRandom
 from typing import Any
 from uuid import UUID
 
+from ottla.broker import descriptors
 from ottla.broker.api.registry import Api, load_routes
 from ottla.broker.config import BrokerConfig
 from ottla.broker.coordinator import GroupService
@@ -384,7 +385,7 @@ def _limits(config: BrokerConfig) -> Limits:
         buffered_memory_bytes=config.get_int("ottla.buffered.memory.bytes.max"),
         unanswered_max=config.get_int("ottla.connection.unanswered.requests.max"),
         unanswered_bytes_max=config.get_int("ottla.connection.unanswered.bytes.max"),
-        connections_max=config.get_int("max.connections"),
+        connections_max=min(config.get_int("max.connections"), descriptors.connections_max()),
         connections_per_ip_max=config.get_int("max.connections.per.ip"),
         connections_per_ip_overrides=config.connection_overrides,
         idle_seconds_max=config.get_int("connections.max.idle.ms") / 1000,

@@ -15,7 +15,6 @@ import asyncio
 import contextlib
 import errno
 import logging
-import resource
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -40,18 +39,18 @@ from .checkpoints import (
 )
 from .config import LogConfig
 from .deletion import Deletions
-from .disk import NO_ROOM, Disk, RealDisk
+from .disk import NO_ROOM, OUT_OF_RESOURCES, Disk, RealDisk
 from .log import Log
 from .recovery import Opened, open_log
-from .segment import OpenFiles
+from .segment import OpenFiles, files_to_keep_open
 from .surroundings import LogSurroundings
 
 logger = logging.getLogger(__name__)
 
 _ROOM_AGAIN_BYTES = 64 << 20  # or a twentieth of a small volume
 _PROGRESS_SECONDS = 5.0
+_TOLD_AGAIN_MS = 10_000
 _CLOSING_THREADS = 8
-_OPEN_FILES_MAX = 4096
 _KRAFT_TOPIC = "__cluster_metadata"
 
 LogKey = tuple[UUID, int]
@@ -126,9 +125,11 @@ class LogDirectories:
         self.flushes = FlushCounters()
         self.cluster_id: str | None = None
         self._now_ms = now_ms
+        self._lack_told_ms = -_TOLD_AGAIN_MS
+        self._opened = False  # until then whatever can't be read counts as lost
         self._recovery_threads = recovery_threads
         self._homes: dict[str, _Home] = {}
-        open_files = OpenFiles(open_files_max or _open_files_max())
+        open_files = OpenFiles(open_files_max or files_to_keep_open())
         try:
             for path in self.paths:
                 self._homes[path] = self._home(path, open_files)
@@ -190,6 +191,7 @@ class LogDirectories:
         self._open_logs(found, config_of)
         if not self._online():
             raise OSError(errno.EIO, "every log directory has failed: " + "; ".join(map(str, self.failed.values())))
+        self._opened = True
 
     def _identify(self, home: _Home, cluster_id: str, node_id: int) -> None:
         properties = read_properties(self.disk, home.path)
@@ -490,7 +492,14 @@ class LogDirectories:
     # ---- failures
 
     def directory_failed(self, path: str, error: OSError) -> None:
-        """Hears of an OSError. A full directory serves reads and waits for room; any other error ends its use."""
+        """Hears of an OSError. A full directory serves reads and waits for room; what the process lacks passes; any
+        other error ends the directory's use."""
+        if error.errno in OUT_OF_RESOURCES and self._opened:
+            now_ms = self._now_ms()
+            if now_ms - self._lack_told_ms >= _TOLD_AGAIN_MS:
+                self._lack_told_ms = now_ms
+                logger.error("log directory %s can't be used just now: %s", path, error)
+            return
         if error.errno in NO_ROOM:
             if path not in self.full:
                 self.full[path] = error
@@ -582,12 +591,6 @@ class LogDirectories:
         """Gives up the locks: another process may have the directories."""
         for home in self._homes.values():
             home.lock = None
-
-
-def _open_files_max() -> int:
-    """A segment may hold three descriptors."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return _OPEN_FILES_MAX if soft == resource.RLIM_INFINITY else max(min(soft // 8, _OPEN_FILES_MAX), 16)
 
 
 def _close(log: Log) -> OSError | None:

@@ -20,6 +20,7 @@ from typing import NamedTuple, Protocol
 Buffer = bytes | bytearray | memoryview
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # of the process or the machine
 
 
 @contextlib.contextmanager

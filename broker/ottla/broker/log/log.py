@@ -245,7 +245,11 @@ class Log:
             open_files=surroundings.open_files,
             created_ms=surroundings.now_ms(),
         )
-        segment.begin()
+        try:
+            segment.begin()
+        except OSError:
+            segment.erase()  # else a restart would find the log ending here, whatever the old segment still gets
+            raise
         return segment
 
     def _take_snapshot(self) -> None:

@@ -110,6 +110,7 @@ class _Opening:
             base = self.segments[first].base_offset
             self._drop_snapshots_above(base)
             replay_from = self._recover_from(first, now_ms)
+        self._drop_hollow()
         end = self._end_offset()
         self.recovery_point = end if clean and not self.recovered else min(self.recovery_point, end)
         start = max(self.log_start_offset, self.segments[0].base_offset)
@@ -262,6 +263,15 @@ class _Opening:
         segment.let_go()
         for suffix in names.SEGMENT_SUFFIXES:
             self.disk.remove(f"{self.directory}/{names.offset_name(segment.base_offset, suffix)}")
+
+    def _drop_hollow(self) -> None:
+        """An empty segment among another one's offsets was begun by a roll that failed, and would hide these."""
+        for at in range(len(self.segments) - 1, 0, -1):
+            segment = self.segments[at]
+            if not segment.size and self.segments[at - 1].end_offset() > segment.base_offset:
+                logger.warning("%s is empty and lies among the offsets of the one before: it is removed", segment.path)
+                self._remove(segment)
+                del self.segments[at]
 
     def _end_offset(self) -> int:
         """The end of the log; makes the active segment ready, or a first one where there is none or all lie below the

@@ -8,6 +8,8 @@ Source: Kafka's LogSegment (KIP-33 for the timestamps).
 
 from __future__ import annotations
 
+import contextlib
+import resource
 import struct
 import threading
 from collections import deque
@@ -22,6 +24,7 @@ from .disk import Disk, File
 from .index import OffsetIndex, TimeIndex, TimestampOffset
 
 UNKNOWN = -1
+_OPEN_FILES_MAX = 4096
 _SCAN_SIZE = 16 << 10
 _CHUNK_SIZE = 1 << 20
 _FIRST_SCAN_SIZE = 1 << 10
@@ -43,6 +46,12 @@ class FoundRecord(NamedTuple):
     offset: int
     timestamp: int
     leader_epoch: int
+
+
+def files_to_keep_open() -> int:
+    """How many segments may be open in this process: each may hold three descriptors."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _OPEN_FILES_MAX if soft == resource.RLIM_INFINITY else max(min(soft // 8, _OPEN_FILES_MAX), 16)
 
 
 class OpenFiles:
@@ -143,6 +152,13 @@ class Segment:
         self._open(create=True).truncate(0)
         self.offsets.clear()
         self.times.clear()
+
+    def erase(self) -> None:
+        """Removes the files, as far as that works."""
+        self.let_go()
+        for path in (self._path, self.offsets.path, self.times.path):
+            with contextlib.suppress(OSError):
+                self.disk.remove(path)
 
     def _open(self, *, create: bool) -> File:
         file = self._file = self.disk.open(self._path, create=create)
