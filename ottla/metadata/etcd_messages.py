@@ -6,7 +6,7 @@ may end in the middle of a revision. `Assembly` puts them together again, and dr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from aetcd import rpc
@@ -100,24 +100,22 @@ class Assembly:
         self._revision = 0
         self._changes: list[Change] = []
 
-    def add(self, response: Any) -> list[Revision]:
-        """The revisions that this answer completes."""
-        complete: list[Revision] = []
+    def add(self, response: Any) -> Iterator[Revision]:
+        """The revisions that this answer completes: made one by one, because an answer may hold thousands."""
         for event in response.events:
             revision = event.kv.mod_revision
             if revision <= self.position:
                 continue
             if revision != self._revision:
-                complete += self._completed()
+                yield from self._completed()
                 self._revision = revision
             self._changes.append(self._change(event))
         if not response.fragment:
-            complete += self._completed()
+            yield from self._completed()
             if not response.events and not response.created:
                 # A progress notification: the watch is up to date, and nothing happened below this revision. It spares
                 # a new snapshot when the others on this etcd write much, ours little, and history is compacted.
                 self.position = max(self.position, response.header.revision)
-        return complete
 
     def interrupted(self) -> None:
         """The connection was lost: what was incomplete will come again."""

@@ -1,0 +1,79 @@
+"""`ottla broker --etcd` and `ottla metadata --store etcd:…`, as processes: grpc's threads don't take a fork."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import OTTLA, TIMEOUT_S
+from tests.peers.etcd import Etcd
+from tests.peers.wire import free_port
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
+    etcd = Etcd(tmp_path_factory.mktemp("etcd"))
+    yield etcd
+    etcd.kill()
+
+
+def run(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [*OTTLA, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=TIMEOUT_S)
+
+
+def test_a_broker_on_etcd_and_a_look_at_its_keys(etcd: Etcd, tmp_path: Path, environment: dict[str, str]) -> None:
+    port = free_port()
+    settings = tmp_path / "server.properties"
+    settings.write_text(
+        f"node.id=7\nlisteners=PLAINTEXT://127.0.0.1:{port}\nlog.dirs={tmp_path / 'data'}\n"
+        "ottla.metadata.etcd.prefix=/ottla/flights\n"
+    )
+    started = run(environment, "broker", "--daemon", "--config", str(settings), "--etcd", etcd.endpoint)
+    assert started.returncode == 0, started.stderr
+    try:
+        here = ("--store", f"etcd:{etcd.endpoint}", "--set", "ottla.metadata.etcd.prefix=/ottla/flights/")
+        shown = run(environment, "metadata", "get", "brokers/7", "--json", *here)
+        assert shown.returncode == 0, shown.stderr
+        registered = json.loads(shown.stdout)
+        assert registered["lease"]
+        assert "/ottla/flights/brokers/7" in etcd.control("get", "--prefix", "/", "--keys-only")
+
+        watching = subprocess.Popen(
+            [*OTTLA, "metadata", "watch", "topics/", "--after", "1", "--json", *here],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        assert run(environment, "topics", "create", "delays", "-b", f"127.0.0.1:{port}").returncode == 0
+        assert watching.stdout is not None
+        assert json.loads(watching.stdout.readline())["key"] == "topics/delays"
+        watching.send_signal(signal.SIGINT)
+        watching.communicate(timeout=TIMEOUT_S)
+    finally:
+        stopped = run(environment, "broker", "stop", "--config", str(settings))
+    assert stopped.returncode == 0, stopped.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["metadata", "ls", "--store", "etcd:nowhere"], 2, "must look like embedded"),
+        (
+            ["metadata", "ls", "--store", "etcd:127.0.0.1:1", "--set", "ottla.metadata.etcd.timeout.ms=300"],
+            1,
+            "refused",
+        ),
+        (["broker", "--etcd", "nowhere", "--set", "node.id=1"], 2, "must look like embedded"),
+        (["broker", "status", "--set", "ottla.metadata.etcd.user=me", "--set", "node.id=1"], 2, "password.file, too"),
+    ],
+)
+def test_mistakes_are_one_line(environment: dict[str, str], arguments: list[str], code: int, words: str) -> None:
+    refused = run(environment, *arguments)
+    assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (code, "", 1), refused.stderr
+    assert words in refused.stderr
