@@ -278,7 +278,7 @@ class LogDirectories:
                     self.lost[item.topic_id, item.partition] = result
                     self.directory_failed(home.path, result)
                     continue
-                self._tell_damage(result)
+                result.tell(self.high_watermarks.get((item.topic, item.partition), 0))
                 self._hold(item, result.log)
                 if time.monotonic() - said >= _PROGRESS_SECONDS:
                     said = time.monotonic()
@@ -297,20 +297,6 @@ class LogDirectories:
             recovery_point=home.recovery_points.get(key, 0),
             log_start_offset=home.log_starts.get(key, 0),
         )
-
-    def _tell_damage(self, opened: Opened) -> None:
-        damage = opened.damage
-        if damage is not None:
-            logger.warning(
-                "%r ends at offset %d now: %s in %s; dropped %d bytes, among them %d later segments",
-                opened.log, damage.offset, damage.reason, damage.segment, damage.bytes_dropped, damage.segments_dropped,
-            )  # fmt: skip
-        checkpointed = self.high_watermarks.get((opened.log.topic, opened.log.index), 0)
-        if opened.log.log_end_offset < checkpointed:
-            logger.error(
-                "%r ends at offset %d, below its high watermark %d: committed records are missing here",
-                opened.log, opened.log.log_end_offset, checkpointed,
-            )  # fmt: skip
 
     def _hold(self, item: _Found, log: Log) -> None:
         key = item.topic_id, item.partition
@@ -495,9 +481,8 @@ class LogDirectories:
         """Hears of an OSError. A full directory serves reads and waits for room; what the process lacks passes; any
         other error ends the directory's use."""
         if error.errno in OUT_OF_RESOURCES and self._opened:
-            now_ms = self._now_ms()
-            if now_ms - self._lack_told_ms >= _TOLD_AGAIN_MS:
-                self._lack_told_ms = now_ms
+            if self._now_ms() - self._lack_told_ms >= _TOLD_AGAIN_MS:
+                self._lack_told_ms = self._now_ms()
                 logger.error("log directory %s can't be used just now: %s", path, error)
             return
         if error.errno in NO_ROOM:

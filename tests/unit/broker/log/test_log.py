@@ -151,7 +151,8 @@ def test_whatever_fails_an_append_happens_or_does_not(tmp_path: Path, period: in
         kept += [(base, b"%d" % index), (base + 1, b"%d" % index)]
     disk.period = 0
     assert contents(log) == kept
-    assert len(kept) > 20
+    # A roll makes four calls in a row, and all of them anew when one fails.
+    assert len(kept) > (20 if period > 3 else 5)
     log.close()
     opened = bench.open(clean=False)
     assert opened.damage is None
