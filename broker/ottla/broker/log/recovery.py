@@ -47,6 +47,20 @@ class Opened(NamedTuple):
     segments_recovered: int
     damage: Damage | None
 
+    def tell(self, high_watermark: int) -> None:
+        """Writes to the broker's log what was lost; `high_watermark` is the one that was checkpointed last."""
+        damage = self.damage
+        if damage is not None:
+            logger.warning(
+                "%r ends at offset %d now: %s in %s; dropped %d bytes, among them %d later segments",
+                self.log, damage.offset, damage.reason, damage.segment, damage.bytes_dropped, damage.segments_dropped,
+            )  # fmt: skip
+        if self.log.log_end_offset < high_watermark:
+            logger.error(
+                "%r ends at offset %d, below its high watermark %d: committed records are missing here",
+                self.log, self.log.log_end_offset, high_watermark,
+            )  # fmt: skip
+
 
 def open_log(
     surroundings: LogSurroundings,
