@@ -75,7 +75,8 @@ SETTINGS = (
     ),
     Setting(
         "max.connections", Kind.INT, "2147483647", Importance.MEDIUM,
-        "Connections allowed in all.", bounds=Range(0), update=Update.CLUSTER_WIDE,
+        "Connections allowed in all; fewer where the process may not open so many files.", bounds=Range(0),
+        update=Update.CLUSTER_WIDE,
     ),
     Setting(
         "max.connection.creation.rate", Kind.INT, "2147483647", Importance.MEDIUM,
