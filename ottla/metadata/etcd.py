@@ -171,7 +171,8 @@ class EtcdStore:
         stream = member.watch.Watch(metadata=await self._connection.metadata(member, deadline))
         began = False
         try:
-            await stream.write(self._keys.watch(prefix, assembly.position))
+            with suppress(grpc.aio.AioRpcError):  # the read says why
+                await stream.write(self._keys.watch(prefix, assembly.position))
             async with asyncio.timeout(self._timeout_s):
                 response = await stream.read()
             while response is not grpc.aio.EOF:

@@ -18,6 +18,7 @@ import logging
 import os
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -222,7 +223,8 @@ async def keep_alive_once(member: Member, request: Any, *, timeout: float, metad
     """One keep-alive as a call of its own: etcd only offers a stream of them. Its arguments are a stub's."""
     call = member.lease.LeaseKeepAlive(timeout=timeout, metadata=metadata)
     try:
-        await call.write(request)
+        with suppress(grpc.aio.AioRpcError):  # the read says why
+            await call.write(request)
         answer = await call.read()
     finally:
         call.cancel()

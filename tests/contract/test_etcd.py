@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
@@ -26,7 +27,7 @@ from ottla.metadata.store import (
     StoreUnavailable,
     UnknownOutcome,
 )
-from tests.peers.etcd import Etcd
+from tests.peers.etcd import Etcd, etcd_cluster, leads
 from tests.peers.wire import free_port
 
 PREFIX = "/ottla/faults/"
@@ -275,6 +276,64 @@ def test_another_endpoint_takes_over(etcd: Etcd) -> None:
             await store.close()
 
     run(test())
+
+
+def test_members_die_one_by_one(tmp_path: Path) -> None:
+    """The leader: another takes over. One more: the last one refuses. All back: the watch has missed nothing."""
+    members = etcd_cluster(tmp_path, 3)
+
+    async def test() -> None:
+        store = EtcdStore(EtcdAddress(tuple(member.endpoint for member in members)), PREFIX, 2.0)
+        lease = await store.grant(5)
+        revision = await put(store, "a", lease=lease)
+        following = asyncio.ensure_future(collect_in_spite(store, revision - 1, 3))
+        await asyncio.sleep(0.3)
+        leader = next(member for member in members if leads(member))
+        others = [member for member in members if member is not leader]
+        leader.kill()
+        await asyncio.to_thread(wait_for_leader, others)
+        revisions = [revision, await put(store, "b")]
+        others[0].kill()
+        refusals = [await refusal(store) for _ in range(3)]
+        assert StoreUnavailable in refusals  # at first the last member may not know that it is alone
+        leader.launch()
+        leader.wait()
+        await store.keep_alive(lease)
+        revisions.append(await put(store, "c"))
+        assert await following == revisions
+        await store.close()
+
+    async def refusal(store: EtcdStore) -> type[Exception]:
+        with pytest.raises((StoreUnavailable, UnknownOutcome)) as raised:
+            await store.transact([Guard("never", 7)], [Put("never", b"")])
+        return raised.type
+
+    try:
+        run(test())
+    finally:
+        for member in members:
+            member.kill()
+
+
+async def collect_in_spite(store: EtcdStore, after: int, count: int) -> list[int]:
+    """Revisions from `after` on, as a reader collects them who watches again whenever he is told to."""
+    seen: list[int] = []
+    while True:
+        try:
+            async with aclosing(store.watch("", seen[-1] if seen else after)) as revisions:
+                async for revision in revisions:
+                    seen.append(revision.revision)
+                    if len(seen) == count:
+                        return seen
+        except StoreUnavailable:
+            await asyncio.sleep(0.1)
+
+
+def wait_for_leader(members: list[Etcd]) -> None:
+    deadline = time.monotonic() + 10
+    while not any(leads(member) for member in members):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 @pytest.fixture

