@@ -59,11 +59,17 @@ def admit(buffer: bytearray, start: int, end: int, rules: AdmissionRules, versio
     if not batches.crc_valid(buffer, start, size):
         raise KafkaError(ErrorCode.corrupt_message, "the batch's CRC doesn't match its bytes")
     _check_header(header, version)
-    _check_times(header, rules, now_ms)
-    return _inspected(buffer, start, end, header, rules)
+    if rules.create_time:
+        _check_times(header.max_timestamp, header.base_timestamp, rules, now_ms)
+        if header.log_append_time:  # the type is the topic's to say; the batch's is corrected, as by Kafka
+            batches.stamp_create_time(buffer, start, header.max_timestamp)
+            header = batches.read_header(buffer, start)
+    return _inspected(buffer, start, end, header, rules, now_ms)
 
 
-def _inspected(buffer: bytearray, start: int, end: int, header: BatchHeader, rules: AdmissionRules) -> BatchHeader:
+def _inspected(
+    buffer: bytearray, start: int, end: int, header: BatchHeader, rules: AdmissionRules, now_ms: int
+) -> BatchHeader:
     """Looks inside the batch as far as the rules ask; a wrong greatest timestamp is corrected in place, as by Kafka."""
     if rules.compacted or rules.validate_records:
         batch = memoryview(buffer)[start:end]
@@ -72,7 +78,11 @@ def _inspected(buffer: bytearray, start: int, end: int, header: BatchHeader, rul
         times = inspection.validate_alike(buffer, header, compacted=False, start=start)
     if times is None:
         return header
-    if times.maximum == header.max_timestamp or header.log_append_time or not rules.create_time:
+    agrees = times.maximum == header.max_timestamp
+    if not rules.create_time or (agrees and rules.timestamp_before_max_ms == NO_BOUND):
+        return header
+    _check_times(times.maximum, times.minimum, rules, now_ms)
+    if agrees:
         return header
     batches.stamp_create_time(buffer, start, times.maximum)
     return batches.read_header(buffer, start)
@@ -110,17 +120,13 @@ def _check_header(header: BatchHeader, version: int) -> None:
         )
 
 
-def _check_times(header: BatchHeader, rules: AdmissionRules, now_ms: int) -> None:
-    """Under LogAppendTime the broker's clock counts. The header's greatest and first time stand for all records."""
-    if not rules.create_time:
-        return
-    newest = header.max_timestamp
+def _check_times(newest: int, oldest: int, rules: AdmissionRules, now_ms: int) -> None:
+    """The header's greatest and first time stand for all records where these aren't looked at."""
     if newest - now_ms > rules.timestamp_after_max_ms:
         raise KafkaError(
             ErrorCode.invalid_timestamp,
             f"timestamp {newest} is more than {rules.timestamp_after_max_ms} ms ahead of the broker's {now_ms}",
         )
-    oldest = header.base_timestamp
     if rules.timestamp_before_max_ms != NO_BOUND and 0 <= oldest < now_ms - rules.timestamp_before_max_ms:
         raise KafkaError(
             ErrorCode.invalid_timestamp,

@@ -1,0 +1,58 @@
+"""Which times a producer's batch may have: by its header, and by its records where they say something else."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from ottla.broker.admission import AdmissionRules, admit
+from ottla.protocol.batches import Record, build_batch, read_header, records, stamp_append_time, stamp_create_time
+from ottla.protocol.errors import ErrorCode, KafkaError
+
+NOW = 10_000_000
+AHEAD, BEHIND = 1000, 5000
+RULES = AdmissionRules(timestamp_after_max_ms=AHEAD, timestamp_before_max_ms=BEHIND)
+
+
+def batch_at(*times: int) -> bytearray:
+    return bytearray(build_batch([Record(index, time, b"k", b"v") for index, time in enumerate(times)]))
+
+
+def admitted(batch: bytearray, rules: AdmissionRules = RULES):
+    return admit(batch, 0, len(batch), rules, 11, NOW)
+
+
+@pytest.mark.parametrize("time", [NOW + AHEAD + 1, NOW - BEHIND - 1])
+def test_times_beyond_the_bounds_are_refused(time: int) -> None:
+    with pytest.raises(KafkaError) as refused:
+        admitted(batch_at(time))
+    assert refused.value.code is ErrorCode.invalid_timestamp
+
+
+def test_a_header_does_not_hide_a_record_that_is_far_ahead() -> None:
+    batch = batch_at(NOW + 1_000_000)
+    stamp_create_time(batch, 0, NOW)
+    with pytest.raises(KafkaError) as refused:
+        admitted(batch)
+    assert refused.value.code is ErrorCode.invalid_timestamp
+
+
+def test_a_wrong_greatest_time_is_corrected() -> None:
+    batch = batch_at(NOW + 500)
+    stamp_create_time(batch, 0, NOW)
+    assert admitted(batch).max_timestamp == NOW + 500
+    assert read_header(batch).max_timestamp == NOW + 500
+
+
+def test_the_topic_says_what_kind_of_time_it_is() -> None:
+    batch = batch_at(NOW - 7, NOW)
+    stamp_append_time(batch, 0, NOW)
+    header = admitted(batch)
+    assert not header.log_append_time
+    assert [record.timestamp for record in records(batch)] == [NOW - 7, NOW]
+    assert struct.unpack_from(">q", batch, 35) == (NOW,)
+
+
+def test_the_brokers_clock_asks_for_nothing() -> None:
+    admitted(batch_at(NOW + 1_000_000), AdmissionRules(create_time=False))
