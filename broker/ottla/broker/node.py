@@ -47,6 +47,9 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
 
+# A store without room answers each try and takes none: a stop waits this long, well below what a supervisor allows.
+_ANNOUNCING_S = 5.0
+
 GROUPS_TOPIC = "__consumer_offsets"
 PRODUCE = 0
 FETCH = 1
@@ -212,9 +215,11 @@ class Broker:
         self.ready = False
         if self._registration is not None:
             try:
-                await self._registration.change(state=BrokerState.DRAINING)
+                async with asyncio.timeout(_ANNOUNCING_S):
+                    await self._registration.change(state=BrokerState.DRAINING)
             except Exception as error:  # whatever the store does, the logs must be closed
-                logger.warning("draining couldn't be announced: %s", error)
+                reason = str(error) or f"the metadata store didn't take it within {_ANNOUNCING_S:g} s"
+                logger.warning("draining couldn't be announced: %s", reason)
         await self.groups.stop()
         await self.internal_topics.stop()
         await self.server.close()
