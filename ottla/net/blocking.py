@@ -11,6 +11,7 @@ Source: KIP-511 for the fallback when a broker lacks our ApiVersions version.
 from __future__ import annotations
 
 import itertools
+import math
 import socket
 import struct
 import time
@@ -38,18 +39,29 @@ class UnsupportedVersion(Exception):
 class Connection:
     """A connection that is open from construction until `close`. Not safe to share between threads.
 
-    `timeout_s` bounds the whole answer of one request, `connect_timeout_s` the opening of the connection.
+    `timeout_s` bounds the whole answer of one request, `connect_timeout_s` the opening of the connection, and `open_by`
+    (in time.monotonic's seconds) the opening with the exchange of versions: a listener may accept and stay silent.
     """
 
-    def __init__(self, address: Address, client_id: str, *, timeout_s: float = 30.0, connect_timeout_s: float = 10.0):
+    def __init__(
+        self,
+        address: Address,
+        client_id: str,
+        *,
+        timeout_s: float = 30.0,
+        connect_timeout_s: float = 10.0,
+        open_by: float = math.inf,
+    ) -> None:
         self.address = address
         self._client_id = client_id
         self._timeout_s = timeout_s
+        self._deadline = open_by
         self._correlation_ids = itertools.count()
         self._buffer = bytearray(1 << 16)
         self._sent: deque[tuple[int, int, int]] = deque()  # (correlation id, API key, version) not yet answered
         try:
-            self._socket = socket.create_connection(address, timeout=connect_timeout_s)
+            allowed_s = min(connect_timeout_s, max(open_by - time.monotonic(), 0.001))
+            self._socket = socket.create_connection(address, timeout=allowed_s)
         except OSError as error:
             raise ConnectionLost(f"cannot connect to {address}: {_reason(error)}") from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -58,6 +70,7 @@ class Connection:
         except BaseException:
             self.close()
             raise
+        self._deadline = math.inf
 
     def version(self, api_key: int, lowest: int, highest: int) -> int:
         """The newest version in [lowest, highest] that the broker serves. Raises UnsupportedVersion."""
@@ -91,7 +104,7 @@ class Connection:
     def receive(self, *, extra_s: float = 0.0) -> Any:
         """The answer to the oldest unanswered request, as kio's object."""
         correlation_id, api_key, version = self._sent.popleft()
-        frame = self._read_frame(time.monotonic() + self._timeout_s + extra_s)
+        frame = self._read_frame(min(time.monotonic() + self._timeout_s + extra_s, self._deadline))
         try:
             answered_id, position = response_body(api_key, version, frame)
             if answered_id != correlation_id:

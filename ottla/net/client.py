@@ -8,6 +8,7 @@ then raised as `Unreachable`, which names the addresses; what a broker refuses f
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -96,6 +97,7 @@ class Client:
         self.api_timeout_ms = api_timeout_ms
         self.retry_backoff_ms = retry_backoff_ms
         self._connect_timeout_ms = connect_timeout_ms
+        self._deadline = math.inf  # of the call that `retrying` is in
         self._connections: dict[Address, Connection] = {}
         self._brokers: dict[int, Address] = {}
         self._leaders: dict[TopicPartition, int] = {}
@@ -218,17 +220,21 @@ class Client:
     def retrying(self, attempt: Callable[[], _Answer], what: str, timeout_ms: int | None = None) -> _Answer:
         """Calls `attempt` until it returns, with a pause after each ConnectionLost or Retry, for `api_timeout_ms`."""
         allowed_ms = self.api_timeout_ms if timeout_ms is None else timeout_ms
-        deadline = time.monotonic() + allowed_ms / 1000
-        while True:
-            try:
-                return attempt()
-            except (ConnectionLost, Retry) as error:
-                if isinstance(error, ConnectionLost):
-                    self._drop_dead()
-                if time.monotonic() + self.retry_backoff_ms / 1000 >= deadline:
-                    known = ", ".join(map(str, self.bootstrap))
-                    raise Unreachable(f"{what} failed for {allowed_ms} ms (bootstrap {known}): {error}") from error
-                time.sleep(self.retry_backoff_ms / 1000)
+        outer = self._deadline
+        deadline = self._deadline = min(time.monotonic() + allowed_ms / 1000, outer)
+        try:
+            while True:
+                try:
+                    return attempt()
+                except (ConnectionLost, Retry) as error:
+                    if isinstance(error, ConnectionLost):
+                        self._drop_dead()
+                    if time.monotonic() + self.retry_backoff_ms / 1000 >= deadline:
+                        known = ", ".join(map(str, self.bootstrap))
+                        raise Unreachable(f"{what} failed for {allowed_ms} ms (bootstrap {known}): {error}") from error
+                    time.sleep(self.retry_backoff_ms / 1000)
+        finally:
+            self._deadline = outer
 
     def _connect(self, address: Address) -> Connection:
         connection = self._connections.get(address)
@@ -236,8 +242,9 @@ class Client:
             connection = Connection(
                 address,
                 self.client_id,
-                timeout_s=self.request_timeout_ms / 1000,
+                timeout_s=min(self.request_timeout_ms, self.api_timeout_ms) / 1000,
                 connect_timeout_s=min(self._connect_timeout_ms, self.api_timeout_ms) / 1000,
+                open_by=self._deadline,
             )
             self._connections[address] = connection
         return connection

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import socket
+import time
 from typing import Any
 
 import pytest
@@ -166,10 +169,17 @@ def test_errors_at_plan_time(
     assert says in str(caught.value)
 
 
-def test_an_unreachable_broker_is_named_in_time(spark: SparkSession) -> None:
+@pytest.mark.parametrize("listening", [False, True], ids=["refused", "silent"])
+def test_an_unreachable_broker_is_named_in_time(spark: SparkSession, listening: bool) -> None:
     options = {"subscribe": "t", "kafka.default.api.timeout.ms": 1000}
-    with pytest.raises(PySparkException, match=r"127\.0\.0\.1:1\b"):
-        read(spark, "127.0.0.1:1", "ottla", options).count()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        if not listening:
+            server.close()
+        began = time.monotonic()
+        with pytest.raises(PySparkException, match=rf"failed for 1000 ms .*{re.escape(address)}\b"):
+            read(spark, address, "ottla", options).count()
+        assert time.monotonic() - began < 20  # Spark starts a Python process to plan; request.timeout.ms is 30 s
 
 
 def test_the_schema_is_checked(spark: SparkSession, bootstrap: str, varied: str) -> None:
