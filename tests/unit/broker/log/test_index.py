@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.broker.log.disk import RealDisk
-from ottla.broker.log.index import OffsetIndex, OffsetPosition, TimeIndex, TimestampOffset
+from ottla.broker.log.index import OffsetIndex, OffsetPosition, TimeIndex, TimestampOffset, _SparseIndex
 
 BASE = 10_000
 
@@ -83,3 +85,29 @@ def test_what_a_preallocating_broker_left_behind_is_cut(directory: Path) -> None
         file.write(bytes(800))
     index.seal()
     assert path.stat().st_size == 8
+
+
+def any_timestamp(self: TimeIndex, timestamp: int, offset: int) -> None:
+    self._add(self.entry.pack(timestamp, offset - self.base_offset))
+
+
+def one_less(self: Any, column: int, value: int, whole: Any = _SparseIndex._count_at_most) -> int:
+    return max(int(whole(self, column, value)) - 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "broken", "test"),
+    [
+        (_SparseIndex, "_count_at_most", one_less, test_offset_index_is_a_sorted_list),
+        (OffsetIndex, "seal", lambda self: self.let_go(), test_offset_index_is_a_sorted_list),
+        (OffsetIndex, "truncate_to", lambda self, offset: None, test_offset_index_is_a_sorted_list),
+        (TimeIndex, "append", any_timestamp, test_time_index_keeps_only_greater_timestamps),
+        (TimeIndex, "truncate_to", lambda self, offset: None, test_time_index_keeps_only_greater_timestamps),
+    ],
+)
+def test_planted_bugs_are_found(
+    owner: Any, name: str, broken: Any, test: Callable[..., None], directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner, name, broken)
+    with pytest.raises((AssertionError, ExceptionGroup)):
+        test(directory)
