@@ -11,6 +11,9 @@ from typing import NamedTuple
 
 from ottla.net.names import TopicPartition
 
+TASKS_ALONE = 32  # up to so many tasks, each has one range
+TASK_OFFSETS_MAX = 10_000  # of a task with several ranges
+
 
 class OffsetRange(NamedTuple):
     """Offsets [start, end) of one partition."""
@@ -44,6 +47,29 @@ def split(ranges: Iterable[OffsetRange], min_partitions: int | None, max_records
         for part in _cut(each, 1 if each in kept else _share(each.size, total_cut, parts_cut))
         if part.size > 0
     ]
+
+
+def tasks(
+    ranges: Iterable[OffsetRange], min_partitions: int | None, max_records: int | None
+) -> list[tuple[OffsetRange, ...]]:
+    """What each task reads: the pieces of `split`, small neighbours together where there are very many.
+
+    Spark takes some 50 ms for each task that runs Python, and a fetch of a few records takes one: a thousand small
+    topics are read in a few dozen tasks. Never fewer than min_partitions or TASKS_ALONE, where there are enough pieces.
+    """
+    pieces = split(ranges, min_partitions, max_records)
+    count_max = max(len(pieces) // max(TASKS_ALONE, min_partitions or 0), 1)
+    size_max = TASK_OFFSETS_MAX if max_records is None else min(TASK_OFFSETS_MAX, max_records)
+    found: list[tuple[OffsetRange, ...]] = []
+    group: list[OffsetRange] = []
+    size = 0
+    for piece in pieces:
+        if group and (len(group) == count_max or size + piece.size > size_max):
+            found.append(tuple(group))
+            group, size = [], 0
+        group.append(piece)
+        size += piece.size
+    return [*found, tuple(group)] if group else found
 
 
 def rate_limited(

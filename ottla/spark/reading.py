@@ -1,4 +1,4 @@
-"""What a task does: reads one range of offsets and yields Arrow record batches.
+"""What a task does: reads its ranges of offsets and yields Arrow record batches.
 
 A worker process keeps its clients from task to task, one for each set of properties: a micro-batch of a few records
 should not pay for connecting. Workers are forked from a daemon that never opens one.
@@ -28,46 +28,42 @@ log = logging.getLogger("ottla.spark")
 _clients: dict[ClientProperties, Client] = {}
 
 
-class RangePartition(InputPartition):
+class TaskRanges(InputPartition):
     """A task's share, as Spark carries it from the driver to a worker."""
 
-    def __init__(self, topic: str, partition: int, start: int, end: int) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.start = start
-        self.end = end
-
-    @classmethod
-    def of(cls, each: OffsetRange) -> RangePartition:
-        return cls(each.partition.topic, each.partition.partition, each.start, each.end)
+    def __init__(self, ranges: tuple[OffsetRange, ...]) -> None:
+        self.ranges = ranges
 
 
-def read_range(task: InputPartition, options: ReadOptions, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def read_task(task: InputPartition, options: ReadOptions, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The records of `task`; nothing for the placeholder that Spark makes up where there is nothing to read.
 
     Raises DataLoss where offsets are gone, under failOnDataLoss.
     """
-    if not isinstance(task, RangePartition):
-        return
-    partition = TopicPartition(task.topic, task.partition)
+    if isinstance(task, TaskRanges):
+        for each in task.ranges:
+            yield from _read_range(each, options, schema)
+
+
+def _read_range(asked: OffsetRange, options: ReadOptions, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    partition, offset, end = asked
     client = _client(options.properties)
-    offset = task.start
-    while offset < task.end:
-        reader = _reader(client, partition, offset, task.end, options)
+    while offset < end:
+        reader = _reader(client, partition, offset, end, options)
         try:
             for fetched in reader:
                 batches = select(
                     fetched.records,
                     offset,
-                    task.end,
+                    end,
                     aborted=fetched.aborted,
                     check_crc=options.properties.check_crc,
                     where=str(partition),
                 )
-                yield from decode(fetched.records, batches, offset, task.end, task.topic, task.partition, schema)
+                yield from decode(fetched.records, batches, offset, end, partition.topic, partition.partition, schema)
                 offset = fetched.next_offset
         except OffsetOutOfRange:
-            offset = _after_gap(client, partition, offset, task.end, options)
+            offset = _after_gap(client, partition, offset, end, options)
         except KafkaError as error:
             if error.code != ErrorCode.unknown_topic_or_partition:
                 raise

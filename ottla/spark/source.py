@@ -87,20 +87,20 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """The ranges to read, as they are now. Errors in options and topics are raised here, before any task."""
-        from .reading import RangePartition
+        from .reading import TaskRanges
 
         for warning in self.options.warnings:
             log.warning("%s", warning)
         with open_client(self.options.properties) as client:
             ranges = batch_ranges(client, self.options, self.bounds)
-        pieces = offsets.split(ranges, self.options.min_partitions, self.options.max_records_per_partition)
-        return [RangePartition.of(each) for each in pieces]
+        planned = offsets.tasks(ranges, self.options.min_partitions, self.options.max_records_per_partition)
+        return [TaskRanges(each) for each in planned]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """One task's records."""
-        from .reading import read_range
+        from .reading import read_task
 
-        return read_range(partition, self.options, arrow_schema(self.spark_schema))
+        return read_task(partition, self.options, arrow_schema(self.spark_schema))
 
 
 class PushdownReader(BatchReader):

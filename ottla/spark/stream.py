@@ -28,10 +28,10 @@ from pyspark.sql.types import StructType
 from ottla.net.client import Client
 from ottla.net.names import EARLIEST, LATEST, TopicPartition
 
-from .offsets import OffsetRange, by_topic, from_topics, rate_limited, split
+from .offsets import OffsetRange, by_topic, from_topics, rate_limited, tasks
 from .options import Offsets, ReadOptions
 from .planning import assigned, open_client, report_data_loss, resolve
-from .reading import RangePartition, read_range
+from .reading import TaskRanges, read_task
 from .schema import arrow_schema
 
 log = logging.getLogger("ottla.spark")
@@ -114,12 +114,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if last < first:
                 report_data_loss(self.options, f"the end of {each} went back from offset {first} to {last}")
             ranges.append(OffsetRange(each, first, last))
-        pieces = split(ranges, self.options.min_partitions, self.options.max_records_per_partition)
-        return [RangePartition.of(piece) for piece in pieces]
+        planned = tasks(ranges, self.options.min_partitions, self.options.max_records_per_partition)
+        return [TaskRanges(each) for each in planned]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """One task's records."""
-        return read_range(partition, self.options, arrow_schema(self.spark_schema))
+        return read_task(partition, self.options, arrow_schema(self.spark_schema))
 
     def commit(self, end: dict[str, dict[str, int]]) -> None:
         """Nothing: progress is in Spark's checkpoint."""

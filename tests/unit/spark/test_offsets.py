@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual, Not
 
 from ottla.net.names import TopicPartition
-from ottla.spark.offsets import OffsetRange, by_topic, from_topics, rate_limited, split
+from ottla.spark.offsets import (
+    TASK_OFFSETS_MAX,
+    TASKS_ALONE,
+    OffsetRange,
+    by_topic,
+    from_topics,
+    rate_limited,
+    split,
+    tasks,
+)
 from ottla.spark.pushdown import push
 
 RANGES = st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 5000)), min_size=1, max_size=8).map(
@@ -32,6 +41,23 @@ def test_pieces_cover_every_offset_once(ranges: list[OffsetRange], least: int | 
 def test_large_ranges_are_cut_and_small_ones_kept() -> None:
     ranges = [OffsetRange(TopicPartition("t", 0), 0, 1000), OffsetRange(TopicPartition("t", 1), 0, 10)]
     assert [piece.size for piece in split(ranges, 5, None)] == [250, 250, 250, 250, 10]
+
+
+@given(
+    st.lists(st.integers(0, 12_000), max_size=300), st.none() | st.integers(1, 100), st.none() | st.integers(800, 5000)
+)
+def test_tasks_are_few_but_not_too_few(sizes: list[int], least: int | None, most: int | None) -> None:
+    ranges = [OffsetRange(TopicPartition("t", index), 5, 5 + size) for index, size in enumerate(sizes)]
+    pieces = split(ranges, least, most)
+    planned = tasks(ranges, least, most)
+    assert [piece for task in planned for piece in task] == pieces
+    assert len(planned) >= min(len(pieces), max(TASKS_ALONE, least or 0))
+    bound = min(TASK_OFFSETS_MAX, most or TASK_OFFSETS_MAX)
+    assert all(len(task) == 1 or sum(piece.size for piece in task) <= bound for task in planned)
+
+
+def test_a_thousand_small_topics_are_a_few_dozen_tasks() -> None:
+    assert len(tasks([OffsetRange(TopicPartition(f"t{index}", 0), 0, 1) for index in range(1000)], None, None)) == 33
 
 
 @given(RANGES, st.integers(1, 10_000))
