@@ -186,11 +186,12 @@ class Connection:
         self._blocked = False
         position = 0
         server = self.listener.server
+        size_max = server.limits.frame_bytes_max
         while end - position >= 4:
             (size,) = _size.unpack_from(buffer, position)
-            if not 10 <= size <= server.frame_bytes_max:
+            if not 10 <= size <= size_max:
                 self.close(
-                    f"a frame of {size} bytes: allowed are 10 to {server.frame_bytes_max}"
+                    f"a frame of {size} bytes: allowed are 10 to {size_max}"
                     + _other_protocol(buffer[position : position + 4])
                 )
                 return
@@ -237,8 +238,8 @@ class Connection:
         if (
             self._writing
             or self.closed
-            or len(unanswered) >= server.unanswered_max
-            or self._unanswered_bytes >= server.unanswered_bytes_max
+            or len(unanswered) >= server.limits.unanswered_max
+            or self._unanswered_bytes >= server.limits.unanswered_bytes_max
         ):
             return False
         (api_key,) = _key.unpack_from(buffer, start)

@@ -57,21 +57,6 @@ class Server:
         self.connections_refused = 0
         self._sweeper: asyncio.Task[None] | None = None
 
-    @property
-    def frame_bytes_max(self) -> int:
-        """`socket.request.max.bytes`."""
-        return self.limits.frame_bytes_max
-
-    @property
-    def unanswered_max(self) -> int:
-        """Requests that a connection may have under way."""
-        return self.limits.unanswered_max
-
-    @property
-    def unanswered_bytes_max(self) -> int:
-        """Bytes of the requests that a connection may have under way; one larger request may be."""
-        return self.limits.unanswered_bytes_max
-
     async def listen(self, name: str, host: str, port: int) -> Listener:
         """Opens a listener, whose clients wait until `accept`. `host` '' means all addresses; port 0 takes a free one.
         Raises OSError."""

@@ -40,9 +40,9 @@ NO_SEQUENCE = -1
 _header = struct.Struct(">qiibIhiqqqhii")
 _after_crc = struct.Struct(">hiqqqhii")
 _before_crc = struct.Struct(">qiibI")
+_int32 = struct.Struct(">i")
 _int64 = struct.Struct(">q")
 _uint32 = struct.Struct(">I")
-_offset_and_length = struct.Struct(">qi")
 
 
 class BatchHeader(NamedTuple):
@@ -139,7 +139,13 @@ def iterate_headers(buffer: Buffer, position: int = 0, stop: int | None = None) 
 def crc_valid(buffer: Buffer, position: int, size: int) -> bool:
     """Whether the `size` bytes at `position` carry the CRC-32C of what follows it."""
     (stated,) = _uint32.unpack_from(buffer, position + 17)
-    return bool(crc32c(memoryview(buffer)[position + CRC_START : position + size]) == stated)
+    return crc_of(buffer, position, size) == int(stated)
+
+
+def crc_of(buffer: Buffer, position: int, size: int) -> int:
+    """The CRC-32C that the batch of `size` bytes at `position` should state."""
+    crc: int = crc32c(memoryview(buffer)[position + CRC_START : position + size])
+    return crc
 
 
 def records(batch: Buffer, max_bytes: int = MAX_BYTES) -> Iterator[Record]:
@@ -309,8 +315,8 @@ def _write_bytes(out: bytearray, field: bytes | None) -> None:
 
 def assign(buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
     """Writes the two fields that a leader sets and that the CRC leaves out."""
-    length = _offset_and_length.unpack_from(buffer, position)[1]
-    struct.pack_into(">qii", buffer, position, base_offset, length, leader_epoch)
+    _int64.pack_into(buffer, position, base_offset)
+    _int32.pack_into(buffer, position + LOG_OVERHEAD, leader_epoch)
 
 
 def stamp_append_time(buffer: bytearray | memoryview, position: int, now_ms: int) -> None:

@@ -56,7 +56,7 @@ def admit(buffer: bytearray, start: int, end: int, rules: AdmissionRules, versio
             ErrorCode.message_too_large,
             f"a batch of {size} bytes exceeds the topic's max.message.bytes, {rules.message_bytes_max}",
         )
-    if not batches.crc_valid(buffer, start, size):
+    if batches.crc_of(buffer, start, size) != header.crc:
         raise KafkaError(ErrorCode.corrupt_message, "the batch's CRC doesn't match its bytes")
     _check_header(header, version)
     if rules.create_time:

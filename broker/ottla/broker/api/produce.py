@@ -32,6 +32,7 @@ API = Api(
     ),
 )
 ALL = -1
+KNOWN_ACKS = (ALL, 0, 1)
 INTERNAL_WRITER = "__admin_client"  # the one client id that Kafka lets write to internal topics
 
 Answers = list[tuple[str | bytes, list[PartitionAnswer]]]
@@ -74,12 +75,13 @@ def serve(
 class _Produce:
     """One request under way: what it may do, and the answers so far."""
 
-    __slots__ = ("_broker", "_header", "_request", "answers", "failed", "waits")
+    __slots__ = ("_broker", "_header", "_request", "acks", "answers", "failed", "waits")
 
     def __init__(self, broker: Broker, header: RequestHeader, request: ProduceRequest) -> None:
         self._broker = broker
         self._header = header
         self._request = request
+        self.acks = request.acks
         self.answers: Answers = []
         self.waits: list[asyncio.Future[None]] = []
         self.failed = False
@@ -89,14 +91,14 @@ class _Produce:
         partition = self._broker.partitions.find(topic, index)
         if partition.internal and self._header.client_id != INTERNAL_WRITER:
             raise KafkaError(ErrorCode.invalid_topic_exception, f"clients may not write to {partition.topic}")
-        if not -1 <= self._request.acks <= 1:
+        if self.acks not in KNOWN_ACKS:
             raise KafkaError(ErrorCode.invalid_required_acks)
         return partition
 
     def appended(self, partition: Partition, appended: Appended) -> PartitionAnswer:
         """A batch was written: its answer; notes what that has to wait for."""
         log = partition.log
-        if self._request.acks == ALL and appended.last_offset >= partition.high_watermark:
+        if self.acks == ALL and appended.last_offset >= partition.high_watermark:
             self.waits.append(partition.committed(appended.last_offset))
         if log.flush_overdue:
             self.waits.append(partition.flush())
