@@ -26,7 +26,7 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if os.environ.get("OTTLA_TEST_BOOTSTRAP"):
         yield os.environ["OTTLA_TEST_BOOTSTRAP"]
         return
-    broker = OttlaBroker(tmp_path_factory.mktemp("ottla"))
+    broker = OttlaBroker(tmp_path_factory.mktemp("ottla"), log_cleaner_backoff_ms="100")
     yield broker.bootstrap
     broker.stop()
 

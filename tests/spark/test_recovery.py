@@ -58,7 +58,7 @@ def kill_workers(process: subprocess.Popen[bytes]) -> None:
                 child.kill()
 
 
-@pytest.mark.timeout(600)  # three drivers start; a busy machine takes a minute for each
+@pytest.mark.timeout(600)  # up to three drivers start; a busy machine takes a minute for each
 def test_killed_between_and_within_micro_batches(
     spark: SparkSession, bootstrap: str, topics: Topics, tmp_path: Path
 ) -> None:
@@ -71,9 +71,10 @@ def test_killed_between_and_within_micro_batches(
     with running(bootstrap, topic, tmp_path) as process:
         until_committed(process, tmp_path, 2)
         kill_workers(process)
-        process.wait(200)  # Spark fails the query, or starts the workers again and ends it
-    with running(bootstrap, topic, tmp_path) as process:
-        assert process.wait(200) == 0, (tmp_path / "driver.log").read_text()[-3000:]
+        ended = process.wait(200)  # Spark fails the query, or starts the workers again and ends it
+    if ended != 0:
+        with running(bootstrap, topic, tmp_path) as process:
+            assert process.wait(200) == 0, (tmp_path / "driver.log").read_text()[-3000:]
 
     expected = Counter(f"{partition}:{index}" for partition in range(2) for index in range(COUNT))
     found = Counter(row.value for row in spark.read.parquet(str(tmp_path / "rows")).select("value").collect())

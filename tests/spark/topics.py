@@ -11,7 +11,7 @@ from ottla.net.names import LATEST, TopicPartition
 from ottla.protocol.batches import Record, build_batch
 from ottla.protocol.errors import ErrorCode
 
-PRODUCE, DELETE_RECORDS, CREATE_PARTITIONS = 0, 21, 37
+PRODUCE, CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS, CREATE_PARTITIONS = 0, 19, 20, 21, 37
 BEGIN_MS = 1_700_000_000_000
 
 
@@ -36,6 +36,31 @@ class Topics:
         )
         self.wait_for(topic, partitions)
         return topic
+
+    def create_many(self, count: int, *, name: str) -> list[str]:
+        """Topics of one partition, by one request. Returns when all are led."""
+        names = [f"{name}-{uuid.uuid4().hex[:8]}" for _ in range(count)]
+        wanted = [
+            {"name": each, "num_partitions": 1, "replication_factor": -1, "assignments": [], "configs": []}
+            for each in names
+        ]
+        message = {"topics": wanted, "timeout": 30_000, "validate_only": False}
+        controller = self._client.broker(self._client.metadata([]).controller_id)
+        answer = controller.request(CREATE_TOPICS, 5, message, extra_s=30)
+        assert {each.error_code for each in answer.topics} == {ErrorCode.none}
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            found = self._client.metadata(names).topics.values()
+            if len(found) == count and min(min(each.leaders.values(), default=-1) for each in found) >= 0:
+                return names
+            time.sleep(0.05)
+        raise AssertionError(f"{count} topics don't come up")
+
+    def delete(self, names: Sequence[str]) -> None:
+        """Deletes topics."""
+        controller = self._client.broker(self._client.metadata([]).controller_id)
+        answer = controller.request(DELETE_TOPICS, 5, {"topic_names": list(names), "timeout": 30_000}, extra_s=30)
+        assert {each.error_code for each in answer.responses} == {ErrorCode.none}
 
     def wait_for(self, topic: str, partitions: int) -> None:
         """Returns when `partitions` partitions are led."""

@@ -1,0 +1,97 @@
+"""Topics of awkward shapes: a great many of them, and one that compaction has left gaps in."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from ottla.protocol.batches import Record
+from ottla.spark.jobs.frames import batch, latest_by_key
+from tests.spark.topics import BEGIN_MS, Topics
+
+MANY = 1000
+KEYS, ROUNDS = 10, 12
+
+
+@pytest.fixture
+def many(topics: Topics) -> Iterator[list[str]]:
+    """Topics of one record each; gone afterwards, so that later tests ask for metadata of a few."""
+    names = topics.create_many(MANY, name="many")
+    for index, name in enumerate(names):
+        topics.write(name, 0, [Record(0, BEGIN_MS, None, b"%d" % index)])
+    yield names
+    topics.delete(names)
+
+
+def test_a_thousand_topics_by_pattern(spark: SparkSession, bootstrap: str, many: list[str]) -> None:
+    reader = spark.read.format("ottla").option("kafka.bootstrap.servers", bootstrap)
+    found = reader.option("subscribePattern", "many-.*").load().select("topic", "value").collect()
+    assert Counter((row.topic, bytes(row.value)) for row in found) == Counter(
+        (name, b"%d" % index) for index, name in enumerate(many)
+    )
+
+
+@pytest.fixture(scope="module")
+def compacted(topics: Topics) -> str:
+    """The last value of each key but one, whose tombstone is last, after gaps where the earlier ones were."""
+    configs = {
+        "min_cleanable_dirty_ratio": "0.01",
+        "segment_ms": "1",
+    }  # records a second apart: a segment for each batch
+    topic = topics.create(1, name="compacted", cleanup_policy="compact", **configs)
+    for turn in range(ROUNDS):
+        # A key that only this round has keeps every segment from vanishing, and puts gaps between records.
+        rows = [Record(0, BEGIN_MS + 1000 * turn, b"only-%d" % turn, b"%d" % turn)] if turn % 3 == 0 else []
+        rows += [Record(0, BEGIN_MS + 1000 * turn, b"k%d" % key, b"%d:%d" % (key, turn)) for key in range(KEYS)]
+        topics.write(topic, 0, rows)
+    topics.write(topic, 0, [Record(0, BEGIN_MS + 1000 * ROUNDS, b"k0", None)])
+    topics.write(
+        topic, 0, [Record(0, BEGIN_MS + 1000 * (ROUNDS + 1), b"last", b"")]
+    )  # the active segment stays as it is
+    deadline = time.monotonic() + 90
+    while len(topics.records(topic)) > ROUNDS // 3 + KEYS + 1:
+        assert time.monotonic() < deadline, "the topic isn't compacted"
+        time.sleep(0.2)
+    return topic
+
+
+def read(spark: SparkSession, kind: str, bootstrap: str, topic: str, **options: str) -> DataFrame:
+    reader = spark.read.format(kind).option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
+    return reader.options(**options).load()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"minPartitions": "16"}, {"startingOffsets": '{"?": {"0": 5}}', "endingOffsets": '{"?": {"0": 60}}'}],
+    ids=["whole", "tasks within gaps", "bounds within gaps"],
+)
+def test_gaps(spark: SparkSession, bootstrap: str, compacted: str, options: dict[str, str]) -> None:
+    given = {name: value.replace("?", compacted) for name, value in options.items()}
+    theirs, ours = (
+        read(spark, kind, bootstrap, compacted, **given).orderBy("offset").collect() for kind in ("kafka", "ottla")
+    )
+    assert ours == theirs
+    assert 0 < len(ours) < 50  # of 55 offsets at least
+
+
+def test_a_stream_over_gaps(spark: SparkSession, bootstrap: str, compacted: str, tmp_path: Path) -> None:
+    """Micro-batches of fewer offsets than the gaps are wide: some have no record, and the stream goes on."""
+    stream = spark.readStream.format("ottla").option("kafka.bootstrap.servers", bootstrap)
+    stream = stream.option("subscribe", compacted).option("startingOffsets", "earliest")
+    writer = stream.option("maxOffsetsPerTrigger", "25").load().select("offset").writeStream.format("parquet")
+    writer = writer.option("checkpointLocation", str(tmp_path / "state")).option("path", str(tmp_path / "rows"))
+    assert writer.trigger(availableNow=True).start().awaitTermination(60)
+    found = spark.read.parquet(str(tmp_path / "rows")).collect()
+    assert Counter(found) == Counter(read(spark, "ottla", bootstrap, compacted).select("offset").collect())
+
+
+def test_the_table_of_a_compacted_topic(spark: SparkSession, bootstrap: str, compacted: str) -> None:
+    table = latest_by_key(batch(spark, bootstrap, compacted)).where(f.expr("key LIKE 'k%'"))
+    found = {bytes(row.key): bytes(row.value) for row in table.collect()}
+    assert found == {b"k%d" % key: b"%d:%d" % (key, ROUNDS - 1) for key in range(1, KEYS)}
