@@ -25,18 +25,29 @@ class Deletions:
         """Removes `path` at `due_ms` or later."""
         heapq.heappush(self._due, (due_ms, path))
 
-    def due(self, now_ms: int) -> list[str]:
-        """Takes out what is due. The caller removes it (`remove`), in a thread."""
-        paths = []
-        while self._due and self._due[0][0] <= now_ms:
+    def due(self, now_ms: int, count_max: int | None = None) -> list[str]:
+        """Takes out what is due, the longest due first. The caller removes it (`remove`), in a thread."""
+        paths: list[str] = []
+        while self._due and self._due[0][0] <= now_ms and len(paths) != count_max:
             paths.append(heapq.heappop(self._due)[1])
         return paths
 
 
-def remove(disk: Disk, paths: list[str]) -> None:
-    """Removes files, and directories with all in them. Blocks."""
+def remove(disk: Disk, paths: list[str]) -> list[OSError]:
+    """Removes files, and directories with all in them; what stood in the way of some. Blocks."""
+    errors = []
     for path in paths:
         try:
-            disk.remove(path)
-        except (IsADirectoryError, PermissionError):
-            disk.remove_tree(path)
+            _remove(disk, path)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            errors.append(error)
+    return errors
+
+
+def _remove(disk: Disk, path: str) -> None:
+    try:
+        disk.remove(path)
+    except (IsADirectoryError, PermissionError):
+        disk.remove_tree(path)

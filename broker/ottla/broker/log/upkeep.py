@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 
 _LOGS_PER_TURN = 50
 _REMOVAL_INTERVAL_MS = 1000
+_REMOVALS_PER_TURN = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +109,12 @@ class Upkeep:
                 logger.info("%r: deleted %s; it starts at offset %d now", log, deleted, log.log_start_offset)
 
     async def remove_due(self) -> None:
-        """Removes files whose delay is over; looks whether full log directories have room again."""
-        due = self._logs.deletions.due(self._now_ms())
+        """Removes files whose delay is over, so many a second that the disk serves others too, and all at once where
+        room is short; looks whether full log directories have room again."""
+        due = self._logs.deletions.due(self._now_ms(), None if self._logs.full else _REMOVALS_PER_TURN)
         if due:
-            try:
-                await asyncio.to_thread(remove, self._logs.disk, due)
-            except OSError as error:
-                logger.error("deleted files can't be removed: %s", error)
+            for error in await asyncio.to_thread(remove, self._logs.disk, due):
+                logger.error("a deleted file can't be removed: %s", error)
         if self._logs.full:
             self._logs.look_for_room()
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from ottla.broker.log.checkpoints import decode_uuid, encode_uuid, parse_offsets, read_topic_id, render_offsets
 from ottla.broker.log.config import LogConfig
+from ottla.broker.log.deletion import Deletions, remove
 from ottla.broker.log.directories import ForeignDirectory, LogDirectories, NewLog
 from ottla.broker.log.disk import RealDisk
 from ottla.broker.log.log import Log
@@ -203,3 +204,24 @@ def test_a_log_that_can_not_be_created_ahead_is_left_for_its_turn(tmp_path: Path
     asyncio.run(logs.create_ahead([NewLog("t", index, TOPIC_ID, CONFIG) for index in range(3)]))
     assert sorted(index for _, index in logs.logs) == [0, 2]
     assert not logs.failed
+
+
+def test_removals_take_turns_and_one_that_fails_stops_no_other(tmp_path: Path) -> None:
+    deletions = Deletions()
+    for number in range(5):
+        (tmp_path / f"{number}.deleted").touch()
+        deletions.add(10 + number, str(tmp_path / f"{number}.deleted"))
+    first = deletions.due(100, 2)
+    assert first == [str(tmp_path / "0.deleted"), str(tmp_path / "1.deleted")]
+    assert len(deletions) == 3
+
+    class Stubborn(RealDisk):
+        def remove(self, path: str) -> None:
+            if path == first[0]:
+                raise OSError(errno.EIO, "no")
+            super().remove(path)
+
+    (error,) = remove(Stubborn(), first)
+    assert error.errno == errno.EIO
+    assert remove(RealDisk(), [*deletions.due(100), str(tmp_path / "never there")]) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["0.deleted"]
