@@ -105,8 +105,14 @@ def main() -> None:
 
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     code = _run(arguments, debug)
-    if code == ExitCode.pipe_closed:
-        # Python would complain once more about the closed pipe at exit.
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        if code == ExitCode.ok:
+            code = ExitCode.pipe_closed if isinstance(error, BrokenPipeError) else ExitCode.failed
+            if code == ExitCode.failed:
+                _complain(_unforeseen(error), "--json" in arguments)
+        # Python would try once more at exit, complain about it and change the exit code.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     sys.exit(code)
 
