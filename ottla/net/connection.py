@@ -265,7 +265,7 @@ class Connection:
         except ProtocolError as error:
             self.close(f"malformed request: {error}")
             return
-        except Exception:
+        except Exception:  # a bug that one client met must not reach the others
             logger.exception("request failed; connection %d from %s is closed", self.id, self.client_host)
             self.close()
             return

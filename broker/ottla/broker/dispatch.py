@@ -111,7 +111,7 @@ class Dispatcher:
         try:
             response = await route.handle(self._broker, context, request)
             body = write_response(header.api_key, version, response)
-        except Exception:
+        except Exception:  # without an answer the client would wait: it is cut off, and the others go on
             logger.exception("%s version %d from %s failed", route.api.name, version, connection.client_host)
             connection.close("its request failed inside the broker")
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 Edit = Callable[[Resource, Mapping[str, str]], dict[str, str]]
 """From a resource and its present settings to the ones it shall have; may raise KafkaError."""
+
+Change = Callable[[int, str, Any], Awaitable[None]]
+"""What a request asks of one resource, by its type, its name and the settings that the request holds."""
 
 
 class ResourceType(IntEnum):
@@ -48,10 +51,22 @@ def check_broker_name(name: str, own_id: int, unexpected: str, noun: str = "Brok
         raise KafkaError(ErrorCode.invalid_request, unexpected.format(own_id, name))
 
 
-def repeated_resources(resources: Iterable[Any]) -> set[tuple[int, str]]:
-    """Type and name of every resource that a request holds more than once."""
+async def answer_each(resources: Sequence[Any], change: Change) -> list[dict[str, Any]]:
+    """Changes one resource after the other; an error of one doesn't touch the others. One that the request holds more
+    than once isn't changed at all."""
     counts = Counter((resource.resource_type, resource.resource_name) for resource in resources)
-    return {resource for resource, count in counts.items() if count > 1}
+    responses = []
+    for resource in resources:
+        kind, name = resource.resource_type, resource.resource_name
+        response = {"resource_type": kind, "resource_name": name, "error_message": None}
+        try:
+            if counts[kind, name] > 1:
+                raise KafkaError(ErrorCode.invalid_request, "Each resource must appear at most once.")
+            await change(kind, name, resource.configs)
+        except KafkaError as error:
+            response |= {"error_code": error.code, "error_message": error.message}
+        responses.append(response)
+    return responses
 
 
 async def alter(broker: Broker, resource_type: int, name: str, edit: Edit, validate_only: bool) -> None:

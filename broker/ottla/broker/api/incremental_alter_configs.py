@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.config_resources import ResourceType, alter, check_broker_name, repeated_resources
+from ottla.broker.api.config_resources import ResourceType, alter, answer_each, check_broker_name
 from ottla.broker.api.registry import Api, RequestContext
 from ottla.broker.log_levels import check_log_level, set_log_level
 from ottla.broker.settings.alteration import Edit, Operation, altered
@@ -22,23 +22,15 @@ API = Api(
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
     """Each resource is changed as a whole or not at all."""
-    repeated = repeated_resources(request.resources)
-    responses = []
-    for resource in request.resources:
-        kind, name = resource.resource_type, resource.resource_name
-        response = {"resource_type": kind, "resource_name": name, "error_message": None}
-        edits = [Edit(config.name, config.config_operation, config.value) for config in resource.configs]
-        try:
-            if (kind, name) in repeated:
-                raise KafkaError(ErrorCode.invalid_request, "Each resource must appear at most once.")
-            if kind == ResourceType.BROKER_LOGGER:
-                _alter_log_levels(broker, name, edits, request.validate_only)
-            else:
-                await _alter_settings(broker, kind, name, edits, request.validate_only)
-        except KafkaError as error:
-            response |= {"error_code": error.code, "error_message": error.message}
-        responses.append(response)
-    return {"responses": responses}
+
+    async def change(kind: int, name: str, configs: Any) -> None:
+        edits = [Edit(config.name, config.config_operation, config.value) for config in configs]
+        if kind == ResourceType.BROKER_LOGGER:
+            _alter_log_levels(broker, name, edits, request.validate_only)
+        else:
+            await _alter_settings(broker, kind, name, edits, request.validate_only)
+
+    return {"responses": await answer_each(request.resources, change)}
 
 
 async def _alter_settings(broker: Broker, kind: int, name: str, edits: list[Edit], validate_only: bool) -> None:

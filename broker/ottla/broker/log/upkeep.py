@@ -74,7 +74,7 @@ class Upkeep:
             for log in wanting:
                 try:
                     await self.flush(log, log.active.base_offset)
-                except Exception:
+                except Exception:  # nor may it end the syncs of the others
                     logger.exception("%r couldn't be synced after a roll", log)
 
     async def _flush_due(self) -> None:
