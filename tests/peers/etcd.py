@@ -119,6 +119,6 @@ def etcd_cluster(folder: Path, size: int) -> list[Etcd]:
 
 
 def leads(member: Etcd) -> bool:
-    """Whether the others follow it."""
+    """Whether the others follow it; while there is no leader, the answer leaves the name of one out."""
     (status,) = json.loads(member.control("endpoint", "status", "-w", "json"))
-    return bool(status["Status"]["leader"] == status["Status"]["header"]["member_id"])
+    return bool(status["Status"].get("leader") == status["Status"]["header"]["member_id"])
