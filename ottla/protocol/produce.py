@@ -17,16 +17,17 @@ from .varints import read_unsigned_varint, write_unsigned_varint
 FLEXIBLE = 9
 TOPIC_IDS = 13
 _acks_timeout_count = struct.Struct(">hii")
-_acks_timeout = struct.Struct(">hi")
+_acks_timeout_small_count = struct.Struct(">hiB")
 _short = struct.Struct(">h")
 _int = struct.Struct(">i")
 _two_ints = struct.Struct(">ii")
+_int_byte = struct.Struct(">iB")
 _answer = struct.Struct(">ihqq")  # index, error, base offset, log append time
 _sized_start = struct.Struct(">iib")  # size, correlation id, no tags in the header
 # As _answer_start; no record errors, null message, no tags; the topic's no tags; throttle time; no tags.
 _one_success = struct.Struct(">ihqqqbbbbib")
 _answer_start = struct.Struct(">ihqqq")  # … and log start offset
-
+_new = tuple.__new__  # a NamedTuple's own constructor is a Python function, and takes twice as long
 
 PartitionRecords = tuple[int, int, int]
 """A partition's index and its record set as (start, end) in the frame; start is −1 where it is null."""
@@ -60,24 +61,25 @@ def read_produce_request(version: int, frame: bytearray | bytes, position: int, 
     """The request body at frame[position:end]. Raises ProtocolError where the bytes don't follow the schema."""
     try:
         if version >= FLEXIBLE:
-            request, position = _read_flexible(version, frame, position, end)
-        else:
-            request, position = _read_plain(frame, position, end)
+            return _read_flexible(version, frame, position, end)
+        return _read_plain(frame, position, end)
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise ProtocolError(f"malformed Produce request: {error}") from error
-    if position != end:
-        raise ProtocolError(f"a Produce request of {end} bytes whose fields end at {position}")
-    return request
 
 
-def _read_flexible(version: int, frame: bytearray | bytes, position: int, end: int) -> tuple[ProduceRequest, int]:
+def _read_flexible(version: int, frame: bytearray | bytes, position: int, end: int) -> ProduceRequest:
+    """Varints of the usual lengths (one byte, or two for a record set's) are read in place, for speed."""
     transactional_id = None
     if frame[position] == 0:
         position += 1
     else:
         transactional_id, position = _compact_nullable(frame, position)
-    acks, timeout = _acks_timeout.unpack_from(frame, position)
-    topic_count, position = _count(frame, position + 6, end)
+    acks, timeout, topic_count = _acks_timeout_small_count.unpack_from(frame, position)
+    position += 7
+    if 0 < topic_count < 0x80:
+        topic_count -= 1
+    else:
+        topic_count, position = _large_count(frame, position - 1, end)
     topics: list[TopicRecords] = []
     topic: str | bytes
     for _ in range(topic_count):
@@ -94,11 +96,23 @@ def _read_flexible(version: int, frame: bytearray | bytes, position: int, end: i
                 raise ProtocolError("a null topic name")
             topic = str(frame[position : position + size - 1], "utf-8")
             position += size - 1
-        partition_count, position = _count(frame, position, end)
+        partition_count = frame[position]
+        if 0 < partition_count < 0x80:
+            partition_count -= 1
+            position += 1
+        else:
+            partition_count, position = _large_count(frame, position, end)
         partitions: list[PartitionRecords] = []
         for _ in range(partition_count):
-            (index,) = _int.unpack_from(frame, position)
-            size, position = read_unsigned_varint(frame, position + 4)
+            index, size = _int_byte.unpack_from(frame, position)
+            position += 5
+            if size >= 0x80:
+                byte = frame[position]
+                if byte < 0x80:
+                    size = size & 0x7F | byte << 7
+                    position += 1
+                else:
+                    size, position = read_unsigned_varint(frame, position - 1)
             if size == 0:
                 partitions.append((index, -1, -1))
             else:
@@ -111,10 +125,12 @@ def _read_flexible(version: int, frame: bytearray | bytes, position: int, end: i
         topics.append((topic, partitions))
         position = position + 1 if frame[position] == 0 else _skip_tags(frame, position, end)
     position = position + 1 if frame[position] == 0 else _skip_tags(frame, position, end)
-    return ProduceRequest(transactional_id, acks, timeout, topics), position
+    if position != end:
+        raise _another_end(position, end)
+    return _new(ProduceRequest, (transactional_id, acks, timeout, topics))
 
 
-def _read_plain(frame: bytearray | bytes, position: int, end: int) -> tuple[ProduceRequest, int]:
+def _read_plain(frame: bytearray | bytes, position: int, end: int) -> ProduceRequest:
     transactional_id, position = _nullable(frame, position, end)
     acks, timeout, topic_count = _acks_timeout_count.unpack_from(frame, position)
     position += 10
@@ -139,13 +155,17 @@ def _read_plain(frame: bytearray | bytes, position: int, end: int) -> tuple[Prod
             partitions.append((index, position, position + size))
             position += size
         topics.append((topic, partitions))
-    return ProduceRequest(transactional_id, acks, timeout, topics), position
+    if position != end:
+        raise _another_end(position, end)
+    return ProduceRequest(transactional_id, acks, timeout, topics)
 
 
-def _count(frame: bytearray | bytes, position: int, end: int) -> tuple[int, int]:
-    count = frame[position]
-    if 0 < count < 0x80:
-        return count - 1, position + 1
+def _another_end(position: int, end: int) -> ProtocolError:
+    return ProtocolError(f"a Produce request of {end} bytes whose fields end at {position}")
+
+
+def _large_count(frame: bytearray | bytes, position: int, end: int) -> tuple[int, int]:
+    """An array's count that doesn't fit one byte, or is null."""
     count, position = read_unsigned_varint(frame, position)
     if count == 0:
         raise ProtocolError("a null array")
@@ -192,10 +212,12 @@ def write_produce_answer(
     correlation_id: int,
     answers: Sequence[tuple[str | bytes, Sequence[PartitionAnswer]]],
     throttle_time: int = 0,
-) -> bytearray:
+) -> bytes | bytearray:
     """The whole response frame, size and header included."""
-    if version >= FLEXIBLE and len(answers) == 1 and len(answers[0][1]) == 1 and not answers[0][1][0].error:
-        return _write_one_success(version, correlation_id, answers[0][0], answers[0][1][0], throttle_time)
+    if version >= FLEXIBLE and len(answers) == 1:
+        topic, partitions = answers[0]
+        if len(partitions) == 1 and not partitions[0].error:
+            return _write_one_success(version, correlation_id, topic, partitions[0], throttle_time)
     out = bytearray(4)
     out += _int.pack(correlation_id)
     if version >= FLEXIBLE:
@@ -230,15 +252,15 @@ def write_produce_answer(
 
 def _write_one_success(
     version: int, correlation_id: int, topic: str | bytes, answer: PartitionAnswer, throttle_time: int
-) -> bytearray:
+) -> bytes:
     """What small requests get: one partition, no error, a flexible version."""
     prefix = _one_topic_prefix(topic, version >= TOPIC_IDS)
     index, _, base_offset, append_time, log_start, _, _ = answer
     size = 5 + len(prefix) + _one_success.size
-    out = bytearray(_sized_start.pack(size, correlation_id, 0))
-    out += prefix
-    out += _one_success.pack(index, 0, base_offset, append_time, log_start, 1, 0, 0, 0, throttle_time, 0)
-    return out
+    start = _sized_start.pack(size, correlation_id, 0)
+    return (
+        start + prefix + _one_success.pack(index, 0, base_offset, append_time, log_start, 1, 0, 0, 0, throttle_time, 0)
+    )
 
 
 @lru_cache(4096)

@@ -163,7 +163,7 @@ class _Produce:
         finally:
             pending.close_connection()  # unless it has been answered
 
-    async def _outcome(self) -> bytearray:
+    async def _outcome(self) -> bytes | bytearray:
         error = ErrorCode.none
         if self.waits:
             done, late = await asyncio.wait(self.waits, timeout=max(self._request.timeout, 0) / 1000)
