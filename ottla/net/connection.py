@@ -43,14 +43,16 @@ _size = struct.Struct(">i")
 _key = struct.Struct(">h")
 
 
-class _Descriptor(Protocol):
+class _File(Protocol):
     def fileno(self) -> int: ...
+
+    def pread(self, size: int, position: int) -> bytes: ...
 
 
 class FileRange(Protocol):
     """A piece of a file to send; holding it keeps the file open."""
 
-    file: _Descriptor
+    file: _File
     position: int
     size: int
 
@@ -481,14 +483,14 @@ class _Rest:
 
     __slots__ = ("file", "position", "size")
 
-    def __init__(self, file: _Descriptor, position: int, size: int) -> None:
+    def __init__(self, file: _File, position: int, size: int) -> None:
         self.file = file
         self.position = position
         self.size = size
 
 
 def _read(part: FileRange) -> bytes:
-    data = os.pread(part.file.fileno(), part.size, part.position)
+    data = part.file.pread(part.size, part.position)
     if len(data) < part.size:
         raise _cut_short()
     return data

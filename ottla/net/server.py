@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from ottla.net.connection import Connection, Part, Pending
@@ -42,13 +42,42 @@ class Limits:
     backlog: int = 50
 
 
+OpenSocket = Callable[[str, int, Limits], Awaitable[socket.socket]]
+
+
+async def open_socket(host: str, port: int, limits: Limits) -> socket.socket:
+    """A listening socket. `host` '' means all addresses; port 0 takes a free one. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    infos = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, kind, protocol, _, address = infos[0]
+    sock = socket.socket(family, kind, protocol)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if limits.receive_buffer_bytes > 0:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, limits.receive_buffer_bytes)
+        sock.setblocking(False)
+        sock.bind(address)
+        sock.listen(max(limits.backlog, 128))
+    except OSError as error:
+        sock.close()
+        raise OSError(error.errno, error.strerror, f"{host}:{port}") from error
+    return sock
+
+
 class Server:
     """All listeners of a process. `pipelined` are the API keys whose requests may start behind one another."""
 
-    def __init__(self, dispatch: Dispatch, limits: Limits, pipelined: frozenset[int]) -> None:
+    def __init__(
+        self,
+        dispatch: Dispatch,
+        limits: Limits,
+        pipelined: frozenset[int],
+        open_socket: OpenSocket = open_socket,
+    ) -> None:
         self.dispatch = dispatch
         self.limits = limits
         self.pipelined = pipelined
+        self._open_socket = open_socket
         self.memory = BufferedMemory(limits.buffered_memory_bytes)
         self.receive_buffer = bytearray(RECEIVE_BUFFER_BYTES)
         self.listeners: dict[str, Listener] = {}
@@ -60,21 +89,7 @@ class Server:
     async def listen(self, name: str, host: str, port: int) -> Listener:
         """Opens a listener, whose clients wait until `accept`. `host` '' means all addresses; port 0 takes a free one.
         Raises OSError."""
-        loop = asyncio.get_running_loop()
-        infos = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, address = infos[0]
-        sock = socket.socket(family, kind, protocol)
-        try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if self.limits.receive_buffer_bytes > 0:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.limits.receive_buffer_bytes)
-            sock.setblocking(False)
-            sock.bind(address)
-            sock.listen(max(self.limits.backlog, 128))
-        except OSError as error:
-            sock.close()
-            raise OSError(error.errno, error.strerror, f"{host}:{port}") from error
-        listener = Listener(self, name, sock)
+        listener = Listener(self, name, await self._open_socket(host, port, self.limits))
         self.listeners[name] = listener
         return listener
 
@@ -114,7 +129,7 @@ class Listener:
         self.server = server
         self.name = name
         self.host, self.port = sock.getsockname()[:2]
-        self.connections: set[Connection] = set()
+        self.connections: dict[Connection, None] = {}  # in the order in which they came
         self._socket = sock
         self._loop = asyncio.get_running_loop()
         self._next_id = 0
@@ -161,11 +176,11 @@ class Listener:
         server.connections_by_host[host] = from_host + 1
         server.connection_count += 1
         self._next_id += 1
-        self.connections.add(Connection(self, sock, self._next_id, host))
+        self.connections[Connection(self, sock, self._next_id, host)] = None
 
     def connection_closed(self, connection: Connection) -> None:
         """Bookkeeping of a connection that has just closed."""
-        self.connections.discard(connection)
+        self.connections.pop(connection, None)
         server = self.server
         server.connection_count -= 1
         left = server.connections_by_host[connection.client_host] - 1

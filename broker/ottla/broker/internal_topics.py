@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 
 from ottla.broker.config import BrokerConfig
 from ottla.broker.group.partitioning import OFFSETS_TOPIC
@@ -72,7 +71,7 @@ class InternalTopics:
             logger.info("created %s with %d partitions", topic.name, topic.partition_count)
 
     def _complain(self, topic: NewTopic, error: KafkaError) -> None:
-        now = time.monotonic()
+        now = asyncio.get_running_loop().time()
         if now - self._complained_at >= COMPLAIN_EVERY_SECONDS:
             self._complained_at = now
             logger.warning("%s can't be created yet, so clients wait: %s", topic.name, error)

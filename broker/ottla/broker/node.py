@@ -11,9 +11,7 @@ import asyncio
 import logging
 import os
 import platform
-import time
 from collections.abc import Coroutine, Iterable
-from random import SystemRandom
 from typing import Any
 from uuid import UUID
 
@@ -33,6 +31,7 @@ from ottla.broker.partition import Partition
 from ottla.broker.partitions import PartitionTable
 from ottla.broker.producer_id_source import ProducerIdSource
 from ottla.broker.replicas import Replicas
+from ottla.broker.surroundings import Surroundings
 from ottla.broker.topic_descriptions import EncodedTopics
 from ottla.metadata.cluster import join_cluster
 from ottla.metadata.follower import Follower
@@ -68,7 +67,9 @@ class AnotherBroker(Exception):
 class Broker:
     """A running broker. `open`, `register`, `serve`, then `stop`; the process's main function calls them in order."""
 
-    def __init__(self, config: BrokerConfig, store: Store) -> None:
+    def __init__(self, config: BrokerConfig, store: Store, surroundings: Surroundings | None = None) -> None:
+        surroundings = surroundings or Surroundings()
+        now_ms = self._now_ms = surroundings.now_ms
         self.config = config
         self.store = store
         self.id = config.node_id
@@ -77,10 +78,12 @@ class Broker:
         self.logs: LogDirectories = LogDirectories(
             [os.path.abspath(path) for path in config.log_dirs],
             now_ms,
+            disk=surroundings.disk,
             recovery_threads=config.get_int("num.recovery.threads.per.data.dir"),
+            threads=surroundings.threads,
         )
         self.replicas: Replicas = Replicas(self.id, self.partitions, self.logs, config, now_ms)
-        self.intents = Intents(store, self.follower)
+        self.intents = Intents(store, self.follower, surroundings.random)
         self.encoded_topics = EncodedTopics()
         self.internal_topics = InternalTopics(self.intents, config)
         self.groups: GroupService = GroupService(config, self._group_partition_count, now_ms)
@@ -88,12 +91,12 @@ class Broker:
         self.fetch_sessions: FetchSessionCache = FetchSessionCache(
             config.get_int("max.incremental.fetch.session.cache.slots"),
             FETCH_SESSION_EVICTION_SECONDS,
-            SystemRandom(),
+            surroundings.random,
         )
         routes = load_routes()
         self.apis: list[Api] = sorted((route.api for route in routes.values()), key=lambda api: api.key)
         self.dispatcher: Dispatcher = Dispatcher(self, routes)
-        self.server: Server = Server(self.dispatcher.dispatch, _limits(config), PIPELINED)
+        self.server: Server = Server(self.dispatcher.dispatch, _limits(config), PIPELINED, surroundings.open_socket)
         self.compactor = Compactor(self.logs, now_ms, _compaction(config))
         self.moves = Moves(self.logs, lambda: self.config.get_int("replica.alter.log.dirs.io.max.bytes.per.second"))
         self.endpoints: dict[str, Endpoint] = {}
@@ -170,7 +173,7 @@ class Broker:
         for topic_id, index, target in self.logs.interrupted_moves:
             if topic_id is not None and index is not None and (topic_id, index) in self.logs.logs:
                 self._move((topic_id, index), target)
-        self.spawn(Upkeep(self.logs, now_ms, _intervals(self.config)).run(), "upkeep of the logs")
+        self.spawn(Upkeep(self.logs, self._now_ms, _intervals(self.config)).run(), "upkeep of the logs")
         if self.config.get_bool("log.cleaner.enable"):
             self.spawn(self.compactor.run(), "compaction")
 
@@ -359,11 +362,6 @@ class Broker:
         if counters is not None:
             counters.fetch_requests += 1
             counters.failed_fetch_requests += 1
-
-
-def now_ms() -> int:
-    """The wall clock, ms since the epoch: for timestamps, never for durations."""
-    return time.time_ns() // 1_000_000
 
 
 def _intervals(config: BrokerConfig) -> UpkeepIntervals:

@@ -17,7 +17,7 @@ import errno
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple
 from uuid import UUID, uuid4
@@ -103,6 +103,7 @@ class LogDirectories:
         disk: Disk | None = None,
         open_files_max: int | None = None,
         recovery_threads: int = 2,
+        threads: Callable[[int], Executor] = ThreadPoolExecutor,
     ) -> None:
         """`recovery_threads` are per log directory; `open_files_max` segments stay open, by default as many as leave
         most of the process's file descriptors to connections."""
@@ -128,6 +129,7 @@ class LogDirectories:
         self._lack_told_ms = -_TOLD_AGAIN_MS
         self._opened = False  # until then whatever can't be read counts as lost
         self._recovery_threads = recovery_threads
+        self._threads = threads
         self._homes: dict[str, _Home] = {}
         open_files = OpenFiles(open_files_max or files_to_keep_open())
         try:
@@ -270,7 +272,7 @@ class LogDirectories:
             except OSError as error:
                 return home, item, error
 
-        with ThreadPoolExecutor(workers, thread_name_prefix="recovery") as pool:
+        with self._threads(workers) as pool:
             for home, item, result in pool.map(opened, found):
                 done += 1
                 if isinstance(result, OSError):
@@ -553,7 +555,7 @@ class LogDirectories:
 
     def close(self, broker_epoch: int = -1) -> None:
         """Closes every log, and marks each log directory where that worked as cleanly stopped. Blocks."""
-        with ThreadPoolExecutor(_CLOSING_THREADS, thread_name_prefix="close") as pool:
+        with self._threads(_CLOSING_THREADS) as pool:
             for log, error in zip(self.logs.values(), pool.map(_close, self.logs.values()), strict=True):
                 if error is not None:
                     logger.error("%r couldn't be closed: %s", log, error)

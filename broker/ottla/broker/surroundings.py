@@ -1,0 +1,34 @@
+"""What a broker touches of the world outside it. The simulation puts worlds of its own in place of the real one.
+
+The metadata store is not among it: it is a port of its own, and given to the broker. Threads are the event loop's and
+this `threads`'; time that isn't the wall clock's is the event loop's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from random import Random, SystemRandom
+
+from ottla.broker.log.disk import Disk, RealDisk
+from ottla.net.server import OpenSocket, open_socket
+
+Threads = Callable[[int], Executor]
+
+
+def now_ms() -> int:
+    """The wall clock, ms since the epoch: for timestamps, never for durations."""
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """The clock, the dice, the disk, the sockets and the threads of one broker; by default the machine's."""
+
+    now_ms: Callable[[], int] = now_ms
+    random: Random = field(default_factory=SystemRandom)
+    disk: Disk = field(default_factory=RealDisk)
+    open_socket: OpenSocket = open_socket  # listening
+    threads: Threads = ThreadPoolExecutor  # for so many workers; start and stop wait for them
