@@ -137,9 +137,6 @@ def dev(
     """Run a cluster on this machine until Ctrl-C. Data is kept between starts."""
     from ottla.cli.broker import load_configuration
 
-    if brokers > 1:
-        # The processes would run, but a topic with several replicas would be kept by one of them only.
-        raise CommandError("several brokers come with replication, which isn't there yet", "Leave --brokers out.")
     wished = parse_topics(topics)
     load_configuration(None, ["node.id=0", *(settings or [])])
     directory = (data if data is not None else default_directory()).absolute()

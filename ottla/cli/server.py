@@ -27,7 +27,7 @@ if __name__ == "__main__":
 from ottla.broker.config import BrokerConfig, InvalidConfiguration
 from ottla.broker.descriptors import raise_limit
 from ottla.broker.log_format import configure_logging
-from ottla.broker.node import AnotherBroker, Broker
+from ottla.broker.node import Broker
 from ottla.cli.stores import open_store
 from ottla.controller.decide import UNCLEAN_ELECTION
 from ottla.controller.runner import Controller
@@ -59,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
     raise_limit()
     try:
         return uvloop.run(_run(config))
-    except (AnotherBroker, ForeignStore, NodeIdTaken, StoreUnavailable, UnsupportedFormat) as error:
+    except (ForeignStore, NodeIdTaken, StoreUnavailable, UnsupportedFormat) as error:
         print(f"ottla broker: {error}", file=sys.stderr)
         return 1
     except OSError as error:

@@ -16,6 +16,7 @@ from .varints import write_unsigned_varint
 FLEXIBLE = 12
 TOPIC_IDS = 13
 NO_RECORDS: Sequence[Any] = ()
+NO_TAGS = b"\x00"
 _int = struct.Struct(">i")
 _short = struct.Struct(">h")
 _start_sessionless = struct.Struct(">ii")  # correlation id, throttle time
@@ -41,7 +42,7 @@ class PartitionAnswer(NamedTuple):
     size: int = 0
     aborted: Sequence[tuple[int, int]] | None = None
     preferred_read_replica: int = -1
-    tags: bytes = b"\x00"
+    tags: bytes = NO_TAGS
 
 
 def diverging_epoch_tags(epoch: int, end_offset: int) -> bytes:

@@ -21,6 +21,7 @@ _REPLICA_STATE_TAG = 1
 _short = struct.Struct(">h")
 _int = struct.Struct(">i")
 _two_ints = struct.Struct(">ii")
+_replica_state = struct.Struct(">iq")
 _limits_4 = struct.Struct(">iiiib")  # replica, max wait, min bytes, max bytes, isolation level
 _limits_7 = struct.Struct(">iiibii")  # without the replica; session id and epoch
 _partition_4 = struct.Struct(">iqi")  # index, fetch offset, max bytes
@@ -33,7 +34,8 @@ AskedPartition = tuple[int, int, int, int, int, int]
 
 
 class FetchRequest(NamedTuple):
-    """A decoded request. Topics go by name, or from version 13 by the 16 bytes of their id."""
+    """A decoded request. Topics go by name, or from version 13 by the 16 bytes of their id. `replica_epoch` is that of
+    the follower's registration, −1 where it doesn't say."""
 
     replica_id: int
     max_wait_ms: int
@@ -45,6 +47,7 @@ class FetchRequest(NamedTuple):
     topics: list[tuple[str | bytes, list[AskedPartition]]]
     forgotten: list[tuple[str | bytes, list[int]]]
     rack_id: str
+    replica_epoch: int = -1
 
 
 def read_fetch_request(version: int, frame: bytearray | bytes, position: int, end: int) -> FetchRequest:
@@ -65,7 +68,7 @@ def read_fetch_request(version: int, frame: bytearray | bytes, position: int, en
 
 
 def _read_flexible(version: int, frame: bytearray | bytes, position: int, end: int) -> tuple[FetchRequest, int]:
-    replica_id = CONSUMER
+    replica_id, replica_epoch = CONSUMER, -1
     if version < _REPLICA_STATE_VERSION:
         (replica_id,) = _int.unpack_from(frame, position)
         position += 4
@@ -98,7 +101,7 @@ def _read_flexible(version: int, frame: bytearray | bytes, position: int, end: i
     if frame[position] == 0:
         position += 1
     else:
-        replica_id, position = _read_tags(version, frame, position, end, replica_id)
+        replica_id, replica_epoch, position = _read_tags(version, frame, position, end, replica_id)
     return (
         FetchRequest(
             replica_id,
@@ -111,21 +114,25 @@ def _read_flexible(version: int, frame: bytearray | bytes, position: int, end: i
             topics,
             forgotten,
             rack_id,
+            replica_epoch,
         ),
         position,
     )
 
 
-def _read_tags(version: int, frame: bytearray | bytes, position: int, end: int, replica_id: int) -> tuple[int, int]:
-    """(the replica's id, position after the tagged fields)."""
+def _read_tags(
+    version: int, frame: bytearray | bytes, position: int, end: int, replica_id: int
+) -> tuple[int, int, int]:
+    """(the replica's id and epoch, position after the tagged fields)."""
+    replica_epoch = -1
     count, position = read_unsigned_varint(frame, position)
     for _ in range(count):
         tag, position = read_unsigned_varint(frame, position)
         size, position = read_unsigned_varint(frame, position)
         if tag == _REPLICA_STATE_TAG and version >= _REPLICA_STATE_VERSION:
-            (replica_id,) = _int.unpack_from(frame, position)
+            replica_id, replica_epoch = _replica_state.unpack_from(frame, position)
         position = _within(position + size, end)
-    return replica_id, position
+    return replica_id, replica_epoch, position
 
 
 def _read_plain(version: int, frame: bytearray | bytes, position: int, end: int) -> tuple[FetchRequest, int]:

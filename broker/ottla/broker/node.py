@@ -22,6 +22,7 @@ from ottla.broker.coordinator import GroupService
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.fetch_sessions import FetchSessionCache
 from ottla.broker.internal_topics import InternalTopics
+from ottla.broker.isr import IsrChanges
 from ottla.broker.log.compactor import CompactionLimits, Compactor
 from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.moves import Moves
@@ -48,6 +49,7 @@ logger = logging.getLogger(__name__)
 
 # A store without room answers each try and takes none: a stop waits this long, well below what a supervisor allows.
 _ANNOUNCING_S = 5.0
+_HANDING_OVER_S = 15.0
 
 GROUPS_TOPIC = "__consumer_offsets"
 PRODUCE = 0
@@ -58,10 +60,6 @@ COMPACTION_BACKOFF_MS_MIN = 100
 FLUSH_SCHEDULER_MS_MAX = 1000  # the default is "never", and topics may set flush.ms all the same
 LEADERSHIP_WAIT_SECONDS = 30.0
 FETCH_SESSION_EVICTION_SECONDS = 120.0  # as Kafka; it is no setting there either
-
-
-class AnotherBroker(Exception):
-    """The cluster has a broker already."""
 
 
 class Broker:
@@ -82,7 +80,16 @@ class Broker:
             recovery_threads=config.get_int("num.recovery.threads.per.data.dir"),
             threads=surroundings.threads,
         )
-        self.replicas: Replicas = Replicas(self.id, self.partitions, self.logs, config, now_ms)
+        self.replicas: Replicas = Replicas(self.id, self.partitions, self.logs, config, now_ms, _loop_time)
+        self.isr_changes = IsrChanges(
+            self.id,
+            store,
+            lambda: self.image,
+            lambda: self.replicas.broker_epoch,
+            lambda: self.config.get_int("replica.lag.time.max.ms") / 1000,
+            lambda: self.partitions,
+        )
+        self.replicas.recovering = self.isr_changes.wants
         self.intents = Intents(store, self.follower, surroundings.random)
         self.encoded_topics = EncodedTopics()
         self.internal_topics = InternalTopics(self.intents, config)
@@ -170,6 +177,8 @@ class Broker:
         self.replicas.leadership_listeners.append(self._leadership_changed)
         self.replicas.tombstone_done = self._tombstone_done
         self.spawn(self.follower.run(), "metadata follower", vital=True)
+        self.spawn(self.isr_changes.run(), "ISR changes", vital=True)
+        self.spawn(self.isr_changes.watch_lag(), "lag of followers", vital=True)
         for topic_id, index, target in self.logs.interrupted_moves:
             if topic_id is not None and index is not None and (topic_id, index) in self.logs.logs:
                 self._move((topic_id, index), target)
@@ -180,15 +189,8 @@ class Broker:
     async def register(self) -> None:
         """Opens the listening sockets and registers with their addresses, as running.
 
-        Raises OSError, NodeIdTaken, and AnotherBroker: replicas aren't copied yet, so a topic spread over brokers would
-        promise a safety that isn't there.
+        Raises OSError, NodeIdTaken.
         """
-        others = sorted(set(self.image.brokers) - {self.id})
-        if others:
-            raise AnotherBroker(
-                f"broker {others[0]} serves this cluster already, and several brokers of one cluster come with "
-                "replication, which isn't there yet: stop that one, or give this one a metadata store of its own"
-            )
         self.endpoints = await self._listen()
         registered = Registered(
             id=self.id,
@@ -223,6 +225,8 @@ class Broker:
             except Exception as error:  # whatever the store does, the logs must be closed
                 reason = str(error) or f"the metadata store didn't take it within {_ANNOUNCING_S:g} s"
                 logger.warning("draining couldn't be announced: %s", reason)
+            else:
+                await self._hand_over()
         await self.groups.stop()
         await self.internal_topics.stop()
         await self.server.close()
@@ -235,6 +239,21 @@ class Broker:
         if self._registration is not None:
             await self._registration.withdraw()
         await self.monitoring.stop()
+
+    async def _hand_over(self) -> None:
+        """Waits until the controller has moved away what this broker leads, as far as others can take over."""
+        try:
+            await self.follower.wait(lambda image: None if self._to_hand_over(image) else True, _HANDING_OVER_S)
+        except TimeoutError:
+            logger.warning("stopping while %d partitions could be led by others", self._to_hand_over(self.image))
+
+    def _to_hand_over(self, image: Image) -> int:
+        running = {broker.id for broker in image.brokers.values() if broker.electable}
+        return sum(
+            partition.leader == self.id and not running.isdisjoint(partition.isr)
+            for partitions in image.partitions.values()
+            for partition in partitions.values()
+        )
 
     async def _cancel(self, tasks: Iterable[asyncio.Task[Any] | None]) -> None:
         ended = [task for task in tasks if task is not None]
@@ -362,6 +381,10 @@ class Broker:
         if counters is not None:
             counters.fetch_requests += 1
             counters.failed_fetch_requests += 1
+
+
+def _loop_time() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _intervals(config: BrokerConfig) -> UpkeepIntervals:

@@ -3,22 +3,28 @@
 Owned by the event loop. Clients' batches are admitted, given offsets and written in one go; what is committed is
 decided by the high watermark, and those who wait for it (producers, coordinators, fetches) are told when it moves.
 
-With a single replica the high watermark is the log's end.
+A replica leads, follows or does neither. A leader's `LeaderState` says what its followers have; where nobody else has
+to have a record, the high watermark is the log's end. A follower's log is written by `ottla.broker.replication` only.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from ottla.broker.admission import AdmissionRules, admit
+from ottla.broker.commits import Commits
 from ottla.broker.counters import TopicCounters
+from ottla.broker.log.disk import Buffer
 from ottla.broker.log.log import Log
 from ottla.broker.log.segment import FileRange
+from ottla.broker.replica.leader import LeaderState
+from ottla.broker.turns import Turn
+from ottla.metadata import model
 from ottla.metadata.image import INTERNAL_TOPICS
 from ottla.protocol import batches
 from ottla.protocol.batches import BatchHeader
@@ -27,6 +33,7 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 logger = logging.getLogger(__name__)
 
 NO_EPOCH = -1
+NOBODY = -1
 UP_TO_HIGH_WATERMARK = -1
 
 
@@ -48,39 +55,6 @@ class Readable(NamedTuple):
     log_start_offset: int
 
 
-class Turn:
-    """A batch's place among those of its partition that can't be appended at once.
-
-    Places are taken when requests arrive and kept whatever runs first, so that no batch overtakes another.
-    """
-
-    __slots__ = ("_before", "_ended", "_partition")
-
-    def __init__(self, partition: Partition, before: asyncio.Future[None] | None) -> None:
-        self._partition = partition
-        self._before = before
-        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    @property
-    def ended(self) -> asyncio.Future[None]:
-        """Done when the next one may go on."""
-        return self._ended
-
-    async def comes(self) -> None:
-        """Waits for those before."""
-        if self._before is not None:
-            await asyncio.wait([self._before])
-
-    def end(self) -> None:
-        """The batch is appended, refused or given up: the next one's turn comes, though not before this one's would
-        have. May be called again."""
-        if self._before is not None and not self._before.done():
-            self._before.add_done_callback(lambda _: self.end())
-        elif not self._ended.done():
-            self._ended.set_result(None)
-            self._partition.turn_ended(self)
-
-
 class Waiter(Protocol):
     """Somebody who waits for a partition to have more to read."""
 
@@ -92,17 +66,22 @@ class Partition:
     """A replica that this broker holds."""
 
     __slots__ = (
+        "_clock",
         "_commits",
+        "_commits_at_once",
         "_flushing",
         "_last_turn",
         "_next_flush",
         "counters",
+        "epoch",
+        "follower_waiters",
+        "high_watermark",
         "index",
         "internal",
         "isr",
         "leader",
         "leader_epoch",
-        "leader_epoch_start",
+        "leading",
         "log",
         "min_isr",
         "now_ms",
@@ -117,7 +96,14 @@ class Partition:
     )
 
     def __init__(
-        self, topic: str, topic_id: UUID, index: int, log: Log, counters: TopicCounters, now_ms: Callable[[], int]
+        self,
+        topic: str,
+        topic_id: UUID,
+        index: int,
+        log: Log,
+        counters: TopicCounters,
+        now_ms: Callable[[], int],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.topic = topic
         self.topic_id = topic_id
@@ -126,18 +112,23 @@ class Partition:
         self.log = log
         self.counters = counters
         self.now_ms = now_ms
+        self._clock = clock
         self.rules = AdmissionRules()
-        self.min_isr = 1  # as the topic sets it; never more than there are replicas counts
+        self.min_isr = 1  # as the topic sets it; see `in_sync_min`
         self.target_codec: int | None = None  # None: as the producer sent it
-        self.leader = -1
-        self.leader_epoch = NO_EPOCH
-        self.leader_epoch_start = 0
+        self.high_watermark = log.log_start_offset  # everything below is committed
+        self.leader = NOBODY
+        self.epoch = NO_EPOCH  # of the newest leader that this replica knows
+        self.leader_epoch = NO_EPOCH  # the same, while this replica leads
+        self.leading: LeaderState | None = None
         self.partition_epoch = -1
         self.replicas: Sequence[int] = ()
         self.isr: Sequence[int] = ()
         self.offline = False
-        self.waiters: list[Waiter] = []
-        self._commits: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self.waiters: list[Waiter] = []  # for more that is committed
+        self.follower_waiters: list[Waiter] = []  # for more at the end
+        self._commits = Commits()
+        self._commits_at_once = False
         self._flushing: asyncio.Future[None] | None = None
         self._next_flush: asyncio.Future[None] | None = None
         self._last_turn: Turn | None = None
@@ -152,18 +143,32 @@ class Partition:
         """Whether this broker leads the partition and can serve it."""
         return self.leader_epoch != NO_EPOCH and not self.offline
 
-    def become_leader(self, leader: int, leader_epoch: int, partition_epoch: int, isr: Sequence[int]) -> None:
-        """Leads from now on, by state of `leader_epoch`; a repeated call with the same epoch only takes the ISR."""
-        self.leader = leader
-        self.partition_epoch = partition_epoch
-        self.isr = isr
-        if leader_epoch == self.leader_epoch:
-            return
-        self.leader_epoch = leader_epoch
-        self.leader_epoch_start = self.log.log_end_offset
-        self.log.epochs.assign(leader_epoch, self.log.log_end_offset)
-        logger.info("%r: leads in epoch %d from offset %d", self, leader_epoch, self.leader_epoch_start)
-        self._wake(0)
+    def become_leader(self, state: model.Partition) -> None:
+        """Leads from now on, by `state`; under the epoch that it leads in already, only the replicas and the ISR are
+        news. Raises OSError."""
+        now = self._clock()
+        if self.leading is None or state.leader_epoch != self.leader_epoch:
+            self.log.epochs.assign(state.leader_epoch, self.log.log_end_offset)
+            self.leading = LeaderState(state.leader, state.replicas, state.isr, self.log.log_end_offset, now)
+            self.leader_epoch = state.leader_epoch
+            logger.info("%r: leads in epoch %d from offset %d", self, state.leader_epoch, self.log.log_end_offset)
+        else:
+            self.leading.committed(state.replicas, state.isr, now)
+        self._note(state)
+        self.isr_moved()
+        self._wake_all()
+
+    def become_follower(self, state: model.Partition) -> None:
+        """Follows the leader that `state` names, or nobody where it names none."""
+        self.resign(f"broker {state.leader} leads in epoch {state.leader_epoch}")
+        self._note(state)
+
+    def _note(self, state: model.Partition) -> None:
+        self.leader = state.leader
+        self.epoch = state.leader_epoch
+        self.partition_epoch = state.partition_epoch
+        self.replicas = state.replicas
+        self.isr = state.isr
 
     def resign(self, reason: str) -> None:
         """Leads no longer: those who wait get NOT_LEADER_OR_FOLLOWER."""
@@ -171,11 +176,52 @@ class Partition:
             return
         logger.info("%r: led until epoch %d: %s", self, self.leader_epoch, reason)
         self.leader_epoch = NO_EPOCH
-        commits, self._commits = self._commits, deque()
-        for _, future in commits:
-            if not future.done():
-                future.set_exception(KafkaError(ErrorCode.not_leader_or_follower))
-        self._wake(0)
+        self.leading = None
+        self._commits_at_once = False
+        self._commits.fail(KafkaError(ErrorCode.not_leader_or_follower))
+        self._wake_all()
+
+    @property
+    def in_sync_min(self) -> int:
+        """How many replicas must be in sync for a record to be committed: never more than there are."""
+        return min(self.min_isr, len(self.replicas))
+
+    @property
+    def under_min_isr(self) -> bool:
+        """Whether nothing is committed for want of replicas in sync."""
+        return len(self.isr) < self.in_sync_min
+
+    def find_lagging(self, lag_max_s: float) -> list[int]:
+        """Members of the ISR that have been behind for longer than that. Leaders only."""
+        assert self.leading is not None
+        return self.leading.lagging(self.log.log_end_offset, self._clock(), lag_max_s)
+
+    def isr_moved(self) -> None:
+        """What has to be in sync for a commit changed: the committed ISR, a proposal of another one, the minimum."""
+        if self.leading is not None:
+            self._commits_at_once = self.leading.alone and not self.under_min_isr
+            self._advance()
+
+    def follower_fetched(self, replica: int, broker_epoch: int, offset: int, log_start_offset: int) -> bool:
+        """A follower has everything below `offset`. Whether it may join the ISR by that. Leaders only."""
+        assert self.leading is not None
+        now = self._clock()
+        if not self.leading.fetched(replica, broker_epoch, offset, log_start_offset, self.log.log_end_offset, now):
+            return False
+        self._advance()
+        return self.leading.may_join(replica, self.high_watermark)
+
+    def _advance(self) -> None:
+        """Raises the high watermark as far as the replicas in sync have come, and tells those who wait for it."""
+        assert self.leading is not None
+        before = self.high_watermark
+        after = self.leading.advance(before, self.log.log_end_offset, self.in_sync_min)
+        if after == before:
+            return
+        self.high_watermark = after
+        self._commit()
+        if self.waiters:
+            self._wake(self.waiters, max(self.log.bytes_between(before, after), 1))
 
     def check_leader_epoch(self, epoch: int) -> None:
         """Raises what a client's idea of the leader epoch deserves; −1 means that it has none. KIP-320."""
@@ -191,14 +237,9 @@ class Partition:
     # ---- writing
 
     @property
-    def high_watermark(self) -> int:
-        """Everything below is committed."""
-        return self.log.log_end_offset
-
-    @property
     def last_stable_offset(self) -> int:
         """Below it no transaction is undecided; without transactions the high watermark."""
-        return self.log.log_end_offset
+        return self.high_watermark
 
     def append(self, frame: bytearray, start: int, end: int, version: int) -> Appended:
         """Appends the record set frame[start:end] of a Produce request; its offsets are patched in place.
@@ -276,10 +317,14 @@ class Partition:
             log.append(batch, header, base_offset, self.leader_epoch, append_time)
         except OSError as error:
             raise self.failed(error) from error
-        if self._commits:
-            self._commit()
-        if self.waiters:
-            self._wake(len(batch))
+        if self._commits_at_once:
+            self.high_watermark = log.log_end_offset
+            if self._commits:
+                self._commit()
+            if self.waiters:
+                self._wake(self.waiters, len(batch))
+        if self.follower_waiters:
+            self._wake(self.follower_waiters, len(batch))
         return base_offset
 
     def failed(self, error: OSError) -> KafkaError:
@@ -327,12 +372,7 @@ class Partition:
 
     def committed(self, offset: int) -> asyncio.Future[None]:
         """Done when the record at `offset` is committed; fails with KafkaError when this broker stops leading."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if offset < self.high_watermark:
-            future.set_result(None)
-        else:
-            self._commits.append((offset, future))
-        return future
+        return self._commits.wait_for(offset, self.high_watermark)
 
     @property
     def commits_waited_for(self) -> int:
@@ -340,34 +380,98 @@ class Partition:
         return len(self._commits)
 
     def _commit(self) -> None:
-        high_watermark = self.high_watermark
-        commits = self._commits
-        while commits and commits[0][0] < high_watermark:
-            _, future = commits.popleft()
-            if not future.done():
-                future.set_result(None)
+        self._commits.reached(self.high_watermark)
 
-    def _wake(self, new_bytes: int) -> None:
-        for waiter in self.waiters:
+    def _wake(self, waiters: Sequence[Waiter], new_bytes: int) -> None:
+        for waiter in waiters:
             waiter.moved(self, new_bytes)
+
+    def _wake_all(self) -> None:
+        """What was waited for may never come: those who wait must look."""
+        self._wake(self.waiters, 0)
+        self._wake(self.follower_waiters, 0)
+
+    # ---- following
+
+    def append_replicated(
+        self,
+        buffer: Buffer,
+        headers: Sequence[tuple[int, BatchHeader]],
+        leader_high_watermark: int,
+        leader_log_start: int,
+    ) -> None:
+        """Appends what the leader sent: `headers` are the (position, header) of the whole batches that fill `buffer`.
+        The high watermark and the log's start follow the leader's. Raises KafkaError KAFKA_STORAGE_ERROR."""
+        log = self.log
+        try:
+            log.append_replicated(buffer, headers)
+            if leader_log_start > log.log_start_offset:
+                log.delete_records_before(min(leader_log_start, log.log_end_offset))
+        except OSError as error:
+            raise self.failed(error) from error
+        before = self.high_watermark
+        self.high_watermark = max(before, min(leader_high_watermark, log.log_end_offset))
+        if self.waiters and self.high_watermark > before:  # consumers that read from the replica next to them
+            self._wake(self.waiters, max(log.bytes_between(before, self.high_watermark), 1))
+
+    def truncate_to(self, offset: int) -> None:
+        """Drops what the leader doesn't have, from `offset` on. Raises KafkaError KAFKA_STORAGE_ERROR."""
+        if offset < self.high_watermark:
+            logger.warning("%r: truncated to %d, below its high watermark %d", self, offset, self.high_watermark)
+        try:
+            self.log.truncate_to(offset)
+        except OSError as error:
+            raise self.failed(error) from error
+        self.high_watermark = min(self.high_watermark, self.log.log_end_offset)
+        self._wake_all()
+
+    def restart_at(self, offset: int) -> None:
+        """Drops everything: the leader's log starts at `offset`, beyond this one's end. Raises KafkaError
+        KAFKA_STORAGE_ERROR."""
+        try:
+            self.log.truncate_fully_and_start_at(offset)
+        except OSError as error:
+            raise self.failed(error) from error
+        self.high_watermark = offset
+        self._wake_all()
 
     # ---- reading
 
     def read(self, offset: int, max_bytes: int, minimum_one: bool, read_committed: bool) -> Readable:
         """What a consumer may read from `offset`: at most `max_bytes`, but a whole first batch with `minimum_one`
         (KIP-74). Raises KafkaError OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR."""
+        return self._read(offset, max_bytes, minimum_one, self.high_watermark)
+
+    def read_as_follower(self, offset: int, max_bytes: int, minimum_one: bool) -> Readable:
+        """As `read`, for a replica: up to the end."""
+        return self._read(offset, max_bytes, minimum_one, self.log.log_end_offset)
+
+    def _read(self, offset: int, max_bytes: int, minimum_one: bool, limit: int) -> Readable:
         log = self.log
-        high_watermark = log.log_end_offset
+        high_watermark = self.high_watermark
         log_start = log.log_start_offset
-        if offset == high_watermark:
+        if offset == limit:
             return Readable((), 0, high_watermark, high_watermark, log_start)
-        if offset > high_watermark or offset < log_start:
+        if offset > log.log_end_offset or offset < log_start:
             raise KafkaError(ErrorCode.offset_out_of_range)
+        if offset > limit:  # a consumer that knows of records which aren't committed yet under this leader
+            return Readable((), 0, high_watermark, high_watermark, log_start)
         try:
-            ranges = log.read(offset, max_bytes, high_watermark, minimum_one)
+            ranges = log.read(offset, max_bytes, limit, minimum_one)
         except OSError as error:
             raise self.failed(error) from error
         size = 0
         for piece in ranges:
             size += piece.size
         return Readable(ranges, size, high_watermark, high_watermark, log_start)
+
+    def diverges(self, last_fetched_epoch: int, fetch_offset: int) -> tuple[int, int] | None:
+        """Where the log of who fetches at `fetch_offset`, having `last_fetched_epoch` there, leaves this one: the last
+        epoch that both may have, and its end here. None where it doesn't. Raises KafkaError OFFSET_OUT_OF_RANGE.
+
+        Source: KIP-595, Kafka's `Partition.readRecords`.
+        """
+        epoch, end = self.log.epochs.end_offset_for(last_fetched_epoch, self.log.log_end_offset)
+        if epoch < 0 or end < 0:
+            raise KafkaError(ErrorCode.offset_out_of_range)
+        return (epoch, end) if epoch < last_fetched_epoch or end < fetch_offset else None

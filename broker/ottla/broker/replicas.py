@@ -3,13 +3,15 @@
 A listener of the image: it runs on the event loop for every change, before anybody who waited for the change goes on.
 
 Rules: state is looked up by topic id, never by name. A broker leads only by state written for its present registration
-(`model.Partition.leads`). A directory is deleted only on a tombstone for its topic id; one that the metadata doesn't
-know is left for `LogDirectories` to set aside.
+(`model.Partition.leads`). A directory is deleted only on a tombstone for its topic id, or when a partition is seen to
+move to other brokers while this one runs; one that the metadata doesn't know, or has given to others meanwhile, is left
+for `LogDirectories` to set aside.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from uuid import UUID
 
@@ -57,16 +59,21 @@ class Replicas:
         logs: LogDirectories,
         config: BrokerConfig,
         now_ms: Callable[[], int],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.broker_epoch = -1  # of the present registration; set by the node
         self.counters: dict[str, TopicCounters] = {}
         self.leadership_listeners: list[Callable[[Partition, bool], None]] = []
         self.tombstone_done: Callable[[UUID], None] = lambda topic_id: None
+        self.follow: Callable[[Partition], None] = lambda partition: None  # called again when leader or epoch change
+        self.unfollow: Callable[[Partition], None] = lambda partition: None
+        self.recovering: Callable[[Partition], None] = lambda partition: None
         self._broker_id = broker_id
         self._table = table
         self._logs = logs
         self._config = config
         self._now_ms = now_ms
+        self._clock = clock
         self._image = Image()
         table.lost = logs.lost
         self._rules: dict[str, _TopicRules] = {}
@@ -115,7 +122,7 @@ class Replicas:
         for partition in list(self._table):
             state = self._image.partition(partition.topic_id, partition.index)
             if state is not None:
-                self._lead_or_resign(partition, state)
+                self._take_part(partition, state)
 
     def configured(self, config: BrokerConfig) -> None:
         """The broker's own settings changed: topics inherit from them."""
@@ -146,13 +153,21 @@ class Replicas:
         for partition in self._table:
             if partition.log in lost and not partition.offline:
                 partition.offline = True
+                self.unfollow(partition)
                 partition.resign("its log directory has failed")
                 self._tell(partition, False)
 
     def high_watermark_of(self, log: Log) -> int:
         """What to checkpoint for a log."""
         partition = self._table.get(log.topic, log.index)
-        return log.log_end_offset if partition is None or partition.log is not log else partition.high_watermark
+        if partition is None or partition.log is not log:
+            return self._checkpointed(log)
+        return partition.high_watermark
+
+    def _checkpointed(self, log: Log) -> int:
+        """A log's high watermark as far as it was known when it was opened."""
+        known = self._logs.high_watermarks.get((log.topic, log.index), 0)
+        return min(max(known, log.log_start_offset), log.log_end_offset)
 
     def counters_of(self, topic: str | bytes) -> TopicCounters | None:
         """A topic's counters by its name or the 16 bytes of its id, if this broker holds any of it."""
@@ -180,15 +195,21 @@ class Replicas:
                 self._follow(topic_id, index, state)
 
     def _follow(self, topic_id: UUID, index: int, state: model.Partition) -> None:
-        if self._broker_id not in state.replicas:
-            return
         partition = self._table.get_by_id(topic_id, index)
+        if self._broker_id not in state.replicas:
+            if partition is not None:
+                self._give_up(partition)
+            return
         if partition is None:
             partition = self._open(topic_id, index)
             if partition is None:
                 return
-        partition.replicas = state.replicas
-        self._lead_or_resign(partition, state)
+        self._take_part(partition, state)
+
+    def _give_up(self, partition: Partition) -> None:
+        """The partition was moved to other brokers: all of those are in sync."""
+        self._retire(partition, "it was moved to other brokers")
+        self._logs.delete(partition.topic_id, partition.index)
 
     def _open(self, topic_id: UUID, index: int) -> Partition | None:
         intent = self._image.intents_by_id.get(topic_id)
@@ -205,7 +226,8 @@ class Replicas:
         counters = self.counters.get(intent.name)
         if counters is None:
             counters = self.counters[intent.name] = TopicCounters()
-        partition = Partition(intent.name, topic_id, index, log, counters, self._now_ms)
+        partition = Partition(intent.name, topic_id, index, log, counters, self._now_ms, self._clock)
+        partition.high_watermark = self._checkpointed(log)
         self._apply_rules(partition)
         self._table.add(partition)
         return partition
@@ -216,23 +238,32 @@ class Replicas:
         partition.target_codec = rules.codec
         partition.min_isr = rules.min_isr
         partition.log.config = rules.log
+        partition.isr_moved()
 
-    def _lead_or_resign(self, partition: Partition, state: model.Partition) -> None:
+    def _take_part(self, partition: Partition, state: model.Partition) -> None:
         led = partition.leads
         epoch = partition.leader_epoch
         if partition.offline:
             return
         if state.leads(self._broker_id, self.broker_epoch):
             try:
-                partition.become_leader(state.leader, state.leader_epoch, state.partition_epoch, state.isr)
+                self.unfollow(partition)
+                partition.become_leader(state)
             except OSError as error:
                 partition.failed(error)
                 return
             if not led or partition.leader_epoch != epoch:
                 self._tell(partition, True)
-        elif led:
-            partition.resign(f"broker {state.leader} leads in epoch {state.leader_epoch}")
+            if state.recovering:
+                self.recovering(partition)
+            return
+        partition.become_follower(state)
+        if led:
             self._tell(partition, False)
+        if state.leader in (model.NO_LEADER, self._broker_id):
+            self.unfollow(partition)
+        else:
+            self.follow(partition)
 
     def _tell(self, partition: Partition, leads: bool) -> None:
         for listener in self.leadership_listeners:
@@ -255,12 +286,17 @@ class Replicas:
         if self._broker_id not in tombstone.pending:
             return
         for partition in self._table.of_id(topic_id):
-            led = partition.leads
-            partition.resign("the topic is deleted")
-            if led:
-                self._tell(partition, False)
-            self._table.remove(partition)
+            self._retire(partition, "the topic is deleted")
         self._logs.delete_topic(topic_id)
         if not self._table.of_topic(tombstone.name):
             self.counters.pop(tombstone.name, None)
         self.tombstone_done(topic_id)
+
+    def _retire(self, partition: Partition, reason: str) -> None:
+        """This broker has no part in the partition any more."""
+        led = partition.leads
+        self.unfollow(partition)
+        partition.resign(reason)
+        if led:
+            self._tell(partition, False)
+        self._table.remove(partition)

@@ -16,6 +16,7 @@ from ottla.broker.log.disk import RealDisk
 from ottla.broker.partitions import PartitionTable
 from ottla.broker.replicas import Replicas
 from ottla.metadata.keys import ConfigResource
+from ottla.metadata.model import Partition
 
 TOPIC_ID = UUID(int=5)
 NOTHING = {"tombstones": (), "configs": (), "partitions": ()}
@@ -43,9 +44,7 @@ class World:
         self.replicas = Replicas(0, self.table, self.logs, config, lambda: 1000)
         self.logs.open("c", 0, lambda topic: self.replicas.rules_of(topic).log)
         self.configs: dict[ConfigResource, Any] = {}
-        self.state = SimpleNamespace(
-            replicas=(0,), isr=(0,), leader=0, leader_epoch=0, partition_epoch=0, leads=lambda broker, epoch: True
-        )
+        self.state = Partition(TOPIC_ID, 0, (0,), (0,), (self.replicas.broker_epoch,), 0)
 
     def changed(self, **changed: Any) -> None:
         image: Any = SimpleNamespace(

@@ -3,6 +3,9 @@
 What can be sent is worked out as file ranges, which the connection sends with `sendfile`. A fetch that finds less than
 its min bytes waits until a partition moves or its time is over. The first batch of an answer is sent whole, also beyond
 the limits (KIP-74).
+
+Other brokers fetch as followers: up to the log's end, and what they ask for tells how far they are. A follower whose
+log took another turn is told where (KIP-595).
 """
 
 from __future__ import annotations
@@ -15,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.api.registry import Api
 from ottla.broker.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, FetchPartition, FetchSession, PartitionKey
 from ottla.net.connection import Connection, Pending
-from ottla.protocol.errors import KafkaError
-from ottla.protocol.fetch import TOPIC_IDS, PartitionAnswer, write_fetch_answer
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.fetch import NO_TAGS, TOPIC_IDS, PartitionAnswer, diverging_epoch_tags, write_fetch_answer
 from ottla.protocol.fetch_request import CONSUMER, FetchRequest, read_fetch_request
 from ottla.protocol.frames import RequestHeader
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
-    from ottla.broker.partition import Partition
+    from ottla.broker.partition import Partition, Readable
     from ottla.net.server import Reply
 
 API = Api(
@@ -67,6 +70,8 @@ class _Fetch:
         "min_bytes",
         "partitions",
         "read_committed",
+        "replica_epoch",
+        "replica_id",
         "session",
         "size",
     )
@@ -84,7 +89,9 @@ class _Fetch:
         self.min_bytes = request.min_bytes
         self.max_bytes = min(request.max_bytes, broker.config.get_int("fetch.max.bytes"))
         self.read_committed = request.isolation_level == 1
-        self.follower = request.replica_id != CONSUMER
+        self.replica_id = request.replica_id
+        self.replica_epoch = request.replica_epoch
+        self.follower = request.replica_id > CONSUMER
         self.partitions: Iterable[FetchPartition] = ()
         self.session: FetchSession | None = None
         self.size = 0
@@ -138,9 +145,16 @@ class _Fetch:
         try:
             partition = self._broker.partitions.find(asked.topic, asked.index)
             partition.check_leader_epoch(asked.current_leader_epoch)
-            readable = partition.read(
-                asked.fetch_offset, min(asked.max_bytes, left), left > 0 and self.size == 0, self.read_committed
-            )
+            if asked.last_fetched_epoch >= 0:
+                diverging = partition.diverges(asked.last_fetched_epoch, asked.fetch_offset)
+                if diverging is not None:
+                    self.failed = True
+                    return self._diverging(asked.index, partition, diverging), partition
+            limit, minimum_one = min(asked.max_bytes, left), left > 0 and self.size == 0
+            if self.follower:
+                readable = self._read_as_follower(asked, partition, limit, minimum_one)
+            else:
+                readable = partition.read(asked.fetch_offset, limit, minimum_one, self.read_committed)
         except KafkaError as error:
             self._broker.count_fetch_failure(asked.topic, error.code)
             return PartitionAnswer(asked.index, error.code), None
@@ -148,6 +162,21 @@ class _Fetch:
         aborted = () if self.read_committed else None
         answer = PartitionAnswer(asked.index, 0, high_watermark, last_stable_offset, log_start, ranges, size, aborted)
         return answer, partition
+
+    def _read_as_follower(self, asked: FetchPartition, partition: Partition, limit: int, minimum_one: bool) -> Readable:
+        if self.replica_id not in partition.replicas:
+            raise KafkaError(ErrorCode.not_leader_or_follower)
+        offset = asked.fetch_offset
+        readable = partition.read_as_follower(offset, limit, minimum_one)
+        if partition.follower_fetched(self.replica_id, self.replica_epoch, offset, asked.follower_log_start):
+            self._broker.isr_changes.joins(partition, self.replica_id)
+        return readable._replace(high_watermark=partition.high_watermark)
+
+    @staticmethod
+    def _diverging(index: int, partition: Partition, diverging: tuple[int, int]) -> PartitionAnswer:
+        high_watermark, log_start = partition.high_watermark, partition.log.log_start_offset
+        tags = diverging_epoch_tags(*diverging)
+        return PartitionAnswer(index, 0, high_watermark, partition.last_stable_offset, log_start, tags=tags)
 
     # ---- waiting
 
@@ -159,7 +188,7 @@ class _Fetch:
         self._timer = loop.call_later(self.max_wait_ms / 1000, self._finish)
         for _, _, partition in self._answers:
             if partition is not None:
-                partition.waiters.append(self)
+                (partition.follower_waiters if self.follower else partition.waiters).append(self)
                 self._watched.append(partition)
         return self._pending
 
@@ -186,7 +215,7 @@ class _Fetch:
         if self._timer is not None:
             self._timer.cancel()
         for partition in self._watched:
-            partition.waiters.remove(self)
+            (partition.follower_waiters if self.follower else partition.waiters).remove(self)
         self._watched.clear()
 
     # ---- answering
@@ -202,7 +231,7 @@ class _Fetch:
                 partition.counters.bytes_out += answer.size
             if self.session is not None:
                 news = asked.news(answer.error, answer.size, answer.high_watermark, answer.log_start_offset)
-                if incremental and not news:
+                if incremental and not news and answer.tags == NO_TAGS:
                     continue
             if asked.topic != last:
                 last = asked.topic

@@ -17,7 +17,8 @@ from ottla.protocol.produce import PartitionAnswer, ProduceRequest, read_produce
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
-    from ottla.broker.partition import Appended, Partition, Turn
+    from ottla.broker.partition import Appended, Partition
+    from ottla.broker.turns import Turn
     from ottla.net.server import Reply
 
 API = Api(
@@ -93,6 +94,8 @@ class _Produce:
             raise KafkaError(ErrorCode.invalid_topic_exception, f"clients may not write to {partition.topic}")
         if self.acks not in KNOWN_ACKS:
             raise KafkaError(ErrorCode.invalid_required_acks)
+        if self.acks == ALL and partition.leading is not None and partition.under_min_isr:
+            raise KafkaError(ErrorCode.not_enough_replicas)
         return partition
 
     def appended(self, partition: Partition, appended: Appended) -> PartitionAnswer:

@@ -315,6 +315,14 @@ class Log:
             part.file.pread(part.size, part.position) for part in self.read(offset, max_bytes, limit_offset)
         )
 
+    def bytes_between(self, offset: int, end_offset: int) -> int:
+        """The bytes of the batches from the one that holds `offset` up to `end_offset`; of one segment's at least."""
+        at = self._segment_index(offset)
+        start = self._boundaries.get(offset) if at == len(self.segments) - 1 else None
+        if start is None:
+            start = self.segments[at].position_of(offset)
+        return 0 if start is None else max(self._end_position(at, end_offset) - start, 0)
+
     # ---- looking up
 
     def offset_for_timestamp(self, timestamp: int) -> FoundRecord | None:
@@ -426,6 +434,8 @@ class Log:
         Epochs, producers and the recovery point go back with it.
         """
         if offset >= self.log_end_offset:
+            # A leader that wrote nothing in its epoch noted it all the same, and the next one knows nothing of it.
+            self.epochs.truncate_from_end(self.log_end_offset)
             return False
         if offset <= self.segments[0].base_offset:
             self.truncate_fully_and_start_at(offset)

@@ -18,6 +18,7 @@ from ottla.broker.counters import TopicCounters
 from ottla.broker.fetch_sessions import FetchSessionCache
 from ottla.broker.partition import Partition
 from ottla.broker.partitions import PartitionTable
+from ottla.metadata import model
 from ottla.net.connection import Pending
 from ottla.protocol import batches
 from ottla.protocol.codecs import Codec
@@ -55,7 +56,7 @@ class Stage:
         for index in (0, 1):
             log = Workbench(folder / str(index)).log()
             partition = Partition("t", TOPIC_ID, index, log, self.counters, lambda: 1_000_000)
-            partition.become_leader(0, 0, 0, (0,))
+            partition.become_leader(model.Partition(TOPIC_ID, index, (0,), (0,), (1,), 0))
             self.partitions.add(partition)
             self.logs.append(log)
         self.sessions = FetchSessionCache(10, 120.0, Random(1))
@@ -210,6 +211,7 @@ def test_a_disk_that_breaks_under_a_waiting_fetch_is_told(play: Any, monkeypatch
 
         monkeypatch.setattr(type(stage.logs[0]), "read", broken)
         stage.logs[0].log_end_offset = 1  # as if something had been written
+        stage.partitions.find("t", 0).high_watermark = 1
         await asyncio.sleep(0.1)
         [topic] = answer_of(pending.parts).responses
         assert topic.partitions[0].error_code == 56

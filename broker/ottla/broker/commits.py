@@ -1,0 +1,44 @@
+"""Who waits for a record to be committed, in the order of the offsets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from ottla.protocol.errors import KafkaError
+
+
+class Commits:
+    """Waits of one partition's leader. Nobody is answered before those that wait for lower offsets."""
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def wait_for(self, offset: int, high_watermark: int) -> asyncio.Future[None]:
+        """Done when the record at `offset` is committed."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if offset < high_watermark:
+            future.set_result(None)
+        else:
+            self._waiting.append((offset, future))
+        return future
+
+    def reached(self, high_watermark: int) -> None:
+        """Everything below `high_watermark` is committed."""
+        waiting = self._waiting
+        while waiting and waiting[0][0] < high_watermark:
+            _, future = waiting.popleft()
+            if not future.done():
+                future.set_result(None)
+
+    def fail(self, error: KafkaError) -> None:
+        """Nothing that is waited for will be known to be committed here."""
+        waiting, self._waiting = self._waiting, deque()
+        for _, future in waiting:
+            if not future.done():
+                future.set_exception(error)

@@ -1,0 +1,191 @@
+"""Leaders change their ISRs: by guarded transactions on the state of their partitions, without asking anybody.
+
+A transaction compares the partition's revision, and the revision, as last read, of this broker's registration and of
+each broker's that joins: one that drains, has registered anew or is gone by now can't slip in. Whoever loses the race
+looks again. While the outcome of a proposal isn't known, both the old and the new ISR count (`LeaderState`): such a
+partition is written again, if need be unchanged, until its revision shows what became of the earlier try.
+
+Joins are noticed when a follower fetches, lags by looking every half `replica.lag.time.max.ms`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from ottla.broker.partition import Partition
+from ottla.broker.replica.leader import LeaderState
+from ottla.metadata import keys, model
+from ottla.metadata.image import Image
+from ottla.metadata.store import Guard, Put, Rejected, Store, StoreUnavailable, UnknownOutcome
+
+logger = logging.getLogger(__name__)
+
+_BATCH = 30  # proposals, each with a few guards, in one transaction
+_AGAIN_S = 0.1
+
+Key = tuple[UUID, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Proposal:
+    """What a leader wants to write. `leading` is the epoch that it was thought out in."""
+
+    partition: Partition
+    leading: LeaderState
+    before: model.Partition
+    after: model.Partition
+    guards: tuple[Guard, ...]
+
+    @property
+    def key(self) -> Key:
+        return self.partition.topic_id, self.partition.index
+
+    @property
+    def put(self) -> Put:
+        return Put(keys.partition(*self.key), self.after.encode())
+
+
+class IsrChanges:
+    """All proposals of one broker. `run` and `watch_lag` are tasks of the owner's."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        store: Store,
+        image: Callable[[], Image],
+        broker_epoch: Callable[[], int],
+        lag_max_s: Callable[[], float],
+        partitions: Callable[[], Iterable[Partition]],
+    ) -> None:
+        self.shrinks = 0
+        self.expands = 0
+        self._broker_id = broker_id
+        self._store = store
+        self._image = image
+        self._broker_epoch = broker_epoch
+        self._lag_max_s = lag_max_s
+        self._partitions = partitions
+        self._wanted: dict[Key, Partition] = {}
+        self._unknown: set[Key] = set()  # partitions with a proposal that may yet be written
+        self._woken = asyncio.Event()
+
+    def joins(self, partition: Partition, replica: int) -> None:
+        """The follower has what a member of the ISR must have: it is proposed if its registration allows it."""
+        assert partition.leading is not None
+        if not partition.leading.undecided and self._joinable(partition.leading, replica):
+            self.wants(partition)
+
+    def wants(self, partition: Partition) -> None:
+        """The partition's state is to be looked at, and written where it should be another."""
+        self._wanted[partition.topic_id, partition.index] = partition
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Writes what is wanted, until cancelled."""
+        while True:
+            await self._woken.wait()
+            self._woken.clear()
+            wanted, self._wanted = self._wanted, {}
+            proposals = [proposal for partition in wanted.values() if (proposal := self._propose(partition))]
+            failed: list[_Proposal] = []
+            for start in range(0, len(proposals), _BATCH):
+                failed += await self._write(proposals[start : start + _BATCH])
+            if failed:
+                await asyncio.sleep(_AGAIN_S)  # the image will show why
+                for proposal in failed:
+                    if proposal.partition.leading is proposal.leading:
+                        self.wants(proposal.partition)
+
+    async def watch_lag(self) -> None:
+        """Looks for followers that fell behind, until cancelled."""
+        while True:
+            await asyncio.sleep(self._lag_max_s() / 2)
+            for partition in self._partitions():
+                if partition.leading is not None and partition.find_lagging(self._lag_max_s()):
+                    self.wants(partition)
+
+    def _joinable(self, leading: LeaderState, replica: int) -> bool:
+        registered = self._image().brokers.get(replica)
+        return (
+            registered is not None
+            and registered.electable
+            and leading.followers[replica].broker_epoch == registered.epoch
+        )
+
+    def _propose(self, partition: Partition) -> _Proposal | None:
+        """The partition's state as its leader wants it, if that is another one than the metadata has."""
+        image, leading = self._image(), partition.leading
+        own = image.brokers.get(self._broker_id)
+        before = image.partition(partition.topic_id, partition.index)
+        if leading is None or own is None or before is None or before.leader_epoch != partition.leader_epoch:
+            return None
+        if own.epoch != self._broker_epoch() or not before.leads(self._broker_id, own.epoch):
+            return None
+        key = (partition.topic_id, partition.index)
+        unknown = key in self._unknown and leading.undecided
+        if leading.undecided and not unknown:
+            return None  # written, and not seen yet
+        self._unknown.discard(key)
+        lagging = partition.find_lagging(self._lag_max_s())
+        members = [(member, before.epoch_in_isr(member)) for member in before.isr if member not in lagging]
+        joining = [
+            image.brokers[replica]
+            for replica in leading.followers
+            if replica not in before.isr
+            and leading.followers[replica].end_offset >= max(partition.high_watermark, leading.epoch_start)
+            and self._joinable(leading, replica)
+        ]
+        members += [(broker.id, broker.epoch) for broker in joining]
+        isr = tuple(member for member, _ in members)
+        if isr == before.isr and not before.recovering and not unknown:
+            return None
+        epochs = tuple(epoch for _, epoch in members)
+        after = replace(model.with_isr(before, isr, epochs), recovering=False)
+        guards = (
+            Guard(keys.partition(*key), before.revision),
+            *(Guard(keys.broker(broker.id), broker.revision) for broker in (own, *joining)),
+        )
+        return _Proposal(partition, leading, before, after, guards)
+
+    async def _write(self, proposals: list[_Proposal]) -> list[_Proposal]:
+        """Writes all in one transaction, or one by one where that is rejected; those that must be thought over."""
+        for proposal in proposals:
+            proposal.leading.proposed(proposal.after.isr)
+            proposal.partition.isr_moved()
+        guards = {guard.key: guard for proposal in proposals for guard in proposal.guards}
+        try:
+            result = await self._store.transact(list(guards.values()), [proposal.put for proposal in proposals])
+        except UnknownOutcome:
+            self._unknown.update(proposal.key for proposal in proposals)
+            return proposals
+        except StoreUnavailable as reason:
+            logger.warning("the ISR of %d partitions can't be changed: %s", len(proposals), reason)
+            self._refused(proposals)
+            return proposals
+        if isinstance(result, Rejected):
+            if len(proposals) > 1:
+                return [failed for proposal in proposals for failed in await self._write([proposal])]
+            self._refused(proposals)
+            return proposals
+        for proposal in proposals:
+            self._written(proposal)
+        return []
+
+    def _refused(self, proposals: list[_Proposal]) -> None:
+        for proposal in proposals:
+            if proposal.key not in self._unknown:
+                proposal.leading.refused()
+                proposal.partition.isr_moved()
+
+    def _written(self, proposal: _Proposal) -> None:
+        before, after = proposal.before.isr, proposal.after.isr
+        if set(before) - set(after):
+            self.shrinks += 1
+        if set(after) - set(before):
+            self.expands += 1
+        if before != after:
+            logger.info("%r: ISR %s, was %s", proposal.partition, list(after), list(before))

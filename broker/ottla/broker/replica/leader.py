@@ -1,0 +1,144 @@
+"""What the leader of a partition knows of the other replicas, and what follows from it. Pure; times in seconds.
+
+The rules, as in Kafka's `Partition` and `Replica` (facts of KIP-497 and KIP-679):
+
+1. *Maximal ISR*: the committed ISR and every member of a proposal whose outcome isn't known. The high watermark is the
+   lowest end among its members, so that whichever of the two states the metadata holds, all its members have what is
+   committed. A replica that may join is proposed with the very fetch that shows it, so it needn't chase the watermark.
+2. The high watermark never falls under one leader, and stands still while the committed ISR is below the minimum.
+3. A follower's fetch offset is its end: it fetches only what it has made room for by appending (and, after a change of
+   leader, by truncating to what both share, which the epoch of its request vouches for).
+4. A follower is caught up when it fetches at the leader's end as it is now, or as it was at its previous fetch.
+5. A follower joins when it has reached the high watermark and the start of the leader's epoch; it leaves when it wasn't
+   caught up for longer than `replica.lag.time.max.ms` and isn't at the end.
+6. A fetch sent under an older registration than one seen before counts for nothing: it is from before a restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+NO_OFFSET = -1
+
+
+class Progress:
+    """How far one follower is. `end_offset` is −1 until it has fetched from this leader."""
+
+    __slots__ = ("broker_epoch", "caught_up_at", "end_offset", "fetched_at", "leader_end_at_fetch", "log_start_offset")
+
+    def __init__(self, caught_up_at: float) -> None:
+        self.broker_epoch = -1
+        self.end_offset = NO_OFFSET
+        self.log_start_offset = NO_OFFSET
+        self.caught_up_at = caught_up_at
+        self.fetched_at = caught_up_at
+        self.leader_end_at_fetch = NO_OFFSET
+
+
+class LeaderState:
+    """One leader epoch of one partition. `epoch_start` is the leader's end when the epoch began."""
+
+    __slots__ = ("_broker_id", "_joining", "epoch_start", "followers", "isr", "maximal_isr")
+
+    def __init__(
+        self,
+        broker_id: int,
+        replicas: Iterable[int],
+        isr: Sequence[int],
+        epoch_start: int,
+        now: float,
+    ) -> None:
+        self._broker_id = broker_id
+        self._joining: frozenset[int] = frozenset()  # members of proposals whose outcome isn't known
+        self.epoch_start = epoch_start
+        self.isr = tuple(isr)
+        # Who is in sync has as long as anybody to show up; who isn't must first catch up.
+        self.followers = {
+            replica: Progress(now if replica in isr else float("-inf")) for replica in replicas if replica != broker_id
+        }
+        self.maximal_isr = frozenset(isr)
+
+    # ---- what becomes known
+
+    def committed(self, replicas: Iterable[int], isr: Sequence[int], now: float) -> None:
+        """The metadata holds this now; every proposal that was under way is decided by that."""
+        wanted = [replica for replica in replicas if replica != self._broker_id]
+        for replica in wanted:
+            if replica not in self.followers:
+                self.followers[replica] = Progress(now if replica in isr else float("-inf"))
+        for replica in self.followers.keys() - set(wanted):
+            del self.followers[replica]
+        self.isr = tuple(isr)
+        self._joining = frozenset()
+        self.maximal_isr = frozenset(isr)
+
+    def proposed(self, isr: Iterable[int]) -> None:
+        """A proposal is under way; until `committed` or `refused` its members count beside those of the last one."""
+        self._joining |= frozenset(isr)
+        self.maximal_isr = frozenset(self.isr) | self._joining
+
+    def refused(self) -> None:
+        """Nothing that was proposed was written, nor will be."""
+        self._joining = frozenset()
+        self.maximal_isr = frozenset(self.isr)
+
+    def fetched(
+        self, replica: int, broker_epoch: int, offset: int, log_start_offset: int, leader_end: int, now: float
+    ) -> bool:
+        """A follower asks for what comes from `offset` on: it has everything before. Whether that counts."""
+        progress = self.followers.get(replica)
+        if progress is None or broker_epoch < progress.broker_epoch:
+            return False
+        if offset >= leader_end:
+            progress.caught_up_at = now
+        elif offset >= progress.leader_end_at_fetch >= 0:
+            progress.caught_up_at = max(progress.caught_up_at, progress.fetched_at)
+        progress.broker_epoch = broker_epoch
+        progress.end_offset = offset
+        progress.log_start_offset = log_start_offset
+        progress.fetched_at = now
+        progress.leader_end_at_fetch = leader_end
+        return True
+
+    # ---- what follows
+
+    def advance(self, high_watermark: int, leader_end: int, in_sync_min: int) -> int:
+        """The high watermark, raised as far as rules 1 and 2 allow."""
+        if len(self.isr) < in_sync_min:
+            return high_watermark
+        lowest = leader_end
+        for replica in self.maximal_isr:
+            if replica != self._broker_id:
+                progress = self.followers.get(replica)
+                lowest = min(lowest, NO_OFFSET if progress is None else progress.end_offset)
+        return max(lowest, high_watermark)
+
+    def may_join(self, replica: int, high_watermark: int) -> bool:
+        """Whether the follower has what a member of the ISR must have, and isn't one (nor about to be)."""
+        progress = self.followers.get(replica)
+        return (
+            progress is not None
+            and replica not in self.maximal_isr
+            and progress.end_offset >= high_watermark
+            and progress.end_offset >= self.epoch_start
+        )
+
+    def lagging(self, leader_end: int, now: float, lag_max_s: float) -> list[int]:
+        """The members of the ISR that have been behind for longer than `lag_max_s`."""
+        return [
+            replica
+            for replica in self.isr
+            if (progress := self.followers.get(replica)) is not None
+            and progress.end_offset != leader_end
+            and now - progress.caught_up_at > lag_max_s
+        ]
+
+    @property
+    def alone(self) -> bool:
+        """Whether nobody else has to have a record for it to be committed."""
+        return self.maximal_isr == {self._broker_id}
+
+    @property
+    def undecided(self) -> bool:
+        """Whether a proposal is under way, or its outcome isn't known."""
+        return bool(self._joining)
