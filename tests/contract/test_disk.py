@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from ottla.broker.log.disk import Disk, RealDisk
+from tests.simulation.disk import SimulatedDisk
 
 
-@pytest.fixture(params=[RealDisk])
+@pytest.fixture(params=["real", "simulated"])
 def disk(request: pytest.FixtureRequest) -> Disk:
-    made: Disk = request.param()
-    return made
+    return RealDisk() if request.param == "real" else SimulatedDisk(Random(0))
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> str:
+def root(disk: Disk, tmp_path: Path) -> str:
+    disk.make_directory(str(tmp_path))
     return str(tmp_path)
 
 

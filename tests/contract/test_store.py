@@ -30,6 +30,9 @@ from ottla.metadata.store import (
     StoreUnavailable,
 )
 from tests.peers.etcd import Etcd
+from tests.simulation.loop import SimulationLoop
+from tests.simulation.loop import run as run_simulation
+from tests.simulation.store import StoreServer
 
 Opener = Callable[[], Awaitable[Any]]
 Test = Callable[[Opener], Coroutine[Any, Any, None]]
@@ -43,11 +46,18 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
     etcd.kill()
 
 
-@pytest.fixture(params=["embedded", "etcd"])
+@pytest.fixture(params=["embedded", "etcd", "simulated"])
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Test], None]:
     """Runs a coroutine function with an opener of connections to one fresh store."""
+    servers: list[StoreServer] = []
 
     async def connect() -> Store:
+        if request.param == "simulated":
+            loop = asyncio.get_running_loop()
+            assert isinstance(loop, SimulationLoop)
+            if not servers:
+                servers.append(StoreServer(loop, Random(1)))
+            return servers[0].connect()
         if request.param == "embedded":
             return await EmbeddedStore.open(tmp_path / "metadata.db")
         endpoint = request.getfixturevalue("etcd").endpoint
@@ -69,7 +79,10 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Test], None
                 for store in opened:
                     await store.close()
 
-        asyncio.run(body())
+        if request.param == "simulated":
+            run_simulation(Random(0), lambda loop: body())
+        else:
+            asyncio.run(body())
 
     return runner
 

@@ -1,0 +1,233 @@
+"""An asyncio event loop on virtual time: same seed, same order of steps, and no waiting.
+
+Time stands still while there is something to do and jumps to the next timer when there isn't. Each step (a callback)
+belongs to the simulated process in whose context it was scheduled, and is run only if that process runs: a dead
+process's steps are dropped, a paused one's are kept until it goes on. So a process can die at any `await`, and nothing
+of it (no `finally` either) runs afterwards.
+
+Deterministic where asyncio isn't: tasks and futures hash by the order in which they were first put into a set, not by
+address; threads' work (`run_in_executor`) runs in the loop's own thread at a later virtual time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import heapq
+from collections import deque
+from collections.abc import Callable, Coroutine
+from random import Random
+from typing import Any
+
+STEP_S = 5e-6  # what a turn of the loop takes, so that who waits by yielding sees time pass
+
+Callback = Callable[..., object]
+
+
+class Stuck(Exception):
+    """The simulation made no progress, or too many steps."""
+
+
+class Process:
+    """One operating system process: who schedules within its `context` belongs to it."""
+
+    def __init__(self, name: str, host: str) -> None:
+        self.name = name
+        self.host = host
+        self.dead = False
+        self.paused = False
+        self.parked: deque[asyncio.Handle] = deque()
+        self.tasks: list[asyncio.Task[Any]] = []
+        self.fuse = 0  # steps until `burnt` is called; 0: never
+        self.burnt: Callable[[], None] = lambda: None
+        self.context = contextvars.copy_context()
+        self.context.run(PROCESS.set, self)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
+_serial = 0
+
+
+def _next_serial() -> int:
+    global _serial
+    _serial += 1
+    return _serial
+
+
+class OrderedFuture(asyncio.Future[Any]):
+    """A future whose place in a set doesn't depend on its address."""
+
+    def __hash__(self) -> int:
+        try:
+            return self._serial  # type: ignore[has-type, no-any-return]
+        except AttributeError:
+            self._serial = _next_serial()
+            return self._serial
+
+
+class OrderedTask(asyncio.Task[Any]):
+    """A task whose place in a set doesn't depend on its address."""
+
+    def __hash__(self) -> int:
+        try:
+            return self._serial  # type: ignore[has-type, no-any-return]
+        except AttributeError:
+            self._serial = _next_serial()
+            return self._serial
+
+
+class SimulationLoop(asyncio.BaseEventLoop):
+    """`random` decides how long threads take; `steps_max` bounds the run."""
+
+    def __init__(self, random: Random, steps_max: int = 5_000_000) -> None:
+        global _serial
+        _serial = 0
+        super().__init__()
+        self.steps = 0
+        self.executed = 0  # calls that ran "in a thread"
+        self._random = random
+        self._steps_max = steps_max
+        self._now = 0.0
+        self.set_task_factory(self._make_task)
+
+    def time(self) -> float:
+        return self._now
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return OrderedFuture(loop=self)
+
+    def _make_task(
+        self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], **options: Any
+    ) -> asyncio.Task[Any]:
+        task = OrderedTask(coroutine, loop=loop, **options)
+        process = PROCESS.get()
+        if process is not None:
+            process.tasks.append(task)
+            if len(process.tasks) > 1000:
+                process.tasks = [task for task in process.tasks if not task.done()]
+        return task
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        """As if in a thread: the work is done in one go, later, unless the process dies before."""
+        future = self.create_future()
+        self.executed += 1
+        self.call_later(self._random.expovariate(2000.0), _execute, future, func, args)
+        return future
+
+    def in_world(self, delay_s: float, callback: Callback, *args: Any) -> asyncio.TimerHandle:
+        """Runs what belongs to no process: networks, disks, the store, faults."""
+        return self.call_at(self._now + delay_s, callback, *args, context=_WORLD)
+
+    # ---- what BaseEventLoop asks of a loop
+
+    def _run_once(self) -> None:
+        ready: deque[asyncio.Handle] = self._ready  # type: ignore[attr-defined]
+        scheduled: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
+        self._now += STEP_S
+        if not ready:
+            while scheduled and scheduled[0].cancelled():
+                heapq.heappop(scheduled)._scheduled = False  # type: ignore[attr-defined]
+                self._timer_cancelled_count -= 1  # type: ignore[attr-defined]
+            if not scheduled:
+                if self._stopping:  # type: ignore[attr-defined]
+                    return
+                raise Stuck("nothing is scheduled any more")
+            self._now = max(self._now, scheduled[0].when())
+        now = self._now
+        while scheduled and scheduled[0].when() <= now:
+            timer = heapq.heappop(scheduled)
+            timer._scheduled = False  # type: ignore[attr-defined]
+            if timer.cancelled():
+                self._timer_cancelled_count -= 1  # type: ignore[attr-defined]
+            else:
+                ready.append(timer)
+        count = len(ready)
+        self.steps += count
+        if self.steps > self._steps_max:
+            raise Stuck(f"{self.steps} steps")
+        process_of = PROCESS
+        for _ in range(count):
+            handle = ready.popleft()
+            if handle._cancelled:  # type: ignore[attr-defined]
+                continue
+            process = handle._context.get(process_of)  # type: ignore[attr-defined]
+            if process is not None:
+                if process.dead:
+                    continue
+                if process.paused:
+                    process.parked.append(handle)
+                    continue
+                if process.fuse:
+                    process.fuse -= 1
+                    if not process.fuse:
+                        process.burnt()
+                        if process.dead:
+                            continue
+            handle._run()  # type: ignore[attr-defined]
+
+    def resume(self, process: Process) -> None:
+        """A paused process goes on with what came meanwhile."""
+        process.paused = False
+        self._ready.extend(process.parked)  # type: ignore[attr-defined]
+        process.parked.clear()
+
+    def _write_to_self(self) -> None:
+        pass
+
+    def _process_events(self, event_list: Any) -> None:
+        raise NotImplementedError
+
+    # ---- readers and writers: `network` has the sockets
+
+    sockets: dict[int, Any]
+
+    def add_reader(self, fd: Any, callback: Callback, *args: Any) -> None:
+        self.sockets[fd].reader = asyncio.Handle(callback, args, self, None)
+        self.sockets[fd].check_readable()
+
+    def remove_reader(self, fd: Any) -> bool:
+        sock = self.sockets.get(fd)
+        if sock is None or sock.reader is None:
+            return False
+        sock.reader = None
+        return True
+
+    def add_writer(self, fd: Any, callback: Callback, *args: Any) -> None:
+        self.sockets[fd].writer = asyncio.Handle(callback, args, self, None)
+        self.sockets[fd].check_writable()
+
+    def remove_writer(self, fd: Any) -> bool:
+        sock = self.sockets.get(fd)
+        if sock is None or sock.writer is None:
+            return False
+        sock.writer = None
+        return True
+
+
+_WORLD = contextvars.Context()
+
+
+def _execute(future: asyncio.Future[Any], func: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    try:
+        result = func(*args)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        if not future.done():
+            future.set_exception(error)
+    else:
+        if not future.done():
+            future.set_result(result)
+
+
+def run(random: Random, main: Callable[[SimulationLoop], Coroutine[Any, Any, Any]], steps_max: int = 5_000_000) -> Any:
+    """Runs `main(loop)` to its end on a fresh loop."""
+    loop = SimulationLoop(random, steps_max)
+    loop.sockets = {}
+    try:
+        return loop.run_until_complete(main(loop))
+    finally:
+        loop.close()

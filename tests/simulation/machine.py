@@ -1,0 +1,65 @@
+"""What every process gets from the operating system without asking a port: entropy, and `sendfile`.
+
+`uuid4`, `secrets` and `SystemRandom` all end in `os.urandom`. It is replaced while a simulation runs, so that no part
+of the product can throw dice that the seed doesn't know, whatever module it takes them from; `os.sendfile` is, because
+its arguments are descriptors, and here those are numbers in a table.
+"""
+
+from __future__ import annotations
+
+import os
+import random as random_module
+from collections.abc import Iterator
+from concurrent.futures import Executor, Future
+from contextlib import contextmanager
+from random import Random
+from typing import Any
+
+FIRST_DESCRIPTOR = 1 << 20
+
+
+class Descriptors:
+    """The simulated sockets and files by number."""
+
+    def __init__(self) -> None:
+        self.files: dict[int, Any] = {}
+        self.sockets: dict[int, Any] = {}
+        self._next = FIRST_DESCRIPTOR
+
+    def new(self) -> int:
+        self._next += 1
+        return self._next
+
+    def sendfile(self, out: int, file: int, offset: int, count: int) -> int:
+        """As the operating system's, between simulated ones."""
+        data = self.files[file].pread(count, offset)
+        return int(self.sockets[out].send(data)) if data else 0
+
+
+@contextmanager
+def simulated_machine(random: Random, descriptors: Descriptors) -> Iterator[None]:
+    """The operating system is the seed's while this is entered."""
+    urandom, sendfile, seeded = os.urandom, os.sendfile, random_module._urandom  # type: ignore[attr-defined]
+    os.urandom = random.randbytes
+    random_module._urandom = random.randbytes  # type: ignore[attr-defined]
+    os.sendfile = descriptors.sendfile  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        os.urandom, os.sendfile = urandom, sendfile
+        random_module._urandom = seeded  # type: ignore[attr-defined]
+
+
+class InlineExecutor(Executor):
+    """Threads that take no time: what start and stop wait for anyway."""
+
+    def __init__(self, workers: int) -> None:
+        pass
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future

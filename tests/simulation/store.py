@@ -1,0 +1,338 @@
+"""The metadata store in memory: one server, a connection for each process, and what may go wrong between them.
+
+A connection's faults are its own: it may be cut (reads are refused, writes have an unknown outcome: done, not done, or
+done a while later), its watch may be slow, and its lease may end early. Each request takes two latencies, and is applied
+between them in one instant, as etcd's are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Sequence
+from random import Random
+from typing import Any, TypeVar
+
+from ottla.metadata.store import (
+    NO_LEASE,
+    Change,
+    Committed,
+    Compacted,
+    Entry,
+    Guard,
+    LeaseExpired,
+    LeaseId,
+    Put,
+    Rejected,
+    Revision,
+    Snapshot,
+    StoreUnavailable,
+    UnknownOutcome,
+    Write,
+    check_transaction,
+)
+
+from .loop import SimulationLoop
+
+T = TypeVar("T")
+
+
+class StoreServer:
+    """What all connections share."""
+
+    def __init__(self, loop: SimulationLoop, random: Random) -> None:
+        self.loop = loop
+        self.random = random
+        self.counts: Counter[str] = Counter()
+        self.revision = 1
+        self.compacted = 0
+        self.entries: dict[str, Entry] = {}
+        self.history: list[Revision] = []
+        self.observers: list[Callable[[Revision], None]] = []
+        self.latency_s = 0.001
+        self.timeout_s = 5.0
+        self._leases: dict[LeaseId, tuple[float, asyncio.TimerHandle]] = {}
+        self._next_lease = 100
+        self._connections: list[SimulatedStore] = []
+
+    def connect(self, name: str = "") -> SimulatedStore:
+        """A process's connection."""
+        connection = SimulatedStore(self, name)
+        self._connections.append(connection)
+        return connection
+
+    def disconnected(self, connection: SimulatedStore) -> None:
+        if connection in self._connections:
+            self._connections.remove(connection)
+
+    def compact(self, revision: int) -> None:
+        """Forgets the history up to and including `revision`."""
+        self.compacted = max(self.compacted, revision)
+        self.history = [past for past in self.history if past.revision > revision]
+        self.counts["compactions"] += 1
+
+    # ---- applied in one instant each
+
+    def read(self, prefix: str) -> Snapshot:
+        found = [entry for key, entry in sorted(self.entries.items()) if key.startswith(prefix)]
+        return Snapshot(self.revision, tuple(found))
+
+    def transact(self, guards: Sequence[Guard], writes: Sequence[Write]) -> Committed | Rejected:
+        failed = {
+            guard.key: self.entries.get(guard.key) for guard in guards if not guard.holds(self.entries.get(guard.key))
+        }
+        if failed:
+            self.counts["rejected"] += 1
+            return Rejected(failed)
+        for write in writes:
+            if isinstance(write, Put) and write.lease != NO_LEASE and write.lease not in self._leases:
+                raise LeaseExpired(f"lease {write.lease} has ended")
+        return Committed(self._write(writes))
+
+    def grant(self, ttl_s: float) -> LeaseId:
+        self._next_lease += 1
+        lease = LeaseId(self._next_lease)
+        self._leases[lease] = (ttl_s, self.loop.in_world(ttl_s, self._expired, lease))
+        return lease
+
+    def keep_alive(self, lease: LeaseId) -> None:
+        held = self._leases.get(lease)
+        if held is None:
+            raise LeaseExpired(f"lease {lease} has ended")
+        held[1].cancel()
+        self._leases[lease] = (held[0], self.loop.in_world(held[0], self._expired, lease))
+
+    def revoke(self, lease: LeaseId) -> None:
+        held = self._leases.pop(lease, None)
+        if held is not None:
+            held[1].cancel()
+        gone = sorted(key for key, entry in self.entries.items() if entry.lease == lease != NO_LEASE)
+        if gone:
+            self._record([Change(key, None) for key in gone])
+
+    def _expired(self, lease: LeaseId) -> None:
+        self.counts["leases expired"] += 1
+        self.revoke(lease)
+
+    def _write(self, writes: Sequence[Write]) -> int:
+        changes = []
+        revision = self.revision + 1
+        for write in writes:
+            known = self.entries.get(write.key)
+            if isinstance(write, Put):
+                created = revision if known is None else known.create_revision
+                changes.append(Change(write.key, Entry(write.key, write.value, revision, created, write.lease)))
+            elif known is not None:
+                changes.append(Change(write.key, None))
+        return self._record(changes)
+
+    def _record(self, changes: list[Change]) -> int:
+        if not changes:
+            return self.revision
+        self.revision += 1
+        for change in changes:
+            if change.entry is None:
+                self.entries.pop(change.key, None)
+            else:
+                self.entries[change.key] = change.entry
+        revision = Revision(self.revision, tuple(changes))
+        self.history.append(revision)
+        for observer in self.observers:
+            observer(revision)
+        for connection in self._connections:
+            connection.happened(revision)
+        return self.revision
+
+
+class SimulatedStore:
+    """`ottla.metadata.store.Store`, seen from one process."""
+
+    def __init__(self, server: StoreServer, name: str) -> None:
+        self.name = name
+        self.cut = False
+        self.unknown_chance = 0.0  # of a write whose outcome isn't told
+        self.watch_delay_s = 0.0
+        self._server = server
+        self._closed = False
+        self._watches: dict[_Watch, None] = {}
+
+    async def read(self, prefix: str = "") -> Snapshot:
+        return await self._ask(lambda: self._server.read(prefix))
+
+    async def watch(self, prefix: str, after_revision: int) -> AsyncGenerator[Revision, None]:
+        server = self._server
+        await self._reach()
+        if after_revision < server.compacted:
+            raise Compacted(f"the changes after revision {after_revision} are gone")
+        watch = _Watch(prefix, after_revision)
+        for revision in server.history:
+            watch.offer(revision)
+        self._watches[watch] = None
+        try:
+            while not self._closed:
+                if self.cut:
+                    server.counts["watches cut"] += 1
+                    watch.woken.clear()
+                    await self._until_reached(watch)
+                    continue
+                if watch.position < server.compacted:
+                    raise Compacted(f"the changes after revision {watch.position} are gone")
+                if not watch.queue:
+                    watch.woken.clear()
+                    await watch.woken.wait()
+                    continue
+                due, revision = watch.queue[0]
+                pause = due + self.watch_delay_s - server.loop.time()
+                if pause > 0:
+                    await asyncio.sleep(pause)
+                    continue
+                del watch.queue[0]
+                if revision.revision > watch.position:
+                    watch.position = revision.revision
+                    yield revision
+        finally:
+            self._watches.pop(watch, None)
+
+    async def _until_reached(self, watch: _Watch) -> None:
+        """The watch is asked for again from behind what it has yielded; after the time-out its reader hears of it."""
+        deadline = self._server.loop.time() + self._server.timeout_s
+        while self.cut:
+            if self._closed:
+                return
+            if self._server.loop.time() >= deadline:
+                raise StoreUnavailable("the watch was cut")
+            await asyncio.sleep(0.2)
+        watch.queue.clear()
+        for revision in self._server.history:
+            watch.offer(revision)
+
+    async def transact(self, guards: Sequence[Guard], writes: Sequence[Write]) -> Committed | Rejected:
+        check_transaction(guards, writes)
+        return await self._change(lambda: self._server.transact(guards, writes))
+
+    async def grant(self, ttl_s: float) -> LeaseId:
+        return await self._change(lambda: self._server.grant(ttl_s))
+
+    async def keep_alive(self, lease: LeaseId) -> None:
+        await self._ask(lambda: self._server.keep_alive(lease))
+
+    async def revoke(self, lease: LeaseId) -> None:
+        await self._change(lambda: self._server.revoke(lease))
+
+    async def compact(self, revision: int) -> None:
+        """For the contract's tests."""
+        self._server.compact(revision)
+
+    async def close(self) -> None:
+        self._closed = True
+        for watch in self._watches:
+            watch.woken.set()
+        self._server.disconnected(self)
+
+    def happened(self, revision: Revision) -> None:
+        """The server has a new revision."""
+        if self.cut:
+            return
+        for watch in self._watches:
+            watch.queue.append((self._server.loop.time() + self._latency(), _under(revision, watch.prefix)))
+            if not watch.queue[-1][1].changes:
+                watch.queue.pop()
+            else:
+                self._server.loop.in_world(0.0, watch.woken.set)
+
+    def cut_off(self) -> None:
+        """Nothing reaches the server any more."""
+        self.cut = True
+        for watch in self._watches:
+            watch.woken.set()
+
+    # ---- requests
+
+    def _latency(self) -> float:
+        return self._server.latency_s * (0.5 + self._server.random.expovariate(2.0))
+
+    async def _reach(self) -> None:
+        """The way to the server. Raises StoreUnavailable."""
+        if self._closed:
+            raise StoreUnavailable("the connection is closed")
+        await asyncio.sleep(self._latency())
+        if self.cut:
+            self._server.counts["unavailable"] += 1
+            await asyncio.sleep(self._server.timeout_s)
+            raise StoreUnavailable("the store can't be reached")
+
+    async def _ask(self, question: Callable[[], T]) -> T:
+        await self._reach()
+        answer = question()
+        await asyncio.sleep(self._latency())
+        if self.cut:
+            await asyncio.sleep(self._server.timeout_s)
+            raise StoreUnavailable("no answer came")
+        return answer
+
+    async def _change(self, change: Callable[[], T]) -> T:
+        server = self._server
+        if self._closed:
+            raise StoreUnavailable("the connection is closed")
+        if self.cut and server.random.random() < 0.5:
+            server.counts["unavailable"] += 1
+            await asyncio.sleep(server.timeout_s * server.random.random())
+            raise StoreUnavailable("the store can't be reached")
+        if self.cut or (self.unknown_chance and server.random.random() < self.unknown_chance):
+            kind = server.random.choice(("done", "not done", "done later"))
+            server.counts[f"unknown outcome: {kind}"] += 1
+            if kind == "done":
+                _quietly(change)
+            elif kind == "done later":
+                server.loop.in_world(server.timeout_s + server.random.expovariate(1.0), _quietly, change)
+            await asyncio.sleep(server.timeout_s)
+            raise UnknownOutcome("no answer came")
+        applied: asyncio.Future[T] = server.loop.create_future()
+        server.loop.in_world(self._latency(), _apply, change, applied)  # even if the asking process dies meanwhile
+        answer = await applied
+        await asyncio.sleep(self._latency())
+        if self.cut:
+            server.counts["unknown outcome: done"] += 1
+            await asyncio.sleep(server.timeout_s)
+            raise UnknownOutcome("no answer came")
+        return answer
+
+
+class _Watch:
+    """What one watch still has to yield."""
+
+    def __init__(self, prefix: str, position: int) -> None:
+        self.prefix = prefix
+        self.position = position
+        self.queue: list[tuple[float, Revision]] = []
+        self.woken = asyncio.Event()
+
+    def offer(self, revision: Revision) -> None:
+        """A revision of the past."""
+        if revision.revision > self.position and (seen := _under(revision, self.prefix)).changes:
+            self.queue.append((0.0, seen))
+
+
+def _under(revision: Revision, prefix: str) -> Revision:
+    if not prefix:
+        return revision
+    return Revision(revision.revision, tuple(change for change in revision.changes if change.key.startswith(prefix)))
+
+
+def _apply(change: Callable[[], T], applied: asyncio.Future[T]) -> None:
+    try:
+        answer = change()
+    except (LeaseExpired, StoreUnavailable) as error:
+        if not applied.done():
+            applied.set_exception(error)
+    else:
+        if not applied.done():
+            applied.set_result(answer)
+
+
+def _quietly(change: Callable[[], Any]) -> None:
+    """A write whose outcome nobody hears of."""
+    try:
+        change()
+    except LeaseExpired:
+        pass
