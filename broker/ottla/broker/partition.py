@@ -234,6 +234,12 @@ class Partition:
                 ErrorCode.fenced_leader_epoch if epoch < self.leader_epoch else ErrorCode.unknown_leader_epoch
             )
 
+    def check_watermark(self) -> None:
+        """Raises OFFSET_NOT_AVAILABLE while a new leader doesn't know yet what its predecessor told consumers was
+        committed: until its high watermark has reached the start of its epoch (KIP-207)."""
+        if self.leading is not None and self.high_watermark < self.leading.epoch_start:
+            raise KafkaError(ErrorCode.offset_not_available)
+
     # ---- writing
 
     @property

@@ -1,8 +1,8 @@
 """ListOffsets (key 2), versions 1–11: the offset of a time, or of one of the special marks.
 
-−1 latest (the high watermark; for READ_COMMITTED the last stable offset), −2 earliest, −3 the record with the greatest
-timestamp (KIP-734), −4 the earliest on local disk, −5 the last in remote storage, −6 the earliest pending upload.
-Without remote storage −4 is −2, and −5 and −6 know of none.
+−1 latest (the high watermark; for READ_COMMITTED the last stable offset; for a follower the log's end), −2 earliest, −3
+the record with the greatest timestamp (KIP-734), −4 the earliest on local disk, −5 the last in remote storage, −6 the
+earliest pending upload. Without remote storage −4 is −2, and −5 and −6 know of none.
 """
 
 from __future__ import annotations
@@ -59,6 +59,10 @@ async def _look_up(
     log = partition.log
     committed = request.isolation_level == READ_COMMITTED
     end = partition.last_stable_offset if committed else partition.high_watermark
+    if request.replica_id >= 0:
+        end = log.log_end_offset
+    elif target == LATEST:
+        partition.check_watermark()
     if target == LATEST:
         return UNKNOWN, end, partition.leader_epoch
     if target in (EARLIEST, EARLIEST_LOCAL):
@@ -75,5 +79,7 @@ async def _look_up(
         raise partition.failed(error) from error
     partition.check_leader_epoch(asked.current_leader_epoch)  # the topic may be gone by now
     if found is None or found.offset >= end:
+        if found is not None:
+            partition.check_watermark()
         return UNKNOWN, UNKNOWN, -1
     return found.timestamp, found.offset, log.epochs.epoch_of(found.offset)
