@@ -32,6 +32,7 @@ from ottla.broker.partition import Partition
 from ottla.broker.partitions import PartitionTable
 from ottla.broker.producer_id_source import ProducerIdSource
 from ottla.broker.replicas import Replicas
+from ottla.broker.replication import Replication
 from ottla.broker.surroundings import Surroundings
 from ottla.broker.topic_descriptions import EncodedTopics
 from ottla.metadata.cluster import join_cluster
@@ -90,6 +91,16 @@ class Broker:
             lambda: self.partitions,
         )
         self.replicas.recovering = self.isr_changes.wants
+        self.replication: Replication = Replication(
+            self.id,
+            lambda: self.replicas.broker_epoch,
+            lambda: self.image,
+            lambda: self.config,
+            lambda coroutine, name: self.spawn(coroutine, name, vital=True),
+            surroundings.connect,
+        )
+        self.replicas.follow = self.replication.follow
+        self.replicas.unfollow = self.replication.unfollow
         self.intents = Intents(store, self.follower, surroundings.random)
         self.encoded_topics = EncodedTopics()
         self.internal_topics = InternalTopics(self.intents, config)
@@ -230,6 +241,7 @@ class Broker:
         await self.groups.stop()
         await self.internal_topics.stop()
         await self.server.close()
+        await self.replication.stop()
         self.moves.stop()
         # Nothing may touch a log while threads close it. The controller of this process ends here too: what becomes of
         # this broker's partitions is another one's business, and without another one nothing needs to be written.

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from random import Random, SystemRandom
 
 from ottla.broker.log.disk import Disk, RealDisk
+from ottla.net.peer import Connect, connect_tcp
 from ottla.net.server import OpenSocket, open_socket
 
 Threads = Callable[[int], Executor]
@@ -31,4 +32,5 @@ class Surroundings:
     random: Random = field(default_factory=SystemRandom)
     disk: Disk = field(default_factory=RealDisk)
     open_socket: OpenSocket = open_socket  # listening
+    connect: Connect = connect_tcp  # to other brokers
     threads: Threads = ThreadPoolExecutor  # for so many workers; start and stop wait for them

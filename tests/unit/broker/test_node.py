@@ -20,7 +20,7 @@ def test_a_stop_closes_the_logs_although_the_store_takes_nothing(
 
     monkeypatch.setattr(node, "_ANNOUNCING_S", 0.05)
     broker = node.Broker.__new__(node.Broker)
-    for part in ("groups", "internal_topics", "server", "monitoring", "_registration"):
+    for part in ("groups", "internal_topics", "server", "replication", "monitoring", "_registration"):
         setattr(broker, part, AsyncMock())
     for part in ("moves", "logs", "replicas"):
         setattr(broker, part, Mock())

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ottla.broker.metrics import groups, process, replicas, traffic
+from ottla.broker.metrics import groups, process, replicas, replication, traffic
 from ottla.broker.metrics.metric import Metric
 
 SECTIONS: tuple[tuple[str, tuple[Metric, ...]], ...] = (
     ("Topics, requests, connections", traffic.METRICS),
     ("Replicas, logs, the controller", replicas.METRICS),
+    ("Following other brokers", replication.METRICS),
     ("Groups", groups.METRICS),
     ("The process", process.METRICS),
 )
@@ -20,13 +21,9 @@ NO_QUEUE = "no such queue: a request is served by the callback that reads it; se
 QUOTAS = "quotas are stored, and enforced by a later release; until then nobody is throttled"
 
 NOT_THERE: tuple[tuple[str, str], ...] = (
-    ("kafka.server:type=BrokerTopicMetrics,name=ReplicationBytesInPerSec", REPLICATION),
     ("kafka.server:type=BrokerTopicMetrics,name=ReplicationBytesOutPerSec", REPLICATION),
     ("kafka.server:type=ReplicaManager,name=IsrShrinksPerSec", REPLICATION),
     ("kafka.server:type=ReplicaManager,name=IsrExpandsPerSec", REPLICATION),
-    ("kafka.server:type=ReplicaFetcherManager,name=MaxLag", REPLICATION),
-    ("kafka.server:type=ReplicaFetcherManager,name=MinFetchRate", REPLICATION),
-    ("kafka.server:type=FetcherLagMetrics,name=ConsumerLag", REPLICATION),
     ("kafka.network:type=RequestMetrics,request=*,name=RequestQueueTimeMs", NO_QUEUE),
     ("kafka.network:type=RequestMetrics,request=*,name=ResponseQueueTimeMs", NO_QUEUE),
     (

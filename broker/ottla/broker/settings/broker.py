@@ -9,7 +9,7 @@ _JAVA = "it names Java code, which has no place in a Python process"
 _ELECTIONS = "the controller gives a leadership back when the preferred replica is in sync again"
 _PURGATORY = "a finished wait is forgotten at once"
 _THREADS = "one event loop serves everything, so thread counts have no meaning"
-_REPLICATION = "brokers do not replicate to each other yet"
+_LEADERS_SPEED = "leaders send what is asked for; the followers' side is throttled"
 _TIERED = "there is no tiered storage yet"
 _NO_CHANNEL = "brokers follow the metadata store, the controller sends them nothing"
 _METRICS = "metrics are served to Prometheus on ottla.http.listener"
@@ -145,7 +145,7 @@ SETTINGS = (
     ),
     Setting(
         "request.timeout.ms", Kind.INT, "30000", Importance.HIGH, "Longest wait for another broker's answer.",
-        instead=_REPLICATION,
+        instead="brokers ask each other only for records, within replica.socket.timeout.ms",
     ),
     Setting(
         "controlled.shutdown.enable", Kind.BOOLEAN, "true", Importance.MEDIUM,
@@ -188,35 +188,36 @@ SETTINGS = (
     ),
     Setting(
         "replica.lag.time.max.ms", Kind.LONG, "30000", Importance.HIGH,
-        "How long a follower may lag before it leaves the ISR.", instead=_REPLICATION,
+        "How long a follower may lag before it leaves the ISR.",
     ),
     Setting(
         "replica.socket.timeout.ms", Kind.INT, "30000", Importance.HIGH,
-        "Longest wait for the answer to a follower's fetch.", instead=_REPLICATION,
+        "Longest wait for the answer to a follower's fetch.",
     ),
     Setting(
         "replica.socket.receive.buffer.bytes", Kind.INT, "65536", Importance.HIGH,
-        "Receive buffer of the sockets that followers fetch with.", instead=_REPLICATION,
+        "Receive buffer of the sockets that followers fetch with.",
+        instead="the system sizes the buffers of these sockets",
     ),
     Setting(
         "replica.fetch.max.bytes", Kind.INT, "1048576", Importance.MEDIUM,
-        "Bytes per partition that a follower asks for.", bounds=Range(0), instead=_REPLICATION,
+        "Bytes per partition that a follower asks for.", bounds=Range(0),
     ),
     Setting(
         "replica.fetch.wait.max.ms", Kind.INT, "500", Importance.HIGH,
-        "How long a leader may hold a follower's fetch back.", instead=_REPLICATION,
+        "How long a leader may hold a follower's fetch back.",
     ),
     Setting(
         "replica.fetch.backoff.ms", Kind.INT, "1000", Importance.MEDIUM,
-        "Pause after a failed fetch of a follower.", bounds=Range(0), instead=_REPLICATION,
+        "Pause after a failed fetch of a follower.", bounds=Range(0),
     ),
     Setting(
         "replica.fetch.min.bytes", Kind.INT, "1", Importance.HIGH,
-        "Bytes that a follower's fetch waits for.", instead=_REPLICATION,
+        "Bytes that a follower's fetch waits for.",
     ),
     Setting(
         "replica.fetch.response.max.bytes", Kind.INT, "10485760", Importance.MEDIUM,
-        "Bytes in all that a follower asks for.", bounds=Range(0), instead=_REPLICATION,
+        "Bytes in all that a follower asks for.", bounds=Range(0),
     ),
     Setting(
         "num.replica.fetchers", Kind.INT, "1", Importance.HIGH,
@@ -225,7 +226,7 @@ SETTINGS = (
     ),
     Setting(
         "replica.selector.class", Kind.STRING, None, Importance.MEDIUM,
-        "How a consumer's nearest replica is chosen.", instead=_REPLICATION,
+        "How a consumer's nearest replica is chosen.", instead="consumers read from the leader",
     ),
     Setting(
         "follower.fetch.last.tiered.offset.enable", Kind.BOOLEAN, "false", Importance.MEDIUM,
@@ -238,12 +239,12 @@ SETTINGS = (
     Setting(
         "leader.replication.throttled.rate", Kind.LONG, "9223372036854775807", Importance.MEDIUM,
         "Bytes per second that a leader sends for throttled replicas.", bounds=Range(0), update=Update.CLUSTER_WIDE,
-        instead=_REPLICATION,
+        instead=_LEADERS_SPEED,
     ),
     Setting(
         "follower.replication.throttled.rate", Kind.LONG, "9223372036854775807", Importance.MEDIUM,
         "Bytes per second that a follower fetches for throttled replicas.", bounds=Range(0),
-        update=Update.CLUSTER_WIDE, instead=_REPLICATION,
+        update=Update.CLUSTER_WIDE,
     ),
     Setting(
         "replica.alter.log.dirs.io.max.bytes.per.second", Kind.LONG, "9223372036854775807", Importance.MEDIUM,

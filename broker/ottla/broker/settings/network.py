@@ -7,7 +7,7 @@ from ottla.broker.settings.setting import Importance, Kind, Members, OneOf, Rang
 
 _SASL = "there is no authentication yet"
 _THREADS = "one event loop serves everything, so thread counts have no meaning"
-_REPLICATION = "brokers do not replicate to each other yet"
+_ONE_TIME_OUT = "connecting counts towards replica.socket.timeout.ms"
 
 SETTINGS = (
     Setting(
@@ -58,12 +58,12 @@ SETTINGS = (
     Setting(
         "socket.connection.setup.timeout.ms", Kind.LONG, "10000", Importance.MEDIUM,
         "First time-out for a connection to another broker.",
-        instead=_REPLICATION,
+        instead=_ONE_TIME_OUT,
     ),
     Setting(
         "socket.connection.setup.timeout.max.ms", Kind.LONG, "30000", Importance.MEDIUM,
         "Longest time-out for a connection to another broker.",
-        instead=_REPLICATION,
+        instead=_ONE_TIME_OUT,
     ),
     Setting(
         "max.connections.per.ip", Kind.INT, "2147483647", Importance.MEDIUM,

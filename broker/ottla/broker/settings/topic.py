@@ -6,7 +6,7 @@ Pure: one row per setting. Names, types, defaults, bounds and update modes are t
 from ottla.broker.settings.setting import Importance, Kind, Members, OneOf, Pattern, Range, Setting
 
 _THROTTLED = Pattern(r"|\*|[0-9]+:[0-9]+", "partition:broker, or *")
-_REPLICATION = "brokers do not replicate to each other yet"
+_LEADERS_SPEED = "leaders send what is asked for; the followers' side is throttled"
 _TIERED = "there is no tiered storage yet"
 _PREALLOCATION = "files grow as they are written"
 _COMPRESSION = "the broker compresses with each codec's usual effort"
@@ -140,12 +140,11 @@ SETTINGS = (
     Setting(
         "leader.replication.throttled.replicas", Kind.LIST, "", Importance.MEDIUM,
         "Replicas throttled on the leader's side, as partition:broker, or `*`.", bounds=_THROTTLED,
-        instead=_REPLICATION,
+        instead=_LEADERS_SPEED,
     ),
     Setting(
         "follower.replication.throttled.replicas", Kind.LIST, "", Importance.MEDIUM,
         "Replicas throttled on the follower's side, as partition:broker, or `*`.", bounds=_THROTTLED,
-        instead=_REPLICATION,
     ),
     Setting(
         "remote.storage.enable", Kind.BOOLEAN, "false", Importance.MEDIUM,

@@ -1,0 +1,46 @@
+"""Metrics of what this broker copies from the leaders of other brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ottla.broker.exposition import Sample
+from ottla.broker.metrics.metric import COUNTER, GAUGE, Metric, single
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Broker
+
+_FETCHERS = "kafka.server:type=ReplicaFetcherManager,clientId=Replica,name="
+
+
+def _lags(broker: Broker) -> Iterator[Sample]:
+    for partition, lag in list(broker.replication.lags()):
+        yield (("topic", partition.topic), ("partition", str(partition.index))), lag
+
+
+METRICS = (
+    Metric(
+        "kafka_server_replicafetchermanager_maxlag", GAUGE,
+        "Records that the replica here that is furthest behind its leader lacks of what is committed.",
+        single(lambda broker: broker.replication.max_lag), _FETCHERS + "MaxLag",
+    ),
+    Metric(
+        "kafka_server_replicafetchermanager_minfetchrate", GAUGE,
+        "Fetches a second, over the last minute, of the fetcher that sends the fewest.",
+        single(lambda broker: broker.replication.min_fetch_rate), _FETCHERS + "MinFetchRate",
+    ),
+    Metric(
+        "kafka_server_fetcherlagmetrics_consumerlag", GAUGE,
+        "Committed records that a replica here lacks, as far as its leader has told.",
+        _lags, "kafka.server:type=FetcherLagMetrics,clientId=*,topic=*,partition=*,name=ConsumerLag",
+        ("topic", "partition"),
+    ),
+    Metric(
+        "kafka_server_brokertopicmetrics_replicationbytesin_total", COUNTER,
+        "Bytes of record batches copied from leaders.",
+        single(lambda broker: broker.replication.bytes_in),
+        "kafka.server:type=BrokerTopicMetrics,name=ReplicationBytesInPerSec",
+    ),
+)  # fmt: skip
+"""What is copied, and how far behind it is."""

@@ -1,0 +1,159 @@
+"""One connection to another broker, for a broker's own requests: one at a time, each with a deadline.
+
+Shell over an injected `Connect`; `connect_tcp` is the real one. An answer is received into memory that is used again:
+it may be read until the next request. After anything that went wrong (a deadline, a reset, half a frame, a cancelled
+request) the connection is closed, because nobody knows what is still on the way; the next request opens a new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, Protocol
+
+from ottla.protocol.errors import ProtocolError
+from ottla.protocol.frames import request_frame, response_body
+
+ANSWER_BYTES_MAX = 1 << 30
+BUFFER_BYTES = 1 << 16
+_KEPT_BYTES_MAX = 1 << 20  # a larger buffer goes back as soon as an answer would have fitted into a small one
+_size = struct.Struct(">i")
+
+
+class Stream(Protocol):
+    """Bytes to and from one address. Failures are OSErrors, the peer's goodbye among them."""
+
+    async def read_exactly(self, into: memoryview) -> None:
+        """Fills `into`."""
+
+    async def write(self, data: bytes) -> None:
+        """Sends all of `data`."""
+
+    def close(self) -> None:
+        """Ends the connection at once; may be called twice."""
+
+
+Connect = Callable[[str, int], Awaitable[Stream]]
+"""Opens a stream to (host, port). Raises OSError."""
+
+
+class Answer(NamedTuple):
+    """Where the body of an answer lies: valid until the next request."""
+
+    frame: bytearray
+    start: int
+    end: int
+
+
+class Peer:
+    """A broker at one address. Owned by one task."""
+
+    def __init__(self, connect: Connect, host: str, port: int, client_id: str) -> None:
+        self.host = host
+        self.port = port
+        self._connect = connect
+        self._client_id = client_id
+        self._stream: Stream | None = None
+        self._correlation_id = 0
+        self._buffer = bytearray(BUFFER_BYTES)
+        self._deadline: asyncio.Timeout | None = None  # of the request under way
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    @property
+    def connected(self) -> bool:
+        """Whether a stream is open, as far as is known."""
+        return self._stream is not None
+
+    async def request(self, api_key: int, version: int, body: bytes, timeout_seconds: float) -> Answer:
+        """Sends a request and waits for its answer. Raises OSError (TimeoutError too) and ProtocolError."""
+        stream, self._stream = self._stream, None  # only a request that ends well gives it back
+        try:
+            async with asyncio.timeout(timeout_seconds) as self._deadline:
+                if stream is None:
+                    stream = await self._connect(self.host, self.port)
+                self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+                await stream.write(request_frame(api_key, version, self._correlation_id, self._client_id, body))
+                end = await self._receive(stream)
+                answered_id, start = response_body(api_key, version, self._buffer)
+                if answered_id != self._correlation_id:
+                    raise ProtocolError(f"answer {answered_id} where {self._correlation_id} was due")
+        except BaseException:
+            if stream is not None:
+                stream.close()
+            raise
+        finally:
+            self._deadline = None
+        self._stream = stream
+        return Answer(self._buffer, start, end)
+
+    def hurry(self) -> None:
+        """The request under way has no more time: it ends with TimeoutError."""
+        if self._deadline is not None and not self._deadline.expired():
+            self._deadline.reschedule(asyncio.get_running_loop().time())
+
+    def close(self) -> None:
+        """Ends the connection; a later request opens a new one."""
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+    async def _receive(self, stream: Stream) -> int:
+        """Reads one frame into the buffer; its size."""
+        head = bytearray(_size.size)
+        await stream.read_exactly(memoryview(head))
+        (size,) = _size.unpack(head)
+        if not _size.size <= size <= ANSWER_BYTES_MAX:
+            raise ProtocolError(f"{self} announced an answer of {size} bytes")
+        if size > len(self._buffer) or (len(self._buffer) > _KEPT_BYTES_MAX and size <= BUFFER_BYTES):
+            self._buffer = bytearray(max(size, BUFFER_BYTES))
+        await stream.read_exactly(memoryview(self._buffer)[:size])
+        return int(size)
+
+
+class _TcpStream:
+    """A connected socket, read and written by the loop's `sock_…` calls: no copy on the way into the buffer."""
+
+    __slots__ = ("_loop", "_socket")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, connected: socket.socket) -> None:
+        self._loop = loop
+        self._socket = connected
+
+    async def read_exactly(self, into: memoryview) -> None:
+        filled = 0
+        while filled < len(into):
+            received = await self._loop.sock_recv_into(self._socket, into[filled:])
+            if not received:
+                raise ConnectionResetError("the peer closed the connection")
+            filled += received
+
+    async def write(self, data: bytes) -> None:
+        await self._loop.sock_sendall(self._socket, data)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+async def connect_tcp(host: str, port: int) -> Stream:
+    """A TCP connection to the first address of `host` that takes it. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    failure: OSError = OSError(f"{host} has no address")
+    for family, kind, protocol, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        candidate = socket.socket(family, kind, protocol)
+        candidate.setblocking(False)
+        try:
+            candidate.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await loop.sock_connect(candidate, address)
+        except OSError as error:
+            candidate.close()
+            failure = error
+        except BaseException:
+            candidate.close()
+            raise
+        else:
+            return _TcpStream(loop, candidate)
+    raise failure
