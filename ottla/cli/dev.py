@@ -347,16 +347,23 @@ def _announce(output: Output, cluster: list[_Broker], bootstrap: str, directory:
 
 
 def _watch(cluster: list[_Broker], waker: _Waker, descriptor: int, restart: bool, output: Output) -> None:
-    """Until a stop is asked for; a broker that dies is started again, or ends everything."""
+    """Until a stop is asked for; a broker that dies is started again, or missed as long as there are others."""
+    missed: set[int] = set()
     while not waker.stopping:
         now = time.monotonic()
         for one in cluster:
+            if one.id in missed:
+                continue
             if one.restart_at is not None and now >= one.restart_at:
                 one.restart_at = None
                 one.start(descriptor)
             elif one.restart_at is None and one.exit_code() is not None:
                 if not restart:
-                    raise _death(one)
+                    missed.add(one.id)
+                    if len(missed) == len(cluster):
+                        raise _death(one)
+                    output.note(f"{_death(one).line()} The others go on; --restart would have started it again.")
+                    continue
                 pause = _BACKOFF_S[min(one.deaths, len(_BACKOFF_S) - 1)]
                 one.deaths += 1
                 one.restart_at = now + pause
