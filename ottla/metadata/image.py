@@ -24,12 +24,14 @@ from .model import (
     Cluster,
     Config,
     ControllerHolder,
+    Drained,
     Election,
     Feature,
     Partition,
     ProducerIds,
     Quota,
     Ready,
+    Reassignment,
     Tombstone,
     TopicIntent,
 )
@@ -72,6 +74,8 @@ class Changed:
     quotas: frozenset[QuotaEntity] = frozenset()
     features: frozenset[str] = frozenset()
     elections: frozenset[tuple[UUID, int]] = frozenset()
+    reassignments: frozenset[tuple[UUID, int]] = frozenset()
+    drained: frozenset[int] = frozenset()
 
     def __or__(self, later: Changed) -> Changed:
         """What this change and the `later` one changed together."""
@@ -102,6 +106,8 @@ class Image:
     quotas: Mapping[QuotaEntity, Quota] = field(default_factory=dict)
     features: Mapping[str, Feature] = field(default_factory=dict)
     elections: Mapping[tuple[UUID, int], Election] = field(default_factory=dict)
+    reassignments: Mapping[tuple[UUID, int], Reassignment] = field(default_factory=dict)
+    drained: Mapping[int, Drained] = field(default_factory=dict)
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> Image:
@@ -164,6 +170,8 @@ def difference(old: Image, new: Image) -> Changed:
         quotas=frozenset(_differing(old.quotas, new.quotas)),
         features=frozenset(_differing(old.features, new.features)),
         elections=frozenset(_differing(old.elections, new.elections)),
+        reassignments=frozenset(_differing(old.reassignments, new.reassignments)),
+        drained=frozenset(_differing(old.drained, new.drained)),
     )
 
 
@@ -317,6 +325,8 @@ _STEPS: Mapping[Kind, _Step] = {
     Kind.QUOTA: _mapped("quotas", quota_entity, Quota.decode),
     Kind.FEATURE: _mapped("features", feature_name, Feature.decode),
     Kind.ELECTION: _mapped("elections", partition_id, Election.decode),
+    Kind.REASSIGNMENT: _mapped("reassignments", partition_id, Reassignment.decode),
+    Kind.DRAINED: _mapped("drained", broker_id, Drained.decode),
     Kind.PARTITION: _apply_partitions,
     Kind.READY: _mapped("ready", topic_id, Ready.decode),
 }

@@ -9,6 +9,8 @@
 | `quotas/<entity>` | intent | Quota: the limits of a user, client id or address |
 | `features/<name>` | intent | Feature: a finalised level |
 | `elections/<topic id>/<index>` | intent | Election: a wished leader election |
+| `reassignments/<topic id>/<index>` | intent | Reassignment: wished replicas, or the end of a move |
+| `drained/<broker id>` | intent | Drained: a broker that is wished not to lead |
 | `producer-ids` | intent | ProducerIds: the first id that no broker has been given |
 | `partitions/<topic id>/<index>` | state | Partition |
 | `ready/<topic id>` | state | Ready: how many of the topic's partitions may be seen |
@@ -38,6 +40,8 @@ CONFIGS = "configs/"
 QUOTAS = "quotas/"
 FEATURES = "features/"
 ELECTIONS = "elections/"
+REASSIGNMENTS = "reassignments/"
+DRAINED = "drained/"
 PARTITIONS = "partitions/"
 READY = "ready/"
 
@@ -59,6 +63,8 @@ class Kind(enum.Enum):
     QUOTA = "quotas"
     FEATURE = "features"
     ELECTION = "elections"
+    REASSIGNMENT = "reassignments"
+    DRAINED = "drained"
     PARTITION = "partitions"
     READY = "ready"
     UNKNOWN = ""
@@ -118,6 +124,16 @@ def election(topic_id: UUID, index: int) -> str:
     return f"{ELECTIONS}{uuid_text(topic_id)}/{index}"
 
 
+def reassignment(topic_id: UUID, index: int) -> str:
+    """Key of a wished reassignment."""
+    return f"{REASSIGNMENTS}{uuid_text(topic_id)}/{index}"
+
+
+def drained(broker_id: int) -> str:
+    """Key of the wish that a broker doesn't lead."""
+    return f"{DRAINED}{broker_id}"
+
+
 def config(resource: ConfigResource) -> str:
     """Key of a resource's dynamic settings."""
     return f"{CONFIGS}{resource.type}/{_encoded(resource.name or None)}"
@@ -139,8 +155,8 @@ def kind_of(key: str) -> Kind:
 
 
 def broker_id(key: str) -> int:
-    """The id in a registration's key."""
-    return int(key[len(BROKERS) :])
+    """The id in the key of a registration or of a drained broker."""
+    return int(key.partition("/")[2])
 
 
 def topic_name(key: str) -> str:
@@ -154,7 +170,7 @@ def topic_id(key: str) -> UUID:
 
 
 def partition_id(key: str) -> tuple[UUID, int]:
-    """(topic id, index) in the key of a partition or election."""
+    """(topic id, index) in the key of a partition, election or reassignment."""
     _, topic_text, index = key.split("/")
     return uuid_from_text(topic_text), int(index)
 

@@ -102,7 +102,8 @@ class Broker(_Value):
     """A registered broker: it exists as long as its lease does.
 
     `epoch` is the revision that created the registration, so that each registration has its own and later ones have
-    greater ones. `revision` is that of the last change of its state or addresses.
+    greater ones. `revision` is that of the last change of its state or addresses. `previous_epoch` is the epoch from
+    which its logs come whole: that of the registration that ended with a clean stop, or that the same process lost.
     """
 
     id: int
@@ -113,12 +114,17 @@ class Broker(_Value):
     incarnation: str = ""  # random, of the process: tells its own registration from another's
     host: str = ""  # where the process runs, for people
     format_max: int = FORMAT_MAX
+    previous_epoch: int = NO_EPOCH
     revision: int = 0
 
     @property
     def electable(self) -> bool:
         """Whether it may lead and may join an ISR."""
         return self.state is BrokerState.RUNNING
+
+    def holds_all_since(self, epoch: int) -> bool:
+        """Whether its logs still hold all that they held under registration `epoch`: it didn't stop uncleanly since."""
+        return epoch != NO_EPOCH and epoch in (self.epoch, self.previous_epoch)
 
     def _fields(self) -> dict[str, Any]:
         return {
@@ -128,6 +134,7 @@ class Broker(_Value):
             "incarnation": self.incarnation,
             "host": self.host,
             "format_max": self.format_max,
+            "previous_epoch": self.previous_epoch,
         }
 
     @classmethod
@@ -143,6 +150,7 @@ class Broker(_Value):
             incarnation=pop("incarnation", ""),
             host=pop("host", ""),
             format_max=pop("format_max", 1),
+            previous_epoch=pop("previous_epoch", NO_EPOCH),
             revision=entry.mod_revision,
             format=version,
             unknown=document,
@@ -223,6 +231,10 @@ class Partition(_Value):
 
     `isr_epochs[i]` is the registration epoch under which `isr[i]` was admitted: a replica whose broker has registered
     anew since isn't the one that was in sync. A broker leads only if `leads` says so for its present epoch.
+
+    `elr` are the eligible leader replicas (KIP-966, see `eligibility.py`), `elr_epochs[i]` the registration epoch under
+    which `elr[i]` was last known to have every committed record. While replicas are reassigned (KIP-455) `replicas` is
+    the target followed by `removing`, `adding` is what the target has and `original`, the replicas before, hadn't.
     """
 
     topic_id: UUID
@@ -238,7 +250,19 @@ class Partition(_Value):
     elr: tuple[int, ...] = ()
     last_known_elr: tuple[int, ...] = ()
     recovering: bool = False  # an unclean election chose the leader, and it hasn't recovered its log yet
+    elr_epochs: tuple[int, ...] = ()
+    original: tuple[int, ...] = ()
     revision: int = 0
+
+    @property
+    def reassigning(self) -> bool:
+        """Whether replicas are being moved."""
+        return bool(self.adding or self.removing)
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """The replicas when a reassignment, if there is one, will be complete."""
+        return tuple(replica for replica in self.replicas if replica not in self.removing)
 
     def leads(self, broker_id: int, broker_epoch: int) -> bool:
         """Whether the broker, under that registration, is the leader that this state names."""
@@ -260,7 +284,7 @@ class Partition(_Value):
             "leader_epoch": self.leader_epoch,
             "partition_epoch": self.partition_epoch,
         }
-        for name in ("adding", "removing", "elr", "last_known_elr", "recovering"):
+        for name in ("adding", "removing", "elr", "last_known_elr", "recovering", "elr_epochs", "original"):
             if value := getattr(self, name):
                 fields[name] = value
         return fields
@@ -283,6 +307,8 @@ class Partition(_Value):
             tuple(pop("elr", ())),
             tuple(pop("last_known_elr", ())),
             pop("recovering", False),
+            tuple(pop("elr_epochs", ())),
+            tuple(pop("original", ())),
             entry.mod_revision,
             format=version,
             unknown=document or _NOTHING_UNKNOWN,
@@ -347,6 +373,36 @@ class Election(_Value):
     @classmethod
     def _from(cls, entry: Entry, version: int, document: dict[str, Any]) -> Self:
         return cls(document.pop("unclean", False), entry.mod_revision, format=version, unknown=document)
+
+
+@dataclass(frozen=True, slots=True)
+class Reassignment(_Value):
+    """The wish to move a partition to the replicas `target`, or (None) to end a move and restore what was before."""
+
+    target: tuple[int, ...] | None
+    revision: int = 0
+
+    def _fields(self) -> dict[str, Any]:
+        return {"target": self.target}
+
+    @classmethod
+    def _from(cls, entry: Entry, version: int, document: dict[str, Any]) -> Self:
+        target = document.pop("target")
+        return cls(None if target is None else tuple(target), entry.mod_revision, format=version, unknown=document)
+
+
+@dataclass(frozen=True, slots=True)
+class Drained(_Value):
+    """A broker that is wished not to lead: it keeps its replicas, in sync, and leads only what nobody else can."""
+
+    revision: int = 0
+
+    def _fields(self) -> dict[str, Any]:
+        return {}
+
+    @classmethod
+    def _from(cls, entry: Entry, version: int, document: dict[str, Any]) -> Self:
+        return cls(entry.mod_revision, format=version, unknown=document)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ import asyncio
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
-from uuid import UUID
 
 from ottla.metadata import keys
 from ottla.metadata.follower import Follower
@@ -34,7 +33,8 @@ from ottla.metadata.store import (
     Write,
 )
 
-from .decide import Proposal, Scope, decide, scope_of, whole_scope
+from .decide import Scope, decide, scope_of, whole_scope
+from .proposal import Proposal
 
 logger = logging.getLogger(__name__)
 
@@ -159,13 +159,13 @@ class Controller:
         again = _NOTHING
         while True:
             again = await self._perform(scope)
-            if again != _NOTHING:
+            if again:
                 await asyncio.sleep(_REJECTED_S)  # the image will show why
-            while not self._changed and again == _NOTHING:
+            while not self._changed and not again:
                 self._woken.clear()
                 await self._woken.wait()
             changed, self._changed = self._changed, Changed()
-            scope = _union(scope_of(self._follower.image, changed), again)
+            scope = scope_of(self._follower.image, changed) | again
 
     async def _perform(self, scope: Scope) -> Scope:
         """Decides and writes slice by slice, batch by batch; returns what has to be thought over again."""
@@ -177,7 +177,7 @@ class Controller:
                     if isinstance(result, Committed):
                         latest = max(latest, result.revision)
                     else:
-                        again = _union(again, part)
+                        again |= part
             await asyncio.sleep(0)  # thousands of partitions mustn't keep a broker's loop from serving
         if latest:  # a follower that is behind is no reason to step down: the lease alone says how long this may take
             await self._follower.wait_for_revision(latest, None)
@@ -209,8 +209,8 @@ def _slices(scope: Scope) -> Iterator[Scope]:
     """The scope in parts whose decision takes some milliseconds at most: topics, then partitions."""
     for topics in _chunks(sorted(scope.topics)):
         yield Scope(topics, frozenset())
-    for part in _chunks(sorted(scope.partitions | scope.elections)):
-        yield Scope(frozenset(), part & scope.partitions, part & scope.elections)
+    for part in _chunks(sorted(scope.partitions | scope.preferred)):
+        yield Scope(frozenset(), part & scope.partitions, part & scope.preferred)
 
 
 def _chunks(items: Sequence[T]) -> Iterator[frozenset[T]]:
@@ -250,8 +250,3 @@ def _merged(batch: Iterable[Proposal]) -> tuple[list[Guard], list[Write]]:
 
 def _size(write: Write) -> int:
     return len(write.key) + (len(write.value) if isinstance(write, Put) else 0)
-
-
-def _union(one: Scope, other: Scope) -> Scope:
-    topics: frozenset[UUID] = one.topics | other.topics
-    return Scope(topics, one.partitions | other.partitions, one.elections | other.elections)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -12,93 +12,20 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from ottla.controller import decide as deciding
-from ottla.controller.decide import Proposal, decide, elected, scope_of, whole_scope
+from ottla.controller import topics as deciding
+from ottla.controller.decide import decide, scope_of
+from ottla.controller.elections import Electorate, elected
+from ottla.controller.proposal import Proposal
 from ottla.metadata import keys
-from ottla.metadata.image import Changed, Image
+from ottla.metadata.image import Changed
 from ottla.metadata.keys import ConfigResource
 from ottla.metadata.model import (
     NO_LEADER,
-    Broker,
     BrokerState,
     Config,
     Election,
-    Endpoint,
-    Partition,
-    Tombstone,
-    TopicIntent,
 )
-from ottla.metadata.store import Change, Delete, Entry, Guard, Put, Revision, Write
-
-T = UUID("12345678-1234-4321-8765-123456789abc")
-
-
-class World:
-    """A store in memory, and the image that follows it at once."""
-
-    def __init__(self) -> None:
-        self.entries: dict[str, Entry] = {}
-        self.image = Image()
-        self.changed = Changed()
-
-    def write(self, guards: Sequence[Guard], writes: Sequence[Write]) -> bool:
-        if not all(guard.holds(self.entries.get(guard.key)) for guard in guards):
-            return False
-        revision = self.image.revision + 1
-        changes = []
-        for write in writes:
-            before = self.entries.get(write.key)
-            if isinstance(write, Put):
-                created = revision if before is None else before.create_revision
-                self.entries[write.key] = Entry(write.key, write.value, revision, created)
-                changes.append(Change(write.key, self.entries[write.key]))
-            elif before is not None:
-                del self.entries[write.key]
-                changes.append(Change(write.key, None))
-        self.image, changed = self.image.apply(Revision(revision, tuple(changes)))
-        self.changed |= changed
-        return True
-
-    def put(self, key: str, value: Any) -> None:
-        assert self.write([], [Put(key, value.encode())])
-
-    def delete(self, key: str) -> None:
-        assert self.write([], [Delete(key)])
-
-    def broker(self, broker_id: int, state: BrokerState = BrokerState.RUNNING) -> None:
-        self.put(keys.broker(broker_id), Broker(broker_id, 0, {"L": Endpoint("L", "h", 1)}, state=state))
-
-    def topic(self, assignments: Sequence[Sequence[int]], name: str = "t", topic_id: UUID = T) -> None:
-        self.put(keys.topic(name), TopicIntent(name, topic_id, tuple(map(tuple, assignments))))
-
-    def delete_topic(self, name: str = "t") -> None:
-        intent = self.image.intents[name]
-        holders = tuple(sorted({replica for replicas in intent.assignments for replica in replicas}))
-        tombstone = Put(keys.tombstone(intent.id), Tombstone(intent.id, name, holders).encode())
-        assert self.write([Guard(keys.topic(name), intent.revision)], [Delete(keys.topic(name)), tombstone])
-
-    def proposals(self) -> list[Proposal]:
-        return list(decide(self.image, whole_scope(self.image), {}))
-
-    def settle(self) -> int:
-        """Decides and applies until nothing is left to do; how many rounds it took."""
-        for rounds in range(20):
-            proposals = self.proposals()
-            if not proposals:
-                return rounds
-            for proposal in proposals:
-                assert self.write(proposal.guards, proposal.writes)
-        raise AssertionError("the controller doesn't come to rest")
-
-    def partition(self, index: int = 0) -> Partition:
-        partition = self.image.partition(T, index)
-        assert partition is not None
-        return partition
-
-    def copy(self) -> World:
-        other = World()
-        other.entries, other.image = dict(self.entries), self.image
-        return other
+from tests.unit.controller.world import T, World
 
 
 def interrupted(world: World) -> Iterator[World]:
@@ -406,7 +333,7 @@ def everybody_decided(world: World) -> None:
         for member in partition.isr:
             alive = member in brokers and brokers[member].epoch == partition.epoch_in_isr(member)
             assert alive or partition.leader == NO_LEADER
-        assert elected(partition, brokers) is partition
+        assert elected(partition, Electorate(brokers)) is partition
 
 
 def test_the_changed_parts_are_enough_to_decide_on() -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 
 from ottla.controller import runner
-from ottla.controller.decide import Proposal
+from ottla.controller.proposal import Proposal
 from ottla.controller.runner import Controller, _batches
 from ottla.metadata import keys
 from ottla.metadata.embedded import EmbeddedStore

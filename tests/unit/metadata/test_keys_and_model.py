@@ -18,6 +18,7 @@ from ottla.metadata.model import (
     Cluster,
     Config,
     ControllerHolder,
+    Drained,
     Election,
     Endpoint,
     Feature,
@@ -25,6 +26,7 @@ from ottla.metadata.model import (
     ProducerIds,
     Quota,
     Ready,
+    Reassignment,
     Tombstone,
     TopicIntent,
     UnsupportedFormat,
@@ -69,7 +71,8 @@ def test_other_keys() -> None:
     assert keys.partition_id(keys.partition(TOPIC_ID, 17)) == (TOPIC_ID, 17)
     assert keys.partition_id(keys.election(TOPIC_ID, 3)) == (TOPIC_ID, 3)
     assert keys.topic_id(keys.ready(TOPIC_ID)) == keys.topic_id(keys.tombstone(TOPIC_ID)) == TOPIC_ID
-    assert keys.broker_id(keys.broker(7)) == 7
+    assert keys.broker_id(keys.broker(7)) == keys.broker_id(keys.drained(7)) == 7
+    assert keys.partition_id(keys.reassignment(TOPIC_ID, 3)) == (TOPIC_ID, 3)
     assert keys.topic_name(keys.topic("a.b")) == "a.b"
     assert keys.feature_name(keys.feature("metadata.version")) == "metadata.version"
     assert keys.kind_of("something/of/later") is Kind.UNKNOWN
@@ -89,6 +92,7 @@ VALUES = [
             BrokerState.DRAINING,
             "x",
             "m",
+            previous_epoch=3,
             revision=9,
         ),
     ),
@@ -98,12 +102,15 @@ VALUES = [
     (keys.partition(TOPIC_ID, 1), Partition(TOPIC_ID, 1, (1, 2), (1,), (5,), 1, 3, 4, revision=9)),
     (
         keys.partition(TOPIC_ID, 2),
-        Partition(TOPIC_ID, 2, (1, 2, 3), (1,), (5,), -1, 3, 4, (3,), (2,), (2,), (1, 3), True, 9),
+        Partition(TOPIC_ID, 2, (1, 2, 3), (1,), (5,), -1, 3, 4, (3,), (2,), (2,), (1, 3), True, (4,), (1, 2), 9),
     ),
     (keys.config(ConfigResource("topic", "t")), Config({"a": "b"}, 9)),
     (keys.quota((("user", None),)), Quota({"rate": 1.5}, 9)),
     (keys.feature("f"), Feature(2, 9)),
     (keys.election(TOPIC_ID, 1), Election(True, 9)),
+    (keys.reassignment(TOPIC_ID, 1), Reassignment((3, 1), 9)),
+    (keys.reassignment(TOPIC_ID, 2), Reassignment(None, 9)),
+    (keys.drained(4), Drained(9)),
 ]
 
 

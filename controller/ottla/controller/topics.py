@@ -1,0 +1,66 @@
+"""Topics come into being and vanish in several writes, each of which may be the last for a while. Pure.
+
+Creation: the states of all partitions first, the ready mark last (in one transaction with them where they fit).
+Deletion (a tombstone stands): the ready mark first, then the states, at last the tombstone, when no broker has data.
+What is left to do is read off the image, so a new controller goes on from any midpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from uuid import UUID
+
+from ottla.metadata import keys
+from ottla.metadata.image import Image
+from ottla.metadata.model import NO_LEADER, Partition, Ready, TopicIntent
+from ottla.metadata.store import Delete, Guard, Put
+
+from .elections import Electorate, first_state
+from .proposal import Proposal
+
+ATOMIC_CREATION_MAX = 100  # a topic of so many partitions is created, states and mark, in one transaction
+
+
+def create_partitions(image: Image, intent: TopicIntent) -> Iterator[Proposal]:
+    """What is missing until the topic has all the partitions that it was asked for, and they may be seen."""
+    states: Mapping[int, Partition] = image.partitions.get(intent.id, {})
+    wanted = len(intent.assignments)
+    mark = image.ready.get(intent.id)
+    if mark is not None and mark.partitions >= wanted:
+        return
+    topic_guard = Guard(keys.topic(intent.name), intent.revision)
+    missing = [index for index in range(wanted) if index not in states] if len(states) < wanted else []
+    electorate = Electorate(image.brokers, image.drained)
+    puts = (_creation(intent, index, electorate) for index in missing)
+    if len(missing) <= ATOMIC_CREATION_MAX:
+        first_states = tuple(puts)
+        revision = 0 if mark is None else mark.revision
+        ready = Ready(wanted) if mark is None else replace(mark, partitions=wanted)
+        key = keys.ready(intent.id)
+        guards = (topic_guard, Guard(key, revision), *(Guard(put.key, 0) for put in first_states))
+        yield Proposal(guards, (*first_states, Put(key, ready.encode())))
+        return
+    for put in puts:
+        yield Proposal((topic_guard, Guard(put.key, 0)), (put,))
+
+
+def delete_topic(image: Image, topic_id: UUID) -> Iterator[Proposal]:
+    """What is left of a topic that has a tombstone."""
+    tombstone = image.tombstones[topic_id]
+    mark = image.ready.get(topic_id)
+    states: Mapping[int, Partition] = image.partitions.get(topic_id, {})
+    if mark is not None:
+        key = keys.ready(topic_id)
+        yield Proposal((Guard(key, mark.revision),), (Delete(key),))
+    for index in sorted(states):
+        key = keys.partition(topic_id, index)
+        yield Proposal((Guard(key, states[index].revision),), (Delete(key),))
+    if mark is None and not states and not tombstone.pending:
+        key = keys.tombstone(topic_id)
+        yield Proposal((Guard(key, tombstone.revision),), (Delete(key),))
+
+
+def _creation(intent: TopicIntent, index: int, electorate: Electorate) -> Put:
+    blank = Partition(intent.id, index, intent.assignments[index], (), (), NO_LEADER)
+    return Put(keys.partition(intent.id, index), first_state(blank, electorate).encode())

@@ -1,0 +1,72 @@
+"""Eligible leader replicas (KIP-966): who may still lead after the ISR has fallen below its minimum. Pure.
+
+While the ISR of a partition is smaller than its minimum, the high watermark stands still. So whoever leaves the ISR
+then goes on having every committed record, and stays *eligible* as long as its broker doesn't come back from an unclean
+stop, which may have cost it the unsynced tail of its log. Every writer of the ISR (controller and leader) keeps the ELR
+by `with_eligible`, in the same transaction, and a leader leaves its high watermark alone while the state names an ELR:
+then a minimum that is lowered and raised again makes no stale ELR valid.
+
+Source: Apache Kafka's PartitionChangeBuilder. Different here: the last member never leaves an ISR, so an ISR whose
+members are all dead stands for Kafka's empty one; and each eligible replica carries the registration epoch under which
+it was known to be whole, so that a restart that nobody saw can't be taken for none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from .image import Image
+from .model import Broker, Partition
+
+FEATURE = "eligible.leader.replicas.version"
+MIN_ISR = "min.insync.replicas"
+NO_ELR = 0  # in place of a minimum, where the feature is off
+
+
+def is_enabled(image: Image) -> bool:
+    """Whether the cluster keeps eligible leader replicas."""
+    feature = image.features.get(FEATURE)
+    return feature is not None and feature.level >= 1
+
+
+def elr_min_isr(image: Image, topic: str, default: str) -> int:
+    """The topic's min.insync.replicas, or NO_ELR; `default` holds where no dynamic setting overrides it."""
+    if not is_enabled(image):
+        return NO_ELR
+    return int(image.config("topic", topic).get(MIN_ISR) or image.config("broker", "").get(MIN_ISR) or default)
+
+
+def with_eligible(before: Partition, after: Partition, brokers: Mapping[int, Broker], min_isr: int) -> Partition:
+    """`after` with the ELR that follows from what it was `before`; the same object where nothing differs.
+
+    Whoever left the ISR or was eligible already is eligible now, unless the ISR is large enough, an unclean election
+    made another log the truth, or its broker came back from an unclean stop (then it is in `last_known_elr`). `min_isr`
+    is the topic's (`elr_min_isr`); more than the replicas there are, it means all of them.
+    """
+    unclean = after.recovering and after.leader != before.leader
+    if unclean or len(after.isr) >= min(min_isr, len(after.target)):
+        return _with(after, {}, ())
+    known = dict(zip(before.elr, before.elr_epochs, strict=True)) | dict(
+        zip(before.isr, before.isr_epochs, strict=True)
+    )
+    eligible: dict[int, int] = {}
+    lost = [replica for replica in before.last_known_elr if replica in after.replicas and replica not in after.isr]
+    for replica in after.replicas:
+        if replica in after.isr or replica not in known:
+            continue
+        broker = brokers.get(replica)
+        if broker is None:
+            eligible[replica] = known[replica]
+        elif broker.holds_all_since(known[replica]):
+            eligible[replica] = broker.epoch
+        elif replica not in lost:
+            lost.append(replica)
+    return _with(after, eligible, tuple(replica for replica in lost if replica not in eligible))
+
+
+def _with(partition: Partition, eligible: Mapping[int, int], lost: tuple[int, ...]) -> Partition:
+    elr, epochs = tuple(eligible), tuple(eligible.values())
+    if (elr, epochs, lost) == (partition.elr, partition.elr_epochs, partition.last_known_elr):
+        return partition
+    return replace(partition, elr=elr, elr_epochs=epochs, last_known_elr=lost)
