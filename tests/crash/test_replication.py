@@ -60,7 +60,8 @@ def produce(brokers: list[OttlaBroker], first: int, count: int) -> dict[int, lis
             failed.append(str(error))
         else:
             index, value = message.partition(), message.value()
-            assert index is not None and isinstance(value, bytes)
+            assert index is not None
+            assert isinstance(value, bytes)
             acknowledged[index].append(value)
 
     producer = confluent_kafka.Producer(

@@ -72,7 +72,7 @@ class Append(NamedTuple):
     """Append these batches (maybe none), and take over the leader's high watermark and log start.
 
     `restart_at`: first drop what there is and begin at that offset, because the first batch begins below the end of a
-    log that holds nothing: the leader's records were deleted up to the middle of that batch.
+    log that holds nothing that the leader still has: its records were deleted up to the middle of that batch.
     """
 
     headers: Sequence[tuple[int, BatchHeader]]
@@ -121,7 +121,8 @@ def decide(held: Held, told: Told) -> Decision:
     first = headers[0][1]
     if first.base_offset >= held.log_end_offset:
         return Append(headers, told.high_watermark, told.log_start_offset)
-    if held.log_start_offset == held.log_end_offset <= first.last_offset:
+    nothing_to_keep = held.log_start_offset == held.log_end_offset or held.log_end_offset <= told.log_start_offset
+    if nothing_to_keep and held.log_end_offset <= first.last_offset:
         return Append(headers, told.high_watermark, told.log_start_offset, first.base_offset)
     return Pause(ErrorCode.corrupt_message, False)
 
