@@ -153,7 +153,7 @@ def test_who_cant_be_reached_is_an_os_error() -> None:
     async def main() -> None:
         with pytest.raises(OSError, match="nobody:1"):
             await Peer(refuse, "nobody", 1, "me").request(FETCH, VERSION, b"", 5)
-        with pytest.raises(OSError):
+        with pytest.raises(ConnectionRefusedError):
             await connect_tcp("127.0.0.1", 1)
 
     asyncio.run(main())
