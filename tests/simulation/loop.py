@@ -103,7 +103,8 @@ class SimulationLoop(asyncio.BaseEventLoop):
         self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], **options: Any
     ) -> asyncio.Task[Any]:
         task = OrderedTask(coroutine, loop=loop, **options)
-        process = PROCESS.get()
+        context = options.get("context")
+        process = PROCESS.get() if context is None else context.get(PROCESS)
         if process is not None:
             process.tasks.append(task)
             if len(process.tasks) > 1000:

@@ -1,0 +1,301 @@
+"""Brokers and controllers, unmodified, as processes of a simulated world; and how they start, stop and die.
+
+A node is a host with a disk. Its process is what `ottla.cli.server` runs: a broker, and a controller unless the world
+has controllers of their own. A process that ends by itself is started again after a second, as by Kubernetes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.config import BrokerConfig
+from ottla.broker.node import Broker
+from ottla.broker.partition import Partition
+from ottla.broker.surroundings import Surroundings
+from ottla.controller.runner import Controller
+from ottla.metadata.cluster import ForeignStore
+from ottla.metadata.registration import NodeIdTaken
+from ottla.metadata.store import LeaseExpired, StoreUnavailable, UnknownOutcome
+
+from .disk import SimulatedDisk
+from .loop import Process, SimulationLoop
+from .machine import Descriptors, InlineExecutor
+from .network import Network, Stream, connect
+from .store import SimulatedStore, StoreServer
+
+if TYPE_CHECKING:
+    from .history import History
+
+PORT = 9092
+EPOCH_MS = 1_700_000_000_000
+RESTART_S = 1.0
+UNCLEAN = "unclean.leader.election.enable"
+
+logger = logging.getLogger(__name__)
+
+
+class Node:
+    """One host: its disk outlives its processes."""
+
+    def __init__(self, world: World, node_id: int, settings: dict[str, str]) -> None:
+        self.world = world
+        self.id = node_id
+        self.host = f"broker-{node_id}"
+        self.settings = settings
+        self.clock_ms = 0  # how far the wall clock is off
+        self.disk = SimulatedDisk(world.random, self.now_ms, world.descriptors)
+        self.process: Process | None = None
+        self.broker: Broker | None = None
+        self.store: SimulatedStore | None = None
+        self.serving = False
+        self.wanted = False  # whether it is to be started again when it ends
+        self.stopping = False
+        self._stopping: asyncio.Event | None = None
+        self._ended: asyncio.Event = asyncio.Event()
+
+    def now_ms(self) -> int:
+        """The host's wall clock."""
+        return EPOCH_MS + int(self.world.loop.time() * 1000) + self.clock_ms
+
+    @property
+    def running(self) -> bool:
+        """Whether a process exists, however far it is."""
+        return self.process is not None
+
+    # ---- life and death
+
+    def start(self) -> None:
+        """Starts a process."""
+        assert self.process is None
+        self.wanted = True
+        self.world.network.power_is_back(self.host)
+        process = self.process = Process(f"{self.host}.{self.world.next_incarnation()}", self.host)
+        self.world.processes.append(process)
+        self._ended.clear()
+        self.world.loop.create_task(self._main(process), context=process.context, name=self.host)
+
+    def kill(self) -> None:
+        """kill -9: nothing of the process runs any more; the page cache stays."""
+        self._dies()
+        self.disk.process_died()
+
+    def lose_power(self) -> None:
+        """The host goes off: what wasn't synced is gone, and nobody hears of it."""
+        process = self.process
+        if process is not None:
+            self.world.losing_power(self)
+            self.world.network.lost_power(process)
+        self._dies()
+        self.disk.lose_power()
+
+    def kill_after(self, steps: int, *, power: bool = False) -> None:
+        """Dies in the middle of something: after so many further steps of its process."""
+        process = self.process
+        if process is not None:
+            process.fuse = steps
+            process.burnt = self.lose_power if power else self.kill
+            self.wanted = False
+
+    async def stop(self) -> None:
+        """SIGTERM, and waiting for the end."""
+        self.wanted = False
+        self.stopping = self.process is not None
+        if self._stopping is not None:
+            self._stopping.set()
+        if self.process is not None:
+            await self._ended.wait()
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        if self.process is not None:
+            self.process.paused = True
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        if self.process is not None and self.process.paused:
+            self.world.loop.resume(self.process)
+
+    def _dies(self) -> None:
+        process, self.process = self.process, None
+        self.wanted = False
+        if process is None:
+            return
+        process.dead = True
+        self.world.network.died(process)
+        self._left()
+
+    def _left(self) -> None:
+        if self.store is not None:
+            self.world.store.disconnected(self.store)
+        self.broker = self.store = None
+        self.serving = self.stopping = False
+        self._ended.set()
+
+    async def _main(self, process: Process) -> None:
+        """As `ottla.cli.server` does it."""
+        world = self.world
+        try:
+            await self._serve()
+        except (ForeignStore, NodeIdTaken, StoreUnavailable, UnknownOutcome, LeaseExpired, OSError) as error:
+            world.note(f"{process} ended: {error!r}")
+        world.loop.in_world(0.0, self._exited, process)
+
+    async def _serve(self) -> None:
+        world = self.world
+        self._stopping = asyncio.Event()
+        store = self.store = world.store.connect(self.host)
+        store.cut = world.is_cut_off(self)
+        config = BrokerConfig.from_sources("", self.settings, {})
+
+        async def open_socket(host: str, port: int, limits: object) -> Any:
+            return world.network.listen(process, self.host, port)
+
+        async def connect_to(host: str, port: int) -> Stream:
+            return await connect(world.network, host, port)
+
+        process = self.process
+        assert process is not None
+        broker = Broker(
+            config,
+            store,
+            Surroundings(self.now_ms, world.random, self.disk, open_socket, connect_to, InlineExecutor),
+        )
+        self.broker = broker
+        try:
+            await broker.open()
+            await broker.register()
+            if world.controllers_in_brokers:
+                broker.controller_name = f"broker-{broker.id}"
+                controller = Controller(
+                    store, broker.follower, broker.controller_name, world.defaults, broker.session_seconds
+                )
+                broker.spawn(controller.run(), "controller", vital=True)
+            await broker.serve()
+            self.serving = True
+            waiting = [asyncio.ensure_future(event.wait()) for event in (self._stopping, broker.failed)]
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in waiting:
+                task.cancel()
+        finally:
+            self.serving = False
+            await broker.stop()
+            await store.close()
+
+    def _exited(self, process: Process) -> None:
+        if self.process is not process:
+            return
+        self.process = None
+        process.dead = True
+        self.disk.process_died()
+        self.world.network.died(process)
+        self._left()
+        if self.wanted:
+            self.world.counts["restarts by the supervisor"] += 1
+            self.world.loop.in_world(RESTART_S, self._again)
+
+    def _again(self) -> None:
+        if self.wanted and self.process is None:
+            self.start()
+
+
+class World:
+    """Everything of one run but the clients and the faults."""
+
+    def __init__(self, loop: SimulationLoop, random: Random, descriptors: Descriptors, history: History) -> None:
+        self.loop = loop
+        self.random = random
+        self.descriptors = descriptors
+        self.history = history
+        self.counts = history.counts
+        self.network = Network(loop, random, descriptors)
+        self.store = StoreServer(loop, random)
+        self.nodes: dict[int, Node] = {}
+        self.processes: list[Process] = []
+        self.controllers_in_brokers = True
+        self.defaults: dict[str, str] = {UNCLEAN: "false"}
+        self.errors: list[str] = []  # what no process should ever say
+        self.losing_power = lambda node: None
+        self._incarnations = 0
+        self._cut_off: set[int] = set()
+        loop.set_exception_handler(self._unhandled)
+
+    def next_incarnation(self) -> int:
+        """A number for each process."""
+        self._incarnations += 1
+        return self._incarnations
+
+    def add_node(self, node_id: int, settings: dict[str, str]) -> Node:
+        """A host, not started yet."""
+        common = {
+            "node.id": str(node_id),
+            "log.dirs": "/data",
+            "listeners": f"PLAINTEXT://broker-{node_id}:{PORT}",
+            "log.cleaner.enable": "false",
+            "ottla.http.listener": "",
+        }
+        node = self.nodes[node_id] = Node(self, node_id, {**common, **settings})
+        return node
+
+    def client_process(self, name: str) -> Process:
+        """Where clients live; never dies."""
+        process = Process(name, name)
+        self.processes.append(process)
+        return process
+
+    @property
+    def bootstrap(self) -> list[tuple[str, int]]:
+        """Where clients begin."""
+        return [(node.host, PORT) for node in self.nodes.values()]
+
+    def brokers(self) -> Iterator[tuple[Node, Broker]]:
+        """Those with a process."""
+        for node in self.nodes.values():
+            if node.broker is not None:
+                yield node, node.broker
+
+    def replicas(self) -> Iterator[tuple[Node, Partition]]:
+        """All replicas that some process holds open."""
+        for node, broker in self.brokers():
+            for partition in broker.partitions:
+                yield node, partition
+
+    # ---- the way to the store
+
+    def cut_off_from_store(self, node: Node) -> None:
+        """The node doesn't reach the store any more."""
+        self._cut_off.add(node.id)
+        if node.store is not None:
+            node.store.cut_off()
+
+    def reach_store_again(self, node: Node) -> None:
+        self._cut_off.discard(node.id)
+        if node.store is not None:
+            node.store.cut = False
+
+    def is_cut_off(self, node: Node) -> bool:
+        return node.id in self._cut_off
+
+    # ---- notes
+
+    def note(self, text: str) -> None:
+        """Something that happened, for who reads the trace."""
+        self.history.trace(text)
+        self.history.notes.append((round(self.loop.time(), 6), text))
+
+    def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        self.errors.append(f"{context.get('message')}: {error!r}")
+
+    def bury(self) -> None:
+        """After the run: lets go of what dead and living processes still had under way, silently."""
+        self.loop.set_exception_handler(lambda loop, context: None)
+        for process in self.processes:
+            process.dead = True
+            for task in process.tasks:
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                if not task.done():
+                    task._log_traceback = False  # type: ignore[attr-defined]

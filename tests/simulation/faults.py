@@ -1,0 +1,374 @@
+"""One seed sets everything: how the cluster is built, how the machine behaves, what goes wrong and when.
+
+Each run favours some kinds of fault over others (a swarm): with all of them at once little would ever be served, and
+what needs two of a kind in a row would never happen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+from ottla.metadata.keys import CONTROLLER
+
+from .cluster import Node, World
+
+
+@dataclass
+class Knobs:
+    """How a run is built. Times in seconds."""
+
+    brokers: int = 3
+    replication_factor: int = 3
+    min_isr: int = 2
+    partitions: int = 2
+    producers: int = 2
+    plain_producers: int = 1
+    depth: int = 3
+    padding: int = 60
+    send_pause_s: float = 0.1
+    faulty_s: float = 12.0
+    pause_between_faults_s: float = 1.2
+    network_latency_s: float = 0.0005
+    partial: float = 0.0
+    settings: dict[str, str] = field(default_factory=dict)
+    topic: dict[str, str] = field(default_factory=dict)
+    weights: dict[str, float] = field(default_factory=dict)
+
+
+def knobs_of(random: Random) -> Knobs:
+    """A run's knobs."""
+    brokers = random.choice((1, 3, 3, 3, 3, 3, 4))
+    factor = min(brokers, random.choice((1, 2, 3, 3, 3, 3)))
+    session_ms = random.choice((3000, 4000, 6000))
+    lag_ms = random.choice((1000, 2000, 4000))
+    settings = {
+        "broker.session.timeout.ms": str(session_ms),
+        "replica.lag.time.max.ms": str(lag_ms),
+        "replica.fetch.wait.max.ms": str(random.choice((50, 200, 500))),
+        "replica.socket.timeout.ms": str(random.choice((1000, 3000))),
+        "replica.fetch.backoff.ms": str(random.choice((50, 200))),
+        "replica.high.watermark.checkpoint.interval.ms": str(random.choice((200, 1000, 5000))),
+        "log.flush.offset.checkpoint.interval.ms": str(random.choice((500, 5000, 60000))),
+        "offsets.topic.num.partitions": str(random.choice((1, 2))),
+        "offsets.topic.replication.factor": str(factor),
+        "offsets.commit.timeout.ms": str(random.choice((1000, 5000))),
+        "group.initial.rebalance.delay.ms": "0",
+    }
+    min_isr = random.randint(1, max(factor - 1, 1))
+    settings["min.insync.replicas"] = str(min_isr)
+    topic = {"min.insync.replicas": str(min_isr)}
+    if random.random() < 0.3:
+        topic["flush.messages"] = str(random.choice((1, 20)))
+    if random.random() < 0.3:
+        topic["index.interval.bytes"] = str(random.choice((0, 200)))
+    if random.random() < 0.3:
+        topic["segment.ms"] = str(random.choice((500, 3000)))
+    if random.random() < 0.15:
+        topic["compression.type"] = random.choice(("gzip", "lz4", "zstd", "uncompressed"))
+    weights = {
+        name: random.choice((0.0, 0.0, 1.0, 1.0, 3.0)) * weight for name, (weight, _) in KINDS.items()
+    }
+    return Knobs(
+        brokers=brokers,
+        replication_factor=factor,
+        min_isr=min_isr,
+        partitions=random.randint(1, 3),
+        producers=random.randint(1, 3),
+        plain_producers=random.randint(0, 1),
+        depth=random.randint(1, 5),
+        padding=random.choice((0, 60, 400)),
+        send_pause_s=random.choice((0.05, 0.15)),
+        faulty_s=random.uniform(6.0, 14.0),
+        pause_between_faults_s=random.choice((0.5, 1.0, 2.0)),
+        network_latency_s=random.choice((0.0002, 0.001, 0.005)),
+        partial=random.choice((0.0, 0.05, 0.3)),
+        settings=settings,
+        topic=topic,
+        weights=weights,
+    )
+
+
+class Faults:
+    """What goes wrong in one world, and how it is put right at the end."""
+
+    def __init__(self, world: World, knobs: Knobs, random: Random) -> None:
+        self.world = world
+        self.knobs = knobs
+        self.random = random
+        self.session_s = int(knobs.settings.get("broker.session.timeout.ms", "9000")) / 1000
+        self._over = False
+
+    def inject(self) -> None:
+        """One fault, by lot."""
+        kinds = [name for name, weight in self.knobs.weights.items() if weight > 0]
+        if not kinds:
+            return
+        kind = self.random.choices(kinds, [self.knobs.weights[name] for name in kinds])[0]
+        told = KINDS[kind][1](self)
+        if told:
+            self.world.counts[f"fault: {kind}"] += 1
+            self.world.note(f"fault: {kind}: {told}")
+
+    def heal(self) -> None:
+        """Nothing goes wrong any more; who is down is started."""
+        self._over = True
+        world = self.world
+        world.note("all is healed")
+        for source, target in sorted(world.network.cut):
+            world.network.heal_link(source, target)
+        for node in world.nodes.values():
+            world.reach_store_again(node)
+            node.disk.full = False
+            node.disk.failing = frozenset()
+            if node.store is not None:
+                node.store.unknown_chance = 0.0
+                node.store.watch_delay_s = 0.0
+            node.resume()
+            if node.process is not None:
+                node.process.fuse = 0
+                node.wanted = True
+            elif not node.stopping:
+                self._start(node)
+
+    # ---- choosing
+
+    def node(self) -> Node:
+        """Some node."""
+        return self.random.choice(list(self.world.nodes.values()))
+
+    def running(self) -> Node | None:
+        """Some node with a process, that isn't about to stop."""
+        nodes = [node for node in self.world.nodes.values() if node.process is not None and not node.stopping]
+        return self.random.choice(nodes) if nodes else None
+
+    def later(self, low_s: float, high_s: float, heal: Callable[[], object]) -> None:
+        """Puts a fault right after a while, or at the end."""
+
+        def put_right() -> None:
+            if not self._over:
+                heal()
+
+        self.world.loop.in_world(self.random.uniform(low_s, high_s), put_right)
+
+    def _start(self, node: Node) -> None:
+        if node.process is None:
+            node.start()
+
+    # ---- processes and hosts
+
+    def kill(self) -> str:
+        node = self.running()
+        if node is None:
+            return ""
+        node.kill()
+        self.later(0.05, 1.5 * self.session_s, lambda: self._start(node))
+        return node.host
+
+    def kill_in_a_step(self) -> str:
+        node = self.running()
+        if node is None or node.process is None or node.process.fuse:
+            return ""
+        steps = self.random.randint(1, 300)
+        node.kill_after(steps)
+        self.later(0.2, 1.5 * self.session_s, lambda: self._start(node))
+        return f"{node.host} after {steps} steps"
+
+    def power(self) -> str:
+        node = self.running()
+        if node is None:
+            return ""
+        node.lose_power()
+        self.later(0.1, 2 * self.session_s, lambda: self._start(node))
+        return node.host
+
+    def power_everywhere(self) -> str:
+        nodes = [node for node in self.world.nodes.values() if node.process is not None and not node.stopping]
+        for node in nodes:
+            node.lose_power()
+            self.later(0.1, self.session_s, lambda node=node: self._start(node))  # type: ignore[misc]
+        return ", ".join(node.host for node in nodes)
+
+    def clean_restart(self) -> str:
+        node = self.running()
+        if node is None or not node.serving:
+            return ""
+        self.world.loop.in_world(0.0, self._restart, node)
+        return node.host
+
+    def _restart(self, node: Node) -> None:
+        async def restart() -> None:
+            await node.stop()
+            if node.process is None and not self._over:
+                self.world.loop.in_world(self.random.uniform(0.0, 3.0), self._start, node)
+            elif node.process is None:
+                self._start(node)
+
+        self.world.loop.create_task(restart())
+
+    def pause(self) -> str:
+        node = self.running()
+        if node is None or node.process is None or node.process.paused:
+            return ""
+        node.pause()
+        self.later(0.05, 2 * self.session_s, node.resume)
+        return node.host
+
+    def clock(self) -> str:
+        node = self.node()
+        node.clock_ms += self.random.choice((-3_600_000, -5000, -50, 50, 5000, 3_600_000))
+        return f"{node.host} by {node.clock_ms} ms in all"
+
+    # ---- network
+
+    def cut_link(self) -> str:
+        nodes = list(self.world.nodes.values())
+        hosts = [node.host for node in nodes] + ["client"]
+        source, target = self.random.sample(hosts, 2)
+        both = self.random.random() < 0.4
+        links = [(source, target)] + ([(target, source)] if both else [])
+        for link in links:
+            self.world.network.cut_link(*link)
+
+        def put_right() -> None:
+            for link in links:
+                self.world.network.heal_link(*link)
+
+        self.later(0.1, 2 * self.session_s, put_right)
+        return f"{source} → {target}{' and back' if both else ''}"
+
+    def isolate(self) -> str:
+        node = self.node()
+        others = [other.host for other in self.world.nodes.values() if other is not node]
+        if not others:
+            return ""
+        direction = self.random.choice(("in", "out", "both"))
+        with_store = self.random.random() < 0.3
+        links = []
+        for other in others:
+            links += [(other, node.host)] if direction in ("in", "both") else []
+            links += [(node.host, other)] if direction in ("out", "both") else []
+        for link in links:
+            self.world.network.cut_link(*link)
+        if with_store:
+            self.world.cut_off_from_store(node)
+
+        def put_right() -> None:
+            for link in links:
+                self.world.network.heal_link(*link)
+            if with_store:
+                self.world.reach_store_again(node)
+
+        self.later(0.2, 2 * self.session_s, put_right)
+        return f"{node.host} from the others, {direction}{', and from the store' if with_store else ''}"
+
+    def reset(self) -> str:
+        node = self.node()
+        count = self.world.network.reset_some(node.host, self.random.choice((0.3, 1.0)))
+        return f"{count} connections of {node.host}" if count else ""
+
+    # ---- the store
+
+    def store_cut(self) -> str:
+        node = self.node()
+        self.world.cut_off_from_store(node)
+        self.later(0.1, 3 * self.session_s, lambda: self.world.reach_store_again(node))
+        return node.host
+
+    def store_down(self) -> str:
+        nodes = list(self.world.nodes.values())
+        for node in nodes:
+            self.world.cut_off_from_store(node)
+
+        def put_right() -> None:
+            for node in nodes:
+                self.world.reach_store_again(node)
+
+        self.later(0.1, 1.5 * self.session_s, put_right)
+        return "for all"
+
+    def unknown_outcomes(self) -> str:
+        node = self.running()
+        if node is None or node.store is None:
+            return ""
+        store = node.store
+        store.unknown_chance = self.random.choice((0.1, 0.5))
+        self.later(0.5, 5.0, lambda: setattr(store, "unknown_chance", 0.0))
+        return node.host
+
+    def slow_watch(self) -> str:
+        node = self.running()
+        if node is None or node.store is None:
+            return ""
+        store = node.store
+        store.watch_delay_s = self.random.choice((0.1, 0.5, 2.0, 8.0))
+        self.later(0.5, 8.0, lambda: setattr(store, "watch_delay_s", 0.0))
+        return f"{node.host} by {store.watch_delay_s} s"
+
+    def compaction(self) -> str:
+        store = self.world.store
+        store.compact(store.revision - self.random.choice((0, 0, 3)))
+        return f"up to revision {store.compacted}"
+
+    def lease_loss(self) -> str:
+        entries = [entry for key, entry in sorted(self.world.store.entries.items()) if key.startswith("brokers/")]
+        entries = [entry for entry in entries if entry.lease]
+        if not entries:
+            return ""
+        entry = self.random.choice(entries)
+        self.world.store.revoke(entry.lease)
+        return entry.key
+
+    def controller_loss(self) -> str:
+        entry = self.world.store.entries.get(CONTROLLER)
+        if entry is None:
+            return ""
+        self.world.store.revoke(entry.lease)
+        return str(entry.value)
+
+    # ---- disks
+
+    def disk_full(self) -> str:
+        node = self.node()
+        node.disk.full = True
+
+        def put_right() -> None:
+            node.disk.full = False
+
+        self.later(0.1, 6.0, put_right)
+        return node.host
+
+    def disk_errors(self) -> str:
+        node = self.node()
+        kinds = self.random.choice((("fsync",), ("write",), ("read",), ("write", "read", "fsync")))
+        node.disk.failing = frozenset(kinds)
+
+        def put_right() -> None:
+            node.disk.failing = frozenset()
+
+        self.later(0.05, 2.0, put_right)
+        return f"{node.host}: {', '.join(kinds)}"
+
+
+KINDS: dict[str, tuple[float, Callable[[Faults], str]]] = {
+    "kill": (1.0, Faults.kill),
+    "kill in a step": (1.0, Faults.kill_in_a_step),
+    "power": (0.7, Faults.power),
+    "power everywhere": (0.03, Faults.power_everywhere),
+    "clean restart": (1.0, Faults.clean_restart),
+    "pause": (1.0, Faults.pause),
+    "clock": (0.3, Faults.clock),
+    "cut link": (1.5, Faults.cut_link),
+    "isolate": (1.0, Faults.isolate),
+    "reset": (1.0, Faults.reset),
+    "store cut": (0.5, Faults.store_cut),
+    "store down": (0.2, Faults.store_down),
+    "unknown outcomes": (0.7, Faults.unknown_outcomes),
+    "slow watch": (0.7, Faults.slow_watch),
+    "compaction": (0.3, Faults.compaction),
+    "lease loss": (0.5, Faults.lease_loss),
+    "controller loss": (0.5, Faults.controller_loss),
+    "disk full": (0.3, Faults.disk_full),
+    "disk errors": (0.2, Faults.disk_errors),
+}

@@ -1,0 +1,226 @@
+"""Looks into brokers and the store while they run: what clients can't see, and must be true all the same.
+
+- An epoch never falls, neither in the store nor in a broker nor inside a log; nobody leads in the epoch of another.
+- A leader's high watermark doesn't fall within its epoch.
+- The last member of an ISR is never removed, and whoever is added to one is a registered, running broker.
+- At the end, replicas are the same, byte for byte, below the high watermark.
+
+It also decides what a loss of power may cost (`permitted`): what all members of the ISR of that moment have lost.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from ottla.broker.log.log import Log
+from ottla.broker.partition import Partition
+from ottla.metadata import keys, model
+from ottla.metadata.keys import Kind, kind_of
+from ottla.metadata.model import BrokerState
+from ottla.metadata.store import Revision
+from ottla.protocol.batches import iterate_headers
+
+if TYPE_CHECKING:
+    from .cluster import Node, World
+
+SAMPLE_S = 0.05
+Key = tuple[UUID, int]
+
+
+class Observer:
+    """Of one world; `wrong` are sentences."""
+
+    def __init__(self, world: World) -> None:
+        self.wrong: list[str] = []
+        self.counts: Counter[str] = world.counts
+        self._world = world
+        self._states: dict[Key, model.Partition] = {}
+        self._brokers: dict[int, model.Broker] = {}
+        self._topics: dict[UUID, str] = {}
+        self._led_by: dict[tuple[Key, int], int] = {}
+        self._watermarks: dict[tuple[Key, int, str], int] = {}
+        self._epochs: dict[tuple[Key, str], int] = {}
+        self._lost_by: dict[Key, dict[int, int]] = {}  # broker → from which offset on it lost its log
+        world.store.observers.append(self._revision)
+        world.losing_power = self._losing_power
+
+    def name(self, key: Key) -> str:
+        """A partition for people."""
+        return f"{self._topics.get(key[0], key[0])}-{key[1]}"
+
+    def start(self) -> None:
+        """Samples from now on."""
+        self._world.loop.in_world(SAMPLE_S, self._sample)
+
+    # ---- the store
+
+    def _revision(self, revision: Revision) -> None:
+        self._world.history.trace(revision)
+        for key, entry in revision.changes:
+            kind = kind_of(key)
+            if kind is Kind.PARTITION and entry is not None:
+                self._state_written(model.Partition.decode(entry))
+            elif kind is Kind.TOPIC and entry is not None:
+                self._topics[model.TopicIntent.decode(entry).id] = keys.topic_name(key)
+            elif kind is Kind.BROKER:
+                if entry is None:
+                    self._brokers.pop(keys.broker_id(key), None)
+                    self.counts["registrations ended"] += 1
+                else:
+                    broker = model.Broker.decode(entry)
+                    self._brokers[broker.id] = broker
+            elif kind is Kind.CONTROLLER and entry is not None:
+                self.counts["controllers"] += 1
+
+    def _state_written(self, state: model.Partition) -> None:
+        key = (state.topic_id, state.index)
+        before = self._states.get(key)
+        self._states[key] = state
+        name = self.name(key)
+        if not state.isr:
+            self.wrong.append(f"{name}: the ISR is empty: {state}")
+        if len(set(state.isr)) != len(state.isr) or not set(state.isr) <= set(state.replicas):
+            self.wrong.append(f"{name}: the ISR isn't a subset of the replicas: {state}")
+        if state.leader != model.NO_LEADER and state.leader not in state.isr:
+            self.wrong.append(f"{name}: the leader isn't in the ISR: {state}")
+        if before is None:
+            return
+        if state.leader_epoch < before.leader_epoch or state.partition_epoch <= before.partition_epoch:
+            self.wrong.append(f"{name}: epochs regressed: {before} → {state}")
+        if state.leader != before.leader and state.leader_epoch == before.leader_epoch:
+            self.wrong.append(f"{name}: another leader in the same epoch: {before} → {state}")
+        if state.leader_epoch != before.leader_epoch:
+            self.counts["elections"] += 1
+            if state.leader != model.NO_LEADER and state.leader not in before.isr and state.leader not in before.elr:
+                self.wrong.append(f"{name}: elected from outside of the ISR: {before} → {state}")
+        if state.isr != before.isr:
+            self.counts["ISR changes"] += 1
+        for member, epoch in zip(state.isr, state.isr_epochs, strict=True):
+            if before.epoch_in_isr(member) == epoch:
+                continue
+            registered = self._brokers.get(member)
+            if registered is None or registered.epoch != epoch or registered.state is not BrokerState.RUNNING:
+                if member in before.isr and len(before.isr) == 1:
+                    continue  # the last member, under its new registration
+                self.wrong.append(f"{name}: {member} joined the ISR under epoch {epoch}, but is {registered}")
+        for broker in list(self._lost_by.get(key, ())):
+            if broker in state.isr and before.epoch_in_isr(broker) != state.epoch_in_isr(broker):
+                del self._lost_by[key][broker]  # it is in sync anew
+
+    # ---- brokers
+
+    def _sample(self) -> None:
+        for node, partition in self._world.replicas():
+            self._look_at(node, partition)
+        self._world.loop.in_world(SAMPLE_S, self._sample)
+
+    def _look_at(self, node: Node, partition: Partition) -> None:
+        key = (partition.topic_id, partition.index)
+        incarnation = str(node.process)
+        epoch = partition.epoch
+        seen = self._epochs.get((key, incarnation), -1)
+        if epoch < seen:
+            self.wrong.append(f"{partition!r}: epoch fell from {seen} to {epoch} on {incarnation}")
+        self._epochs[key, incarnation] = epoch
+        if partition.high_watermark > partition.log.log_end_offset:
+            self.wrong.append(f"{partition!r}: high watermark beyond the end on {incarnation}")
+        if partition.leading is None or partition.offline:
+            return
+        leader = self._led_by.setdefault((key, partition.leader_epoch), node.id)
+        if leader != node.id:
+            self.wrong.append(f"{partition!r}: brokers {leader} and {node.id} lead in epoch {partition.leader_epoch}")
+        watermark = self._watermarks.get((key, partition.leader_epoch, incarnation), -1)
+        if partition.high_watermark < watermark:
+            self.wrong.append(
+                f"{partition!r}: high watermark fell from {watermark} to {partition.high_watermark} in epoch"
+                f" {partition.leader_epoch} on {incarnation}"
+            )
+        self._watermarks[key, partition.leader_epoch, incarnation] = partition.high_watermark
+
+    def _losing_power(self, node: Node) -> None:
+        """Called before the node's unsynced data goes."""
+        if node.broker is None:
+            return
+        for partition in node.broker.partitions:
+            key = (partition.topic_id, partition.index)
+            state = self._states.get(key)
+            if state is None:
+                continue
+            lost = self._lost_by.setdefault(key, {})
+            lost[node.id] = min(lost.get(node.id, 1 << 62), partition.log.recovery_point)
+            if node.id in state.isr and set(state.isr) <= set(lost):
+                self._world.history.add(
+                    "permitted", "ok", partition=[partition.topic, partition.index],
+                    offset=max(lost[member] for member in state.isr), isr=list(state.isr),
+                )  # fmt: skip
+
+    # ---- the end
+
+    def unconverged(self) -> str:
+        """What isn't as it should be when everything is healed; empty when all is."""
+        world = self._world
+        for node in world.nodes.values():
+            if not node.serving:
+                return f"{node.host} doesn't serve"
+        by_key: dict[Key, list[tuple[Node, Partition]]] = {}
+        for node, partition in world.replicas():
+            by_key.setdefault((partition.topic_id, partition.index), []).append((node, partition))
+        for key, state in self._states.items():
+            if keys.partition(*key) not in world.store.entries:
+                continue
+            name = self.name(key)
+            if state.leader == model.NO_LEADER:
+                return f"{name} has no leader: {state}"
+            if set(state.isr) != set(state.replicas):
+                return f"{name}: not all replicas are in sync: {state}"
+            held = by_key.get(key, [])
+            if len(held) != len(state.replicas):
+                return f"{name}: {len(held)} of {len(state.replicas)} replicas are open"
+            ends = {partition.log.log_end_offset for _, partition in held}
+            marks = {partition.high_watermark for _, partition in held}
+            if len(ends | marks) != 1:
+                return f"{name}: ends {sorted(ends)}, high watermarks {sorted(marks)}"
+            if not any(partition.leads and node.id == state.leader for node, partition in held):
+                return f"{name}: broker {state.leader} doesn't lead"
+        return ""
+
+    def compare_replicas(self) -> None:
+        """Below the high watermark all replicas have the same bytes; epochs only grow inside a log."""
+        by_key: dict[Key, list[tuple[Node, Partition]]] = {}
+        for node, partition in self._world.replicas():
+            by_key.setdefault((partition.topic_id, partition.index), []).append((node, partition))
+        for replicas in by_key.values():
+            start = max(partition.log.log_start_offset for _, partition in replicas)
+            end = min(partition.high_watermark for _, partition in replicas)
+            contents = [(node, _content(partition.log, start, end)) for node, partition in replicas]
+            for node, content in contents[1:]:
+                if content != contents[0][1]:
+                    self.wrong.append(
+                        f"{replicas[0][1]!r}: {contents[0][0].host} and {node.host} differ between {start} and {end}"
+                    )
+            for node, partition in replicas:
+                latest = -1
+                for segment in partition.log.segments:
+                    for _, header in segment.headers():
+                        if header.leader_epoch < latest:
+                            self.wrong.append(f"{partition!r}: epochs regress inside the log of {node.host}")
+                        latest = max(latest, header.leader_epoch)
+
+
+def _content(log: Log, start: int, end: int) -> bytes:
+    parts = []
+    offset = start
+    while offset < end:
+        data = log.read_bytes(offset, 1 << 20, end)
+        if not data:
+            break
+        parts.append(data)
+        *_, last = _headers(data)
+        offset = last
+    return b"".join(parts)
+
+
+def _headers(data: bytes) -> list[int]:
+    return [header.last_offset + 1 for _, header in iterate_headers(data)]

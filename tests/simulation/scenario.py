@@ -1,0 +1,313 @@
+"""A run from its seed to its verdict: build, work, faults, heal, converge, read everything, judge."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import traceback
+from collections import Counter
+from dataclasses import dataclass, field
+from random import Random
+
+from ottla.broker.log.log import Log
+from ottla.protocol.errors import KafkaError
+
+from .client import Client, Committer, Consumer, Producer, Unavailable, create_topic
+from .cluster import World
+from .faults import Faults, Knobs, knobs_of
+from .history import History
+from .loop import PROCESS, SimulationLoop, Stuck, run
+from .machine import Descriptors, simulated_machine
+from .network import Stream, connect
+from .observer import Observer
+from .oracles import check_all
+
+TOPIC = "t"
+CONVERGENCE_S = 90.0
+STEPS_MAX = 3_000_000
+
+
+@dataclass
+class Verdict:
+    """What a run came to. `wrong` is empty where all is well."""
+
+    seed: int
+    digest: str
+    wrong: list[str]
+    counts: Counter[str]
+    virtual_s: float = 0.0
+    steps: int = 0
+    notes: list[tuple[float, str]] = field(default_factory=list)
+    history: list[str] = field(default_factory=list)
+
+
+def simulate(seed: int, *, knobs: Knobs | None = None, with_history: bool = False) -> Verdict:
+    """One run. Processes differ only by the seed if PYTHONHASHSEED is the same."""
+    random = Random(seed)
+    knobs = knobs or knobs_of(random)
+    scenario = Scenario(knobs, random)
+    with simulated_machine(random, scenario.descriptors), _quiet(scenario), _truncations_counted(scenario.history):
+        try:
+            run(random, scenario.main, STEPS_MAX)
+        except Stuck as stuck:
+            scenario.wrong.append(f"stuck: {stuck}")
+        except Exception:
+            scenario.wrong.append("the simulation itself failed: " + traceback.format_exc())
+    wrong = scenario.wrong + (check_all(scenario.history.events) if scenario.finished else [])
+    if not scenario.finished and not wrong:
+        wrong.append("the run didn't come to its end")
+    return Verdict(
+        seed,
+        scenario.history.digest,
+        wrong,
+        scenario.history.counts,
+        scenario.virtual_s,
+        scenario.steps,
+        scenario.history.notes,
+        list(scenario.history.lines()) if with_history else [],
+    )
+
+
+class Scenario:
+    """One run."""
+
+    def __init__(self, knobs: Knobs, random: Random) -> None:
+        self.knobs = knobs
+        self.random = random
+        self.descriptors = Descriptors()
+        self.history = History()
+        self.wrong: list[str] = []
+        self.finished = False
+        self.virtual_s = 0.0
+        self.steps = 0
+        self.world: World | None = None
+
+    async def main(self, loop: SimulationLoop) -> None:
+        """The whole of it, as a task of no process."""
+        loop.sockets = self.descriptors.sockets
+        self.history.now = loop.time
+        knobs = self.knobs
+        world = self.world = World(loop, self.random, self.descriptors, self.history)
+        world.network.latency_s = knobs.network_latency_s
+        world.network.partial = knobs.partial
+        observer = Observer(world)
+        observer.start()
+        for node_id in range(1, knobs.brokers + 1):
+            world.add_node(node_id, knobs.settings).start()
+        faults = Faults(world, knobs, self.random)
+        process = world.client_process("client")
+        work = loop.create_task(self._work(faults, observer), context=process.context)
+        try:
+            await work
+        finally:
+            self.wrong += observer.wrong[:10] + world.errors[:10]
+            self.virtual_s = loop.time()
+            self.steps = loop.steps
+            self._count(world)
+
+    async def _work(self, faults: Faults, observer: Observer) -> None:
+        world, knobs = faults.world, self.knobs
+        factor = knobs.replication_factor
+        setup = self._client("setup")
+        await self._served(observer)
+        ids = list(world.nodes)
+        assignments = [[ids[(index + at) % len(ids)] for at in range(factor)] for index in range(knobs.partitions)]
+        await create_topic(setup, TOPIC, assignments, knobs.topic)
+        producers = [
+            Producer(
+                self._client(f"{'p' if number < knobs.producers else 'q'}{number}"),
+                (TOPIC, self.random.randrange(knobs.partitions)),
+                acks=-1 if number < knobs.producers or self.random.random() < 0.5 else 1,
+                idempotent=number < knobs.producers,
+                depth=knobs.depth,
+                padding=knobs.padding,
+            )
+            for number in range(knobs.producers + knobs.plain_producers)
+        ]
+        consumers = [Consumer(self._client(f"c{index}"), (TOPIC, index)) for index in range(knobs.partitions)]
+        committer = Committer(self._client("g"), "group", (TOPIC, 0))
+        sending = [asyncio.create_task(producer.run(knobs.send_pause_s)) for producer in producers]
+        reading = [asyncio.create_task(consumer.run(0.1, 300)) for consumer in consumers]
+        committing = asyncio.create_task(committer.run(0.3))
+        loop = world.loop
+        until = loop.time() + knobs.faulty_s
+        while loop.time() < until:
+            await asyncio.sleep(self.random.expovariate(1 / knobs.pause_between_faults_s))
+            faults.inject()
+        faults.heal()
+        await asyncio.sleep(1.0)
+        for producer in producers:
+            producer.stopped = True
+        if not await self._until(lambda: all(task.done() for task in sending), CONVERGENCE_S):
+            late = [producer.client.name for producer in producers if not producer.done]
+            self.wrong.append(f"no convergence: {', '.join(late)} still can't send {CONVERGENCE_S:.0f} s after healing")
+            self.wrong.append(observer.unconverged() or "though the cluster looks well")
+            return
+        committer.stopped = True
+        await committing
+        if not await self._until(lambda: not observer.unconverged(), CONVERGENCE_S):
+            self.wrong.append(f"no convergence {CONVERGENCE_S:.0f} s after healing: {observer.unconverged()}")
+            return
+        for task in sending:
+            task.result()
+        if not await self._until_true(committer.look, CONVERGENCE_S):
+            self.wrong.append("no convergence: the group's offsets can't be read")
+            return
+        for index in range(knobs.partitions):
+            await self._read_all(index)
+        if not await self._until(lambda: all(self._read_to_end(consumer) for consumer in consumers), 30.0):
+            late = [consumer.client.name for consumer in consumers if not self._read_to_end(consumer)]
+            self.wrong.append(f"consumers don't come to the end: {', '.join(late)}")
+        for consumer, task in zip(consumers, reading, strict=True):
+            consumer.stopped = True
+            task.cancel()
+        observer.compare_replicas()
+        self.finished = True
+
+    def _read_to_end(self, consumer: Consumer) -> bool:
+        return consumer.position >= consumer.high_watermark >= 0
+
+    async def _served(self, observer: Observer) -> None:
+        if not await self._until(lambda: not observer.unconverged(), 30.0):
+            self.wrong.append("the cluster doesn't start: " + observer.unconverged())
+
+    async def _read_all(self, index: int) -> None:
+        """What is in a partition at the end."""
+        reader = Consumer(self._client(f"final{index}"), (TOPIC, index))
+        found: list[tuple[int, str]] = []
+        begun = self.history.invoke("final", partition=[TOPIC, index])
+        deadline = asyncio.get_running_loop().time() + CONVERGENCE_S
+        while reader.high_watermark < 0 or reader.position < reader.high_watermark:
+            try:
+                records = await reader.poll(100)
+            except (Unavailable, KafkaError) as error:
+                if asyncio.get_running_loop().time() > deadline:
+                    self.wrong.append(f"{TOPIC}-{index} can't be read after healing: {error}")
+                    return
+                await reader.client.refreshed(TOPIC)
+                continue
+            found += records
+            if records:
+                reader.position = records[-1][0] + 1
+        self.history.end(begun, "ok", start=reader.log_start, records=found)
+
+    def _client(self, name: str) -> Client:
+        world = self.world
+        assert world is not None
+
+        async def opener(host: str, port: int) -> Stream:
+            return await connect(world.network, host, port)
+
+        return Client(name, world.bootstrap, opener, self.history, self.random)
+
+    async def _until(self, condition: object, limit_s: float) -> bool:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + limit_s
+        while not condition():  # type: ignore[operator]
+            if loop.time() > deadline:
+                return False
+            await asyncio.sleep(0.1)
+        return True
+
+    async def _until_true(self, attempt: object, limit_s: float) -> bool:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + limit_s
+        while not await attempt():  # type: ignore[operator]
+            if loop.time() > deadline:
+                return False
+        return True
+
+    def _count(self, world: World) -> None:
+        counts = self.history.counts
+        counts["ambiguous writes"] += counts["send unknown"] + counts["sends repeated"]
+        for name, count in world.store.counts.items():
+            counts[f"store: {name}"] += count
+        for node in world.nodes.values():
+            for name, count in node.disk.counts.items():
+                counts[f"disk: {name}"] += count
+
+
+class _quiet:  # noqa: N801  # used as a context manager
+    """Takes the product's log: what it says of its own bugs is a finding, the rest is kept for the trace."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._scenario = scenario
+
+    def __enter__(self) -> None:
+        root = logging.getLogger()
+        self._before = (root.handlers[:], root.level)
+        handler = _Finder(self._scenario)
+        root.handlers[:] = [handler]
+        root.setLevel(LOG_LEVEL)
+
+    def __exit__(self, *_: object) -> None:
+        root = logging.getLogger()
+        root.handlers[:], level = self._before
+        root.setLevel(level)
+
+
+LOG_LEVEL = logging.WARNING
+
+
+class _Finder(logging.Handler):
+    def __init__(self, scenario: Scenario) -> None:
+        super().__init__()
+        self._scenario = scenario
+
+    def emit(self, record: logging.LogRecord) -> None:
+        process = PROCESS.get()
+        text = f"{process or 'world'}: {record.name.rpartition('.')[2]}: {record.getMessage()}"
+        world = self._scenario.world
+        if world is not None:
+            self._scenario.history.notes.append((round(world.loop.time(), 6), text))
+        if record.exc_info and record.levelno >= logging.ERROR:
+            error = record.exc_info[1]
+            if not isinstance(error, OSError):
+                shown = "".join(traceback.format_exception(error)) if error else ""
+                self._scenario.wrong.append(f"logged as a failure: {text}\n{shown}")
+
+
+class _truncations_counted:  # noqa: N801
+    """Counts how often a log was truncated."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+
+    def __enter__(self) -> None:
+        self._truncate, self._restart = Log.truncate_to, Log.truncate_fully_and_start_at
+        truncate, restart, counts = self._truncate, self._restart, self._history.counts
+
+        def truncate_to(log: Log, offset: int) -> bool:
+            counts["truncations"] += offset < log.log_end_offset
+            return truncate(log, offset)
+
+        def start_at(log: Log, offset: int) -> None:
+            counts["full truncations"] += 1
+            restart(log, offset)
+
+        Log.truncate_to = truncate_to  # type: ignore[method-assign]
+        Log.truncate_fully_and_start_at = start_at  # type: ignore[method-assign]
+
+    def __exit__(self, *_: object) -> None:
+        Log.truncate_to = self._truncate  # type: ignore[method-assign]
+        Log.truncate_fully_and_start_at = self._restart  # type: ignore[method-assign]
+
+
+def main() -> None:
+    """`python -m tests.simulation.scenario SEED`: one run, told at length."""
+    global LOG_LEVEL
+    LOG_LEVEL = logging.INFO
+    seed = int(sys.argv[1])
+    verdict = simulate(seed, with_history=True)
+    for moment, text in verdict.notes:
+        print(f"{moment:12.6f}  {text}")
+    if "--history" in sys.argv:
+        print("\n".join(verdict.history))
+    print(verdict.counts)
+    print(f"seed {seed}: digest {verdict.digest}, {verdict.virtual_s:.1f} s, {verdict.steps} steps")
+    print("\n".join(verdict.wrong) or "all is well")
+
+
+if __name__ == "__main__":
+    main()

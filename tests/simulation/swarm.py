@@ -1,0 +1,171 @@
+"""Many seeds in parallel processes: `python -m tests.simulation.swarm --seeds 0-999 [--jobs 2]`.
+
+Each run is a fork of a process that has everything imported: runs can't influence each other, and nothing of a dead
+world has to be taken apart. Strings hash the same everywhere (PYTHONHASHSEED is set before Python starts).
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import selectors
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+RUN_SECONDS_MAX = 120
+
+# What a swarm must have seen, or it has tested nothing.
+SEEN = (
+    "elections",
+    "truncations",
+    "ISR changes",
+    "ambiguous writes",
+    "send ok",
+    "commit ok",
+    "registrations ended",
+    "store: rejected",
+    "disk: lost changes",
+)
+
+
+class Outcome(NamedTuple):
+    """What a forked run came to."""
+
+    seed: int
+    digest: str
+    wrong: list[str]
+    counts: dict[str, int]
+    virtual_s: float
+    seconds: float
+
+
+def outcomes(seeds: Iterable[int], jobs: int, prepare: Callable[[], None] = lambda: None) -> Iterator[Outcome]:
+    """The outcomes of all seeds, as they come."""
+    from . import scenario  # imported here, once, before the forks
+
+    waiting = iter(seeds)
+    running: dict[int, tuple[int, int, float]] = {}  # read end → pid, seed, begun
+    buffers: dict[int, bytearray] = {}
+    gc.collect()
+    gc.freeze()
+    with selectors.DefaultSelector() as selector:
+        while True:
+            while len(running) < jobs and (seed := next(waiting, None)) is not None:
+                reading, writing = os.pipe()
+                pid = os.fork()
+                if not pid:
+                    os.close(reading)
+                    _run(scenario, seed, writing, prepare)
+                os.close(writing)
+                running[reading] = (pid, seed, time.monotonic())
+                buffers[reading] = bytearray()
+                selector.register(reading, selectors.EVENT_READ)
+            if not running:
+                return
+            for key, _ in selector.select():
+                data = os.read(key.fd, 1 << 16)
+                if data:
+                    buffers[key.fd] += data
+                    continue
+                selector.unregister(key.fd)
+                os.close(key.fd)
+                pid, seed, begun = running.pop(key.fd)
+                _, status = os.waitpid(pid, 0)
+                seconds = time.monotonic() - begun
+                content = bytes(buffers.pop(key.fd))
+                if content:
+                    yield Outcome(seed, *json.loads(content), seconds)
+                else:
+                    yield Outcome(seed, "", [f"the process ended with status {status}"], {}, 0.0, seconds)
+
+
+def _run(scenario: Any, seed: int, writing: int, prepare: Callable[[], None]) -> None:
+    """In the child."""
+    gc.disable()
+    signal.alarm(RUN_SECONDS_MAX)
+    try:
+        prepare()
+        verdict = scenario.simulate(seed)
+        content = json.dumps([verdict.digest, verdict.wrong, dict(verdict.counts), verdict.virtual_s])
+        with os.fdopen(writing, "wb") as pipe:
+            pipe.write(content.encode())
+    finally:
+        os._exit(0)
+
+
+def with_fixed_hashes() -> None:
+    """Starts this program anew unless strings hash as they always do here."""
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        os.environ["PYTHONHASHSEED"] = "0"
+        os.execv(sys.executable, [sys.executable, "-m", "tests.simulation.swarm", *sys.argv[1:]])
+
+
+def main() -> int:
+    """The swarm's exit code: 1 where a seed failed or something never happened."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", default="0-99", help="FIRST-LAST")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--seconds", type=float, default=0.0, help="start no further run after so long")
+    parser.add_argument("--planted", default="", help="with this bug planted")
+    parser.add_argument("--stop", action="store_true", help="at the first seed that fails")
+    options = parser.parse_args()
+    with_fixed_hashes()
+    sys.modules["hypothesis"] = None  # type: ignore[assignment]  # kio would load it
+    first, _, last = options.seeds.partition("-")
+    ends = time.monotonic() + options.seconds if options.seconds else float("inf")
+    failing: list[int] = []
+
+    def seeds() -> Iterator[int]:
+        for seed in range(int(first), int(last or first) + 1):
+            if time.monotonic() > ends or (failing and options.stop):
+                return
+            yield seed
+
+    counts: Counter[str] = Counter()
+    runs = 0
+    virtual_s = 0.0
+    began = time.monotonic()
+
+    def prepare() -> None:
+        if options.planted:
+            from .planted import plant
+
+            plant(options.planted)
+
+    for outcome in outcomes(seeds(), options.jobs, prepare):
+        runs += 1
+        counts.update(outcome.counts)
+        virtual_s += outcome.virtual_s
+        if outcome.wrong:
+            failing.append(outcome.seed)
+            print(f"seed {outcome.seed} fails (digest {outcome.digest}):", flush=True)
+            for sentence in outcome.wrong:
+                print(f"  {sentence}", flush=True)
+            planted = f" --planted {options.planted!r}" if options.planted else ""
+            print(f"  again: PYTHONHASHSEED=0 {sys.executable} -m tests.simulation.scenario {outcome.seed}{planted}", flush=True)
+    seconds = time.monotonic() - began
+    for name, count in sorted(counts.items()):
+        print(f"{count:10d}  {name}")
+    print(f"{runs} runs, {virtual_s:.0f} virtual s in {seconds:.0f} s, {runs / max(seconds, 1e-9):.1f} runs/s")
+    print(f"failing: {sorted(failing)}" if failing else "no seed fails")
+    unseen = never_seen(counts)
+    if unseen and not options.planted:
+        print(f"never happened: {', '.join(unseen)}")
+    return 1 if failing or (unseen and runs >= 50) else 0
+
+
+def never_seen(counts: Counter[str]) -> list[str]:
+    """What a swarm should have met and didn't."""
+    from .faults import KINDS
+
+    return [name for name in (*SEEN, *(f"fault: {kind}" for kind in KINDS)) if not counts[name]]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
