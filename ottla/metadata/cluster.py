@@ -2,6 +2,8 @@
 
 An empty store, or another cluster's, must never cost data: a broker whose log directories belong to a cluster that the
 store doesn't hold refuses to start, and deletes nothing.
+
+A new cluster keeps eligible leader replicas (KIP-966), as Apache Kafka's do since 4.1; older ones go on without.
 """
 
 from __future__ import annotations
@@ -10,7 +12,8 @@ import os
 from uuid import UUID
 
 from . import keys
-from .model import Cluster
+from .eligibility import FEATURE
+from .model import Cluster, Feature
 from .store import Committed, Guard, Put, Store, UnknownOutcome
 
 
@@ -41,7 +44,8 @@ async def join_cluster(store: Store, known_id: str | None, wanted_id: str | None
             )
         cluster = Cluster(wanted_id or keys.uuid_text(UUID(bytes=os.urandom(16), version=4)))
         try:
-            result = await store.transact([Guard(keys.CLUSTER, 0)], [Put(keys.CLUSTER, cluster.encode())])
+            eligible = Put(keys.feature(FEATURE), Feature(1).encode())
+            result = await store.transact([Guard(keys.CLUSTER, 0)], [Put(keys.CLUSTER, cluster.encode()), eligible])
         except UnknownOutcome:
             continue
         if isinstance(result, Committed):

@@ -1,8 +1,9 @@
 """A broker's own key: it says where the broker listens and how far it is, and exists as long as its lease.
 
 The epoch of a registration is the revision that created its key. When the lease was lost (a pause longer than the
-session) the broker registers again, with a new epoch; by then the controller has moved on, and the broker leads only by
-state written after that.
+session), or somebody took the broker for dead and deleted its key (`quick_death.py` of the controller), it registers
+again, with a new epoch; by then the controller has moved on, and the broker leads only by state written after that. The
+process has lost nothing of its logs, and says so: the new registration names the epoch of the former.
 
 A node id that is alive already makes a second process wait for one session, because a predecessor that was killed is
 gone by then; if the other is still there, the second process gives up and names it.
@@ -17,7 +18,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from . import keys
-from .model import Broker, BrokerState, Endpoint
+from .image import Changed, Image
+from .model import NO_EPOCH, Broker, BrokerState, Endpoint
 from .store import (
     NO_LEASE,
     Committed,
@@ -49,6 +51,8 @@ class Registration:
         self._lease = NO_LEASE
         self._changing = asyncio.Lock()
         self._withdrawn = False
+        self._image: Image | None = None
+        self._missed = asyncio.Event()
         self.broker = replace(broker, incarnation=broker.incarnation or secrets.token_hex(8))
         self.registered: Callable[[Broker], None] = lambda broker: (
             None
@@ -65,15 +69,37 @@ class Registration:
             return await self._register()
 
     async def run(self) -> None:
-        """Keeps the lease alive until cancelled, and registers again when it was lost all the same."""
+        """Keeps the lease alive until cancelled, and registers again when it or the key was lost all the same."""
         while not self._withdrawn:
-            await asyncio.sleep(self._session_s / 4)
             try:
+                async with asyncio.timeout(self._session_s / 4):
+                    await self._missed.wait()
+            except TimeoutError:
+                pass
+            self._missed.clear()
+            try:
+                if self._deleted_by_others():
+                    await self._store.revoke(self._lease)
+                    await self._register_again()
+                    continue
                 await self._store.keep_alive(self._lease)
             except LeaseExpired:
                 await self._register_again()
             except (StoreUnavailable, UnknownOutcome) as reason:
                 logger.warning("broker %d: the lease couldn't be kept alive: %s", self.broker.id, reason)
+
+    def noticed(self, image: Image, changed: Changed) -> None:
+        """A listener of the image: the key may be gone although the lease lives."""
+        self._image = image
+        if self.broker.id in changed.brokers and self._deleted_by_others():
+            self._missed.set()
+
+    def _deleted_by_others(self) -> bool:
+        image = self._image
+        if image is None or self.epoch == NO_EPOCH or image.revision < self.broker.revision:
+            return False
+        found = image.brokers.get(self.broker.id)
+        return found is None or found.incarnation != self.broker.incarnation
 
     async def change(self, state: BrokerState | None = None, endpoints: Mapping[str, Endpoint] | None = None) -> None:
         """Writes another state or other addresses under the same epoch. Raises StoreUnavailable, LeaseExpired."""
@@ -107,6 +133,7 @@ class Registration:
 
     async def _register_again(self) -> None:
         async with self._changing:
+            self.broker = replace(self.broker, previous_epoch=self.epoch)
             while not self._withdrawn:
                 logger.warning("broker %d: registration epoch %d is lost, registering anew", self.broker.id, self.epoch)
                 try:

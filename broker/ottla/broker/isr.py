@@ -18,7 +18,7 @@ from uuid import UUID
 
 from ottla.broker.partition import Partition
 from ottla.broker.replica.leader import LeaderState
-from ottla.metadata import keys, model
+from ottla.metadata import eligibility, keys, model
 from ottla.metadata.image import Image
 from ottla.metadata.store import Guard, Put, Rejected, Store, StoreUnavailable, UnknownOutcome
 
@@ -144,7 +144,9 @@ class IsrChanges:
         if isr == before.isr and not before.recovering and not unknown:
             return None
         epochs = tuple(epoch for _, epoch in members)
-        after = replace(model.with_isr(before, isr, epochs), recovering=False)
+        min_isr = partition.min_isr if eligibility.is_enabled(image) else eligibility.NO_ELR
+        changed = replace(model.with_isr(before, isr, epochs), recovering=False)
+        after = eligibility.with_eligible(before, changed, image.brokers, min_isr)
         guards = (
             Guard(keys.partition(*key), before.revision),
             *(Guard(keys.broker(broker.id), broker.revision) for broker in (own, *joining)),

@@ -210,9 +210,11 @@ class Broker:
             rack=self.config.get_str("broker.rack") or None,
             state=BrokerState.RUNNING,
             host=platform.node(),
+            previous_epoch=self.logs.stopped_epoch,
         )
         self._registration = Registration(self.store, registered, self.session_seconds)
         self._registration.registered = lambda broker: self.replicas.registered(broker.epoch)
+        self.follower.listen(self._registration.noticed)
         await self._registration.register()
         self._keeping_alive = self.spawn(self._registration.run(), "registration", vital=True)
 

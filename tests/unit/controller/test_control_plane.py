@@ -14,12 +14,14 @@ from typing import Any
 import pytest
 
 from ottla.controller.runner import Controller
+from ottla.metadata import keys
 from ottla.metadata.embedded import EmbeddedStore
 from ottla.metadata.follower import Follower
 from ottla.metadata.intents import Intents, NewTopic
 from ottla.metadata.keys import ConfigResource
 from ottla.metadata.model import NO_LEADER, Broker, BrokerState, Endpoint
 from ottla.metadata.registration import NodeIdTaken, Registration
+from ottla.metadata.store import Delete, Guard
 from ottla.protocol.errors import ErrorCode, KafkaError
 
 
@@ -48,6 +50,7 @@ async def start(path: Path, broker_id: int, session_s: float = 2.0) -> Process:
     await follower.start()
     endpoints = {"PLAINTEXT": Endpoint("PLAINTEXT", "127.0.0.1", 9092 + broker_id)}
     registration = Registration(store, Broker(broker_id, 0, endpoints), session_s)
+    follower.listen(registration.noticed)
     controller = Controller(store, follower, f"broker {broker_id}", session_s=session_s)
     intents = Intents(store, follower, Random(broker_id))
     tasks = [asyncio.ensure_future(run()) for run in (follower.run, controller.run)]
@@ -149,6 +152,28 @@ def test_a_restarted_broker_leads_under_its_new_epoch_only(tmp_path: Path) -> No
 
             back = await two.follower.wait(led, 10)
             assert back.leader_epoch == 2
+
+    asyncio.run(body())
+
+
+def test_a_broker_whose_key_was_deleted_registers_again_and_lost_nothing(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with machine(tmp_path) as begin:
+            one, two = await begin(1, session_s=60), await begin(2, session_s=60)
+            created = await two.intents.create_topic(NewTopic("a", assignments=[(0, [1, 2])]), 5)
+            wronged = one.registration.broker
+            await two.store.transact([Guard(keys.broker(1), wronged.revision)], [Delete(keys.broker(1))])
+
+            def moved(image: Any) -> Any:
+                partition = image.partition(created.id, 0)
+                broker = image.brokers.get(1)
+                return broker if broker is not None and broker.epoch > wronged.epoch and partition.leader == 2 else None
+
+            back = await two.follower.wait(moved, 10)
+            assert (back.previous_epoch, back.state) == (wronged.epoch, BrokerState.RUNNING)
+            assert one.registration.epoch == back.epoch
+            leases = {entry.lease for entry in (await two.store.read(keys.BROKERS)).entries}
+            assert len(leases) == 2
 
     asyncio.run(body())
 

@@ -1,8 +1,9 @@
 """ApiVersions (key 18), versions 0–4: what this broker serves, straight from the registry.
 
 A request of an unknown version is answered in version 0 with UNSUPPORTED_VERSION and ApiVersions' own range, without
-reading its body (KIP-511); that is `unsupported`. No features are finalised: `transaction.version` and `group.version`
-stay unset until transactions and the consumer protocol are there, so that clients fall back.
+reading its body (KIP-511); that is `unsupported`. Of the features only `eligible.leader.replicas.version` is supported:
+`transaction.version` and `group.version` stay unset until transactions and the consumer protocol are there, so that
+clients fall back.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.registry import Api, RequestContext
+from ottla.metadata.eligibility import FEATURE
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import write_response
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from ottla.broker.node import Broker
 
 API = Api(key=18, versions=(0, 4))
+FIRST_VERSION_WITH_LEVEL_0 = 4
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
@@ -32,7 +35,21 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[
         "api_keys": [
             {"api_key": api.key, "min_version": api.versions[0], "max_version": api.versions[1]} for api in broker.apis
         ],
-        "finalized_features_epoch": -1,
+        **_features(broker, context.api_version),
+    }
+
+
+def _features(broker: Broker, version: int) -> dict[str, Any]:
+    features = broker.image.features
+    supported = [{"name": FEATURE, "min_version": 0, "max_version": 1}]
+    return {
+        # Clients up to 3.8 fail at a lowest version of 0 (KAFKA-17011), and are recognised by the request's version.
+        "supported_features": supported if version >= FIRST_VERSION_WITH_LEVEL_0 else [],
+        "finalized_features_epoch": max((feature.revision for feature in features.values()), default=-1),
+        "finalized_features": [
+            {"name": name, "max_version_level": feature.level, "min_version_level": feature.level}
+            for name, feature in features.items()
+        ],
     }
 
 

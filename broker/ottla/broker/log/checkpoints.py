@@ -65,14 +65,18 @@ def write_properties(disk: Disk, directory: str, properties: dict[str, str]) -> 
     disk.write_atomically(f"{directory}/{names.META_PROPERTIES}", text.encode())
 
 
-def take_clean_marker(disk: Disk, directory: str) -> bool:
-    """Whether the last stop was clean; the marker is consumed."""
+def take_clean_marker(disk: Disk, directory: str) -> int | None:
+    """The broker epoch (−1: unknown) that ended with a clean stop, None where none did; the marker is consumed."""
     path = f"{directory}/{names.CLEAN_SHUTDOWN}"
     if not disk.exists(path):
-        return False
+        return None
+    try:
+        epoch = int(json.loads(disk.read(path)).get("brokerEpoch", -1))
+    except (ValueError, AttributeError, TypeError):  # Kafka up to 3.6 left the file empty
+        epoch = -1
     disk.remove(path)
     disk.fsync_directory(directory)
-    return True
+    return epoch
 
 
 def write_clean_marker(disk: Disk, directory: str, broker_epoch: int) -> None:

@@ -81,12 +81,13 @@ class _Found(NamedTuple):
 class _Home:
     """One log directory."""
 
-    __slots__ = ("clean", "lock", "log_starts", "path", "recovery_points", "surroundings")
+    __slots__ = ("clean", "lock", "log_starts", "path", "recovery_points", "stopped_epoch", "surroundings")
 
     def __init__(self, path: str, surroundings: LogSurroundings) -> None:
         self.path = path
         self.surroundings = surroundings
         self.clean = False
+        self.stopped_epoch = -1
         self.recovery_points: Offsets = {}
         self.log_starts: Offsets = {}
         self.lock: object = None
@@ -175,6 +176,12 @@ class LogDirectories:
 
     # ---- opening
 
+    @property
+    def stopped_epoch(self) -> int:
+        """The broker epoch that ended with a clean stop of every log directory; −1 where something may be missing."""
+        epochs = {home.stopped_epoch for home in self._homes.values()}
+        return epochs.pop() if len(epochs) == 1 and not self.failed and not self.lost else -1
+
     def open(self, cluster_id: str, node_id: int, config_of: Callable[[str], LogConfig]) -> None:
         """Opens every log, recovering where the last stop wasn't clean; blocks, for a thread.
 
@@ -211,7 +218,8 @@ class LogDirectories:
     def _survey(self, home: _Home) -> Iterable[_Found]:
         """Reads the small files, and finds the partitions."""
         disk = self.disk
-        home.clean = take_clean_marker(disk, home.path)
+        marker = take_clean_marker(disk, home.path)
+        home.clean, home.stopped_epoch = marker is not None, -1 if marker is None else marker
         home.recovery_points = self._checkpoint(home, names.RECOVERY_POINTS)
         home.log_starts = self._checkpoint(home, names.LOG_STARTS)
         self.high_watermarks.update(self._checkpoint(home, names.HIGH_WATERMARKS))

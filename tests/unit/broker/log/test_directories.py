@@ -44,6 +44,7 @@ def test_everything_survives_a_clean_stop(tmp_path: Path) -> None:
     logs.close(broker_epoch=9)
     assert (tmp_path / ".kafka_cleanshutdown").read_text() == '{"version":0,"brokerEpoch":9}'
     again = opened(tmp_path)
+    assert again.stopped_epoch == 9
     log = again.logs[TOPIC_ID, 3]
     assert not (tmp_path / ".kafka_cleanshutdown").exists()
     assert (log.log_start_offset, log.recovery_point) == (10, log.log_end_offset)
@@ -77,6 +78,21 @@ def test_the_recovery_point_is_what_was_synced(tmp_path: Path) -> None:
     again = opened(tmp_path).logs[TOPIC_ID, 0]
     assert again.recovery_point == log.recovery_point > 0
     assert contents(again) == contents(log)
+
+
+def test_a_stop_is_clean_if_every_directory_was_marked_under_the_same_epoch(tmp_path: Path) -> None:
+    both = tmp_path / "a", tmp_path / "b"
+    for epochs, found in (((None, None), -1), ((5, 5), 5), ((5, 6), -1), ((5, None), -1)):
+        for path, epoch in zip(both, epochs, strict=True):
+            path.mkdir(exist_ok=True)
+            marker = path / ".kafka_cleanshutdown"
+            if epoch is not None:
+                marker.write_text(f'{{"version":0,"brokerEpoch":{epoch}}}')
+        logs = opened(*both)
+        assert logs.stopped_epoch == found
+        crash(logs)
+    (both[0] / ".kafka_cleanshutdown").touch()  # as Kafka 3 left it
+    assert opened(both[0]).stopped_epoch == -1
 
 
 def test_foreign_directories_are_refused(tmp_path: Path) -> None:
