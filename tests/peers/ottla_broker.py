@@ -31,6 +31,7 @@ class OttlaBroker:
         properties = folder / "server.properties"
         properties.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
         self._command = [sys.executable, "-m", "ottla.cli.server", "--config", str(properties)]
+        self._paused = False
         self.process = self._start()
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -47,6 +48,21 @@ class OttlaBroker:
             raise AssertionError(f"the broker doesn't start:\n{self.log_path.read_text()[-4000:]}") from None
         self.start_seconds = time.monotonic() - began
         return process
+
+    @property
+    def running(self) -> bool:
+        """Whether the process lives and isn't paused."""
+        return not self._paused and self.process.poll() is None
+
+    def pause(self) -> None:
+        """SIGSTOP: its connections stay, and nobody answers."""
+        self.process.send_signal(signal.SIGSTOP)
+        self._paused = True
+
+    def go_on(self) -> None:
+        """SIGCONT."""
+        self.process.send_signal(signal.SIGCONT)
+        self._paused = False
 
     def restart(self) -> None:
         """A clean stop and a start."""

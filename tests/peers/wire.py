@@ -5,10 +5,13 @@ from __future__ import annotations
 import socket
 import struct
 import time
+from random import SystemRandom
 from typing import Any
 
 from ottla.protocol.frames import request_frame, response_body
 from ottla.protocol.messages import read_response, write_request
+
+_dice = SystemRandom()
 
 
 class Closed(Exception):
@@ -96,7 +99,15 @@ def wait_until_ready(bootstrap: str, timeout: float = 60.0) -> None:
 
 
 def free_port() -> int:
-    """A port of the loopback interface that nobody listens on just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port of the loopback interface that nobody listens on just now.
+
+    It lies below those that the kernel gives to outgoing connections: whoever listened there finds it free again.
+    """
+    while True:
+        port = _dice.randrange(20_001, 32_768)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port

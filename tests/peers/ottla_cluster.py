@@ -1,0 +1,201 @@
+"""Several Ottla brokers of one's own, each a process with ports of its own, and what can be done to them.
+
+They share an embedded store, or an etcd of one member or three. On request every path goes through a proxy of its own
+(`tests/peers/proxy.py`): to each broker's listener for brokers, to its listener for clients, and from each broker to
+each member of etcd.
+"""
+
+from __future__ import annotations
+
+import time
+import urllib.request
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from tests.peers.etcd import Etcd, etcd_cluster
+from tests.peers.ottla_broker import OttlaBroker
+from tests.peers.proxy import Proxies, Route
+from tests.peers.wire import Closed, Wire, free_port
+
+Paths = Literal["brokers", "clients", "etcd"]
+METADATA, FIND_COORDINATOR = 3, 10
+ACTIVE_CONTROLLERS = "kafka_controller_kafkacontroller_activecontrollercount"
+
+
+class OttlaCluster:
+    """`size` brokers, all of them running and registered."""
+
+    def __init__(
+        self, folder: Path, size: int = 3, etcd_members: int = 0, proxied: Collection[Paths] = (), **settings: str
+    ) -> None:
+        """`settings` are for all brokers, with underscores for the dots; `{id}` in a value is the broker's id."""
+        self.etcd: list[Etcd] = []
+        self.brokers: list[OttlaBroker] = []
+        self.to_brokers: list[Route] = []  # for brokers: one in front of each
+        self.to_clients: list[Route] = []  # for clients, as well
+        self.to_etcd: list[list[Route]] = []  # of each broker, to each member
+        self.http: list[str] = [f"127.0.0.1:{free_port()}" for _ in range(size)]
+        self._proxies = Proxies() if proxied else None
+        self._proxied = frozenset(proxied)
+        try:
+            if etcd_members == 1:
+                self.etcd = [Etcd(folder / "etcd")]
+            elif etcd_members:
+                self.etcd = etcd_cluster(folder / "etcd", etcd_members)
+            for number in range(size):
+                own = {name: value.replace("{id}", str(number)) for name, value in settings.items()}
+                self.brokers.append(self._broker(folder, number, min(size, 3), own))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def bootstrap(self) -> str:
+        """Where clients find any of them."""
+        return ",".join(broker.bootstrap for broker in self.brokers)
+
+    # ---- who is what
+
+    def leader(self, topic: str, index: int) -> int:
+        """Who leads a partition, as the brokers that answer know it; −1 where nobody does."""
+        return int(self.partition(topic, index).leader_id)
+
+    def partition(self, topic: str, index: int) -> Any:
+        """A partition as Metadata has it, by the newest epoch among the brokers that answer."""
+        message = {"topics": [{"name": topic}], "allow_auto_topic_creation": False}
+        found = [
+            partition
+            for answer in self._ask_all(METADATA, 9, message)
+            for partition in answer.topics[0].partitions
+            if partition.partition_index == index
+        ]
+        assert found, f"nobody knows {topic}-{index}"
+        return max(found, key=lambda partition: partition.leader_epoch)
+
+    def controller(self) -> int:
+        """The broker whose process holds the controller's lease. Raises AssertionError where none does for 20 s."""
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            for number, broker in enumerate(self.brokers):
+                if broker.running and self.metric(number, ACTIVE_CONTROLLERS) == 1:
+                    return number
+            time.sleep(0.1)
+        raise AssertionError("nobody is the controller")
+
+    def metric(self, number: int, name: str) -> float:
+        """A metric without labels of a broker; NaN where it doesn't answer."""
+        return sum(value for key, value in self.metrics(number).items() if key == name)
+
+    def metrics(self, number: int) -> dict[str, float]:
+        """All metrics of a broker, by their name with labels; none where it doesn't answer."""
+        try:
+            with urllib.request.urlopen(f"http://{self.http[number]}/metrics", timeout=2) as answer:
+                lines = answer.read().decode().splitlines()
+        except OSError:
+            return {}
+        return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if line and line[0] != "#"}
+
+    def wait(self, what: str, until: Callable[[], bool], seconds: float = 30.0) -> None:
+        """Returns once `until` is true. Raises AssertionError, with `what` it waited for."""
+        deadline = time.monotonic() + seconds
+        while not until():
+            assert time.monotonic() < deadline, f"after {seconds:g} s still not: {what}"
+            time.sleep(0.05)
+
+    def wait_until_in_sync(self, topic: str, partitions: int, replicas: int, seconds: float = 60.0) -> None:
+        """Until each partition has so many replicas in its ISR, and a leader."""
+
+        def in_sync() -> bool:
+            states = [self.partition(topic, index) for index in range(partitions)]
+            return all(state.leader_id >= 0 and len(state.isr_nodes) >= replicas for state in states)
+
+        self.wait(f"{topic} has {replicas} replicas in sync", in_sync, seconds)
+
+    # ---- paths between them
+
+    def cut(self, one: int, other: int) -> None:
+        """What broker `one` sends doesn't reach broker `other` any more; the other way is left open."""
+        self.to_brokers[other].cut("there", client=f"broker-{one}-")
+        self.to_brokers[one].cut("back", client=f"broker-{other}-")
+
+    def heal(self) -> None:
+        """All paths are open."""
+        for route in [*self.to_brokers, *self.to_clients, *(route for routes in self.to_etcd for route in routes)]:
+            route.heal()
+
+    # ---- life
+
+    def stop(self) -> None:
+        """SIGTERM for all, one after the other. Raises AssertionError where one doesn't end well."""
+        for broker in self.brokers:
+            if broker.running:
+                broker.go_on()
+                broker.stop()
+
+    def close(self) -> None:
+        """Whatever runs still is killed."""
+        for broker in self.brokers:
+            broker.kill()
+        for member in self.etcd:
+            member.kill()
+        if self._proxies is not None:
+            self._proxies.close()
+
+    def _broker(self, folder: Path, number: int, replication: int, own: dict[str, str]) -> OttlaBroker:
+        for_clients, for_brokers = (f"127.0.0.1:{free_port()}" for _ in range(2))
+        told = {"CLIENTS": for_clients, "BROKERS": for_brokers}
+        if "clients" in self._proxied:
+            self.to_clients.append(self._route(for_clients))
+            told["CLIENTS"] = self.to_clients[-1].endpoint
+        if "brokers" in self._proxied:
+            self.to_brokers.append(self._route(for_brokers))
+            told["BROKERS"] = self.to_brokers[-1].endpoint
+        settings = {
+            "node_id": str(number),
+            "listeners": f"CLIENTS://{for_clients},BROKERS://{for_brokers}",
+            "advertised_listeners": ",".join(f"{name}://{address}" for name, address in told.items()),
+            "listener_security_protocol_map": "CLIENTS:PLAINTEXT,BROKERS:PLAINTEXT",
+            "inter_broker_listener_name": "BROKERS",
+            "ottla_metadata_store": self._store(folder),
+            "ottla_http_listener": self.http[number],
+            "offsets_topic_replication_factor": str(replication),
+            "default_replication_factor": str(replication),
+            "min_insync_replicas": str(max(replication - 1, 1)),
+        }
+        return OttlaBroker(folder / f"broker-{number}", told["CLIENTS"], **{**settings, **own})
+
+    def _store(self, folder: Path) -> str:
+        if not self.etcd:
+            return f"embedded:{folder / 'metadata'}"
+        endpoints = [member.endpoint for member in self.etcd]
+        if "etcd" in self._proxied:
+            self.to_etcd.append([self._route(endpoint) for endpoint in endpoints])
+            endpoints = [route.endpoint for route in self.to_etcd[-1]]
+        return f"etcd:{','.join(endpoints)}"
+
+    def _route(self, upstream: str) -> Route:
+        assert self._proxies is not None
+        return self._proxies.route(upstream)
+
+    def _ask_all(self, api_key: int, version: int, message: dict[str, Any]) -> Iterator[Any]:
+        for broker in self.brokers:
+            if broker.running:
+                try:
+                    with Wire(broker.bootstrap, 2.0) as wire:
+                        yield wire.call(api_key, version, message)
+                except (OSError, Closed):
+                    continue
+
+
+@contextmanager
+def ottla_cluster(
+    folder: Path, size: int = 3, etcd_members: int = 0, proxied: Collection[Paths] = (), **settings: str
+) -> Iterator[OttlaCluster]:
+    """A cluster that is killed at the end."""
+    cluster = OttlaCluster(folder, size, etcd_members, proxied, **settings)
+    try:
+        yield cluster
+    finally:
+        cluster.close()
