@@ -1,0 +1,349 @@
+"""What a broker does as a follower: fetchers and their sessions against a leader that can be held, cut and changed."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ottla.broker.config import BrokerConfig
+from ottla.broker.counters import TopicCounters
+from ottla.broker.partition import Partition
+from ottla.broker.replication import Replication
+from ottla.metadata.model import Endpoint
+from ottla.protocol.errors import ErrorCode
+from tests.unit.broker.leader_stand_in import TOPIC_ID, LeaderStandIn
+from tests.unit.broker.log.workbench import Workbench, append, batch_of
+
+LEADER = 1
+
+
+class World:
+    """Broker 0 follows broker 1, the stand-in."""
+
+    def __init__(self, folder: Path, partitions: int = 1, **settings: str) -> None:
+        self.leader = LeaderStandIn(folder / "leader", partitions)
+        values = {"node.id": "0", "replica.fetch.backoff.ms": "50"} | settings
+        self.config = BrokerConfig.from_sources("\n".join(f"{name}={value}" for name, value in values.items()))
+        self.registered = SimpleNamespace(epoch=11, endpoints={"PLAINTEXT": Endpoint("PLAINTEXT", "one", 1)})
+        self.brokers: dict[int, Any] = {LEADER: self.registered}
+        self.topic_settings: dict[str, str] = {}
+        self.tasks: list[asyncio.Task[Any]] = []
+        self.replication = Replication(
+            0, lambda: 99, self._image, lambda: self.config, self._spawn, self.leader.connect
+        )
+        (folder / "follower").mkdir()
+        self.benches = [Workbench(folder / "follower" / str(index)) for index in range(partitions)]
+        self.partitions = [
+            Partition("t", TOPIC_ID, index, bench.log(), TopicCounters(), lambda: 1000)
+            for index, bench in enumerate(self.benches)
+        ]
+
+    def _image(self) -> Any:
+        return SimpleNamespace(brokers=self.brokers, config=lambda kind, name: self.topic_settings)
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        self.tasks.append(asyncio.create_task(coroutine, name=name))
+        return self.tasks[-1]
+
+    def follow(self, *indexes: int, epoch: int = 1, leader: int = LEADER) -> None:
+        self.leader.epoch = epoch
+        for index in indexes or range(len(self.partitions)):
+            self.partitions[index].leader = leader
+            self.partitions[index].epoch = epoch
+            self.replication.follow(self.partitions[index])
+
+    def write(self, index: int, *values: bytes, epoch: int = 1) -> None:
+        append(self.leader.logs[index], batch_of(list(values)), epoch)
+
+    def alike(self, *indexes: int) -> bool:
+        return all(
+            contents(self.partitions[index].log) == contents(self.leader.logs[index])
+            for index in indexes or range(len(self.partitions))
+        )
+
+
+def contents(log: Any) -> tuple[int, int, bytes]:
+    data = log.read_bytes(log.log_start_offset, 1 << 20, log.log_end_offset)
+    return log.log_start_offset, log.log_end_offset, data
+
+
+async def eventually(holds: Callable[[], bool], seconds: float = 5.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+
+
+def run(
+    scene: Callable[[World], Coroutine[Any, Any, None]], folder: Path, partitions: int = 1, **settings: str
+) -> None:
+    async def main() -> None:
+        world = World(folder, partitions, **settings)
+        try:
+            await asyncio.wait_for(scene(world), 20)
+        finally:
+            await world.replication.stop()
+        assert all(task.done() for task in world.tasks)
+        assert not [task for task in world.tasks if not task.cancelled() and task.exception()]
+        assert world.leader.open_connections == 0
+
+    asyncio.run(main())
+
+
+def test_records_watermark_and_start_follow_the_leaders(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        for index in range(3):
+            world.write(index, b"a", b"b")
+        world.follow()
+        await eventually(world.alike)
+        world.write(1, b"c")
+        world.write(1, b"d", epoch=1)
+        await eventually(world.alike)
+        assert [partition.high_watermark for partition in world.partitions] == [2, 4, 2]
+        world.leader.logs[1].delete_records_before(3)
+        await eventually(lambda: world.partitions[1].log.log_start_offset == 3)
+        assert world.replication.bytes_in == sum(log.size for log in world.leader.logs)
+        assert world.replication.max_lag == 0
+        assert len(world.leader.connections) == 1
+        request = world.leader.requests[0]
+        assert (request.replica_id, request.replica_epoch, request.max_wait_ms) == (0, 99, 500)
+
+    run(scene, tmp_path, 3)
+
+
+def test_idle_partitions_arent_named_again(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        world.follow()
+        world.write(7, b"a")
+        await eventually(world.alike)
+        await eventually(lambda: world.replication.min_fetch_rate > 0)
+        seen = len(world.leader.requests)
+        await eventually(lambda: len(world.leader.requests) > seen + 5)
+        assert len(world.leader.requests[0].topics[0][1]) == 40
+        assert not any(request.topics for request in world.leader.requests[seen:])
+
+    run(scene, tmp_path, 40)
+
+
+def test_a_log_that_took_another_turn_is_truncated_by_epochs(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        for log in (world.leader.logs[0], world.partitions[0].log):
+            append(log, batch_of([b"shared"]), 1)
+        append(world.partitions[0].log, batch_of([b"lost", b"lost"]), 1)
+        append(world.partitions[0].log, batch_of([b"lost"]), 2)
+        world.write(0, b"kept", epoch=3)
+        world.follow(epoch=3)
+        await eventually(world.alike)
+        assert world.partitions[0].log.epochs.entries == [(1, 0), (3, 1)]
+
+    run(scene, tmp_path)
+
+
+def test_who_is_out_of_range_asks_for_the_range(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        for number in range(3):
+            world.write(0, b"%d" % number)
+        append(world.partitions[0].log, batch_of([b"0"]), 1)
+        world.leader.logs[0].delete_records_before(2)
+        world.follow()
+        await eventually(world.alike)
+        assert world.leader.listed == 2
+        assert world.partitions[0].log.log_start_offset == 2
+
+    run(scene, tmp_path)
+
+
+def test_an_answer_for_what_is_no_longer_followed_changes_nothing(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        world.leader.held.clear()
+        world.write(0, b"a")
+        world.write(1, b"b")
+        world.follow()
+        await world.leader.asked.wait()
+        world.replication.unfollow(world.partitions[0])
+        world.leader.held.set()
+        await eventually(lambda: world.alike(1))
+        assert world.partitions[0].log.log_end_offset == 0
+        world.follow(0)
+        await eventually(world.alike)
+
+    run(scene, tmp_path, 2)
+
+
+def test_an_answer_of_an_earlier_epoch_changes_nothing(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        world.leader.held.clear()
+        world.write(0, b"a")
+        world.follow()
+        await world.leader.asked.wait()
+        world.partitions[0].epoch = 2  # the metadata moved on …
+        world.leader.held.set()
+        seen = len(world.leader.requests)
+        await eventually(lambda: len(world.leader.requests) > seen + 2)
+        assert world.partitions[0].log.log_end_offset == 0
+        world.follow(epoch=2)  # … and says whom to follow
+        await eventually(world.alike)
+        assert world.leader.requests[seen].session_epoch == 0  # what the leader believes to have told is told again
+
+    run(scene, tmp_path)
+
+
+def test_following_the_same_leader_again_is_nothing_new(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        world.follow()
+        await eventually(lambda: len(world.leader.requests) > 2)
+        for _ in range(3):
+            world.follow()
+        seen = len(world.leader.requests)
+        await eventually(lambda: len(world.leader.requests) > seen + 2)
+        assert not any(request.topics or request.forgotten for request in world.leader.requests[seen:])
+
+    run(scene, tmp_path)
+
+
+@pytest.mark.parametrize("error", [ErrorCode.not_leader_or_follower, ErrorCode.kafka_storage_error, 119, 9999])
+def test_a_partition_in_trouble_pauses_alone(tmp_path: Path, error: int) -> None:
+    async def scene(world: World) -> None:
+        world.leader.errors[0] = error
+        world.follow()
+        for number in range(10):
+            world.write(0, b"%d" % number)
+            world.write(1, b"%d" % number)
+            await eventually(lambda: world.alike(1))
+        assert world.partitions[0].log.log_end_offset == 0
+        assert any(request.forgotten for request in world.leader.requests)
+        world.leader.errors.clear()
+        await eventually(world.alike)
+        assert len(world.leader.connections) == 1
+
+    run(scene, tmp_path, 2)
+
+
+def test_damaged_records_are_not_appended(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        world.leader.spoiled = {0}
+        world.write(0, b"a")
+        world.write(1, b"b")
+        world.follow()
+        await eventually(lambda: world.alike(1))
+        await asyncio.sleep(0.1)
+        assert world.partitions[0].log.log_end_offset == 0
+        world.leader.spoiled.clear()
+        await eventually(world.alike)
+
+    run(scene, tmp_path, 2)
+
+
+def test_a_disk_without_room_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(world: World) -> None:
+        log = type(world.partitions[0].log)
+        write = log._write
+        tries = 0
+
+        def fails(self: Any, *arguments: Any) -> None:
+            nonlocal tries
+            tries += 1
+            raise OSError(errno.ENOSPC, "no room")
+
+        world.write(0, b"a")
+        with monkeypatch.context() as patch:
+            patch.setattr(log, "_write", fails)
+            world.follow()
+            await eventually(lambda: tries > 1)
+        assert log._write is write
+        await eventually(world.alike)
+
+    run(scene, tmp_path)
+
+
+def test_a_cut_connection_is_opened_again(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        world.follow()
+        for number in range(4):
+            await eventually(lambda: bool(world.leader.open_connections))
+            world.write(0, b"%d" % number)
+            world.leader.connections[-1].close()
+            await eventually(world.alike)
+        world.leader.refusing = True
+        world.leader.connections[-1].close()
+        world.write(0, b"last")
+        await asyncio.sleep(0.1)
+        world.leader.refusing = False
+        await eventually(world.alike)
+
+    run(scene, tmp_path)
+
+
+def test_a_leader_that_isnt_registered_is_waited_for(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        world.brokers.clear()
+        world.write(0, b"a")
+        world.follow()
+        await asyncio.sleep(0.1)
+        world.brokers[LEADER] = world.registered
+        await eventually(world.alike)
+
+    run(scene, tmp_path)
+
+
+def test_a_leader_that_registered_anew_isnt_waited_for_at_its_old_address(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        world.follow()
+        await eventually(lambda: len(world.leader.requests) > 1)
+        world.leader.held.clear()  # its host is gone, and nobody says so
+        seen = len(world.leader.requests)
+        await asyncio.sleep(0.02)
+        world.write(0, b"a")
+        world.registered.epoch = 12
+        world.follow(epoch=2)
+        world.leader.held.set()
+        await eventually(world.alike)
+        assert len(world.leader.connections) == 2
+        assert len(world.leader.requests) > seen
+
+    run(scene, tmp_path)
+
+
+def test_a_fetcher_without_partitions_ends(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        world.follow()
+        await eventually(lambda: bool(world.leader.requests))
+        for partition in world.partitions:
+            world.replication.unfollow(partition)
+        await eventually(lambda: world.tasks[0].done())
+        assert world.leader.open_connections == 0
+        world.write(0, b"a")
+        world.follow()
+        await eventually(world.alike)
+        world.follow(epoch=2, leader=-1)  # nobody leads
+        await eventually(lambda: world.tasks[1].done())
+        world.follow(epoch=3, leader=0)  # this broker itself does
+        assert len(world.tasks) == 2
+
+    run(scene, tmp_path, 2)
+
+
+def test_throttled_replicas_that_are_behind_come_slowly_and_the_others_at_once(tmp_path: Path) -> None:
+    settings = {"follower.replication.throttled.rate": "2000", "replica.fetch.max.bytes": "500"}
+
+    async def scene(world: World) -> None:
+        world.topic_settings = {"follower.replication.throttled.replicas": "1:5,0:0,7:1"}
+        for number in range(12):
+            world.write(0, b"%d" % number * 300)
+            world.write(1, b"%d" % number * 300)
+        world.follow()
+        began = asyncio.get_running_loop().time()
+        await eventually(lambda: world.alike(1))
+        assert asyncio.get_running_loop().time() - began < 1
+        assert world.partitions[0].log.log_end_offset < 12
+        assert world.replication.max_lag > 0
+        await eventually(lambda: world.alike(0), 15)
+        expected = world.leader.logs[0].size / 2000
+        assert expected - 1.5 < asyncio.get_running_loop().time() - began < expected + 1.5
+
+    run(scene, tmp_path, 2, **settings)
