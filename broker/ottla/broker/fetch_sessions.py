@@ -2,7 +2,8 @@
 
 A session remembers for each partition what the client asked and what it was last told. An incremental answer then
 carries only partitions with records, with an error, or whose high watermark or log start offset moved. Partitions that
-had something move to the end of the session, so that none starves behind a greedy one.
+had something move to the end of the session, so that none starves behind a greedy one. Which partitions have to be
+looked at when the client comes back is `unread`, kept with the help of `fetch_watch`.
 
 Cache, as Kafka's `FetchSessionCache`: `max.incremental.fetch.session.cache.slots` sessions; a full cache gives up a
 session unused for `min.incremental.fetch.session.eviction.ms`, or for a privileged (follower's) one a larger or less
@@ -15,10 +16,13 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from ottla.broker.fetch_watch import SessionWatch
 from ottla.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from random import Random
+
+    from ottla.broker.partition import Partition
 
 INVALID_SESSION = 0
 INITIAL_EPOCH = 0
@@ -87,20 +91,22 @@ class FetchPartition:
 class FetchSession:
     """What one client fetches again and again."""
 
-    __slots__ = ("created", "epoch", "id", "last_used", "partitions", "privileged", "uses_topic_ids")
+    __slots__ = ("created", "epoch", "id", "last_used", "partitions", "privileged", "unread", "uses_topic_ids", "watch")
 
     def __init__(
         self,
         session_id: int,
-        partitions: OrderedDict[PartitionKey, FetchPartition],
-        privileged: bool,
+        partitions: dict[PartitionKey, FetchPartition],
+        replica_id: int,
         uses_topic_ids: bool,
         now: float,
     ) -> None:
         self.id = session_id
         self.epoch = 1
         self.partitions = partitions
-        self.privileged = privileged
+        self.unread: dict[PartitionKey, None] = dict.fromkeys(partitions)  # in the order in which they are served
+        self.watch = SessionWatch(self, replica_id)
+        self.privileged = replica_id >= 0
         self.uses_topic_ids = uses_topic_ids
         self.created = now
         self.last_used = now
@@ -109,6 +115,7 @@ class FetchSession:
         """Adds, changes and removes partitions as an incremental request says."""
         for partition in asked:
             key = (partition.topic, partition.index)
+            self.unread[key] = None
             known = self.partitions.get(key)
             if known is None:
                 self.partitions[key] = partition
@@ -116,10 +123,19 @@ class FetchSession:
                 known.asked(partition)
         for key in forgotten:
             self.partitions.pop(key, None)
+            self.unread.pop(key, None)
+            self.watch.forget(key)
 
     def served(self, partition: FetchPartition) -> None:
         """This partition had records: it goes behind the others."""
-        self.partitions.move_to_end((partition.topic, partition.index))
+        key = (partition.topic, partition.index)
+        self.unread.pop(key, None)
+        self.unread[key] = None
+
+    def read_to_end(self, key: PartitionKey, partition: Partition) -> None:
+        """Nothing is left to read there until it moves, or the client asks anew."""
+        self.watch.add(key, partition)
+        self.unread.pop(key, None)
 
 
 class FetchSessionCache:
@@ -136,14 +152,14 @@ class FetchSessionCache:
         return len(self._sessions)
 
     def create(
-        self, partitions: OrderedDict[PartitionKey, FetchPartition], privileged: bool, uses_topic_ids: bool, now: float
+        self, partitions: dict[PartitionKey, FetchPartition], replica_id: int, uses_topic_ids: bool, now: float
     ) -> FetchSession | None:
-        """A new session, or None where there is no room for it."""
-        if not self._make_room(len(partitions), privileged, now):
+        """A new session, of a follower or (`replica_id` −1) a consumer; None where there is no room for it."""
+        if not self._make_room(len(partitions), replica_id >= 0, now):
             return None
         while (session_id := self._random.randint(1, 2**31 - 1)) in self._sessions:
             pass
-        session = FetchSession(session_id, partitions, privileged, uses_topic_ids, now)
+        session = FetchSession(session_id, partitions, replica_id, uses_topic_ids, now)
         self._sessions[session_id] = session
         return session
 
@@ -163,7 +179,9 @@ class FetchSessionCache:
 
     def remove(self, session_id: int) -> None:
         """Ends a session, if it is there."""
-        self._sessions.pop(session_id, None)
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            session.watch.close()
 
     def _make_room(self, size: int, privileged: bool, now: float) -> bool:
         if self.slots_max <= 0:
@@ -181,5 +199,6 @@ class FetchSessionCache:
 
     def _evict(self, session: FetchSession) -> bool:
         del self._sessions[session.id]
+        session.watch.close()
         self.evictions += 1
         return True

@@ -5,7 +5,8 @@ each broker's that joins: one that drains, has registered anew or is gone by now
 looks again. While the outcome of a proposal isn't known, both the old and the new ISR count (`LeaderState`): such a
 partition is written again, if need be unchanged, until its revision shows what became of the earlier try.
 
-Joins are noticed when a follower fetches, lags by looking every half `replica.lag.time.max.ms`.
+Joins are noticed when a follower fetches, and when its registration changes; lags by looking every half
+`replica.lag.time.max.ms`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from uuid import UUID
 from ottla.broker.partition import Partition
 from ottla.broker.replica.leader import LeaderState
 from ottla.metadata import eligibility, keys, model
-from ottla.metadata.image import Image
+from ottla.metadata.image import Changed, Image
 from ottla.metadata.store import Guard, Put, Rejected, Store, StoreUnavailable, UnknownOutcome
 
 logger = logging.getLogger(__name__)
@@ -78,6 +79,13 @@ class IsrChanges:
         assert partition.leading is not None
         if not partition.leading.undecided and self._joinable(partition.leading, replica):
             self.wants(partition)
+
+    def registrations_changed(self, image: Image, changed: Changed) -> None:
+        """Listens to the metadata: who couldn't join for its registration's sake perhaps can now."""
+        if changed.brokers:
+            for partition in self._partitions():
+                if partition.leading is not None and len(partition.isr) < len(partition.replicas):
+                    self.wants(partition)
 
     def wants(self, partition: Partition) -> None:
         """The partition's state is to be looked at, and written where it should be another."""

@@ -61,6 +61,9 @@ class Waiter(Protocol):
     def moved(self, partition: Partition, new_bytes: int) -> None:
         """The partition has `new_bytes` more to read, or (0) changed in another way that ends the waiting."""
 
+    def watermark_moved(self, partition: Partition) -> None:
+        """A follower's leader committed more."""
+
 
 class Partition:
     """A replica that this broker holds."""
@@ -220,6 +223,8 @@ class Partition:
             return
         self.high_watermark = after
         self._commit()
+        for waiter in self.follower_waiters:
+            waiter.watermark_moved(self)
         if self.waiters:
             self._wake(self.waiters, max(self.log.bytes_between(before, after), 1))
 
@@ -389,8 +394,12 @@ class Partition:
         self._commits.reached(self.high_watermark)
 
     def _wake(self, waiters: Sequence[Waiter], new_bytes: int) -> None:
-        for waiter in waiters:
+        for waiter in tuple(waiters):  # some leave when they hear it
             waiter.moved(self, new_bytes)
+
+    def watchers(self, replica_id: int) -> list[Waiter]:
+        """Who waits with that replica (−1: with the consumers)."""
+        return self.waiters if replica_id < 0 else self.follower_waiters
 
     def _wake_all(self) -> None:
         """What was waited for may never come: those who wait must look."""

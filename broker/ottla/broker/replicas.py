@@ -40,13 +40,14 @@ CREATED_ON_THE_LOOP_MAX = 4  # logs, a fraction of a millisecond each: a thread'
 class _TopicRules:
     """What follows from one topic's configuration; shared by its partitions, and by topics without settings."""
 
-    __slots__ = ("admission", "codec", "log", "min_isr")
+    __slots__ = ("admission", "codec", "log", "min_isr", "unclean")
 
     def __init__(self, topic: TopicConfig, broker: BrokerConfig) -> None:
         self.log: LogConfig = log_config(topic, broker)
         self.admission: AdmissionRules = admission_rules(topic, broker)
         self.codec = target_codec(topic)
         self.min_isr = topic.get_int("min.insync.replicas")
+        self.unclean = topic.get_bool("unclean.leader.election.enable")
 
 
 class Replicas:
@@ -65,9 +66,9 @@ class Replicas:
         self.counters: dict[str, TopicCounters] = {}
         self.leadership_listeners: list[Callable[[Partition, bool], None]] = []
         self.tombstone_done: Callable[[UUID], None] = lambda topic_id: None
-        self.follow: Callable[[Partition], None] = lambda partition: None  # called again when leader or epoch change
+        self.follow: Callable[[Partition], None] = lambda partition: None  # for each leader and epoch
         self.unfollow: Callable[[Partition], None] = lambda partition: None
-        self.recovering: Callable[[Partition], None] = lambda partition: None
+        self.look_at_isr: Callable[[Partition], None] = lambda partition: None  # that the partition leads
         self._broker_id = broker_id
         self._table = table
         self._logs = logs
@@ -254,15 +255,16 @@ class Replicas:
                 return
             if not led or partition.leader_epoch != epoch:
                 self._tell(partition, True)
-            if state.recovering:
-                self.recovering(partition)
+            if state.recovering or len(state.isr) < len(state.replicas):
+                self.look_at_isr(partition)
             return
+        followed = (partition.leader, partition.epoch)
         partition.become_follower(state)
         if led:
             self._tell(partition, False)
         if state.leader in (model.NO_LEADER, self._broker_id):
             self.unfollow(partition)
-        else:
+        elif followed != (state.leader, state.leader_epoch):
             self.follow(partition)
 
     def _tell(self, partition: Partition, leads: bool) -> None:

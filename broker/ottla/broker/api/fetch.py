@@ -11,7 +11,6 @@ log took another turn is told where (KIP-595).
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +45,7 @@ def serve(
     except KafkaError as error:
         return write_fetch_answer(header.api_version, header.correlation_id, error.code, 0, ())
     fetch.read()
-    if fetch.size >= fetch.min_bytes or fetch.max_wait_ms <= 0 or fetch.failed or not fetch.partitions:
+    if fetch.size >= fetch.min_bytes or fetch.max_wait_ms <= 0 or fetch.failed or not fetch.wants_anything:
         return fetch.answer()
     return fetch.wait(connection)
 
@@ -56,6 +55,7 @@ class _Fetch:
 
     __slots__ = (
         "_answers",
+        "_asked",
         "_broker",
         "_header",
         "_incremental",
@@ -68,7 +68,6 @@ class _Fetch:
         "max_bytes",
         "max_wait_ms",
         "min_bytes",
-        "partitions",
         "read_committed",
         "replica_epoch",
         "replica_id",
@@ -84,7 +83,8 @@ class _Fetch:
         self._watched: list[Partition] = []
         self._rerun = False
         self._incremental = False
-        self._answers: list[tuple[FetchPartition, PartitionAnswer, Partition | None]] = []
+        # What was read, in order; in a session also what was read before the waiting, and hasn't moved since.
+        self._answers: dict[PartitionKey, tuple[FetchPartition, PartitionAnswer, Partition | None]] = {}
         self.max_wait_ms = request.max_wait_ms
         self.min_bytes = request.min_bytes
         self.max_bytes = min(request.max_bytes, broker.config.get_int("fetch.max.bytes"))
@@ -92,7 +92,7 @@ class _Fetch:
         self.replica_id = request.replica_id
         self.replica_epoch = request.replica_epoch
         self.follower = request.replica_id > CONSUMER
-        self.partitions: Iterable[FetchPartition] = ()
+        self._asked: list[FetchPartition] = []
         self.session: FetchSession | None = None
         self.size = 0
         self.failed = False
@@ -108,38 +108,53 @@ class _Fetch:
         if epoch not in (INITIAL_EPOCH, FINAL_EPOCH):
             self.session = sessions.resume(request.session_id, epoch, by_id, asyncio.get_running_loop().time())
             self.session.update(asked, [(topic, index) for topic, indexes in request.forgotten for index in indexes])
-            self.partitions = self.session.partitions.values()
             self._incremental = True
             return
         if request.session_id:
             sessions.remove(request.session_id)
-        self.partitions = asked
+        self._asked = asked
         if epoch == INITIAL_EPOCH and asked:
             now = asyncio.get_running_loop().time()
-            self.session = sessions.create(_by_key(asked), self.follower, by_id, now)
-            if self.session is not None:
-                self.partitions = self.session.partitions.values()
+            self.session = sessions.create(_by_key(asked), self.replica_id, by_id, now)
+
+    @property
+    def wants_anything(self) -> bool:
+        """Whether there is something to wait for."""
+        return bool(self._asked if self.session is None else self.session.partitions)
 
     # ---- reading
 
     def read(self) -> None:
         """Works out the answer as things are now."""
-        self._answers = []
         self.size = 0
         self.failed = False
-        left = self.max_bytes
-        for asked in self.partitions:
-            answer, partition = self._read_partition(asked, left)
-            size = answer.size
-            if answer.error:
-                self.failed = True
-            self.size += size
-            left -= size
-            self._answers.append((asked, answer, partition))
-        if self._incremental and self.session is not None:
-            for asked, answer, _ in self._answers:
-                if answer.size:
-                    self.session.served(asked)
+        session = self.session
+        if session is None:
+            self._answers.clear()
+            for asked in self._asked:
+                self._read_next(asked)
+            return
+        for key in tuple(session.unread):
+            asked = session.partitions[key]
+            answer, partition = self._read_next(asked)
+            if answer.size:
+                session.served(asked)
+            elif partition is not None and answer.tags == NO_TAGS and self._at_end(asked, partition):
+                session.read_to_end(key, partition)
+
+    def _at_end(self, asked: FetchPartition, partition: Partition) -> bool:
+        """Whether nothing is left to read (and not only nothing that fitted)."""
+        if self.follower:
+            return asked.fetch_offset == partition.log.log_end_offset
+        return asked.fetch_offset >= (partition.last_stable_offset if self.read_committed else partition.high_watermark)
+
+    def _read_next(self, asked: FetchPartition) -> tuple[PartitionAnswer, Partition | None]:
+        answer, partition = self._read_partition(asked, self.max_bytes - self.size)
+        if answer.error:
+            self.failed = True
+        self.size += answer.size
+        self._answers[asked.topic, asked.index] = (asked, answer, partition)
+        return answer, partition
 
     def _read_partition(self, asked: FetchPartition, left: int) -> tuple[PartitionAnswer, Partition | None]:
         try:
@@ -186,9 +201,15 @@ class _Fetch:
         self._pending.abandoned = self._stop
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(self.max_wait_ms / 1000, self._finish)
-        for _, _, partition in self._answers:
+        if self.session is not None:
+            for key, (_, _, partition) in self._answers.items():
+                if partition is not None:
+                    self.session.watch.add(key, partition)
+            self.session.watch.request = self
+            return self._pending
+        for _, _, partition in self._answers.values():
             if partition is not None:
-                (partition.follower_waiters if self.follower else partition.waiters).append(self)
+                partition.watchers(self.replica_id).append(self)
                 self._watched.append(partition)
         return self._pending
 
@@ -198,6 +219,9 @@ class _Fetch:
         if not self._rerun and (self.size >= self.min_bytes or not new_bytes):
             self._rerun = True
             asyncio.get_running_loop().call_soon(self._finish)
+
+    def watermark_moved(self, partition: Partition) -> None:
+        """Followers are told with the next answer."""
 
     def _finish(self) -> None:
         pending = self._pending
@@ -214,8 +238,10 @@ class _Fetch:
         self._pending = None
         if self._timer is not None:
             self._timer.cancel()
+        if self.session is not None and self.session.watch.request is self:
+            self.session.watch.request = None
         for partition in self._watched:
-            (partition.follower_waiters if self.follower else partition.waiters).remove(self)
+            partition.watchers(self.replica_id).remove(self)
         self._watched.clear()
 
     # ---- answering
@@ -225,7 +251,7 @@ class _Fetch:
         incremental = self._incremental
         topics: list[tuple[str | bytes, list[PartitionAnswer]]] = []
         last: object = None
-        for asked, answer, partition in self._answers:
+        for asked, answer, partition in self._answers.values():
             if partition is not None:
                 partition.counters.fetch_requests += 1
                 partition.counters.bytes_out += answer.size
@@ -241,5 +267,5 @@ class _Fetch:
         return write_fetch_answer(self._header.api_version, self._header.correlation_id, 0, session_id, topics)
 
 
-def _by_key(asked: Iterable[FetchPartition]) -> OrderedDict[PartitionKey, FetchPartition]:
-    return OrderedDict(((partition.topic, partition.index), partition) for partition in asked)
+def _by_key(asked: Iterable[FetchPartition]) -> dict[PartitionKey, FetchPartition]:
+    return {(partition.topic, partition.index): partition for partition in asked}

@@ -100,6 +100,12 @@ class LeaderState:
         progress.leader_end_at_fetch = leader_end
         return True
 
+    def was_caught_up(self, replica: int, at: float) -> None:
+        """A follower had everything when it was last heard of, `at`: its fetches weren't counted one by one."""
+        progress = self.followers.get(replica)
+        if progress is not None and progress.caught_up_at < at:
+            progress.caught_up_at = at
+
     # ---- what follows
 
     def advance(self, high_watermark: int, leader_end: int, in_sync_min: int) -> int:

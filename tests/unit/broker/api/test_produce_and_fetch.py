@@ -217,3 +217,150 @@ def test_a_disk_that_breaks_under_a_waiting_fetch_is_told(play: Any, monkeypatch
         assert topic.partitions[0].error_code == 56
 
     play(body)
+
+
+def session_of(stage: Stage, parts: Any) -> int:
+    return int(answer_of(parts).session_id)
+
+
+def test_a_session_reads_only_what_moved(play: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(stage: Stage) -> None:
+        read: list[int] = []
+        real = Partition.read
+
+        def counted(partition: Partition, *arguments: Any) -> Any:
+            read.append(partition.index)
+            return real(partition, *arguments)
+
+        monkeypatch.setattr(Partition, "read", counted)
+        topics = [{"topic": "t", "partitions": [asked(0), asked(1)]}]
+        session = session_of(stage, stage.fetch(session_epoch=0, topics=topics))
+        assert read == [0, 1]
+        stage.fetch(session_id=session, session_epoch=1)
+        assert read == [0, 1], "nothing has moved"
+        stage.produce({1: batch_of([b"1"])})
+        for epoch in (2, 3):  # the client doesn't go on from there: it hasn't taken the records
+            [topic] = answer_of(stage.fetch(session_id=session, session_epoch=epoch)).responses
+            assert [partition.partition_index for partition in topic.partitions] == [1]
+            assert topic.partitions[0].records
+        assert read == [0, 1, 1, 1]
+        taken = [{"topic": "t", "partitions": [asked(1, 1)]}]
+        assert not answer_of(stage.fetch(session_id=session, session_epoch=4, topics=taken)).responses
+        stage.fetch(session_id=session, session_epoch=5)
+        assert read == [0, 1, 1, 1, 1]
+
+    play(body)
+
+
+def test_what_did_not_fit_is_read_again(play: Any) -> None:
+    async def body(stage: Stage) -> None:
+        stage.produce({0: batch_of([b"0" * 5000]), 1: batch_of([b"1" * 5000])})
+        topics = [{"topic": "t", "partitions": [asked(0), asked(1)]}]
+        first = stage.fetch(session_epoch=0, max_bytes=5000, topics=topics)
+        assert [bool(partition.records) for partition in answer_of(first).responses[0].partitions] == [True, False]
+        taken = [{"topic": "t", "partitions": [asked(0, 1)]}]
+        session = session_of(stage, first)
+        [topic] = answer_of(stage.fetch(session_id=session, session_epoch=1, max_bytes=5000, topics=taken)).responses
+        assert [partition.partition_index for partition in topic.partitions if partition.records] == [1]
+
+    play(body)
+
+
+def test_a_waiting_session_hears_of_partitions_it_has_read_and_of_those_it_has_not(play: Any) -> None:
+    async def body(stage: Stage) -> None:
+        stage.produce({0: batch_of([b"0"])})
+        topics = [{"topic": "t", "partitions": [asked(0), asked(1)]}]
+        session = session_of(stage, stage.fetch(session_epoch=0, topics=topics))
+        for epoch, index, enough in ((1, 0, 100), (2, 1, 180)):
+            pending = stage.fetch(session_id=session, session_epoch=epoch, max_wait=10_000, min_bytes=enough)
+            assert pending.parts is None
+            stage.produce({index: batch_of([b"more"])})
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert pending.parts is not None
+
+    play(body)
+
+
+def test_an_abandoned_session_costs_the_writers_nothing(play: Any) -> None:
+    async def body(stage: Stage) -> None:
+        topics = [{"topic": "t", "partitions": [asked(0), asked(1)]}]
+        session = session_of(stage, stage.fetch(session_epoch=0, topics=topics))
+        assert [len(partition.waiters) for partition in stage.partitions] == [1, 1]
+        stage.produce({0: batch_of([b"0"])})
+        assert [len(partition.waiters) for partition in stage.partitions] == [0, 1]
+        stage.sessions.remove(session)
+        assert [len(partition.waiters) for partition in stage.partitions] == [0, 0]
+
+    play(body)
+
+
+class Follower:
+    """Replica 1 of both partitions, which replica 0 leads; `joined` are the partitions that it was proposed for."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.joined: list[int] = []
+        stage.broker.isr_changes = SimpleNamespace(joins=lambda partition, replica: self.joined.append(partition.index))
+        for partition in stage.partitions:
+            partition.become_leader(model.Partition(TOPIC_ID, partition.index, (0, 1), (0, 1), (1, 1), 0, 1))
+
+    def fetch(self, *offsets: tuple[int, int, int], **request: Any) -> Any:
+        """Asks for (index, offset, last fetched epoch)."""
+        partitions = [
+            asked(index, offset) | {"last_fetched_epoch": epoch, "current_leader_epoch": 1}
+            for index, offset, epoch in offsets
+        ]
+        topics = [{"topic": "t", "partitions": partitions}] if partitions else []
+        return self.stage.fetch(replica_id=1, topics=topics, **request)
+
+
+def test_followers_read_up_to_the_end_and_commit_what_they_have(play: Any) -> None:
+    async def body(stage: Stage) -> None:
+        follower = Follower(stage)
+        partition = stage.partitions.find("t", 0)
+        waiting = stage.produce({0: batch_of([b"0"])}, acks=-1)
+        assert answer_of(follower.fetch((0, 0, -1), session_epoch=-1)).responses[0].partitions[0].records
+        assert partition.high_watermark == 0
+        consumer = [{"topic": "t", "partitions": [asked(0)]}]
+        assert not answer_of(stage.fetch(session_epoch=-1, topics=consumer)).responses[0].partitions[0].records
+        [told] = answer_of(follower.fetch((0, 1, 1), session_epoch=-1)).responses[0].partitions
+        assert (partition.high_watermark, told.high_watermark) == (1, 1)
+        await stage.settle()
+        assert waiting.parts is not None
+        assert answer_of(stage.fetch(session_epoch=-1, topics=consumer)).responses[0].partitions[0].records
+
+    play(body)
+
+
+def test_a_follower_on_another_branch_is_told_where_it_began_and_commits_nothing(play: Any) -> None:
+    async def body(stage: Stage) -> None:
+        stage.produce({0: batch_of([b"0"])})  # in epoch 0
+        follower = Follower(stage)
+        stage.produce({0: batch_of([b"1"])})  # in epoch 1
+        [told] = answer_of(follower.fetch((0, 2, 0), session_epoch=-1)).responses[0].partitions
+        assert (told.diverging_epoch.epoch, told.diverging_epoch.end_offset) == (0, 1)
+        assert not told.records
+        assert stage.partitions.find("t", 0).high_watermark == 1, "as before the follower came"
+        [told] = answer_of(follower.fetch((0, 1, 0), session_epoch=-1)).responses[0].partitions
+        assert told.diverging_epoch.epoch == -1
+        assert told.records
+
+    play(body)
+
+
+def test_a_followers_session_learns_of_the_high_watermark(play: Any) -> None:
+    async def body(stage: Stage) -> None:
+        follower = Follower(stage)
+        session = session_of(stage, follower.fetch((0, 0, -1), (1, 0, -1), session_epoch=0))
+        stage.produce({0: batch_of([b"0"])})
+        follower.fetch(session_id=session, session_epoch=1)
+        follower.fetch((0, 1, 1), session_id=session, session_epoch=2)
+        partition = stage.partitions.find("t", 0)
+        assert partition.high_watermark == 1
+        assert partition.leading is not None
+        stage.sessions.resume(session, 3, uses_topic_ids=False, now=1e12)
+        stage.produce({0: batch_of([b"1"])})
+        assert partition.leading.followers[1].caught_up_at == 1e12, "it had everything until now"
+
+    play(body)

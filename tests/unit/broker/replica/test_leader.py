@@ -125,7 +125,7 @@ MOVES = st.lists(
 
 @settings(max_examples=300, deadline=None)
 @given(MOVES, st.integers(1, 3))
-def test_what_is_committed_is_on_every_isr_that_the_metadata_may_hold(moves: list[tuple[str, object]], least: int) -> None:
+def test_what_is_committed_is_on_every_isr_that_may_hold(moves: list[tuple[str, object]], least: int) -> None:
     """The twin keeps each replica's end and every proposal that may have been written."""
     state = leader(replicas=(0, 1, 2, 3), isr=(0, 1))
     ends = {0: 0, 1: 0, 2: 0, 3: 0}
