@@ -90,7 +90,7 @@ class Broker:
             lambda: self.config.get_int("replica.lag.time.max.ms") / 1000,
             lambda: self.partitions,
         )
-        self.replicas.recovering = self.isr_changes.wants
+        self.replicas.look_at_isr = self.isr_changes.wants
         self.replication: Replication = Replication(
             self.id,
             lambda: self.replicas.broker_epoch,
@@ -178,6 +178,7 @@ class Broker:
         self.recovered = True
         self.follower.prepare(self.replicas.prepare)
         self.follower.listen(self.replicas.changed)
+        self.follower.listen(self.isr_changes.registrations_changed)
         self.follower.listen(self._topics_deleted)
         self.logs.expect(self.replicas.wanted(self.image))
         self.replicas.changed(self.image, difference(Image(), self.image))
