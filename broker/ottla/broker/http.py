@@ -1,4 +1,4 @@
-"""A small HTTP/1.1 server on the broker's own loop, for what is looked at from outside: metrics, health, later /v1/….
+"""A small HTTP/1.1 server on the broker's own loop, for what is looked at from outside: metrics, health, /v1/….
 
 It serves GET and what else its routes name, one request per connection, without TLS, with bounds on everything: size of
 the head and the body, time, connections. Long answers come in pieces, and between two of them the loop serves Kafka's

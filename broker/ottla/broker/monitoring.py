@@ -1,4 +1,4 @@
-"""What a broker shows to the outside: its metrics, and whether it is alive and ready, over HTTP.
+"""What a broker shows to the outside over HTTP: its metrics, whether it is alive and ready, and may be restarted.
 
 Alive (`/healthz`) means that the event loop turns, nothing else: who gets this answer knows it. Ready (`/readyz`) means
 registered, recovered and serving; never caught up, never that the metadata store can be reached.
@@ -17,6 +17,7 @@ from ottla.broker.exposition import CONTENT_TYPE, lines
 from ottla.broker.http import HttpServer, Request, Response
 from ottla.broker.loop_lag import LoopLag
 from ottla.broker.metrics.catalogue import METRICS
+from ottla.broker.restart_pages import RestartPages
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
@@ -32,11 +33,14 @@ class Monitoring:
     def __init__(self, broker: Broker) -> None:
         self.loop_lag: LoopLag = LoopLag()
         self.elections: Elections = Elections(lambda: broker.controls)
+        restart = RestartPages(broker)
         self.http = HttpServer(
             {
                 ("GET", "/metrics"): self._metrics,
                 ("GET", "/healthz"): self._healthz,
                 ("GET", "/readyz"): self._readyz,
+                ("GET", "/v1/restart-risk"): restart.restart_risk,
+                ("GET", "/v1/caught-up"): restart.caught_up,
             }
         )
         self._broker = broker

@@ -1,0 +1,101 @@
+"""The two pages for whoever restarts brokers: `GET /v1/restart-risk` before, `GET /v1/caught-up` after.
+
+Both answer 200 with JSON whatever they have to say, so that a status other than that means "no answer". What they say
+is worked out by `restart_risk.py`; here it is collected, with pauses for the loop, and written down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.http import Request, Response
+from ottla.broker.restart_risk import Held, Risk, in_sync, replicas_of, risk
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Broker
+    from ottla.metadata.image import Image
+
+JSON = "application/json"
+TURN_SECONDS = 0.002  # for so long a page may hold the loop
+
+
+class RestartPages:
+    """The answers of one broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def restart_risk(self, request: Request) -> Response:
+        """What breaks if this broker stops now. Not safe either while the metadata store is away: nobody is elected."""
+        broker, image = self._broker, self._broker.image
+        found: dict[Risk, list[str]] = {kind: [] for kind in Risk}
+        count = leads = 0
+        async for held in _held(image, broker.id):
+            count += 1
+            leads += held.state.leader == broker.id
+            rules = broker.replicas.rules_of(held.topic)
+            kind = risk(image, broker.id, held, rules.min_isr, unclean=rules.unclean)
+            if kind is not None:
+                found[kind].append(held.name)
+        connected = broker.follower.connected
+        return _json(
+            {
+                "broker": broker.id,
+                "safe": connected and not any(found.values()),
+                "metadata_connected": connected,
+                "metadata_revision": image.revision,
+                "replicas": count,
+                "leads": leads,
+                "risks": {kind.value: _named(names) for kind, names in found.items()},
+            }
+        )
+
+    async def caught_up(self, request: Request) -> Response:
+        """How many of this broker's replicas are in sync, and which aren't, or can't be opened."""
+        broker, image = self._broker, self._broker.image
+        count = 0
+        missing, offline = [], []
+        async for held in _held(image, broker.id):
+            count += 1
+            if not in_sync(image, broker.id, held.state):
+                missing.append(held.name)
+            partition = broker.partitions.get_by_id(held.state.topic_id, held.state.index)
+            if partition is None or partition.offline:
+                offline.append(held.name)
+        because = broker.not_ready_because
+        return _json(
+            {
+                "broker": broker.id,
+                "caught_up": not (missing or offline or because),
+                "not_ready_because": because,
+                "metadata_revision": image.revision,
+                "replicas": count,
+                "in_sync": count - len(missing),
+                "share": round((count - len(missing)) / count, 6) if count else 1.0,
+                "missing": _named(missing),
+                "offline": _named(offline),
+            }
+        )
+
+
+async def _held(image: Image, broker_id: int) -> AsyncIterator[Held]:
+    """The replicas that the metadata gives the broker; between some of them others have their turn."""
+    turn_ends = perf_counter() + TURN_SECONDS
+    for held in replicas_of(image, broker_id):
+        if held is not None:
+            yield held
+        if perf_counter() > turn_ends:
+            await asyncio.sleep(0)
+            turn_ends = perf_counter() + TURN_SECONDS
+
+
+def _named(names: list[str]) -> dict[str, Any]:
+    return {"count": len(names), "partitions": sorted(names)}
+
+
+def _json(document: dict[str, Any]) -> Response:
+    return Response(200, (json.dumps(document, indent=2) + "\n").encode(), JSON)

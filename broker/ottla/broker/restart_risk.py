@@ -1,0 +1,94 @@
+"""What would break if a broker stopped now, and what it hasn't caught up with since it started. Pure.
+
+Whoever restarts brokers asks before each one and after it: a person, a script, an operator. The answers follow from the
+metadata alone, by the rules of `ottla.controller.elections`, with which the tests compare them.
+
+Idea: Redpanda's reports before and after a restart.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ottla.metadata.eligibility import is_enabled
+from ottla.metadata.image import Image
+from ottla.metadata.model import NO_LEADER, Partition
+
+
+class Risk(enum.Enum):
+    """What becomes of a partition: the first of these that applies."""
+
+    ONLY_COPY = "only_copy"  # no other broker has a replica: offline until this one is back, its records with it
+    OFFLINE = "offline"  # others have replicas, but none may lead: offline until this one is back
+    LOSES_RECORDS = "loses_records"  # an unclean election: another one leads, and the newest records are gone
+    BELOW_MIN_ISR = "below_min_isr"  # somebody leads, and producers with acks=all are refused
+
+
+class Held(NamedTuple):
+    """A partition of which a broker holds a replica. `name` is topic-index."""
+
+    name: str
+    topic: str
+    state: Partition
+
+
+def replicas_of(image: Image, broker_id: int) -> Iterator[Held | None]:
+    """Every replica that the broker is to hold; None for each other partition, so that the caller can make a pause."""
+    for topic_id, states in image.partitions.items():
+        intent = image.intents_by_id.get(topic_id)
+        for index, state in states.items():
+            held = intent is not None and broker_id in state.replicas
+            yield Held(f"{intent.name}-{index}", intent.name, state) if intent is not None and held else None
+
+
+def in_sync(image: Image, broker_id: int, state: Partition) -> bool:
+    """Whether the broker's replica is in the ISR, under its present registration."""
+    broker = image.brokers.get(broker_id)
+    return broker is not None and state.epoch_in_isr(broker_id) == broker.epoch
+
+
+def risk(image: Image, broker_id: int, held: Held, min_isr: int, *, unclean: bool) -> Risk | None:
+    """What the end of the broker would do to the partition; None where nobody would notice.
+
+    `min_isr` and `unclean` are what the topic sets (`min.insync.replicas`, `unclean.leader.election.enable`). A replica
+    that isn't in sync is missed by nobody, and a partition that has no leader anyway can't lose it.
+    """
+    state = held.state
+    if state.leader == NO_LEADER or not in_sync(image, broker_id, state):
+        return None
+    if len(state.replicas) == 1:
+        return Risk.ONLY_COPY
+    left = _left_in_sync(image, broker_id, state)
+    if left == 0:
+        return Risk.LOSES_RECORDS if unclean and _others_run(image, broker_id, state) else Risk.OFFLINE
+    return Risk.BELOW_MIN_ISR if left < min(min_isr, len(state.replicas)) else None
+
+
+def _left_in_sync(image: Image, broker_id: int, state: Partition) -> int:
+    """How many are in the ISR afterwards, under a leader; 0 where nobody may lead."""
+    alive = [
+        broker
+        for member, epoch in zip(state.isr, state.isr_epochs, strict=True)
+        if member != broker_id and (broker := image.brokers.get(member)) is not None and broker.epoch == epoch
+    ]
+    if able := sum(broker.electable for broker in alive):
+        return able
+    if any(broker.id == state.leader for broker in alive):
+        return len(alive)  # its leader drains, and goes on leading, since nobody can take over
+    if alive:
+        return 0
+    return int(is_enabled(image) and any(_eligible(image, state, replica) for replica in state.elr))
+
+
+def _eligible(image: Image, state: Partition, replica: int) -> bool:
+    """Whether an eligible replica (KIP-966) may lead now."""
+    broker = image.brokers.get(replica)
+    epoch = state.elr_epochs[state.elr.index(replica)]
+    return broker is not None and broker.electable and broker.holds_all_since(epoch)
+
+
+def _others_run(image: Image, broker_id: int, state: Partition) -> bool:
+    others = (image.brokers.get(replica) for replica in state.replicas if replica != broker_id)
+    return any(broker is not None and broker.electable for broker in others)
