@@ -43,6 +43,7 @@ _before_crc = struct.Struct(">qiibI")
 _int32 = struct.Struct(">i")
 _int64 = struct.Struct(">q")
 _uint32 = struct.Struct(">I")
+_new = tuple.__new__  # a NamedTuple's own constructor is a Python function, and takes twice as long
 
 
 class BatchHeader(NamedTuple):
@@ -114,7 +115,7 @@ class Record(NamedTuple):
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     """The header at `position`, unchecked. Raises ProtocolError where the buffer ends first."""
     try:
-        return BatchHeader._make(_header.unpack_from(buffer, position))
+        return _new(BatchHeader, _header.unpack_from(buffer, position))
     except struct.error:
         raise ProtocolError("the bytes end inside a batch header") from None
 

@@ -25,6 +25,7 @@ from .varints import read_varint, write_varint
 _ODD = bytes(range(1, 256, 2))
 _WIDTHS = ((1, 64), (2, 8192))  # offset deltas below 64 take one byte, below 8192 two
 _NULL = 1  # zigzag of −1
+_new = tuple.__new__  # a NamedTuple's own constructor is a Python function, and takes twice as long
 
 
 class Timestamps(NamedTuple):
@@ -60,14 +61,17 @@ def validate_alike(
     if header.attributes & CODEC_MASK or count <= 0:
         return None
     first, end = start + HEADER_SIZE, start + LOG_OVERHEAD + header.length
-    deltas = (_walked if count == 1 else _alike)(buffer, first, end, count, compacted)
-    return _timestamps(header, deltas) if deltas else None
+    if count == 1:
+        return _timestamps(header, _walked(buffer, first, end, count, compacted))
+    deltas = _alike(buffer, first, end, count, compacted)
+    return None if deltas is None else _timestamps(header, deltas)
 
 
 def _timestamps(header: BatchHeader, deltas: tuple[int, int]) -> Timestamps:
     if header.attributes & LOG_APPEND_TIME:
         return Timestamps(header.max_timestamp, header.max_timestamp)
-    return Timestamps(header.base_timestamp + deltas[0], header.base_timestamp + deltas[1])
+    base = header.base_timestamp
+    return _new(Timestamps, (base + deltas[0], base + deltas[1]))
 
 
 def _alike(data: bytes | bytearray, position: int, stop: int, count: int, compacted: bool) -> tuple[int, int] | None:
