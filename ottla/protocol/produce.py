@@ -24,9 +24,10 @@ _two_ints = struct.Struct(">ii")
 _int_byte = struct.Struct(">iB")
 _answer = struct.Struct(">ihqq")  # index, error, base offset, log append time
 _sized_start = struct.Struct(">iib")  # size, correlation id, no tags in the header
-# As _answer_start; no record errors, null message, no tags; the topic's no tags; throttle time; no tags.
-_one_success = struct.Struct(">ihqqqbbbbib")
 _answer_start = struct.Struct(">ihqqq")  # … and log start offset
+_SUCCESS_END = b"\x01\x00\x00"  # no record errors, null message, no tags
+_ONE_SUCCESS_END = _SUCCESS_END + bytes(6)  # the topic's no tags, no throttle time, no tags
+_ONE_SUCCESS_BYTES = 5 + _answer_start.size + len(_ONE_SUCCESS_END)  # and the topic
 _new = tuple.__new__  # a NamedTuple's own constructor is a Python function, and takes twice as long
 
 PartitionRecords = tuple[int, int, int]
@@ -211,13 +212,12 @@ def write_produce_answer(
     version: int,
     correlation_id: int,
     answers: Sequence[tuple[str | bytes, Sequence[PartitionAnswer]]],
-    throttle_time: int = 0,
 ) -> bytes | bytearray:
     """The whole response frame, size and header included."""
     if version >= FLEXIBLE and len(answers) == 1:
         topic, partitions = answers[0]
         if len(partitions) == 1 and not partitions[0].error:
-            return _write_one_success(version, correlation_id, topic, partitions[0], throttle_time)
+            return _write_one_success(correlation_id, topic, partitions[0])
     out = bytearray(4)
     out += _int.pack(correlation_id)
     if version >= FLEXIBLE:
@@ -243,34 +243,29 @@ def write_produce_answer(
             _write_partition(version, out, answer)
         if version >= FLEXIBLE:
             out.append(0)
-    out += _int.pack(throttle_time)
+    out += _int.pack(0)  # no throttle time
     if version >= FLEXIBLE:
         out.append(0)
     _int.pack_into(out, 0, len(out) - 4)
     return out
 
 
-def _write_one_success(
-    version: int, correlation_id: int, topic: str | bytes, answer: PartitionAnswer, throttle_time: int
-) -> bytes:
+def _write_one_success(correlation_id: int, topic: str | bytes, answer: PartitionAnswer) -> bytes:
     """What small requests get: one partition, no error, a flexible version."""
-    prefix = _one_topic_prefix(topic, version >= TOPIC_IDS)
-    index, _, base_offset, append_time, log_start, _, _ = answer
-    size = 5 + len(prefix) + _one_success.size
-    start = _sized_start.pack(size, correlation_id, 0)
-    return (
-        start + prefix + _one_success.pack(index, 0, base_offset, append_time, log_start, 1, 0, 0, 0, throttle_time, 0)
-    )
+    prefix = _one_topic_prefix(topic)
+    index, error, base_offset, append_time, log_start, _, _ = answer
+    start = _sized_start.pack(len(prefix) + _ONE_SUCCESS_BYTES, correlation_id, 0)
+    return start + prefix + _answer_start.pack(index, error, base_offset, append_time, log_start) + _ONE_SUCCESS_END
 
 
 @lru_cache(4096)
-def _one_topic_prefix(topic: str | bytes, by_id: bool) -> bytes:
+def _one_topic_prefix(topic: str | bytes) -> bytes:
     """An array of one topic that has an array of one partition, up to that partition."""
     out = bytearray((2,))
-    if by_id:
-        out += topic  # type: ignore[arg-type]
+    if isinstance(topic, bytes):
+        out += topic
     else:
-        name = str(topic).encode()
+        name = topic.encode()
         write_unsigned_varint(out, len(name) + 1)
         out += name
     out.append(2)
@@ -291,7 +286,7 @@ def _write_partition(version: int, out: bytearray, answer: PartitionAnswer) -> N
         out += _plain_string(answer.message)
         return
     if answer.error == 0:
-        out += b"\x01\x00\x00"  # no record errors, null message, no tags
+        out += _SUCCESS_END
         return
     write_unsigned_varint(out, len(answer.record_errors) + 1)
     for index, message in answer.record_errors:
