@@ -140,13 +140,7 @@ def iterate_headers(buffer: Buffer, position: int = 0, stop: int | None = None) 
 def crc_valid(buffer: Buffer, position: int, size: int) -> bool:
     """Whether the `size` bytes at `position` carry the CRC-32C of what follows it."""
     (stated,) = _uint32.unpack_from(buffer, position + 17)
-    return crc_of(buffer, position, size) == int(stated)
-
-
-def crc_of(buffer: Buffer, position: int, size: int) -> int:
-    """The CRC-32C that the batch of `size` bytes at `position` should state."""
-    crc: int = crc32c(memoryview(buffer)[position + CRC_START : position + size])
-    return crc
+    return bool(crc32c(memoryview(buffer)[position + CRC_START : position + size]) == stated)
 
 
 def records(batch: Buffer, max_bytes: int = MAX_BYTES) -> Iterator[Record]:

@@ -52,7 +52,7 @@ def validate_records(batch: Buffer, header: BatchHeader, *, compacted: bool, max
 
 
 def validate_alike(
-    buffer: bytes | bytearray, header: BatchHeader, *, compacted: bool, start: int = 0
+    buffer: bytes | bytearray, header: BatchHeader, start: int = 0, compacted: bool = False
 ) -> Timestamps | None:
     """As `validate_records`, where records are uncompressed and of one size; None where they aren't, or are wrong.
 

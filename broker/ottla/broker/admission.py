@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from crc32c import crc32c
+
 from ottla.protocol import batches, inspection
 from ottla.protocol.batches import BatchHeader
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -17,6 +19,9 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 ZSTD = 4
 FIRST_ZSTD_VERSION = 7
 NO_BOUND = 2**63 - 1
+
+
+Admitted = tuple[memoryview, BatchHeader]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +36,9 @@ class AdmissionRules:
     validate_records: bool = False
 
 
-def admit(buffer: bytearray, start: int, end: int, rules: AdmissionRules, version: int, now_ms: int) -> BatchHeader:
-    """Checks the record set buffer[start:end] of a Produce request of `version`; returns its batch's header.
+def admit(buffer: bytearray, start: int, end: int, rules: AdmissionRules, version: int, now_ms: int) -> Admitted:
+    """Checks the record set buffer[start:end] of a Produce request of `version`; returns its batch, which stays in
+    place, and the batch's header.
 
     Raises KafkaError with the code and, where it helps, the sentence that the producer gets.
     """
@@ -56,36 +62,28 @@ def admit(buffer: bytearray, start: int, end: int, rules: AdmissionRules, versio
             ErrorCode.message_too_large,
             f"a batch of {size} bytes exceeds the topic's max.message.bytes, {rules.message_bytes_max}",
         )
-    if batches.crc_of(buffer, start, size) != header.crc:
+    batch = memoryview(buffer)[start:end]
+    if crc32c(batch[batches.CRC_START :]) != header.crc:
         raise KafkaError(ErrorCode.corrupt_message, "the batch's CRC doesn't match its bytes")
     _check_header(header, version)
     if rules.create_time:
         _check_times(header.max_timestamp, header.base_timestamp, rules, now_ms)
-        if header.log_append_time:  # the type is the topic's to say; the batch's is corrected, as by Kafka
-            batches.stamp_create_time(buffer, start, header.max_timestamp)
-            header = batches.read_header(buffer, start)
-    return _inspected(buffer, start, end, header, rules, now_ms)
-
-
-def _inspected(
-    buffer: bytearray, start: int, end: int, header: BatchHeader, rules: AdmissionRules, now_ms: int
-) -> BatchHeader:
-    """Looks inside the batch as far as the rules ask; a wrong greatest timestamp is corrected in place, as by Kafka."""
+        if header.attributes & batches.LOG_APPEND_TIME:  # the type is the topic's to say, and corrected, as by Kafka
+            batches.stamp_create_time(batch, 0, header.max_timestamp)
+            header = batches.read_header(batch)
     if rules.compacted or rules.validate_records:
-        batch = memoryview(buffer)[start:end]
         times: inspection.Timestamps | None = inspection.validate_records(batch, header, compacted=rules.compacted)
     else:
-        times = inspection.validate_alike(buffer, header, compacted=False, start=start)
-    if times is None:
-        return header
+        times = inspection.validate_alike(buffer, header, start)
+    if times is None or not rules.create_time:
+        return batch, header
     agrees = times.maximum == header.max_timestamp
-    if not rules.create_time or (agrees and rules.timestamp_before_max_ms == NO_BOUND):
-        return header
-    _check_times(times.maximum, times.minimum, rules, now_ms)
-    if agrees:
-        return header
-    batches.stamp_create_time(buffer, start, times.maximum)
-    return batches.read_header(buffer, start)
+    if not agrees or rules.timestamp_before_max_ms != NO_BOUND:
+        _check_times(times.maximum, times.minimum, rules, now_ms)
+    if not agrees:  # corrected in place, as by Kafka
+        batches.stamp_create_time(batch, 0, times.maximum)
+        header = batches.read_header(batch)
+    return batch, header
 
 
 def _old_format(magic: int) -> KafkaError:

@@ -20,7 +20,7 @@ def batch_at(*times: int) -> bytearray:
 
 
 def admitted(batch: bytearray, rules: AdmissionRules = RULES):
-    return admit(batch, 0, len(batch), rules, 11, NOW)
+    return admit(batch, 0, len(batch), rules, 11, NOW)[1]
 
 
 @pytest.mark.parametrize("time", [NOW + AHEAD + 1, NOW - BEHIND - 1])
