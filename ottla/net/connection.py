@@ -58,6 +58,7 @@ class FileRange(Protocol):
 
 
 Part = bytes | bytearray | memoryview | FileRange
+_IN_MEMORY = (bytes, bytearray, memoryview)
 Reply = "Sequence[Part] | Pending | None"
 
 
@@ -111,6 +112,7 @@ class Connection:
         "_loop",
         "_out",
         "_reading",
+        "_server",
         "_socket",
         "_unanswered",
         "_unanswered_bytes",
@@ -127,6 +129,7 @@ class Connection:
     def __init__(self, listener: Listener, sock: socket.socket, connection_id: int, client_host: str) -> None:
         self.id = connection_id
         self.listener = listener
+        self._server = listener.server
         self.client_host = client_host
         self.client_software = ""
         self.principal = "User:ANONYMOUS"
@@ -153,7 +156,7 @@ class Connection:
         inbox = self._inbox
         try:
             if inbox is None:
-                shared = self.listener.server.receive_buffer
+                shared = self._server.receive_buffer
                 received = self._socket.recv_into(shared)
                 if received:
                     self._take(shared, received)
@@ -187,7 +190,8 @@ class Connection:
         """Serves the whole frames in buffer[:end] and keeps the rest."""
         self._blocked = False
         position = 0
-        server = self.listener.server
+        server = self._server
+        memory = server.memory
         size_max = server.limits.frame_bytes_max
         while end - position >= 4:
             (size,) = _size.unpack_from(buffer, position)
@@ -200,9 +204,7 @@ class Connection:
             frame_end = position + 4 + size
             if frame_end > end:
                 break
-            if (self._unanswered or self._out or server.memory.large_answers) and not self._may_start(
-                buffer, position + 4
-            ):
+            if (self._unanswered or self._out or memory.large_answers) and not self._may_start(buffer, position + 4):
                 if self.closed:
                     return
                 self._blocked = True
@@ -225,15 +227,15 @@ class Connection:
             self._inbox, self._have = buffer, end
             self._pause()
             return
-        if server.memory.used_bytes:
-            server.memory.release(self, self._loop.time())
+        if memory.used_bytes:
+            memory.release(self, self._loop.time())
         if position < end:
             self._keep(buffer, position, end)
         elif not self._reading:
             self._unpause()
 
     def _may_start(self, buffer: bytearray, start: int) -> bool:
-        server = self.listener.server
+        server = self._server
         unanswered = self._unanswered
         if len(self._out) >= QUEUED_PARTS_MAX and not self._writing:
             self._send()
@@ -263,7 +265,7 @@ class Connection:
 
     def _serve(self, buffer: bytearray, start: int, end: int) -> None:
         try:
-            reply = self.listener.server.dispatch(self, buffer, start, end)
+            reply = self._server.dispatch(self, buffer, start, end)
         except ProtocolError as error:
             self.close(f"malformed request: {error}")
             return
@@ -297,7 +299,7 @@ class Connection:
         if have >= 4:
             need = 4 + int(_size.unpack_from(buffer, position)[0])
         wanted = max(need, have)
-        memory = self.listener.server.memory
+        memory = self._server.memory
         if wanted > max(have, SMALL_BYTES) and not memory.acquire(self, wanted, self._loop.time()):
             memory.wait(self, wanted, partial(self._memory_granted, wanted))
             capacity = have
@@ -359,7 +361,7 @@ class Connection:
         try:
             while out:
                 part = out.popleft()
-                if not isinstance(part, (bytes, bytearray, memoryview)):
+                if not isinstance(part, _IN_MEMORY):
                     if part.size > READ_BYTES_MAX:
                         self._send_file(part)
                         continue
@@ -387,14 +389,14 @@ class Connection:
             self._loop.remove_writer(self._descriptor)
         if self._holding and not self._unanswered:
             self._holding = False
-            self.listener.server.memory.answer_sent(self, self._loop.time())
+            self._server.memory.answer_sent(self, self._loop.time())
 
     def _hold_answers(self) -> None:
         """The peer doesn't take what it asked for: what is more than a little counts in the budget."""
-        held = sum(len(part) for part in self._out if isinstance(part, (bytes, bytearray, memoryview)))
+        held = sum(len(part) for part in self._out if isinstance(part, _IN_MEMORY))
         if self._holding or held > SMALL_BYTES:
             self._holding = True
-            self.listener.server.memory.hold_answer(self, held, self._loop.time())
+            self._server.memory.hold_answer(self, held, self._loop.time())
 
     def _joined(self, first: bytes | bytearray | memoryview) -> bytes | bytearray | memoryview:
         """`first` and the small parts behind it as one, so that they take one system call."""
@@ -403,7 +405,7 @@ class Connection:
         size = len(first)
         while out and size < JOINED_BYTES_MAX:
             part = out[0]
-            if not isinstance(part, (bytes, bytearray, memoryview)):
+            if not isinstance(part, _IN_MEMORY):
                 if part.size > READ_BYTES_MAX:
                     break
                 part = _read(part)
@@ -446,8 +448,8 @@ class Connection:
         self._socket.close()
         self._out.clear()
         self._inbox = None
-        self.listener.server.memory.release(self, self._loop.time())
-        self.listener.server.memory.answer_sent(self, self._loop.time())
+        self._server.memory.release(self, self._loop.time())
+        self._server.memory.answer_sent(self, self._loop.time())
         for pending in self._unanswered:
             pending.forget()
         self._unanswered.clear()

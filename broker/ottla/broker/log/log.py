@@ -151,7 +151,7 @@ class Log:
             position = 0
         if leader_epoch > self.epochs.latest:  # before the batch, since this may fail too
             self.epochs.assign(leader_epoch, base_offset)
-        self._write(segment, batch, position)
+        segment.write(batch, position)
         segment.appended(last_offset, position, size, max_timestamp, config)
         self._remember(base_offset, position)
         if header.producer_id >= 0:
@@ -181,7 +181,7 @@ class Log:
         for _, header in headers:
             if header.leader_epoch > self.epochs.latest:
                 self.epochs.assign(header.leader_epoch, header.base_offset)
-        self._write(segment, buffer, start)
+        segment.write(buffer, start)
         for position, header in headers:
             segment.appended(header.last_offset, start + position, header.size, header.max_timestamp, self.config)
             self._remember(header.base_offset, start + position)
@@ -189,14 +189,6 @@ class Log:
                 batch = memoryview(buffer)[position : position + header.size]
                 self._note_producer(batch, header, header.last_offset, header.max_timestamp)
         self.log_end_offset = last.last_offset + 1
-
-    def _write(self, segment: Segment, data: Buffer, position: int) -> None:
-        try:
-            segment.file.pwrite(data, position)
-        except OSError:
-            with contextlib.suppress(OSError):  # what is left behind the end is overwritten, or dropped by recovery
-                segment.file.truncate(position)
-            raise
 
     def _remember(self, base_offset: int, position: int) -> None:
         boundaries = self._boundaries

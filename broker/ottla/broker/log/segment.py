@@ -20,7 +20,7 @@ from ottla.protocol.batches import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, read_
 
 from . import names
 from .config import LogConfig
-from .disk import Disk, File
+from .disk import Buffer, Disk, File
 from .index import OffsetIndex, TimeIndex, TimestampOffset
 
 UNKNOWN = -1
@@ -187,6 +187,19 @@ class Segment:
         self.times.moved(f"{stem}{names.TIME_INDEX}{suffix}")
 
     # ---- writing
+
+    def write(self, data: Buffer, position: int) -> None:
+        """Puts batches at `position`, the segment's end. Raises OSError; then the file ends there, if that works."""
+        self.used = True
+        file = self._file
+        if file is None:
+            file = self._open(create=False)
+        try:
+            file.pwrite(data, position)
+        except OSError:
+            with contextlib.suppress(OSError):  # what is left behind the end is overwritten, or dropped by recovery
+                file.truncate(position)
+            raise
 
     def appended(self, last_offset: int, position: int, size: int, max_timestamp: int, config: LogConfig) -> None:
         """A batch of `size` bytes was written at `position`, the segment's end; indexes it when an index interval has
