@@ -58,6 +58,11 @@ class PartitionAnswer(NamedTuple):
     record_errors: Sequence[tuple[int, str | None]] = ()
 
 
+def success(index: int, base_offset: int, append_time: int, log_start_offset: int) -> PartitionAnswer:
+    """The answer to a batch that was written."""
+    return _new(PartitionAnswer, (index, 0, base_offset, append_time, log_start_offset, None, ()))
+
+
 def read_produce_request(version: int, frame: bytearray | bytes, position: int, end: int) -> ProduceRequest:
     """The request body at frame[position:end]. Raises ProtocolError where the bytes don't follow the schema."""
     try:

@@ -13,7 +13,13 @@ from ottla.broker.api.registry import Api
 from ottla.net.connection import Connection, Pending
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.frames import RequestHeader
-from ottla.protocol.produce import PartitionAnswer, ProduceRequest, read_produce_request, write_produce_answer
+from ottla.protocol.produce import (
+    PartitionAnswer,
+    ProduceRequest,
+    read_produce_request,
+    success,
+    write_produce_answer,
+)
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
@@ -101,11 +107,12 @@ class _Produce:
     def appended(self, partition: Partition, appended: Appended) -> PartitionAnswer:
         """A batch was written: its answer; notes what that has to wait for."""
         log = partition.log
-        if self.acks == ALL and appended.last_offset >= partition.high_watermark:
-            self.waits.append(partition.committed(appended.last_offset))
+        base_offset, last_offset, append_time = appended
+        if self.acks == ALL and last_offset >= partition.high_watermark:
+            self.waits.append(partition.committed(last_offset))
         if log.flush_overdue:
             self.waits.append(partition.flush())
-        return PartitionAnswer(partition.index, 0, appended.base_offset, appended.append_time, log.log_start_offset)
+        return success(partition.index, base_offset, append_time, log.log_start_offset)
 
     def refused(self, topic: str | bytes, index: int, size_bytes: int, error: KafkaError) -> PartitionAnswer:
         """A batch wasn't written: its answer."""
