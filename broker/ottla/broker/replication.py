@@ -162,6 +162,7 @@ class _Fetcher:
         self._session = FollowerSession()
         self._peer: Peer | None = None
         self._dialled_epoch = -1  # the leader's registration whose address that is
+        self._own_epoch = -1  # this broker's registration that the session was begun under
         self._paused: list[tuple[float, Key]] = []
         self._news = asyncio.Event()
         self._failures = 0
@@ -215,6 +216,10 @@ class _Fetcher:
     async def _fetch(self) -> None:
         """One request and what follows from its answer."""
         config = self._owner.config()
+        if self._own_epoch != self._owner.broker_epoch():
+            # Only partitions that are named tell the leader under which registration they have been copied.
+            self._own_epoch = self._owner.broker_epoch()
+            self._session.begin_anew()
         limits = FetchLimits(
             config.get_int("replica.fetch.wait.max.ms"),
             config.get_int("replica.fetch.min.bytes"),

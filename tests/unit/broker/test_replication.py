@@ -34,8 +34,9 @@ class World:
         self.brokers: dict[int, Any] = {LEADER: self.registered}
         self.topic_settings: dict[str, str] = {}
         self.tasks: list[asyncio.Task[Any]] = []
+        self.broker_epoch = 99
         self.replication = Replication(
-            0, lambda: 99, self._image, lambda: self.config, self._spawn, self.leader.connect
+            0, lambda: self.broker_epoch, self._image, lambda: self.config, self._spawn, self.leader.connect
         )
         (folder / "follower").mkdir()
         self.benches = [Workbench(folder / "follower" / str(index)) for index in range(partitions)]
@@ -128,6 +129,19 @@ def test_idle_partitions_arent_named_again(tmp_path: Path) -> None:
         assert not any(request.topics for request in world.leader.requests[seen:])
 
     run(scene, tmp_path, 40)
+
+
+def test_under_a_new_registration_every_partition_is_named_again(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        world.follow()
+        await eventually(lambda: len(world.leader.requests) > 3)
+        world.broker_epoch = 100
+        await eventually(lambda: sum(bool(request.topics) for request in world.leader.requests) == 2)
+        named = [request for request in world.leader.requests if request.topics]
+        assert [request.replica_epoch for request in named] == [99, 100]
+        assert [len(request.topics[0][1]) for request in named] == [3, 3]
+
+    run(scene, tmp_path, 3)
 
 
 def test_a_log_that_took_another_turn_is_truncated_by_epochs(tmp_path: Path) -> None:
