@@ -30,8 +30,10 @@ from ottla.broker.log_format import configure_logging
 from ottla.broker.node import Broker
 from ottla.cli.stores import open_store
 from ottla.controller.decide import UNCLEAN_ELECTION
-from ottla.controller.runner import Controller
+from ottla.controller.quick_death import QuickDeath
+from ottla.controller.runner import BALANCE, BALANCE_INTERVAL_S, Controller
 from ottla.metadata.cluster import ForeignStore
+from ottla.metadata.eligibility import MIN_ISR
 from ottla.metadata.model import UnsupportedFormat
 from ottla.metadata.registration import NodeIdTaken
 from ottla.metadata.store import StoreUnavailable
@@ -91,11 +93,13 @@ async def _run(config: BrokerConfig) -> int:
         await broker.register()
         if "controller" in config.roles:
             broker.controller_name = f"broker-{broker.id}"
-            unclean = str(config.get_bool(UNCLEAN_ELECTION)).lower()
             controller = Controller(
-                store, broker.follower, broker.controller_name, {UNCLEAN_ELECTION: unclean}, broker.session_seconds
+                store, broker.follower, broker.controller_name, _defaults(config), broker.session_seconds, broker.id
             )
             broker.spawn(controller.run(), "controller", vital=True)
+            if config.get_bool("ottla.quick.death.enable"):
+                watch = QuickDeath(store, broker.follower, broker.id, config.listeners.inter_broker)
+                broker.spawn(watch.run(), "watch of the brokers' sockets")
         await broker.serve()
         # What exists by now stays: the collector needn't look at it again.
         gc.collect()
@@ -106,6 +110,16 @@ async def _run(config: BrokerConfig) -> int:
     finally:
         await broker.stop()
         await store.close()
+
+
+def _defaults(config: BrokerConfig) -> dict[str, str]:
+    """The settings that the controller goes by, as texts."""
+    return {
+        UNCLEAN_ELECTION: str(config.get_bool("unclean.leader.election.enable")).lower(),
+        MIN_ISR: str(config.get_int("min.insync.replicas")),
+        BALANCE: str(config.get_bool("auto.leader.rebalance.enable")).lower(),
+        BALANCE_INTERVAL_S: str(config.get_int("leader.imbalance.check.interval.seconds")),
+    }
 
 
 async def _first(events: Sequence[asyncio.Event]) -> None:

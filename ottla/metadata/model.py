@@ -23,6 +23,7 @@ from .keys import uuid_from_text, uuid_text
 from .store import Entry
 
 FORMAT_MAX = 1
+NO_BROKER = -1
 NO_LEADER = -1
 NO_EPOCH = -1
 
@@ -159,17 +160,19 @@ class Broker(_Value):
 
 @dataclass(frozen=True, slots=True)
 class ControllerHolder(_Value):
-    """Who decides: the process that holds the lease of this key."""
+    """Who decides: the process that holds the lease of this key. `broker_id` is the broker in it, or NO_BROKER."""
 
     name: str
+    broker_id: int = NO_BROKER
     revision: int = 0
 
     def _fields(self) -> dict[str, Any]:
-        return {"name": self.name}
+        return {"name": self.name, "broker_id": self.broker_id}
 
     @classmethod
     def _from(cls, entry: Entry, version: int, document: dict[str, Any]) -> Self:
-        return cls(document.pop("name", ""), entry.mod_revision, format=version, unknown=document)
+        pop = document.pop
+        return cls(pop("name", ""), pop("broker_id", NO_BROKER), entry.mod_revision, format=version, unknown=document)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,8 @@ so that a holder that was paused beyond its session writes nothing more.
 
 After each round of writes the controller waits until its image shows them, and decides again what changed meanwhile. So
 there is at most one decision about a partition in flight, and a write of unknown outcome is simply looked at again.
+
+Time is an input like others: at intervals the partitions that their preferred replicas could lead are looked at.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import TypeVar
 from ottla.metadata import keys
 from ottla.metadata.follower import Follower
 from ottla.metadata.image import Changed, Image
-from ottla.metadata.model import ControllerHolder
+from ottla.metadata.model import NO_BROKER, ControllerHolder
 from ottla.metadata.store import (
     NO_LEASE,
     TRANSACTION_OPERATIONS_MAX,
@@ -33,12 +35,15 @@ from ottla.metadata.store import (
     Write,
 )
 
-from .decide import Scope, decide, scope_of, whole_scope
+from .decide import Scope, decide, imbalanced, scope_of, whole_scope
 from .proposal import Proposal
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+BALANCE = "auto.leader.rebalance.enable"
+BALANCE_INTERVAL_S = "leader.imbalance.check.interval.seconds"
 
 _RETRY_S = 0.2
 _REJECTED_S = 0.05
@@ -60,7 +65,9 @@ class Controller:
         name: str,
         defaults: Mapping[str, str] = {},
         session_s: float = 9.0,
+        broker_id: int = NO_BROKER,
     ) -> None:
+        """`defaults` are settings by Kafka's names; `broker_id` is the broker in the same process."""
         self.active = False  # whether this process decides now
         self.transaction_count = 0
         self.rejected_count = 0
@@ -69,6 +76,10 @@ class Controller:
         self._name = name
         self._defaults = defaults
         self._session_s = session_s
+        self._broker_id = broker_id
+        self._balance_s = float(defaults.get(BALANCE_INTERVAL_S, 300))
+        self._balances = defaults.get(BALANCE, "true") == "true"
+        self._balance_due = False
         self._lease = NO_LEASE
         self._term: Guard | None = None
         self._changed = Changed()
@@ -98,7 +109,8 @@ class Controller:
     async def _acquire(self) -> None:
         while True:
             self._lease = await self._store.grant(self._session_s)
-            put = Put(keys.CONTROLLER, ControllerHolder(self._name).encode(), self._lease)
+            holder = ControllerHolder(self._name, self._broker_id)
+            put = Put(keys.CONTROLLER, holder.encode(), self._lease)
             result = await self._store.transact([Guard(keys.CONTROLLER, 0)], [put])
             if isinstance(result, Committed):
                 self._term = Guard(keys.CONTROLLER, result.revision, self._lease)
@@ -106,9 +118,9 @@ class Controller:
                 return
             await self._store.revoke(self._lease)
             self._lease = NO_LEASE
-            holder = result.failed[keys.CONTROLLER]
-            if holder is not None:
-                await self._wait_until_vacant(holder.mod_revision)
+            other = result.failed[keys.CONTROLLER]
+            if other is not None:
+                await self._wait_until_vacant(other.mod_revision)
 
     async def _wait_until_vacant(self, revision: int) -> None:
         while True:
@@ -129,6 +141,7 @@ class Controller:
     async def _govern(self) -> None:
         assert self._term is not None
         keeper = asyncio.ensure_future(self._keep_lease())
+        clock = asyncio.ensure_future(self._tell_time())
         try:
             work = asyncio.ensure_future(self._work(self._term.mod_revision))
             try:
@@ -140,8 +153,9 @@ class Controller:
                 work.cancel()
                 await asyncio.gather(work, return_exceptions=True)
         finally:
-            keeper.cancel()
-            await asyncio.gather(keeper, return_exceptions=True)
+            for helper in (keeper, clock):
+                helper.cancel()
+            await asyncio.gather(keeper, clock, return_exceptions=True)
 
     async def _keep_lease(self) -> None:
         while True:
@@ -150,6 +164,12 @@ class Controller:
                 await self._store.keep_alive(self._lease)
             except (StoreUnavailable, UnknownOutcome) as reason:
                 logger.warning("controller %s: the lease couldn't be kept alive: %s", self._name, reason)
+
+    async def _tell_time(self) -> None:
+        while self._balances:
+            await asyncio.sleep(self._balance_s)
+            self._balance_due = True
+            self._woken.set()
 
     async def _work(self, since_revision: int) -> None:
         await self._follower.wait_for_revision(since_revision, None)
@@ -161,11 +181,23 @@ class Controller:
             again = await self._perform(scope)
             if again:
                 await asyncio.sleep(_REJECTED_S)  # the image will show why
-            while not self._changed and not again:
+            while not self._changed and not self._balance_due and not again:
                 self._woken.clear()
                 await self._woken.wait()
             changed, self._changed = self._changed, Changed()
+            if changed.controller:
+                self._check_term()
             scope = scope_of(self._follower.image, changed) | again
+            if self._balance_due:
+                self._balance_due = False
+                scope |= imbalanced(self._follower.image)
+
+    def _check_term(self) -> None:
+        """Raises Deposed where the metadata names another holder, or none (`quick_death.py` may have erred)."""
+        assert self._term is not None
+        image = self._follower.image
+        if image.controller is None or image.controller.revision != self._term.mod_revision:
+            raise Deposed("the controller key isn't this one's any more")
 
     async def _perform(self, scope: Scope) -> Scope:
         """Decides and writes slice by slice, batch by batch; returns what has to be thought over again."""

@@ -80,7 +80,7 @@ def test_other_keys() -> None:
 
 VALUES = [
     (keys.CLUSTER, Cluster("abc", 3, 9)),
-    (keys.CONTROLLER, ControllerHolder("broker 1", 9)),
+    (keys.CONTROLLER, ControllerHolder("broker 1", 1, 9)),
     (keys.PRODUCER_IDS, ProducerIds(5000, 9)),
     (
         keys.broker(4),

@@ -6,7 +6,6 @@ Pure: one row per setting. Names, types, defaults, bounds and update modes are t
 from ottla.broker.settings.setting import Importance, Kind, Members, OneOf, Range, Setting, Update
 
 _JAVA = "it names Java code, which has no place in a Python process"
-_ELECTIONS = "the controller gives a leadership back when the preferred replica is in sync again"
 _PURGATORY = "a finished wait is forgotten at once"
 _THREADS = "one event loop serves everything, so thread counts have no meaning"
 _LEADERS_SPEED = "leaders send what is asked for; the followers' side is throttled"
@@ -97,11 +96,11 @@ SETTINGS = (
     ),
     Setting(
         "auto.leader.rebalance.enable", Kind.BOOLEAN, "true", Importance.HIGH,
-        "Move leadership back to preferred replicas by itself.", instead=_ELECTIONS,
+        "Move leadership back to preferred replicas by itself.",
     ),
     Setting(
         "leader.imbalance.check.interval.seconds", Kind.LONG, "300", Importance.HIGH,
-        "Time between two looks for leaders that are not preferred.", bounds=Range(1), instead=_ELECTIONS,
+        "Time between two looks for leaders that are not preferred.", bounds=Range(1),
     ),
     Setting(
         "fetch.max.bytes", Kind.INT, "57671680", Importance.MEDIUM,

@@ -51,6 +51,11 @@ SETTINGS = (
         "PEM file of that certificate's key. Read at start.",
     ),
     Setting(
+        "ottla.quick.death.enable", Kind.BOOLEAN, "true", Importance.MEDIUM,
+        "Take a broker for dead as soon as its connection to the controller is cut and then refused, without waiting "
+        "for the end of its session.",
+    ),
+    Setting(
         "ottla.http.listener", Kind.STRING, "", Importance.MEDIUM,
         "Address as host:port for /metrics, /healthz and /readyz; nothing switches them off.", bounds=_ADDRESS,
     ),

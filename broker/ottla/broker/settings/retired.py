@@ -71,7 +71,7 @@ RETIRED: dict[str, str] = {
             "log.retention.bytes.per.topic", "topic.partition.count.map",
         ),
         "versions under development are never offered": ("unstable.metadata.versions.enable",),
-        "the ISR alone decides who may lead": ("eligible.leader.replicas.enable",),
+        "new clusters keep eligible leader replicas": ("eligible.leader.replicas.enable",),
     }.items()
     for name in names
 }

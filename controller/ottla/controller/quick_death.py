@@ -1,0 +1,152 @@
+"""Finds out at once that a broker's process is gone, instead of when its session ends.
+
+A process that dies closes its sockets; one that is silent (stopped, or behind a cut network) doesn't. So the controller
+keeps a connection to every registered broker's inter-broker listener, over which nothing is sent. If it is cut and the
+next two attempts to connect are *refused*, nobody listens there any more, and the registration is deleted in one
+transaction, guarded by its own revision and by the controller's key. Anything else, above all a time-out, says nothing:
+the session decides. A live broker that was wronged finds its key gone and registers anew (`Registration`): that costs a
+blip, never a record, because its new registration is another epoch.
+
+Whoever only stands for controller watches the process that is: if that dies, the same transaction removes the
+controller's key too. A draining broker closes its listener while it is still busy, so it is left to withdraw by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import NamedTuple
+
+from ottla.metadata import keys
+from ottla.metadata.follower import Follower
+from ottla.metadata.image import Changed, Image
+from ottla.metadata.model import BrokerState
+from ottla.metadata.store import Committed, Delete, Guard, Store, StoreUnavailable, UnknownOutcome, Write
+from ottla.net.peer import Connect, connect_tcp
+
+logger = logging.getLogger(__name__)
+
+_REFUSALS = 2
+_REFUSED_S = 0.1  # between attempts that are refused
+_UNREACHABLE_S = 1.0  # before the next attempt after any other failure, and between connections that are cut at once
+_CONNECT_S = 5.0
+
+
+class _Watched(NamedTuple):
+    """A registration, and where it says that it listens."""
+
+    id: int
+    epoch: int
+    host: str
+    port: int
+
+
+class QuickDeath:
+    """The watch of one process that is, or stands for, controller. `run` is a task of the owner's."""
+
+    def __init__(
+        self, store: Store, follower: Follower, own_id: int, listener: str, connect: Connect = connect_tcp
+    ) -> None:
+        """`own_id` is the broker of the same process, `listener` the name of the brokers' inter-broker listener."""
+        self.found_count = 0  # deaths that were declared here
+        self._store = store
+        self._follower = follower
+        self._own_id = own_id
+        self._listener = listener
+        self._connect = connect
+        self._woken = asyncio.Event()
+        self._watches: dict[_Watched, asyncio.Task[None]] = {}
+
+    async def run(self) -> None:
+        """Keeps a connection to each broker that is to be watched, until cancelled."""
+        self._follower.listen(self._noticed)
+        try:
+            while True:
+                self._woken.clear()
+                self._rewatch(self._follower.image)
+                await self._woken.wait()
+        finally:
+            watches = list(self._watches.values())
+            for watch in watches:
+                watch.cancel()
+            await asyncio.gather(*watches, return_exceptions=True)
+
+    def _noticed(self, image: Image, changed: Changed) -> None:
+        if changed.brokers or changed.controller:
+            self._woken.set()
+
+    def _rewatch(self, image: Image) -> None:
+        if image.controller is None:
+            return  # whoever is being watched goes on being so until it is known who decides
+        wanted = self._wanted(image, image.controller.broker_id)
+        for watched in [watched for watched in self._watches if watched not in wanted]:
+            self._watches.pop(watched).cancel()
+        for watched in wanted:
+            if watched not in self._watches:
+                self._watches[watched] = asyncio.create_task(self._watch(watched), name=f"watch of broker {watched.id}")
+
+    def _wanted(self, image: Image, controller_id: int) -> set[_Watched]:
+        watched = image.brokers if controller_id == self._own_id else {controller_id}
+        wanted = set()
+        for broker in image.brokers.values():
+            endpoint = broker.endpoints.get(self._listener)
+            if broker.id in watched and broker.id != self._own_id and endpoint is not None:
+                wanted.add(_Watched(broker.id, broker.epoch, endpoint.host, endpoint.port))
+        return wanted
+
+    async def _watch(self, watched: _Watched) -> None:
+        was_connected = False
+        refusals = 0
+        while True:
+            try:
+                async with asyncio.timeout(_CONNECT_S):
+                    stream = await self._connect(watched.host, watched.port)
+            except ConnectionRefusedError:
+                refusals += 1
+                if was_connected and refusals >= _REFUSALS and await self._declare_dead(watched):
+                    return
+                await asyncio.sleep(_REFUSED_S if was_connected else _UNREACHABLE_S)
+                continue
+            except OSError:  # time-outs among them
+                refusals = 0
+                await asyncio.sleep(_UNREACHABLE_S)
+                continue
+            was_connected, refusals = True, 0
+            since = asyncio.get_running_loop().time()
+            try:
+                await stream.read_exactly(memoryview(bytearray(1)))
+            except OSError:
+                pass
+            finally:
+                stream.close()
+            if asyncio.get_running_loop().time() - since < _UNREACHABLE_S:
+                await asyncio.sleep(_REFUSED_S)  # it may take no more connections: no reason to storm it
+
+    async def _declare_dead(self, watched: _Watched) -> bool:
+        """Deletes the registration, if it is still the one that was watched; whether there is nothing left to do."""
+        image = self._follower.image
+        broker, holder = image.brokers.get(watched.id), image.controller
+        if broker is None or broker.epoch != watched.epoch:
+            return True
+        if broker.state is BrokerState.DRAINING:
+            return False
+        key = keys.broker(broker.id)
+        guards = [Guard(key, broker.revision), Guard(keys.CONTROLLER, 0 if holder is None else holder.revision)]
+        writes: list[Write] = [Delete(key)]
+        if holder is not None and holder.broker_id == broker.id:
+            writes.append(Delete(keys.CONTROLLER))
+        try:
+            result = await self._store.transact(guards, writes)
+        except (StoreUnavailable, UnknownOutcome) as reason:
+            logger.warning("broker %d is dead, and its registration can't be deleted: %s", broker.id, reason)
+            return False
+        if not isinstance(result, Committed):
+            return False
+        self.found_count += 1
+        logger.warning(
+            "broker %d is dead: its connection was cut, then refused %d times; registration epoch %d is deleted",
+            broker.id,
+            _REFUSALS,
+            broker.epoch,
+        )
+        return True

@@ -1,0 +1,235 @@
+"""Deaths that sockets tell of: the connector is a table of what each attempt meets, the store is a real one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.controller import quick_death
+from ottla.controller.quick_death import QuickDeath
+from ottla.metadata import keys
+from ottla.metadata.embedded import EmbeddedStore
+from ottla.metadata.follower import Follower
+from ottla.metadata.image import Image
+from ottla.metadata.model import Broker, BrokerState, ControllerHolder, Endpoint
+from ottla.metadata.store import Delete, Put
+
+LISTENER = "INTERNAL"
+
+
+class Sockets:
+    """What listens at each port: `listening`, or what an attempt to connect raises."""
+
+    def __init__(self) -> None:
+        self.failures: dict[int, OSError] = {}
+        self.attempts: list[int] = []
+        self.streams: dict[int, list[Stream]] = {}
+
+    async def connect(self, host: str, port: int) -> Any:
+        self.attempts.append(port)
+        if port in self.failures:
+            raise self.failures[port]
+        stream = Stream()
+        self.streams.setdefault(port, []).append(stream)
+        return stream
+
+    def cut(self, port: int, then: OSError | None) -> None:
+        """Ends the connections to a port; what happens to later attempts."""
+        if then is not None:
+            self.failures[port] = then
+        for stream in self.streams.pop(port, []):
+            stream.ended.set()
+
+    def refuse(self, port: int) -> None:
+        self.cut(port, ConnectionRefusedError())
+
+    async def connected(self, port: int) -> None:
+        while not self.streams.get(port):  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+    async def tried(self, port: int, times: int) -> None:
+        """Until so many connections to it were tried."""
+        while self.attempts.count(port) < times:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+class Stream:
+    def __init__(self) -> None:
+        self.ended = asyncio.Event()
+
+    async def read_exactly(self, into: memoryview) -> None:
+        await self.ended.wait()
+        raise ConnectionResetError
+
+    async def write(self, data: bytes) -> None:
+        raise AssertionError("nothing is sent")
+
+    def close(self) -> None:
+        self.ended.set()
+
+
+class Cluster:
+    """Brokers 1, 2 and 3 with their ports 9001 …; the watch is that of broker 1's process."""
+
+    def __init__(self, store: EmbeddedStore, follower: Follower) -> None:
+        self.store = store
+        self.follower = follower
+        self.sockets = Sockets()
+        self.watch = QuickDeath(store, follower, 1, LISTENER, self.sockets.connect)
+
+    async def register(self, broker_id: int, state: BrokerState = BrokerState.RUNNING) -> None:
+        endpoints = {
+            name: Endpoint(name, "h", port + broker_id) for name, port in ((LISTENER, 9000), ("CLIENTS", 8000))
+        }
+        await self.write(Put(keys.broker(broker_id), Broker(broker_id, 0, endpoints, state=state).encode()))
+
+    async def control(self, broker_id: int) -> None:
+        await self.write(Put(keys.CONTROLLER, ControllerHolder(f"broker-{broker_id}", broker_id).encode()))
+
+    async def write(self, *writes: Put | Delete) -> None:
+        result = await self.store.transact([], list(writes))
+        await self.follower.wait_for_revision(result.revision, 5)  # type: ignore[union-attr]
+
+    async def gone(self, broker_id: int) -> Image:
+        return await self.follower.wait(lambda image: None if broker_id in image.brokers else image, 5)
+
+
+Body = Callable[[Cluster], Coroutine[Any, Any, None]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Body, int], None]:
+    """Runs a test beside the watch, with broker `controller` in charge, once everything is connected."""
+    monkeypatch.setattr(quick_death, "_REFUSED_S", 0.01)
+    monkeypatch.setattr(quick_death, "_UNREACHABLE_S", 0.02)
+
+    def start(body: Body, controller: int = 1) -> None:
+        async def main() -> None:
+            store = await EmbeddedStore.open(tmp_path / "metadata.db")
+            follower = Follower(store)
+            await follower.start()
+            cluster = Cluster(store, follower)
+            tasks = [asyncio.ensure_future(each()) for each in (follower.run, cluster.watch.run)]
+            try:
+                async with asyncio.timeout(20):
+                    for broker_id in (1, 2, 3):
+                        await cluster.register(broker_id)
+                    await cluster.control(controller)
+                    for broker_id in (2, 3) if controller == 1 else (controller,):
+                        await cluster.sockets.connected(9000 + broker_id)
+                    await body(cluster)
+                assert not any(task.done() for task in tasks)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+                await store.close()
+
+        asyncio.run(main())
+
+    return start
+
+
+def test_a_connection_cut_and_refused_twice_is_a_death(run: Any) -> None:
+    async def body(cluster: Cluster) -> None:
+        assert sorted(cluster.sockets.attempts) == [9002, 9003]
+        cluster.sockets.refuse(9002)
+        image = await cluster.gone(2)
+        assert set(image.brokers) == {1, 3}
+        assert image.controller is not None
+        assert cluster.sockets.attempts.count(9002) == 3
+        assert cluster.watch.found_count == 1
+
+    run(body)
+
+
+@pytest.mark.parametrize("failure", [TimeoutError(), OSError(113, "no route to host"), ConnectionResetError()])
+def test_whatever_is_not_a_refusal_waits_for_the_session(run: Any, failure: OSError) -> None:
+    async def body(cluster: Cluster) -> None:
+        cluster.sockets.cut(9002, failure)
+        await cluster.sockets.tried(9002, 6)
+        assert 2 in cluster.follower.image.brokers
+        del cluster.sockets.failures[9002]
+        await cluster.sockets.connected(9002)
+        assert 2 in cluster.follower.image.brokers
+
+    run(body)
+
+
+def test_one_refusal_is_none(run: Any) -> None:
+    async def body(cluster: Cluster) -> None:
+        for _ in range(3):
+            refused = cluster.sockets.attempts.count(9002) + 1
+            cluster.sockets.refuse(9002)
+            await cluster.sockets.tried(9002, refused)
+            del cluster.sockets.failures[9002]
+            await cluster.sockets.connected(9002)
+        assert 2 in cluster.follower.image.brokers
+
+    run(body)
+
+
+def test_who_was_never_reached_is_not_declared_dead(run: Any) -> None:
+    async def body(cluster: Cluster) -> None:
+        cluster.sockets.failures[9004] = ConnectionRefusedError()
+        await cluster.register(4)
+        await cluster.sockets.tried(9004, 5)
+        assert 4 in cluster.follower.image.brokers
+
+    run(body)
+
+
+def test_a_draining_broker_withdraws_by_itself(run: Any) -> None:
+    async def body(cluster: Cluster) -> None:
+        await cluster.register(2, BrokerState.DRAINING)
+        cluster.sockets.refuse(9002)
+        await cluster.sockets.tried(9002, 6)
+        assert 2 in cluster.follower.image.brokers
+
+    run(body)
+
+
+def test_a_new_registration_is_not_deleted_for_the_old_one(run: Any) -> None:
+    async def body(cluster: Cluster) -> None:
+        await cluster.write(Delete(keys.broker(2)))
+        await cluster.register(2)
+        cluster.sockets.failures[9002] = ConnectionRefusedError()  # of the new one nothing was seen but this
+        await asyncio.sleep(0.2)
+        assert 2 in cluster.follower.image.brokers
+
+    run(body)
+
+
+def test_a_standby_watches_only_the_controller_and_takes_it_out_of_office(run: Any) -> None:
+    async def body(cluster: Cluster) -> None:
+        assert set(cluster.sockets.attempts) == {9003}
+        cluster.sockets.refuse(9003)
+        image = await cluster.gone(3)
+        assert image.controller is None
+        assert set(image.brokers) == {1, 2}
+        await cluster.control(1)
+        await cluster.sockets.connected(9002)
+
+    run(body, 3)
+
+
+def test_a_deposed_controller_deletes_nothing(run: Any) -> None:
+    async def body(cluster: Cluster) -> None:
+        # Its image is held back: it goes by a term that has ended.
+        held = asyncio.Event()
+
+        async def hold(image: Image, changed: Any) -> None:
+            await held.wait()
+
+        cluster.follower.prepare(hold)
+        await cluster.store.transact([], [Put(keys.CONTROLLER, ControllerHolder("broker-3", 3).encode())])
+        cluster.sockets.refuse(9002)
+        await asyncio.sleep(0.2)
+        assert any(entry.key == keys.broker(2) for entry in (await cluster.store.read(keys.BROKERS)).entries)
+        held.set()
+
+    run(body)
