@@ -1,0 +1,114 @@
+"""What a broker says before it is killed comes true, and it says when it has caught up again."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.peers.ottla_broker import OttlaBroker
+from tests.peers.wire import free_port
+
+# Replicas, the first leads; min.insync.replicas. Broker 0 will be killed.
+TOPICS = {
+    "whole": ([0, 1, 2], "2"),
+    "pair": ([0, 1], "2"),
+    "alone": ([0], "1"),
+    "elsewhere": ([1, 2], "2"),
+}
+
+
+@pytest.fixture
+def brokers(tmp_path: Path) -> Iterator[list[OttlaBroker]]:
+    started: list[OttlaBroker] = []
+    try:
+        for number in range(3):
+            settings = {
+                "node_id": str(number),
+                "ottla_metadata_store": f"embedded:{tmp_path / 'metadata'}",
+                "ottla_http_listener": f"127.0.0.1:{free_port()}",
+            }
+            started.append(OttlaBroker(tmp_path / f"broker-{number}", **settings))
+            started[-1].http = "http://" + settings["ottla_http_listener"]  # type: ignore[attr-defined]
+        yield started
+    finally:
+        for broker in started:
+            if broker.process.poll() is None:
+                broker.stop()
+
+
+def page(broker: OttlaBroker, path: str) -> Any:
+    with urllib.request.urlopen(broker.http + path, timeout=10) as answer:  # type: ignore[attr-defined]
+        assert answer.status == 200
+        assert answer.headers["Content-Type"] == "application/json"
+        return json.load(answer)
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def send(brokers: list[OttlaBroker], topic: str) -> confluent_kafka.KafkaError | None:
+    """One record with acks=all; the error that it met."""
+    outcome: list[confluent_kafka.KafkaError | None] = []
+    producer = confluent_kafka.Producer(
+        {
+            "bootstrap.servers": ",".join(broker.bootstrap for broker in brokers),
+            "acks": "all",
+            "message.timeout.ms": 5000,
+            "log_level": 0,
+        }
+    )
+    producer.produce(topic, b"x", on_delivery=lambda error, message: outcome.append(error))
+    producer.flush(10)
+    return outcome[0]
+
+
+def test_a_broker_knows_what_its_end_would_break(brokers: list[OttlaBroker]) -> None:
+    victim, *others = brokers
+    admin = AdminClient({"bootstrap.servers": others[0].bootstrap})
+    new = [
+        NewTopic(name, 1, replica_assignment=[replicas], config={"min.insync.replicas": min_isr})
+        for name, (replicas, min_isr) in TOPICS.items()
+    ]
+    for future in admin.create_topics(new).values():
+        future.result(30)
+    for broker in brokers:
+        wait_until(lambda broker=broker: page(broker, "/v1/caught-up")["caught_up"])  # type: ignore[misc]
+    assert page(victim, "/v1/caught-up") | {"metadata_revision": 0} == {
+        "broker": 0, "caught_up": True, "not_ready_because": "", "metadata_revision": 0, "replicas": 3, "in_sync": 3,
+        "share": 1.0, "missing": {"count": 0, "partitions": []}, "offline": {"count": 0, "partitions": []},
+    }  # fmt: skip
+    foretold = page(victim, "/v1/restart-risk")
+    assert (foretold["safe"], foretold["replicas"], foretold["leads"]) == (False, 3, 3)
+    assert {kind: named["partitions"] for kind, named in foretold["risks"].items()} == {
+        "only_copy": ["alone-0"], "offline": [], "loses_records": [], "below_min_isr": ["pair-0"],
+    }  # fmt: skip
+    assert [send(brokers, topic) for topic in TOPICS] == [None] * len(TOPICS)
+
+    victim.kill()
+    wait_until(lambda: page(others[0], "/v1/restart-risk")["risks"]["offline"]["count"] >= 1)
+    leaders = {name: admin.list_topics(name, timeout=10).topics[name].partitions[0].leader for name in TOPICS}
+    assert (leaders["alone"], leaders["elsewhere"]) == (-1, 1)
+    assert leaders["whole"] in (1, 2)
+    assert leaders["pair"] == 1
+    failed = [topic for topic in TOPICS if send(others, topic) is not None]
+    assert sorted(failed) == ["alone", "pair"]
+    risks = page(others[0], "/v1/restart-risk")["risks"]
+    assert risks["offline"]["partitions"] == ["pair-0"]
+    assert risks["below_min_isr"]["partitions"] == ["elsewhere-0", "whole-0"]
+
+    victim.start_again()
+    wait_until(lambda: page(victim, "/v1/caught-up")["caught_up"])
+    assert page(others[0], "/v1/restart-risk")["risks"]["offline"]["count"] == 0
+    assert [send(brokers, topic) for topic in TOPICS] == [None] * len(TOPICS)
