@@ -42,3 +42,4 @@ class Commits:
         for _, future in waiting:
             if not future.done():
                 future.set_exception(error)
+                future.exception()  # who waited may have gone: that is nobody's failure

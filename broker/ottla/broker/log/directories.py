@@ -152,7 +152,9 @@ class LogDirectories:
         )
         home = _Home(path, surroundings)
         try:
-            self.disk.make_directory(path)
+            if not self.disk.exists(path):
+                self.disk.make_directory(path)
+                self.disk.fsync_directory(path.rpartition("/")[0] or "/")
             home.lock = self.disk.lock(f"{path}/{names.LOCK}")
             cluster_id = read_properties(self.disk, path).get("cluster.id")
         except BlockingIOError as error:
@@ -345,6 +347,7 @@ class LogDirectories:
         try:
             self._make_room(directory, topic, index)
             log = self._create(home, directory, NewLog(topic, index, topic_id, config))
+            self.disk.fsync_directory(home.path)  # what is synced in the directory would be lost with its name
         except OSError as error:
             self.directory_failed(home.path, error)
             raise
@@ -386,7 +389,13 @@ class LogDirectories:
                 created.append((home, item, self._create(home, directory, item)))
             except OSError as error:
                 logger.warning("%s can't be created ahead: %s", directory, error)
-                return created
+                break
+        for path in {home.path: None for home, _, _ in created}:
+            try:
+                self.disk.fsync_directory(path)
+            except OSError as error:
+                logger.warning("%s can't be synced: %s", path, error)
+                return []  # found later where they lie, and set aside
         return created
 
     def _create(self, home: _Home, directory: str, item: NewLog) -> Log:

@@ -6,7 +6,9 @@ notes after it; snapshots beside the segments spare a restart from reading the w
 Source: Kafka's ProducerStateManager, ProducerStateEntry and ProducerAppendInfo (KIP-98, KIP-360). A snapshot file is
 big-endian: version i16 (1), CRC-32C u32 of all that follows, count i32, then per producer: id i64, epoch i16, last
 sequence i32, last offset i64, offset delta i32, timestamp i64, coordinator epoch i32, first offset of the open
-transaction i64 (−1: none).
+transaction i64 (−1: none). Behind that, where Kafka doesn't look, ours have the producers' batches before the last, so
+that one who repeats several of them after a restart is known by all: count i32, then id i64, last sequence i32, last
+offset i64, offset delta i32, timestamp i64 of each, older ones first.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ NO_SEQUENCE = -1
 _SEQUENCE_MASK = 0x7FFFFFFF
 _prefix = struct.Struct(">hIi")
 _entry = struct.Struct(">qhiqiqiq")
+_count = struct.Struct(">i")
+_earlier = struct.Struct(">qiqiq")
 
 
 class Duplicate(NamedTuple):
@@ -191,6 +195,10 @@ class Producers:
                 entry.coordinator_epoch,
                 entry.transaction_start,
             )
+        earlier = [(producer_id, *kept) for producer_id, entry in self._entries.items() for kept in entry.batches[:-1]]
+        body += _count.pack(len(earlier))
+        for kept_of in earlier:
+            body += _earlier.pack(*kept_of)
         struct.pack_into(">I", body, 2, crc32c(memoryview(body)[6:]))
         return bytes(body)
 
@@ -204,14 +212,25 @@ def read_snapshot(data: bytes) -> Iterator[tuple[int, ProducerEntry]]:
         raise ValueError(f"version {version} of a producer snapshot")
     if crc32c(memoryview(data)[6:]) != crc or len(data) < _prefix.size + count * _entry.size:
         raise ValueError("a producer snapshot is damaged")
+    earlier = _read_earlier(data, _prefix.size + count * _entry.size)
     for position in range(_prefix.size, _prefix.size + count * _entry.size, _entry.size):
         producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, start = _entry.unpack_from(
             data, position
         )
         entry = ProducerEntry(epoch)
         if offset >= 0:
-            entry.batches = (KeptBatch(sequence, offset, delta, timestamp),)
+            entry.batches = (*earlier.get(producer_id, ()), KeptBatch(sequence, offset, delta, timestamp))
         entry.last_timestamp = timestamp
         entry.coordinator_epoch = coordinator_epoch
         entry.transaction_start = start
         yield producer_id, entry
+
+
+def _read_earlier(data: bytes, position: int) -> dict[int, list[KeptBatch]]:
+    """The batches before each producer's last one; none in Kafka's own snapshots."""
+    found: dict[int, list[KeptBatch]] = {}
+    if len(data) >= position + _count.size:
+        for at in range(position + _count.size, len(data) - _earlier.size + 1, _earlier.size):
+            producer_id, *kept = _earlier.unpack_from(data, at)
+            found.setdefault(producer_id, []).append(KeptBatch(*kept))
+    return found

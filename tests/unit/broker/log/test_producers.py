@@ -58,13 +58,14 @@ def test_sequences_wrap() -> None:
     note(producers, header(2), 4)
 
 
-def test_snapshots_keep_the_last_batch() -> None:
+def test_snapshots_keep_the_last_batches() -> None:
     producers = Producers()
     for index in range(3):
         note(producers, header(index), index)
     note(producers, header(9, 2, producer=8, epoch=2, attributes=0x10), 10)
     restored = Producers()
     restored.restore(list(read_snapshot(producers.snapshot())), 1000, 10**6)
+    assert restored.check(header(0)) == Duplicate(0, 0, 1000)
     assert restored.check(header(2)) == Duplicate(2, 2, 1000)
     assert restored.check(header(3)) is None
     assert refused(restored, header(4)) == ErrorCode.out_of_order_sequence_number
