@@ -59,6 +59,7 @@ class Peer:
         self._correlation_id = 0
         self._buffer = bytearray(BUFFER_BYTES)
         self._deadline: asyncio.Timeout | None = None  # of the request under way
+        self._answered = False  # its answer has begun to come
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
@@ -70,6 +71,7 @@ class Peer:
 
     async def request(self, api_key: int, version: int, body: bytes, timeout_seconds: float) -> Answer:
         """Sends a request and waits for its answer. Raises OSError (TimeoutError too) and ProtocolError."""
+        self._answered = False
         stream, self._stream = self._stream, None  # only a request that ends well gives it back
         try:
             async with asyncio.timeout(timeout_seconds) as self._deadline:
@@ -90,10 +92,12 @@ class Peer:
         self._stream = stream
         return Answer(self._buffer, start, end)
 
-    def hurry(self) -> None:
-        """The request under way has no more time: it ends with TimeoutError."""
-        if self._deadline is not None and not self._deadline.expired():
-            self._deadline.reschedule(asyncio.get_running_loop().time())
+    def give_up(self) -> bool:
+        """Ends the request under way with TimeoutError, if nothing of its answer has come yet; whether it does."""
+        if self._deadline is None or self._deadline.expired() or self._answered:
+            return False
+        self._deadline.reschedule(asyncio.get_running_loop().time())
+        return True
 
     def close(self) -> None:
         """Ends the connection; a later request opens a new one."""
@@ -105,6 +109,7 @@ class Peer:
         """Reads one frame into the buffer; its size."""
         head = bytearray(_size.size)
         await stream.read_exactly(memoryview(head))
+        self._answered = True
         (size,) = _size.unpack(head)
         if not _size.size <= size <= ANSWER_BYTES_MAX:
             raise ProtocolError(f"{self} announced an answer of {size} bytes")

@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 LIST_OFFSETS = 2
 _LIST_OFFSETS_VERSION = 7
 _LATEST, _EARLIEST = -1, -2
-_RECONNECT_SECONDS_MIN = 0.05
+_BACK_OFF_SECONDS_MIN = 0.02
 _APPLIED_AT_ONCE_BYTES = 1 << 20  # then others get the event loop
 _RATE_SECONDS = 60.0
 
@@ -141,14 +141,15 @@ class Replication:
 class _Followed:
     """One partition under one leader and epoch."""
 
-    __slots__ = ("epoch", "failures", "lag", "partition", "paused_until")
+    __slots__ = ("epoch", "failures", "lag", "partition", "paused_until", "told")
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
         self.epoch = partition.epoch
         self.lag = 0
         self.paused_until = 0.0
-        self.failures = 0  # in a row, so that each cause is logged once
+        self.failures = 0  # in a row
+        self.told = False  # that it doesn't go on
 
 
 class _Fetcher:
@@ -163,6 +164,8 @@ class _Fetcher:
         self._peer: Peer | None = None
         self._dialled_epoch = -1  # the leader's registration whose address that is
         self._own_epoch = -1  # this broker's registration that the session was begun under
+        self._interrupted = False
+        self._interrupted_at = float("-inf")
         self._paused: list[tuple[float, Key]] = []
         self._news = asyncio.Event()
         self._failures = 0
@@ -181,9 +184,19 @@ class _Fetcher:
         followed = self.followed[_key(partition)] = _Followed(partition)
         self._want(_key(partition), followed)
         self._news.set()
+        self._interrupt()
+
+    def _interrupt(self) -> None:
+        """The fetch under way may wait at the leader, and knows nothing of what is followed now: rather than wait for
+        its end, a new one is sent. Not too often, because that one names every partition; but always where the leader
+        has registered anew, since the answer would come from a process that is gone."""
+        now = self._now()
         registered = self._owner.image().brokers.get(self._leader)
-        if self._peer is not None and registered is not None and registered.epoch != self._dialled_epoch:
-            self._peer.hurry()  # what waits there for an answer waits for a process that is gone
+        gone = registered is not None and registered.epoch != self._dialled_epoch
+        pause = self._owner.config().get_int("replica.fetch.wait.max.ms") / 1000
+        if self._peer is not None and (gone or now - self._interrupted_at >= pause) and self._peer.give_up():
+            self._interrupted_at = now
+            self._interrupted = True
 
     def unfollow(self, key: Key) -> None:
         """Whatever is under way for it is void."""
@@ -208,7 +221,11 @@ class _Fetcher:
                         logger.info("broker %d answers fetches again", self._leader)
                     self._failures = 0
                 except (OSError, ProtocolError) as error:
-                    await self._failed(error)
+                    self._disconnect()
+                    self._session.begin_anew()
+                    if not self._interrupted:
+                        await self._back_off(error)
+                self._interrupted = False
             self._owner.ended(self._leader)
         finally:
             self._disconnect()
@@ -310,6 +327,7 @@ class _Fetcher:
             self._pause_after(key, followed, error.code, False)
             return
         followed.failures = 0
+        followed.told = False
         self._want(key, followed)
         throttled = self._owner.throttle.pause_seconds(partition, len(records), followed.lag, self._now())
         if throttled:
@@ -363,11 +381,15 @@ class _Fetcher:
         self._session.want(key, position)
 
     def _pause_after(self, key: Key, followed: _Followed, error: int, awaited: bool) -> None:
-        if not followed.failures:
-            level = logging.INFO if awaited else logging.WARNING
-            logger.log(level, "%r: broker %d: %s", followed.partition, self._leader, _name_of(error))
+        """Where only metadata is awaited it may be here any moment, at first; and there is nothing to warn of."""
+        limit = self._owner.config().get_int("replica.fetch.backoff.ms") / 1000
+        seconds = _growing(followed.failures, limit) if awaited else limit
         followed.failures += 1
-        self._pause(key, followed, self._owner.config().get_int("replica.fetch.backoff.ms") / 1000)
+        if seconds == limit and not followed.told:
+            followed.told = True
+            level = logging.INFO if awaited else logging.WARNING
+            logger.log(level, "%r: fetching from broker %d: %s", followed.partition, self._leader, _name_of(error))
+        self._pause(key, followed, seconds)
 
     def _pause(self, key: Key, followed: _Followed, seconds: float) -> None:
         followed.paused_until = self._now() + seconds
@@ -409,16 +431,14 @@ class _Fetcher:
         self._dialled_epoch = registered.epoch
         return Peer(self._owner.connect, endpoint.host, endpoint.port, f"broker-{self._owner.broker_id}-fetcher")
 
-    async def _failed(self, error: Exception) -> None:
-        """The connection is lost: everything begins anew, after a while that grows up to the back-off."""
-        self._disconnect()
-        self._session.begin_anew()
+    async def _back_off(self, error: Exception) -> None:
+        """Everything begins anew after a while, which grows up to the back-off."""
         if not self._failures:
             logger.warning("fetching from broker %d failed: %s", self._leader, str(error) or "timed out")
         limit = self._owner.config().get_int("replica.fetch.backoff.ms") / 1000
-        seconds = min(_RECONNECT_SECONDS_MIN * 2 ** min(self._failures, 16), limit)
+        seconds = _growing(self._failures, max(limit, _BACK_OFF_SECONDS_MIN))
         self._failures += 1
-        await self._wait(max(seconds, _RECONNECT_SECONDS_MIN))
+        await self._wait(seconds)
 
     def _disconnect(self) -> None:
         if self._peer is not None:
@@ -461,6 +481,10 @@ class _Fetcher:
 
 def _key(partition: Partition) -> Key:
     return partition.topic_id.bytes, partition.index
+
+
+def _growing(failures: int, limit: float) -> float:
+    return min(_BACK_OFF_SECONDS_MIN * 2.0 ** min(failures, 16), limit)
 
 
 def _name_of(error: int) -> str:

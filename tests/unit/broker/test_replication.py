@@ -207,6 +207,24 @@ def test_an_answer_of_an_earlier_epoch_changes_nothing(tmp_path: Path) -> None:
     run(scene, tmp_path)
 
 
+def test_what_is_newly_followed_doesnt_wait_for_the_end_of_a_fetch(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        world.follow(0)
+        await eventually(lambda: len(world.leader.requests) > 1)
+        world.leader.held.clear()
+        await asyncio.sleep(0.05)  # a fetch waits for records
+        seen = len(world.leader.requests)
+        world.follow(1, 2)
+        await eventually(lambda: len(world.leader.requests) > seen)
+        assert len(world.leader.requests[-1].topics[0][1]) == 3
+        for index in range(3):
+            world.write(index, b"a")
+        world.leader.held.set()
+        await eventually(world.alike)
+
+    run(scene, tmp_path, 3)
+
+
 def test_following_the_same_leader_again_is_nothing_new(tmp_path: Path) -> None:
     async def scene(world: World) -> None:
         world.follow()
@@ -256,7 +274,6 @@ def test_damaged_records_are_not_appended(tmp_path: Path) -> None:
 def test_a_disk_without_room_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene(world: World) -> None:
         log = type(world.partitions[0].log)
-        write = log._write
         tries = 0
 
         def fails(self: Any, *arguments: Any) -> None:
@@ -266,10 +283,9 @@ def test_a_disk_without_room_is_tried_again(tmp_path: Path, monkeypatch: pytest.
 
         world.write(0, b"a")
         with monkeypatch.context() as patch:
-            patch.setattr(log, "_write", fails)
+            patch.setattr(log, "append_replicated", fails)
             world.follow()
             await eventually(lambda: tries > 1)
-        assert log._write is write
         await eventually(world.alike)
 
     run(scene, tmp_path)

@@ -99,10 +99,33 @@ def test_a_request_without_hope_can_be_ended() -> None:
     async def client(peer: Peer) -> None:
         waiting = asyncio.ensure_future(peer.request(FETCH, VERSION, b"", 60))
         await asyncio.sleep(0.05)
-        peer.hurry()
+        assert peer.give_up()
         with pytest.raises(TimeoutError):
             await waiting
-        peer.hurry()  # nothing is under way: nothing happens
+        assert not peer.give_up()  # nothing is under way
+
+    with_server(serve, client)
+
+
+def test_an_answer_that_comes_is_taken() -> None:
+    begun, come = asyncio.Event(), asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answer = response_frame(FETCH, VERSION, await correlation_id_of(reader), b"slowly")
+        writer.write(answer[:8])
+        begun.set()
+        await come.wait()
+        writer.write(answer[8:])
+        await writer.drain()
+
+    async def client(peer: Peer) -> None:
+        waiting = asyncio.ensure_future(peer.request(FETCH, VERSION, b"", 5))
+        await begun.wait()
+        await asyncio.sleep(0.1)
+        assert not peer.give_up()
+        come.set()
+        answer = await waiting
+        assert answer.frame[answer.start : answer.end] == b"slowly"
 
     with_server(serve, client)
 
