@@ -32,7 +32,6 @@ from .checkpoints import (
     read_properties,
     read_topic_id,
     render_offsets,
-    take_clean_marker,
     write_clean_marker,
     write_properties,
     write_topic_id,
@@ -40,6 +39,7 @@ from .checkpoints import (
 from .config import LogConfig
 from .deletion import Deletions
 from .disk import NO_ROOM, OUT_OF_RESOURCES, Disk, RealDisk
+from .home import UNKNOWN_EPOCH, Home, common_epoch
 from .log import Log
 from .recovery import Opened, open_log
 from .segment import OpenFiles, files_to_keep_open
@@ -76,21 +76,6 @@ class _Found(NamedTuple):
     topic: str
     partition: int
     topic_id: UUID
-
-
-class _Home:
-    """One log directory."""
-
-    __slots__ = ("clean", "lock", "log_starts", "path", "recovery_points", "stopped_epoch", "surroundings")
-
-    def __init__(self, path: str, surroundings: LogSurroundings) -> None:
-        self.path = path
-        self.surroundings = surroundings
-        self.clean = False
-        self.stopped_epoch = -1
-        self.recovery_points: Offsets = {}
-        self.log_starts: Offsets = {}
-        self.lock: object = None
 
 
 class LogDirectories:
@@ -131,7 +116,7 @@ class LogDirectories:
         self._opened = False  # until then whatever can't be read counts as lost
         self._recovery_threads = recovery_threads
         self._threads = threads
-        self._homes: dict[str, _Home] = {}
+        self._homes: dict[str, Home] = {}
         open_files = OpenFiles(open_files_max or files_to_keep_open())
         try:
             for path in self.paths:
@@ -140,7 +125,7 @@ class LogDirectories:
             self._release()
             raise
 
-    def _home(self, path: str, open_files: OpenFiles) -> _Home:
+    def _home(self, path: str, open_files: OpenFiles) -> Home:
         surroundings = LogSurroundings(
             self.disk,
             self.deletions,
@@ -150,7 +135,7 @@ class LogDirectories:
             lambda error: self.directory_failed(path, error),
             self.flushes,
         )
-        home = _Home(path, surroundings)
+        home = Home(path, surroundings)
         try:
             if not self.disk.exists(path):
                 self.disk.make_directory(path)
@@ -173,7 +158,7 @@ class LogDirectories:
         self.wanting_flush[log] = None
         self.flush_wanted()
 
-    def _online(self) -> list[_Home]:
+    def _online(self) -> list[Home]:
         return [home for home in self._homes.values() if home.path not in self.failed]
 
     # ---- opening
@@ -181,15 +166,14 @@ class LogDirectories:
     @property
     def stopped_epoch(self) -> int:
         """The broker epoch that ended with a clean stop of every log directory; −1 where something may be missing."""
-        epochs = {home.stopped_epoch for home in self._homes.values()}
-        return epochs.pop() if len(epochs) == 1 and not self.failed and not self.lost else -1
+        return UNKNOWN_EPOCH if self.failed or self.lost else common_epoch(self._homes.values())
 
     def open(self, cluster_id: str, node_id: int, config_of: Callable[[str], LogConfig]) -> None:
         """Opens every log, recovering where the last stop wasn't clean; blocks, for a thread.
 
         Raises ForeignDirectory where a directory is another broker's, OSError where all directories have failed.
         """
-        found: list[tuple[_Home, _Found]] = []
+        found: list[tuple[Home, _Found]] = []
         for home in self._online():
             try:
                 self._identify(home, cluster_id, node_id)
@@ -204,7 +188,7 @@ class LogDirectories:
             raise OSError(errno.EIO, "every log directory has failed: " + "; ".join(map(str, self.failed.values())))
         self._opened = True
 
-    def _identify(self, home: _Home, cluster_id: str, node_id: int) -> None:
+    def _identify(self, home: Home, cluster_id: str, node_id: int) -> None:
         properties = read_properties(self.disk, home.path)
         wanted = {"cluster.id": cluster_id, "node.id": str(node_id)}
         for name, value in wanted.items():
@@ -217,11 +201,10 @@ class LogDirectories:
             properties = {"version": "1", **wanted, "directory.id": encode_uuid(uuid4())}
             write_properties(self.disk, home.path, properties)
 
-    def _survey(self, home: _Home) -> Iterable[_Found]:
+    def _survey(self, home: Home) -> Iterable[_Found]:
         """Reads the small files, and finds the partitions."""
         disk = self.disk
-        marker = take_clean_marker(disk, home.path)
-        home.clean, home.stopped_epoch = marker is not None, -1 if marker is None else marker
+        home.take_marker()
         home.recovery_points = self._checkpoint(home, names.RECOVERY_POINTS)
         home.log_starts = self._checkpoint(home, names.LOG_STARTS)
         self.high_watermarks.update(self._checkpoint(home, names.HIGH_WATERMARKS))
@@ -251,7 +234,7 @@ class LogDirectories:
                         found.append(_Found(path, *parsed, topic_id))
         return found
 
-    def _checkpoint(self, home: _Home, name: str) -> Offsets:
+    def _checkpoint(self, home: Home, name: str) -> Offsets:
         try:
             return read_offsets(self.disk, home.path, name)
         except ValueError as error:
@@ -268,14 +251,14 @@ class LogDirectories:
             logger.error("%s is left alone: it has no %s, so no topic can claim it", path, names.PARTITION_METADATA)
         return topic_id
 
-    def _open_logs(self, found: list[tuple[_Home, _Found]], config_of: Callable[[str], LogConfig]) -> None:
+    def _open_logs(self, found: list[tuple[Home, _Found]], config_of: Callable[[str], LogConfig]) -> None:
         unclean = sum(not home.clean for home, _ in found)
         if unclean:
             logger.info("recovering %d logs: the last stop wasn't a clean one", unclean)
         workers = max(self._recovery_threads * len(self._homes), 1)
         done, said = 0, time.monotonic()
 
-        def opened(job: tuple[_Home, _Found]) -> tuple[_Home, _Found, Opened | OSError]:
+        def opened(job: tuple[Home, _Found]) -> tuple[Home, _Found, Opened | OSError]:
             home, item = job
             try:
                 return home, item, self._open_log(home, item, config_of(item.topic))
@@ -297,7 +280,7 @@ class LogDirectories:
                     logger.info("opened %d of %d logs", done, len(found))
         self._drop_offline()
 
-    def _open_log(self, home: _Home, item: _Found, config: LogConfig) -> Opened:
+    def _open_log(self, home: Home, item: _Found, config: LogConfig) -> Opened:
         key = item.topic, item.partition
         return open_log(
             home.surroundings,
@@ -379,7 +362,7 @@ class LogDirectories:
             if home.path not in self.failed:
                 self.logs.setdefault((item.topic_id, item.partition), log)
 
-    def _create_all(self, wanted: Iterable[tuple[_Home, NewLog]]) -> list[tuple[_Home, NewLog, Log]]:
+    def _create_all(self, wanted: Iterable[tuple[Home, NewLog]]) -> list[tuple[Home, NewLog, Log]]:
         created = []
         for home, item in wanted:
             directory = f"{home.path}/{names.partition_name(item.topic, item.partition)}"
@@ -398,7 +381,7 @@ class LogDirectories:
                 return []  # found later where they lie, and set aside
         return created
 
-    def _create(self, home: _Home, directory: str, item: NewLog) -> Log:
+    def _create(self, home: Home, directory: str, item: NewLog) -> Log:
         """A log in a directory that doesn't exist yet, and doesn't afterwards where it couldn't be made."""
         try:
             self.disk.make_directory(directory)
@@ -409,7 +392,7 @@ class LogDirectories:
                 self.disk.remove_tree(directory)
             raise
 
-    def _emptiest(self, count: int) -> list[_Home]:
+    def _emptiest(self, count: int) -> list[Home]:
         """Where `count` new partitions go: each to the log directory that has the fewest by then."""
         online = self._online()
         if not online:

@@ -1,0 +1,37 @@
+"""One log directory: its lock, how it was left, and what its checkpoints said when it was opened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .checkpoints import Offsets, take_clean_marker
+from .surroundings import LogSurroundings
+
+UNKNOWN_EPOCH = -1
+
+
+class Home:
+    """`clean`: the last stop was a clean one, of the broker epoch `stopped_epoch`."""
+
+    __slots__ = ("clean", "lock", "log_starts", "path", "recovery_points", "stopped_epoch", "surroundings")
+
+    def __init__(self, path: str, surroundings: LogSurroundings) -> None:
+        self.path = path
+        self.surroundings = surroundings
+        self.clean = False
+        self.stopped_epoch = UNKNOWN_EPOCH
+        self.recovery_points: Offsets = {}
+        self.log_starts: Offsets = {}
+        self.lock: object = None
+
+    def take_marker(self) -> None:
+        """Learns how it was left, and consumes the marker that says so. Raises OSError."""
+        epoch = take_clean_marker(self.surroundings.disk, self.path)
+        self.clean = epoch is not None
+        self.stopped_epoch = UNKNOWN_EPOCH if epoch is None else epoch
+
+
+def common_epoch(homes: Iterable[Home]) -> int:
+    """The broker epoch that ended with a clean stop of all of them, or UNKNOWN_EPOCH."""
+    epochs = {home.stopped_epoch for home in homes}
+    return epochs.pop() if len(epochs) == 1 else UNKNOWN_EPOCH
