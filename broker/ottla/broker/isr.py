@@ -152,7 +152,7 @@ class IsrChanges:
         if isr == before.isr and not before.recovering and not unknown:
             return None
         epochs = tuple(epoch for _, epoch in members)
-        min_isr = partition.min_isr if eligibility.is_enabled(image) else eligibility.NO_ELR
+        min_isr = partition.in_sync_min if eligibility.is_enabled(image) else eligibility.NO_ELR
         changed = replace(model.with_isr(before, isr, epochs), recovering=False)
         after = eligibility.with_eligible(before, changed, image.brokers, min_isr)
         guards = (

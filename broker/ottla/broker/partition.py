@@ -73,10 +73,12 @@ class Partition:
         "_clock",
         "_commits",
         "_commits_at_once",
+        "_deletions",
         "_flushing",
         "_last_turn",
         "_next_flush",
         "counters",
+        "eligible_remain",
         "epoch",
         "follower_waiters",
         "high_watermark",
@@ -128,10 +130,12 @@ class Partition:
         self.partition_epoch = -1
         self.replicas: Sequence[int] = ()
         self.isr: Sequence[int] = ()
+        self.eligible_remain = False  # replicas outside the ISR may be elected (KIP-966): they have what is committed
         self.offline = False
         self.waiters: list[Waiter] = []  # for more that is committed
         self.follower_waiters: list[Waiter] = []  # for more at the end
         self._commits = Commits()
+        self._deletions = Commits()  # of records, by the low watermark
         self._commits_at_once = False
         self._flushing: asyncio.Future[None] | None = None
         self._next_flush: asyncio.Future[None] | None = None
@@ -173,6 +177,7 @@ class Partition:
         self.partition_epoch = state.partition_epoch
         self.replicas = state.replicas
         self.isr = state.isr
+        self.eligible_remain = bool(state.elr)
 
     def resign(self, reason: str) -> None:
         """Leads no longer: those who wait get NOT_LEADER_OR_FOLLOWER."""
@@ -183,6 +188,7 @@ class Partition:
         self.leading = None
         self._commits_at_once = False
         self._commits.fail(KafkaError(ErrorCode.not_leader_or_follower))
+        self._deletions.fail(KafkaError(ErrorCode.not_leader_or_follower))
         self._wake_all()
 
     @property
@@ -200,11 +206,17 @@ class Partition:
         assert self.leading is not None
         return self.leading.lagging(self.log.log_end_offset, self._clock(), lag_max_s)
 
+    @property
+    def _frozen(self) -> bool:
+        """Whether the high watermark has to stand still: whoever may be elected must have what is committed."""
+        return self.under_min_isr or self.eligible_remain
+
     def isr_moved(self) -> None:
         """What has to be in sync for a commit changed: the committed ISR, a proposal of another one, the minimum."""
         if self.leading is not None:
-            self._commits_at_once = self.leading.alone and not self.under_min_isr
+            self._commits_at_once = self.leading.alone and not self._frozen
             self._advance()
+            self._deletions.reached(self.leading.low_watermark(self.log.log_start_offset))
 
     def follower_fetched(self, replica: int, broker_epoch: int, offset: int, log_start_offset: int) -> bool:
         """A follower has everything below `offset`. Whether it may join the ISR by that. Leaders only."""
@@ -213,13 +225,15 @@ class Partition:
         if not self.leading.fetched(replica, broker_epoch, offset, log_start_offset, self.log.log_end_offset, now):
             return False
         self._advance()
+        if self._deletions:
+            self._deletions.reached(self.leading.low_watermark(self.log.log_start_offset))
         return self.leading.may_join(replica, self.high_watermark)
 
     def _advance(self) -> None:
         """Raises the high watermark as far as the replicas in sync have come, and tells those who wait for it."""
         assert self.leading is not None
         before = self.high_watermark
-        after = self.leading.advance(before, self.log.log_end_offset, self.in_sync_min)
+        after = before if self._frozen else self.leading.advance(before, self.log.log_end_offset)
         if after == before:
             return
         self.high_watermark = after
@@ -229,16 +243,18 @@ class Partition:
         if self.waiters:
             self._wake(self.waiters, max(self.log.bytes_between(before, after), 1))
 
-    def check_leader_epoch(self, epoch: int) -> None:
-        """Raises what a client's idea of the leader epoch deserves; −1 means that it has none. KIP-320."""
+    def check_leader_epoch(self, epoch: int, *, follower_will_do: bool = False) -> None:
+        """Raises what a client's idea of the leader epoch deserves; −1 means that it has none. KIP-320, and for a
+        consumer to whom a follower will do KIP-392."""
         if self.offline:
             raise KafkaError(ErrorCode.kafka_storage_error)
-        if self.leader_epoch == NO_EPOCH:
+        current = self.leader_epoch
+        if current == NO_EPOCH and follower_will_do and self.leader != NOBODY:
+            current = self.epoch
+        if current == NO_EPOCH:
             raise KafkaError(ErrorCode.not_leader_or_follower)
-        if epoch >= 0 and epoch != self.leader_epoch:
-            raise KafkaError(
-                ErrorCode.fenced_leader_epoch if epoch < self.leader_epoch else ErrorCode.unknown_leader_epoch
-            )
+        if epoch >= 0 and epoch != current:
+            raise KafkaError(ErrorCode.fenced_leader_epoch if epoch < current else ErrorCode.unknown_leader_epoch)
 
     def check_watermark(self) -> None:
         """Raises OFFSET_NOT_AVAILABLE while a new leader doesn't know yet what its predecessor told consumers was
@@ -369,7 +385,7 @@ class Partition:
         await self._flush()
 
     def delete_records(self, before: int) -> int:
-        """Moves the log's start to `before` (−1: the high watermark); returns the new start. Raises KafkaError."""
+        """Moves the log's start to `before` (−1: the high watermark); returns it. Raises KafkaError."""
         high_watermark = self.high_watermark
         target = high_watermark if before == UP_TO_HIGH_WATERMARK else before
         if not 0 <= target <= high_watermark:
@@ -378,7 +394,19 @@ class Partition:
             self.log.delete_records_before(target)
         except OSError as error:
             raise self.failed(error) from error
-        return self.log.log_start_offset
+        self._wake_all()  # the followers are to be told
+        return target
+
+    def deleted(self, before: int) -> asyncio.Future[None]:
+        """Done when no replica in sync has anything below `before`. Leaders only."""
+        assert self.leading is not None
+        return self._deletions.wait_for(before - 1, self.leading.low_watermark(self.log.log_start_offset))
+
+    @property
+    def low_watermark(self) -> int:
+        """The lowest start among the replicas in sync. Leaders only."""
+        assert self.leading is not None
+        return self.leading.low_watermark(self.log.log_start_offset)
 
     # ---- waiting
 

@@ -1,14 +1,20 @@
-"""DeleteRecords (key 21), versions 0–2: moves a log's start forward. Offset −1 means up to the high watermark."""
+"""DeleteRecords (key 21), versions 0–2: moves a log's start forward. Offset −1 means up to the high watermark.
+
+Answered when all replicas in sync have followed (Kafka: all that are alive), or the request's time is over.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.registry import Api, RequestContext
-from ottla.protocol.errors import KafkaError
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.messages import milliseconds
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
+    from ottla.broker.partition import Partition
 
 API = Api(key=21, versions=(0, 2))
 
@@ -16,6 +22,7 @@ API = Api(key=21, versions=(0, 2))
 async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
     """Each partition's new low watermark, or its error."""
     topics = []
+    waiting: list[tuple[dict[str, int], Partition, asyncio.Future[None]]] = []
     for topic in request.topics:
         answers = []
         for asked in topic.partitions:
@@ -23,9 +30,17 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[
             try:
                 partition = broker.partitions.find(topic.name, asked.partition_index)
                 partition.check_leader_epoch(-1)
-                answer["low_watermark"] = partition.delete_records(asked.offset)
+                waiting.append((answer, partition, partition.deleted(partition.delete_records(asked.offset))))
             except KafkaError as error:
                 answer["error_code"] = error.code
             answers.append(answer)
         topics.append({"name": topic.name, "partitions": answers})
+    if waiting:
+        await asyncio.wait([future for _, _, future in waiting], timeout=milliseconds(request.timeout) / 1000)
+    for answer, partition, future in waiting:
+        problem = future.exception() if future.done() else KafkaError(ErrorCode.request_timed_out)
+        if isinstance(problem, KafkaError):
+            answer["error_code"] = problem.code
+        else:
+            answer["low_watermark"] = partition.low_watermark
     return {"topics": topics}

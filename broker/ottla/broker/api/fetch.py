@@ -5,7 +5,8 @@ its min bytes waits until a partition moves or its time is over. The first batch
 the limits (KIP-74).
 
 Other brokers fetch as followers: up to the log's end, and what they ask for tells how far they are. A follower whose
-log took another turn is told where (KIP-595).
+log took another turn is told where (KIP-595). Consumers may be sent to a nearer follower (KIP-392), which serves them
+what it knows to be committed.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.registry import Api
 from ottla.broker.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, FetchPartition, FetchSession, PartitionKey
+from ottla.broker.replica.selector import NONE, RACK_AWARE, preferred_replica
 from ottla.net.connection import Connection, Pending
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.fetch import NO_TAGS, TOPIC_IDS, PartitionAnswer, diverging_epoch_tags, write_fetch_answer
@@ -32,6 +34,7 @@ API = Api(
     versions=(4, 18),
     gaps=("READ_COMMITTED readers see the high watermark as last stable offset until transactions are there.",),
 )
+FOLLOWER_FETCHES = 11  # from this version on consumers may read from followers
 
 
 def serve(
@@ -65,9 +68,11 @@ class _Fetch:
         "_watched",
         "failed",
         "follower",
+        "follower_will_do",
         "max_bytes",
         "max_wait_ms",
         "min_bytes",
+        "rack_id",
         "read_committed",
         "replica_epoch",
         "replica_id",
@@ -90,8 +95,10 @@ class _Fetch:
         self.max_bytes = min(request.max_bytes, broker.config.get_int("fetch.max.bytes"))
         self.read_committed = request.isolation_level == 1
         self.replica_id = request.replica_id
+        self.rack_id = request.rack_id
         self.replica_epoch = request.replica_epoch
         self.follower = request.replica_id > CONSUMER
+        self.follower_will_do = not self.follower and header.api_version >= FOLLOWER_FETCHES
         self._asked: list[FetchPartition] = []
         self.session: FetchSession | None = None
         self.size = 0
@@ -159,7 +166,7 @@ class _Fetch:
     def _read_partition(self, asked: FetchPartition, left: int) -> tuple[PartitionAnswer, Partition | None]:
         try:
             partition = self._broker.partitions.find(asked.topic, asked.index)
-            partition.check_leader_epoch(asked.current_leader_epoch)
+            partition.check_leader_epoch(asked.current_leader_epoch, follower_will_do=self.follower_will_do)
             if asked.last_fetched_epoch >= 0:
                 diverging = partition.diverges(asked.last_fetched_epoch, asked.fetch_offset)
                 if diverging is not None:
@@ -169,6 +176,8 @@ class _Fetch:
             if self.follower:
                 readable = self._read_as_follower(asked, partition, limit, minimum_one)
             else:
+                if self.rack_id and (nearer := self._nearer(partition, asked.fetch_offset)) != NONE:
+                    return self._sent_elsewhere(asked.index, partition, nearer), partition
                 readable = partition.read(asked.fetch_offset, limit, minimum_one, self.read_committed)
         except KafkaError as error:
             self._broker.count_fetch_failure(asked.topic, error.code)
@@ -186,6 +195,19 @@ class _Fetch:
         if partition.follower_fetched(self.replica_id, self.replica_epoch, offset, asked.follower_log_start):
             self._broker.isr_changes.joins(partition, self.replica_id)
         return readable._replace(high_watermark=partition.high_watermark)
+
+    def _nearer(self, partition: Partition, offset: int) -> int:
+        """The replica that the consumer should rather read from, or NONE."""
+        if partition.leading is None or self._broker.config.get_str("replica.selector.class") != RACK_AWARE:
+            return NONE
+        racks = {broker.id: broker.rack for broker in self._broker.image.brokers.values() if broker.electable}
+        return preferred_replica(self.rack_id, racks, self._broker.id, offset, partition.leading.in_sync_followers())
+
+    def _sent_elsewhere(self, index: int, partition: Partition, replica: int) -> PartitionAnswer:
+        self.failed = True  # nothing to wait for
+        high_watermark, log_start = partition.high_watermark, partition.log.log_start_offset
+        stable, aborted = partition.last_stable_offset, () if self.read_committed else None
+        return PartitionAnswer(index, 0, high_watermark, stable, log_start, (), 0, aborted, replica)
 
     @staticmethod
     def _diverging(index: int, partition: Partition, diverging: tuple[int, int]) -> PartitionAnswer:
@@ -257,7 +279,7 @@ class _Fetch:
                 partition.counters.bytes_out += answer.size
             if self.session is not None:
                 news = asked.news(answer.error, answer.size, answer.high_watermark, answer.log_start_offset)
-                if incremental and not news and answer.tags == NO_TAGS:
+                if incremental and not (news or answer.preferred_read_replica != NONE or answer.tags != NO_TAGS):
                     continue
             if asked.topic != last:
                 last = asked.topic

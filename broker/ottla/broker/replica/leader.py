@@ -5,7 +5,8 @@ The rules, as in Kafka's `Partition` and `Replica` (facts of KIP-497 and KIP-679
 1. *Maximal ISR*: the committed ISR and every member of a proposal whose outcome isn't known. The high watermark is the
    lowest end among its members, so that whichever of the two states the metadata holds, all its members have what is
    committed. A replica that may join is proposed with the very fetch that shows it, so it needn't chase the watermark.
-2. The high watermark never falls under one leader, and stands still while the committed ISR is below the minimum.
+2. The high watermark never falls under one leader. (That it stands still while too few are in sync, or others may be
+   elected, is for `Partition` to say.)
 3. A follower's fetch offset is its end: it fetches only what it has made room for by appending (and, after a change of
    leader, by truncating to what both share, which the epoch of its request vouches for).
 4. A follower is caught up when it fetches at the leader's end as it is now, or as it was at its previous fetch.
@@ -17,6 +18,8 @@ The rules, as in Kafka's `Partition` and `Replica` (facts of KIP-497 and KIP-679
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+
+from ottla.broker.replica.selector import Candidate
 
 NO_OFFSET = -1
 
@@ -108,16 +111,27 @@ class LeaderState:
 
     # ---- what follows
 
-    def advance(self, high_watermark: int, leader_end: int, in_sync_min: int) -> int:
+    def advance(self, high_watermark: int, leader_end: int) -> int:
         """The high watermark, raised as far as rules 1 and 2 allow."""
-        if len(self.isr) < in_sync_min:
-            return high_watermark
         lowest = leader_end
         for replica in self.maximal_isr:
             if replica != self._broker_id:
                 progress = self.followers.get(replica)
                 lowest = min(lowest, NO_OFFSET if progress is None else progress.end_offset)
         return max(lowest, high_watermark)
+
+    def in_sync_followers(self) -> list[Candidate]:
+        """Who else could serve consumers."""
+        return [
+            Candidate(replica, progress.log_start_offset, progress.end_offset)
+            for replica in self.isr
+            if (progress := self.followers.get(replica)) is not None
+        ]
+
+    def low_watermark(self, log_start_offset: int) -> int:
+        """Below it no replica in sync has anything; `log_start_offset` is the leader's."""
+        known = [self.followers[replica].log_start_offset for replica in self.isr if replica in self.followers]
+        return min([log_start_offset, *known])
 
     def may_join(self, replica: int, high_watermark: int) -> bool:
         """Whether the follower has what a member of the ISR must have, and isn't one (nor about to be)."""

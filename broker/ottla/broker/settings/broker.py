@@ -225,7 +225,9 @@ SETTINGS = (
     ),
     Setting(
         "replica.selector.class", Kind.STRING, None, Importance.MEDIUM,
-        "How a consumer's nearest replica is chosen.", instead="consumers read from the leader",
+        "How the replica that a consumer reads from is chosen: "
+        "org.apache.kafka.common.replica.RackAwareReplicaSelector takes one in the consumer's rack, "
+        "anything else the leader.",
     ),
     Setting(
         "follower.fetch.last.tiered.offset.enable", Kind.BOOLEAN, "false", Importance.MEDIUM,

@@ -14,25 +14,18 @@ def leader(replicas: tuple[int, ...] = (0, 1, 2), isr: tuple[int, ...] = (0, 1, 
 
 def test_nothing_is_committed_before_every_member_was_heard_of() -> None:
     state = leader()
-    assert state.advance(0, 10, 1) == 0
+    assert state.advance(0, 10) == 0
     state.fetched(1, 5, 10, 0, 10, 1.0)
-    assert state.advance(0, 10, 1) == 0
+    assert state.advance(0, 10) == 0
     state.fetched(2, 6, 7, 0, 10, 1.0)
-    assert state.advance(0, 10, 1) == 7
+    assert state.advance(0, 10) == 7
 
 
 def test_the_high_watermark_never_falls() -> None:
     state = leader()
     state.fetched(1, 5, 3, 0, 10, 1.0)
     state.fetched(2, 5, 3, 0, 10, 1.0)
-    assert state.advance(8, 10, 1) == 8
-
-
-def test_it_stands_still_below_the_minimum() -> None:
-    state = leader(isr=(0,))
-    assert state.alone
-    assert state.advance(4, 10, 2) == 4
-    assert state.advance(4, 10, 1) == 10
+    assert state.advance(8, 10) == 8
 
 
 def test_who_joins_counts_from_the_proposal_on_and_until_its_outcome_is_known() -> None:
@@ -42,7 +35,7 @@ def test_who_joins_counts_from_the_proposal_on_and_until_its_outcome_is_known() 
     assert not state.may_join(1, 7)
     state.proposed((0, 1))
     assert not state.may_join(1, 6)
-    assert state.advance(6, 10, 1) == 6
+    assert state.advance(6, 10) == 6
     state.proposed((0, 2))  # the first may still be written
     assert state.maximal_isr == {0, 1, 2}
     state.refused()
@@ -57,9 +50,9 @@ def test_who_leaves_counts_until_that_is_committed() -> None:
     state = leader()
     state.fetched(1, 5, 10, 0, 10, 1.0)
     state.proposed((0, 1))
-    assert state.advance(0, 10, 1) == 0
+    assert state.advance(0, 10) == 0
     state.committed((0, 1, 2), (0, 1), 2.0)
-    assert state.advance(0, 10, 1) == 10
+    assert state.advance(0, 10) == 10
 
 
 def test_a_follower_joins_at_the_start_of_the_epoch_only() -> None:
@@ -124,8 +117,8 @@ MOVES = st.lists(
 
 
 @settings(max_examples=300, deadline=None)
-@given(MOVES, st.integers(1, 3))
-def test_what_is_committed_is_on_every_isr_that_may_hold(moves: list[tuple[str, object]], least: int) -> None:
+@given(MOVES)
+def test_what_is_committed_is_on_every_isr_that_may_hold(moves: list[tuple[str, object]]) -> None:
     """The twin keeps each replica's end and every proposal that may have been written."""
     state = leader(replicas=(0, 1, 2, 3), isr=(0, 1))
     ends = {0: 0, 1: 0, 2: 0, 3: 0}
@@ -154,8 +147,7 @@ def test_what_is_committed_is_on_every_isr_that_may_hold(moves: list[tuple[str, 
         elif what == "refuse":
             proposals = []
             state.refused()
-        before, high_watermark = high_watermark, state.advance(high_watermark, ends[0], least)
+        before, high_watermark = high_watermark, state.advance(high_watermark, ends[0])
         assert high_watermark >= before
-        assert high_watermark == before or len(isr) >= least
         for possible in (isr, *proposals):
             assert all(ends[member] >= high_watermark for member in possible)
