@@ -1,56 +1,20 @@
-"""Copies from the leaders what this broker follows: one fetcher for each broker that leads any of it.
-
-A fetcher sends one Fetch at a time, within an incremental session, and carries out for each partition what
-`replica.follower` decides. Rules:
-
-1. An answer counts for a partition only if, when it is applied, the partition is followed in the epoch and ends at the
-   offset that were asked; applying it holds the event loop, so nothing comes in between.
-2. Whatever goes wrong with the connection or the session, the session begins anew.
-3. A partition that can't go on pauses alone. One whose log directory failed is unfollowed by who looks after those.
-"""
+"""Copies from the leaders what this broker follows: one fetcher for each broker that leads any of it."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine, Iterator
-from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.config import BrokerConfig
-from ottla.broker.replica.fetch_session import FollowerSession, Key, Position, Request
-from ottla.broker.replica.follower import (
-    Append,
-    AskRange,
-    Decision,
-    Held,
-    Pause,
-    Restart,
-    Told,
-    Truncate,
-    decide,
-    out_of_range,
-    whole_batches,
-)
+from ottla.broker.replica.fetch_session import Key
+from ottla.broker.replica_fetcher import ReplicaFetcher, key_of
 from ottla.broker.replication_throttle import FollowerThrottle
 from ottla.metadata.image import Image
-from ottla.net.peer import Answer, Connect, Peer, connect_tcp
-from ottla.protocol import follower_fetch
-from ottla.protocol.errors import ErrorCode, KafkaError, ProtocolError
-from ottla.protocol.follower_fetch import FetchedPartition, FetchLimits, write_follower_fetch
-from ottla.protocol.messages import read_response, write_request
+from ottla.net.peer import Connect, connect_tcp
 
 if TYPE_CHECKING:
     from ottla.broker.partition import Partition
-
-logger = logging.getLogger(__name__)
-
-LIST_OFFSETS = 2
-_LIST_OFFSETS_VERSION = 7
-_LATEST, _EARLIEST = -1, -2
-_BACK_OFF_SECONDS_MIN = 0.02
-_APPLIED_AT_ONCE_BYTES = 1 << 20  # then others get the event loop
-_RATE_SECONDS = 60.0
 
 Spawn = Callable[[Coroutine[Any, Any, Any], str], asyncio.Task[Any]]
 
@@ -78,14 +42,14 @@ class Replication:
         self.bytes_in = 0
         self.throttle = FollowerThrottle(broker_id, image, config)
         self._spawn = spawn
-        self._fetchers: dict[int, _Fetcher] = {}
+        self._fetchers: dict[int, ReplicaFetcher] = {}
         self._leaders: dict[Key, int] = {}
         self._stopped = False
 
     def follow(self, partition: Partition) -> None:
         """Copies the partition from `partition.leader` in `partition.epoch`; called again when either may change."""
         leader = partition.leader
-        key = _key(partition)
+        key = key_of(partition)
         if self._leaders.get(key) == leader and self._fetchers[leader].follows(partition):
             return
         self.unfollow(partition)
@@ -93,16 +57,16 @@ class Replication:
             return
         fetcher = self._fetchers.get(leader)
         if fetcher is None:
-            fetcher = self._fetchers[leader] = _Fetcher(self, leader)
+            fetcher = self._fetchers[leader] = ReplicaFetcher(self, leader)
             fetcher.task = self._spawn(fetcher.run(), f"replication from broker {leader}")
         self._leaders[key] = leader
         fetcher.follow(partition)
 
     def unfollow(self, partition: Partition) -> None:
         """Copies this partition no longer. Nothing that is under way touches it after this call."""
-        leader = self._leaders.pop(_key(partition), None)
+        leader = self._leaders.pop(key_of(partition), None)
         if leader is not None:
-            self._fetchers[leader].unfollow(_key(partition))
+            self._fetchers[leader].unfollow(key_of(partition))
 
     def ended(self, leader: int) -> None:
         """A fetcher has nothing to follow any more."""
@@ -135,369 +99,4 @@ class Replication:
     @property
     def min_fetch_rate(self) -> float:
         """Fetches a second of the fetcher that sends the fewest, over about a minute; 0 without any."""
-        return min((fetcher.rate() for fetcher in self._fetchers.values()), default=0.0)
-
-
-class _Followed:
-    """One partition under one leader and epoch."""
-
-    __slots__ = ("epoch", "failures", "lag", "partition", "paused_until", "told")
-
-    def __init__(self, partition: Partition) -> None:
-        self.partition = partition
-        self.epoch = partition.epoch
-        self.lag = 0
-        self.paused_until = 0.0
-        self.failures = 0  # in a row
-        self.told = False  # that it doesn't go on
-
-
-class _Fetcher:
-    """What is copied from one leader, and the task that does it."""
-
-    def __init__(self, owner: Replication, leader: int) -> None:
-        self.task: asyncio.Task[Any] | None = None
-        self.followed: dict[Key, _Followed] = {}
-        self._owner = owner
-        self._leader = leader
-        self._session = FollowerSession()
-        self._peer: Peer | None = None
-        self._dialled_epoch = -1  # the leader's registration whose address that is
-        self._own_epoch = -1  # this broker's registration that the session was begun under
-        self._interrupted = False
-        self._interrupted_at = float("-inf")
-        self._paused: list[tuple[float, Key]] = []
-        self._news = asyncio.Event()
-        self._failures = 0
-        self._counted_from = asyncio.get_running_loop().time()
-        self._requests = self._requests_before = 0
-
-    # ---- called by whoever follows the metadata
-
-    def follows(self, partition: Partition) -> bool:
-        """Whether this very replica is followed in its present epoch."""
-        followed = self.followed.get(_key(partition))
-        return followed is not None and followed.partition is partition and followed.epoch == partition.epoch
-
-    def follow(self, partition: Partition) -> None:
-        """From where the log ends, at once."""
-        followed = self.followed[_key(partition)] = _Followed(partition)
-        self._want(_key(partition), followed)
-        self._news.set()
-        self._interrupt()
-
-    def _interrupt(self) -> None:
-        """The fetch under way may wait at the leader, and knows nothing of what is followed now: rather than wait for
-        its end, a new one is sent. Not too often, because that one names every partition; but always where the leader
-        has registered anew, since the answer would come from a process that is gone."""
-        now = self._now()
-        registered = self._owner.image().brokers.get(self._leader)
-        gone = registered is not None and registered.epoch != self._dialled_epoch
-        pause = self._owner.config().get_int("replica.fetch.wait.max.ms") / 1000
-        if self._peer is not None and (gone or now - self._interrupted_at >= pause) and self._peer.give_up():
-            self._interrupted_at = now
-            self._interrupted = True
-
-    def unfollow(self, key: Key) -> None:
-        """Whatever is under way for it is void."""
-        if self.followed.pop(key, None) is not None:
-            self._session.drop(key)
-            self._news.set()
-
-    # ---- the task
-
-    async def run(self) -> None:
-        """Fetches until there is nothing to follow."""
-        try:
-            while self.followed:
-                self._resume_paused()
-                if not self._session.wanted:
-                    await self._wait(self._paused[0][0] - self._now() if self._paused else _RATE_SECONDS)
-                    continue
-                self._news.clear()
-                try:
-                    await self._fetch()
-                    if self._failures:
-                        logger.info("broker %d answers fetches again", self._leader)
-                    self._failures = 0
-                except (OSError, ProtocolError) as error:
-                    self._disconnect()
-                    self._session.begin_anew()
-                    if not self._interrupted:
-                        await self._back_off(error)
-                self._interrupted = False
-            self._owner.ended(self._leader)
-        finally:
-            self._disconnect()
-
-    async def _fetch(self) -> None:
-        """One request and what follows from its answer."""
-        config = self._owner.config()
-        if self._own_epoch != self._owner.broker_epoch():
-            # Only partitions that are named tell the leader under which registration they have been copied.
-            self._own_epoch = self._owner.broker_epoch()
-            self._session.begin_anew()
-        limits = FetchLimits(
-            config.get_int("replica.fetch.wait.max.ms"),
-            config.get_int("replica.fetch.min.bytes"),
-            config.get_int("replica.fetch.response.max.bytes"),
-        )
-        request = self._session.request()
-        self._count()
-        body = self._body(request, limits, config.get_int("replica.fetch.max.bytes"))
-        answer = await self._request(follower_fetch.FETCH, follower_fetch.VERSION, body)
-        head = follower_fetch.read_fetch_answer(answer.frame, answer.start, answer.end)
-        if not self._session.answered(head.error, head.session_id):
-            logger.info("broker %d: the fetch session begins anew: error %d", self._leader, head.error)
-            if not self._session.id:
-                return
-            raise ConnectionAbortedError(f"the fetch was answered by error {head.error}")
-        await self._apply(answer, head.topics_at)
-
-    def _body(self, request: Request, limits: FetchLimits, partition_bytes: int) -> bytes:
-        topics = [
-            (topic, [_asked(index, request.asked[topic, index], partition_bytes) for index in indexes])
-            for topic, indexes in follower_fetch.by_topic(request.asked)
-        ]
-        replica = (self._owner.broker_id, self._owner.broker_epoch())
-        forgotten = follower_fetch.by_topic(request.forgotten)
-        return write_follower_fetch(replica, limits, request.session, topics, forgotten)
-
-    async def _apply(self, answer: Answer, position: int) -> None:
-        applied = 0
-        out_of_range: list[Key] = []
-        for fetched in follower_fetch.read_fetched_partitions(answer.frame, position, answer.end):
-            start, end = fetched.records
-            self._apply_to_partition(fetched, memoryview(answer.frame)[start:end], out_of_range)
-            applied += end - start
-            if applied >= _APPLIED_AT_ONCE_BYTES:
-                applied = 0
-                await asyncio.sleep(0)
-        for key in out_of_range:  # the answer's memory isn't needed any more
-            await self._find_range(key)
-
-    def _apply_to_partition(self, fetched: FetchedPartition, records: memoryview, out_of_range: list[Key]) -> None:
-        key = (fetched.topic, fetched.index)
-        followed = self._still_valid(key)
-        if followed is None:
-            return
-        headers = []
-        error = fetched.error
-        if records and not error:
-            try:
-                headers = whole_batches(records, followed.epoch)
-            except KafkaError as corrupt:
-                error = corrupt.code
-        told = Told(error, fetched.high_watermark, fetched.log_start_offset, fetched.diverging, headers)
-        decision = decide(_held(followed.partition), told)
-        if isinstance(decision, AskRange):
-            out_of_range.append(key)
-        else:
-            self._carry_out(key, followed, decision, records)
-
-    def _still_valid(self, key: Key) -> _Followed | None:
-        """The followed partition, if what the leader was asked about it still holds (rule 1)."""
-        asked = self._session.in_force.get(key)
-        followed = self.followed.get(key)
-        if followed is not None and asked is not None:
-            partition = followed.partition
-            if asked.leader_epoch == followed.epoch == partition.epoch and asked.offset == partition.log.log_end_offset:
-                return followed
-        # The leader believes that its news were heard: begun anew, it tells them again.
-        self._session.begin_anew()
-        return None
-
-    def _carry_out(self, key: Key, followed: _Followed, decision: Decision, records: memoryview) -> None:
-        partition = followed.partition
-        try:
-            match decision:
-                case Append():
-                    self._append(followed, decision, records)
-                case Truncate(offset):
-                    logger.info("%r: truncates to %d, from %d", partition, offset, partition.log.log_end_offset)
-                    partition.truncate_to(offset)
-                case Restart(offset):
-                    logger.info("%r: starts anew at %d, the leader's start", partition, offset)
-                    partition.restart_at(offset)
-                case Pause(error, awaited):
-                    self._pause_after(key, followed, error, awaited)
-                    return
-        except KafkaError as error:
-            # Without room there may be some later; a failed log directory ends the following from outside.
-            self._pause_after(key, followed, error.code, False)
-            return
-        followed.failures = 0
-        followed.told = False
-        self._want(key, followed)
-        throttled = self._owner.throttle.pause_seconds(partition, len(records), followed.lag, self._now())
-        if throttled:
-            self._pause(key, followed, throttled)
-
-    def _append(self, followed: _Followed, decision: Append, records: memoryview) -> None:
-        partition = followed.partition
-        headers = decision.headers
-        if decision.restart_at is not None:
-            partition.restart_at(decision.restart_at)
-        size = headers[-1][0] + headers[-1][1].size if headers else 0
-        partition.append_replicated(records[:size], headers, decision.high_watermark, decision.log_start_offset)
-        followed.lag = max(decision.high_watermark - partition.log.log_end_offset, 0)
-        self._owner.bytes_in += size
-
-    async def _find_range(self, key: Key) -> None:
-        """The leader doesn't have the offset: asks what it has."""
-        if (followed := self._still_valid(key)) is None:
-            return
-        start = await self._list_offset(followed, _EARLIEST)
-        end = await self._list_offset(followed, _LATEST)
-        if self._still_valid(key) is not followed:
-            return
-        if isinstance(start, KafkaError) or isinstance(end, KafkaError):
-            failure = start if isinstance(start, KafkaError) else end
-            assert isinstance(failure, KafkaError)
-            decision: Decision = Pause(failure.code, False)
-        else:
-            decision = out_of_range(_held(followed.partition), start, end)
-        self._carry_out(key, followed, decision, memoryview(b""))
-
-    async def _list_offset(self, followed: _Followed, mark: int) -> int | KafkaError:
-        partition = followed.partition
-        asked = {"partition_index": partition.index, "current_leader_epoch": followed.epoch, "timestamp": mark}
-        message = {
-            "replica_id": self._owner.broker_id,
-            "isolation_level": 0,
-            "topics": [{"name": partition.topic, "partitions": [asked]}],
-        }
-        body = write_request(LIST_OFFSETS, _LIST_OFFSETS_VERSION, message)
-        answer = await self._request(LIST_OFFSETS, _LIST_OFFSETS_VERSION, body)
-        listed = read_response(LIST_OFFSETS, _LIST_OFFSETS_VERSION, bytes(answer.frame[: answer.end]), answer.start)
-        found = listed.topics[0].partitions[0]
-        return KafkaError(found.error_code) if found.error_code else int(found.offset)
-
-    # ---- partitions
-
-    def _want(self, key: Key, followed: _Followed) -> None:
-        held = _held(followed.partition)
-        position = Position(held.log_end_offset, followed.epoch, held.last_epoch, held.log_start_offset)
-        self._session.want(key, position)
-
-    def _pause_after(self, key: Key, followed: _Followed, error: int, awaited: bool) -> None:
-        """Where only metadata is awaited it may be here any moment, at first; and there is nothing to warn of."""
-        limit = self._owner.config().get_int("replica.fetch.backoff.ms") / 1000
-        seconds = _growing(followed.failures, limit) if awaited else limit
-        followed.failures += 1
-        if seconds == limit and not followed.told:
-            followed.told = True
-            level = logging.INFO if awaited else logging.WARNING
-            logger.log(level, "%r: fetching from broker %d: %s", followed.partition, self._leader, _name_of(error))
-        self._pause(key, followed, seconds)
-
-    def _pause(self, key: Key, followed: _Followed, seconds: float) -> None:
-        followed.paused_until = self._now() + seconds
-        self._session.drop(key)
-        heappush(self._paused, (followed.paused_until, key))
-
-    def _resume_paused(self) -> None:
-        now = self._now()
-        while self._paused and self._paused[0][0] <= now:
-            until, key = heappop(self._paused)
-            followed = self.followed.get(key)
-            if followed is None or followed.paused_until != until:
-                continue
-            throttled = self._owner.throttle.pause_seconds(followed.partition, 0, followed.lag, now)
-            if throttled:
-                self._pause(key, followed, throttled)
-            else:
-                self._want(key, followed)
-
-    # ---- the connection
-
-    async def _request(self, api_key: int, version: int, body: bytes) -> Answer:
-        """Raises OSError, ProtocolError."""
-        config = self._owner.config()
-        peer = self._peer
-        if peer is None or not peer.connected:
-            peer = self._peer = self._dial(config)
-        return await peer.request(api_key, version, body, config.get_int("replica.socket.timeout.ms") / 1000)
-
-    def _dial(self, config: BrokerConfig) -> Peer:
-        """A peer at the leader's present address. Raises OSError where it has none."""
-        registered = self._owner.image().brokers.get(self._leader)
-        listener = config.listeners.inter_broker
-        endpoint = None if registered is None else registered.endpoints.get(listener)
-        if endpoint is None:
-            missing = "isn't registered" if registered is None else f"has no listener {listener}"
-            raise OSError(f"broker {self._leader} {missing}")
-        assert registered is not None
-        self._dialled_epoch = registered.epoch
-        return Peer(self._owner.connect, endpoint.host, endpoint.port, f"broker-{self._owner.broker_id}-fetcher")
-
-    async def _back_off(self, error: Exception) -> None:
-        """Everything begins anew after a while, which grows up to the back-off."""
-        if not self._failures:
-            logger.warning("fetching from broker %d failed: %s", self._leader, str(error) or "timed out")
-        limit = self._owner.config().get_int("replica.fetch.backoff.ms") / 1000
-        seconds = _growing(self._failures, max(limit, _BACK_OFF_SECONDS_MIN))
-        self._failures += 1
-        await self._wait(seconds)
-
-    def _disconnect(self) -> None:
-        if self._peer is not None:
-            self._peer.close()
-            self._peer = None
-
-    async def _wait(self, seconds: float) -> None:
-        """Waits, unless something is followed or followed no longer."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._news.wait()
-        except TimeoutError:
-            return
-        self._news.clear()
-
-    # ---- the rate of fetches
-
-    def _count(self) -> None:
-        self._begin_minute()
-        self._requests += 1
-
-    def rate(self) -> float:
-        """Fetches a second: of this minute, and of the one before as far as it lies within the last sixty seconds."""
-        elapsed = self._begin_minute()
-        return (self._requests + self._requests_before * (1 - elapsed / _RATE_SECONDS)) / _RATE_SECONDS
-
-    def _begin_minute(self) -> float:
-        elapsed = self._now() - self._counted_from
-        if elapsed >= _RATE_SECONDS:
-            self._requests_before = self._requests if elapsed < 2 * _RATE_SECONDS else 0
-            self._requests = 0
-            self._counted_from += elapsed - elapsed % _RATE_SECONDS
-            elapsed %= _RATE_SECONDS
-        return elapsed
-
-    @staticmethod
-    def _now() -> float:
-        return asyncio.get_running_loop().time()
-
-
-def _key(partition: Partition) -> Key:
-    return partition.topic_id.bytes, partition.index
-
-
-def _growing(failures: int, limit: float) -> float:
-    return min(_BACK_OFF_SECONDS_MIN * 2.0 ** min(failures, 16), limit)
-
-
-def _name_of(error: int) -> str:
-    try:
-        return ErrorCode(error).name
-    except ValueError:
-        return f"error {error}"
-
-
-def _held(partition: Partition) -> Held:
-    log = partition.log
-    return Held(log.log_start_offset, log.log_end_offset, log.last_leader_epoch, log.epochs)
-
-
-def _asked(index: int, position: Position, max_bytes: int) -> tuple[int, int, int, int, int, int]:
-    return index, position.offset, max_bytes, position.leader_epoch, position.last_epoch, position.log_start_offset
+        return min((fetcher.fetches_per_second for fetcher in self._fetchers.values()), default=0.0)
