@@ -91,7 +91,18 @@ class FetchPartition:
 class FetchSession:
     """What one client fetches again and again."""
 
-    __slots__ = ("created", "epoch", "id", "last_used", "partitions", "privileged", "unread", "uses_topic_ids", "watch")
+    __slots__ = (
+        "created",
+        "epoch",
+        "id",
+        "last_used",
+        "partitions",
+        "privileged",
+        "replica_epoch",
+        "unread",
+        "uses_topic_ids",
+        "watch",
+    )
 
     def __init__(
         self,
@@ -107,6 +118,7 @@ class FetchSession:
         self.unread: dict[PartitionKey, None] = dict.fromkeys(partitions)  # in the order in which they are served
         self.watch = SessionWatch(self, replica_id)
         self.privileged = replica_id >= 0
+        self.replica_epoch = -1  # of the follower's registration, as it said last
         self.uses_topic_ids = uses_topic_ids
         self.created = now
         self.last_used = now
@@ -125,6 +137,12 @@ class FetchSession:
             self.partitions.pop(key, None)
             self.unread.pop(key, None)
             self.watch.forget(key)
+
+    def asked_by(self, replica_epoch: int) -> None:
+        """The follower has registered anew: how far it is counts only if it says so under its new epoch."""
+        if replica_epoch != self.replica_epoch:
+            self.replica_epoch = replica_epoch
+            self.unread = dict.fromkeys(self.partitions)
 
     def served(self, partition: FetchPartition) -> None:
         """This partition had records: it goes behind the others."""

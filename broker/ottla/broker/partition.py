@@ -169,7 +169,16 @@ class Partition:
     def become_follower(self, state: model.Partition) -> None:
         """Follows the leader that `state` names, or nobody where it names none."""
         self.resign(f"broker {state.leader} leads in epoch {state.leader_epoch}")
+        moved = state.leader_epoch != self.epoch
         self._note(state)
+        if moved:
+            self._wake_all()  # consumers read from followers too
+
+    def leave(self, reason: str) -> None:
+        """This broker has no part in the partition any more."""
+        self.resign(reason)
+        self.leader = NOBODY
+        self._wake_all()
 
     def _note(self, state: model.Partition) -> None:
         self.leader = state.leader

@@ -298,7 +298,7 @@ class Replicas:
         """This broker has no part in the partition any more."""
         led = partition.leads
         self.unfollow(partition)
-        partition.resign(reason)
+        self._table.remove(partition)
+        partition.leave(reason)
         if led:
             self._tell(partition, False)
-        self._table.remove(partition)

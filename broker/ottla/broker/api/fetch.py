@@ -114,6 +114,7 @@ class _Fetch:
         asked = [FetchPartition(topic, *partition) for topic, partitions in request.topics for partition in partitions]
         if epoch not in (INITIAL_EPOCH, FINAL_EPOCH):
             self.session = sessions.resume(request.session_id, epoch, by_id, asyncio.get_running_loop().time())
+            self.session.asked_by(request.replica_epoch)
             self.session.update(asked, [(topic, index) for topic, indexes in request.forgotten for index in indexes])
             self._incremental = True
             return
@@ -123,6 +124,8 @@ class _Fetch:
         if epoch == INITIAL_EPOCH and asked:
             now = asyncio.get_running_loop().time()
             self.session = sessions.create(_by_key(asked), self.replica_id, by_id, now)
+            if self.session is not None:
+                self.session.asked_by(request.replica_epoch)
 
     @property
     def wants_anything(self) -> bool:

@@ -77,17 +77,17 @@ class Stage:
             partition.target_codec = codec
         self.partitions.any_takes_turns = True
 
-    def ask(self, module: Any, key: int, request: dict[str, Any]) -> Any:
-        body = bytearray(write_request(key, VERSION, request))
-        return module.serve(self.broker, self.client, RequestHeader(key, VERSION, 1, "me", 0), body, 0, len(body))
+    def ask(self, module: Any, key: int, request: dict[str, Any], version: int = VERSION) -> Any:
+        body = bytearray(write_request(key, version, request))
+        return module.serve(self.broker, self.client, RequestHeader(key, version, 1, "me", 0), body, 0, len(body))
 
     def produce(self, written: dict[int, bytearray], acks: int = 1) -> Any:
         partitions = [{"index": index, "records": bytes(batch)} for index, batch in written.items()]
         topics = [{"name": "t", "partition_data": partitions}]
         return self.ask(produce, PRODUCE, {"acks": acks, "timeout": 1000, "topic_data": topics})
 
-    def fetch(self, **request: Any) -> Any:
-        return self.ask(fetch, FETCH, {"max_wait": 0, "min_bytes": 1, "max_bytes": 1 << 20} | request)
+    def fetch(self, version: int = VERSION, **request: Any) -> Any:
+        return self.ask(fetch, FETCH, {"max_wait": 0, "min_bytes": 1, "max_bytes": 1 << 20} | request, version)
 
     async def settle(self) -> None:
         self.failures += [
@@ -164,12 +164,12 @@ def asked(index: int, offset: int = 0) -> dict[str, Any]:
     return {"partition": index, "fetch_offset": offset, "partition_max_bytes": 1 << 20}
 
 
-def answer_of(parts: Any) -> Any:
+def answer_of(parts: Any, version: int = VERSION) -> Any:
     data = b"".join(
         bytes(part) if isinstance(part, (bytes, bytearray)) else part.file.pread(part.size, part.position)
         for part in parts
     )
-    return read_response(FETCH, VERSION, data[9:])
+    return read_response(FETCH, version, data[9:])
 
 
 def test_a_first_fetch_that_waits_is_answered_in_full(play: Any) -> None:
@@ -219,7 +219,7 @@ def test_a_disk_that_breaks_under_a_waiting_fetch_is_told(play: Any, monkeypatch
     play(body)
 
 
-def session_of(stage: Stage, parts: Any) -> int:
+def session_of(parts: Any) -> int:
     return int(answer_of(parts).session_id)
 
 
@@ -234,7 +234,7 @@ def test_a_session_reads_only_what_moved(play: Any, monkeypatch: pytest.MonkeyPa
 
         monkeypatch.setattr(Partition, "read", counted)
         topics = [{"topic": "t", "partitions": [asked(0), asked(1)]}]
-        session = session_of(stage, stage.fetch(session_epoch=0, topics=topics))
+        session = session_of(stage.fetch(session_epoch=0, topics=topics))
         assert read == [0, 1]
         stage.fetch(session_id=session, session_epoch=1)
         assert read == [0, 1], "nothing has moved"
@@ -259,7 +259,7 @@ def test_what_did_not_fit_is_read_again(play: Any) -> None:
         first = stage.fetch(session_epoch=0, max_bytes=5000, topics=topics)
         assert [bool(partition.records) for partition in answer_of(first).responses[0].partitions] == [True, False]
         taken = [{"topic": "t", "partitions": [asked(0, 1)]}]
-        session = session_of(stage, first)
+        session = session_of(first)
         [topic] = answer_of(stage.fetch(session_id=session, session_epoch=1, max_bytes=5000, topics=taken)).responses
         assert [partition.partition_index for partition in topic.partitions if partition.records] == [1]
 
@@ -270,7 +270,7 @@ def test_a_waiting_session_hears_of_partitions_it_has_read_and_of_those_it_has_n
     async def body(stage: Stage) -> None:
         stage.produce({0: batch_of([b"0"])})
         topics = [{"topic": "t", "partitions": [asked(0), asked(1)]}]
-        session = session_of(stage, stage.fetch(session_epoch=0, topics=topics))
+        session = session_of(stage.fetch(session_epoch=0, topics=topics))
         for epoch, index, enough in ((1, 0, 100), (2, 1, 180)):
             pending = stage.fetch(session_id=session, session_epoch=epoch, max_wait=10_000, min_bytes=enough)
             assert pending.parts is None
@@ -285,7 +285,7 @@ def test_a_waiting_session_hears_of_partitions_it_has_read_and_of_those_it_has_n
 def test_an_abandoned_session_costs_the_writers_nothing(play: Any) -> None:
     async def body(stage: Stage) -> None:
         topics = [{"topic": "t", "partitions": [asked(0), asked(1)]}]
-        session = session_of(stage, stage.fetch(session_epoch=0, topics=topics))
+        session = session_of(stage.fetch(session_epoch=0, topics=topics))
         assert [len(partition.waiters) for partition in stage.partitions] == [1, 1]
         stage.produce({0: batch_of([b"0"])})
         assert [len(partition.waiters) for partition in stage.partitions] == [0, 1]
@@ -352,7 +352,7 @@ def test_a_follower_on_another_branch_is_told_where_it_began_and_commits_nothing
 def test_a_followers_session_learns_of_the_high_watermark(play: Any) -> None:
     async def body(stage: Stage) -> None:
         follower = Follower(stage)
-        session = session_of(stage, follower.fetch((0, 0, -1), (1, 0, -1), session_epoch=0))
+        session = session_of(follower.fetch((0, 0, -1), (1, 0, -1), session_epoch=0))
         stage.produce({0: batch_of([b"0"])})
         follower.fetch(session_id=session, session_epoch=1)
         follower.fetch((0, 1, 1), session_id=session, session_epoch=2)
@@ -362,5 +362,26 @@ def test_a_followers_session_learns_of_the_high_watermark(play: Any) -> None:
         stage.sessions.resume(session, 3, uses_topic_ids=False, now=1e12)
         stage.produce({0: batch_of([b"1"])})
         assert partition.leading.followers[1].caught_up_at == 1e12, "it had everything until now"
+
+    play(body)
+
+
+def test_a_follower_that_registered_anew_is_looked_at_again(play: Any) -> None:
+    async def body(stage: Stage) -> None:
+        follower = Follower(stage)
+        for partition in stage.partitions:
+            partition.become_leader(model.Partition(TOPIC_ID, partition.index, (0, 1), (0,), (1,), 0, 2))
+        topics = [{"topic_id": TOPIC_ID, "partitions": [asked(0) | {"current_leader_epoch": 2}]}]
+        state = {"replica_id": 1, "replica_epoch": -1}
+        session = answer_of(stage.fetch(17, session_epoch=0, topics=topics, replica_state=state), 17).session_id
+        assert follower.joined == [0]
+        stage.fetch(17, session_id=session, session_epoch=1, replica_state=state)
+        assert follower.joined == [0], "nothing is new"
+        state["replica_epoch"] = 7
+        stage.fetch(17, session_id=session, session_epoch=2, replica_state=state)
+        assert follower.joined == [0, 0]
+        leading = stage.partitions.find("t", 0).leading
+        assert leading is not None
+        assert leading.followers[1].broker_epoch == 7
 
     play(body)
