@@ -339,11 +339,13 @@ class Partition:
         return _new(Appended, (base_offset, base_offset + header.last_offset_delta, append_time))
 
     def append_batch(self, batch: bytearray, leader_epoch: int) -> int:
-        """Appends a batch that this broker made itself; its base offset. Raises KafkaError, NOT_LEADER_OR_FOLLOWER
-        too where another epoch has begun than the one that the caller loaded its state in."""
+        """Appends a batch that this broker made itself, as with acks=all; its base offset. Raises KafkaError,
+        NOT_LEADER_OR_FOLLOWER too where another epoch has begun than the one that the caller loaded its state in."""
         self.check_leader_epoch(-1)
         if leader_epoch != self.leader_epoch:
             raise KafkaError(ErrorCode.not_leader_or_follower)
+        if self.under_min_isr:
+            raise KafkaError(ErrorCode.not_enough_replicas)
         return self._write(memoryview(batch), batches.read_header(batch), -1)
 
     def _write(self, batch: memoryview, header: BatchHeader, append_time: int) -> int:
