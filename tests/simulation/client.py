@@ -131,6 +131,7 @@ class Client:
         self.random = random
         self.timeout_s = 3.0
         self.backoff_s = 0.1
+        self.epoch_ms = 1_700_000_000_000  # when its records were made: brokers forget producers by that
         self.leaders: dict[Partition, tuple[int, int]] = {}  # broker id, leader epoch
         self._bootstrap = bootstrap
         self._opener = opener
@@ -279,7 +280,7 @@ class Producer:
             values.append(f"{self.client.name}/{self._number}")
         padding = self.client.random.randrange(self._padding + 1)
         items = [
-            Record(at, 1_700_000_000_000 + self._number, None, value.encode().ljust(padding, b"."))
+            Record(at, self.client.epoch_ms + self._number, None, value.encode().ljust(padding, b"."))
             for at, value in enumerate(values)
         ]
         sequence = self._sequence if self.idempotent else -1
