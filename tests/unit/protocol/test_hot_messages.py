@@ -126,9 +126,10 @@ def test_fetch_request_reads_as_kio_reads_it(version, fixed, topics, forgotten, 
     def key(topic):
         return (topic.topic_id or UUID(int=0)).bytes if version >= fetch.TOPIC_IDS else topic.topic
 
-    replica = theirs.replica_state.replica_id if version >= 15 else theirs.replica_id
+    state = theirs.replica_state
+    replica_id, replica_epoch = (state.replica_id, state.replica_epoch) if version >= 15 else (theirs.replica_id, -1)
     assert ours == (
-        replica,
+        replica_id,
         milliseconds(theirs.max_wait),
         theirs.min_bytes,
         theirs.max_bytes,
@@ -141,6 +142,7 @@ def test_fetch_request_reads_as_kio_reads_it(version, fixed, topics, forgotten, 
         ],
         [(key(topic), list(topic.partitions)) for topic in theirs.forgotten_topics_data],
         theirs.rack_id,
+        replica_epoch,
     )
     for end in range(len(body)):
         with pytest.raises(ProtocolError):
