@@ -358,7 +358,7 @@ class Log:
         surroundings = self._surroundings
         if self.retired:
             return PendingFlush(
-                surroundings.disk, self.directory, (), self.recovery_point, self._generation, surroundings.flushes
+                surroundings.disk, (self.directory,), (), self.recovery_point, self._generation, surroundings.flushes
             )
         end = self.log_end_offset if end_offset is None else end_offset
         first = self._segment_index(self.recovery_point)
@@ -368,11 +368,16 @@ class Log:
             segment.write_out()
         disk = self._surroundings.disk
         files = [file for segment in segments for file in segment.files()]
+        directories = [self.directory]
+        if self.recovery_point <= self.segments[0].base_offset:  # is durable yet, not even whose it is
+            with contextlib.suppress(FileNotFoundError):
+                files.append(disk.open(f"{self.directory}/{names.PARTITION_METADATA}"))
+            directories.append(self.directory.rpartition("/")[0])
         for offset in self.snapshots:
             if self.recovery_point <= offset <= end:
                 files.append(disk.open(f"{self.directory}/{names.offset_name(offset, names.PRODUCER_SNAPSHOT)}"))
         self.last_flush_ms = self._surroundings.now_ms()
-        return PendingFlush(disk, self.directory, files, end, self._generation, self._surroundings.flushes)
+        return PendingFlush(disk, directories, files, end, self._generation, surroundings.flushes)
 
     def begin_roll_flush(self) -> PendingFlush:
         """What to sync after a roll: the sealed segments."""

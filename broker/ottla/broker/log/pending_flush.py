@@ -19,7 +19,7 @@ class PendingFlush(NamedTuple):
     """Files to sync, and what is durable afterwards. `run` may be called from any thread, once."""
 
     disk: Disk
-    directory: str
+    directories: Sequence[str]
     files: Sequence[File]
     end_offset: int
     generation: int
@@ -31,5 +31,6 @@ class PendingFlush(NamedTuple):
         for file in self.files:
             file.fsync()
         with contextlib.suppress(FileNotFoundError):  # the partition has been deleted meanwhile
-            self.disk.fsync_directory(self.directory)
+            for directory in self.directories:
+                self.disk.fsync_directory(directory)
         self.counters.flushed((perf_counter_ns() - began) // 1000)
