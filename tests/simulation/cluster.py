@@ -48,6 +48,8 @@ class Node:
         self.settings = settings
         self.clock_ms = 0  # how far the wall clock is off
         self.disk = SimulatedDisk(world.random, self.now_ms, world.descriptors)
+        self.disk.make_directory("/data")  # a volume, mounted there
+        self.disk.fsync_directory("/")
         self.process: Process | None = None
         self.broker: Broker | None = None
         self.store: SimulatedStore | None = None

@@ -67,9 +67,7 @@ def knobs_of(random: Random) -> Knobs:
         topic["segment.ms"] = str(random.choice((500, 3000)))
     if random.random() < 0.15:
         topic["compression.type"] = random.choice(("gzip", "lz4", "zstd", "uncompressed"))
-    weights = {
-        name: random.choice((0.0, 0.0, 1.0, 1.0, 3.0)) * weight for name, (weight, _) in KINDS.items()
-    }
+    weights = {name: random.choice((0.0, 0.0, 1.0, 1.0, 3.0)) * weight for name, (weight, _) in KINDS.items()}
     return Knobs(
         brokers=brokers,
         replication_factor=factor,

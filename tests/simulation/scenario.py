@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import os
 import sys
 import traceback
 from collections import Counter
@@ -228,7 +230,7 @@ class Scenario:
                 counts[f"disk: {name}"] += count
 
 
-class _quiet:  # noqa: N801  # used as a context manager
+class _quiet:  # used as a context manager
     """Takes the product's log: what it says of its own bugs is a finding, the rest is kept for the trace."""
 
     def __init__(self, scenario: Scenario) -> None:
@@ -268,7 +270,7 @@ class _Finder(logging.Handler):
                 self._scenario.wrong.append(f"logged as a failure: {text}\n{shown}")
 
 
-class _truncations_counted:  # noqa: N801
+class _truncations_counted:
     """Counts how often a log was truncated."""
 
     def __init__(self, history: History) -> None:
@@ -298,6 +300,7 @@ def main() -> None:
     """`python -m tests.simulation.scenario SEED`: one run, told at length."""
     global LOG_LEVEL
     LOG_LEVEL = logging.INFO
+    gc.disable()
     seed = int(sys.argv[1])
     verdict = simulate(seed, with_history=True)
     for moment, text in verdict.notes:
@@ -306,7 +309,8 @@ def main() -> None:
         print("\n".join(verdict.history))
     print(verdict.counts)
     print(f"seed {seed}: digest {verdict.digest}, {verdict.virtual_s:.1f} s, {verdict.steps} steps")
-    print("\n".join(verdict.wrong) or "all is well")
+    print("\n".join(verdict.wrong) or "all is well", flush=True)
+    os._exit(1 if verdict.wrong else 0)  # what dead processes had under way isn't to be taken apart
 
 
 if __name__ == "__main__":

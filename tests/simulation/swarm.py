@@ -148,7 +148,10 @@ def main() -> int:
             for sentence in outcome.wrong:
                 print(f"  {sentence}", flush=True)
             planted = f" --planted {options.planted!r}" if options.planted else ""
-            print(f"  again: PYTHONHASHSEED=0 {sys.executable} -m tests.simulation.scenario {outcome.seed}{planted}", flush=True)
+            print(
+                f"  again: PYTHONHASHSEED=0 {sys.executable} -m tests.simulation.scenario {outcome.seed}{planted}",
+                flush=True,
+            )
     seconds = time.monotonic() - began
     for name, count in sorted(counts.items()):
         print(f"{count:10d}  {name}")
