@@ -225,6 +225,7 @@ class ReplicaFetcher:
 
     def _carry_out(self, key: Key, followed: Followed, decision: Decision, records: memoryview) -> None:
         partition = followed.partition
+        before = _held(partition)
         try:
             match decision:
                 case Append():
@@ -241,6 +242,10 @@ class ReplicaFetcher:
         except KafkaError as error:
             # Without room there may be some later; a failed log directory ends the following from outside.
             self._pause_after(key, followed, error.code, False)
+            return
+        if not isinstance(decision, Append) and _held(partition) == before:
+            # No leader that follows the rules asks for it, and asking again at once would never end.
+            self._pause_after(key, followed, ErrorCode.unknown_server_error, False)
             return
         followed.failures = 0
         followed.told = False

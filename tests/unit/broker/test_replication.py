@@ -17,6 +17,7 @@ from ottla.broker.partition import Partition
 from ottla.broker.replication import Replication
 from ottla.metadata.model import Endpoint
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.fetch import PartitionAnswer, diverging_epoch_tags
 from tests.unit.broker.leader_stand_in import TOPIC_ID, LeaderStandIn
 from tests.unit.broker.log.workbench import Workbench, append, batch_of
 
@@ -254,6 +255,22 @@ def test_a_partition_in_trouble_pauses_alone(tmp_path: Path, error: int) -> None
         assert len(world.leader.connections) == 1
 
     run(scene, tmp_path, 2)
+
+
+def test_a_leader_that_asks_for_a_truncation_for_ever_isnt_asked_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene(world: World) -> None:
+        with monkeypatch.context() as patch:
+            nonsense = PartitionAnswer(0, 0, 5, 5, 0, tags=diverging_epoch_tags(1, 5))
+            patch.setattr(world.leader, "_partition", lambda asked: nonsense)
+            world.follow()
+            await asyncio.sleep(0.2)
+            assert 1 < len(world.leader.requests) < 10
+        world.write(0, b"a")
+        await eventually(world.alike)
+
+    run(scene, tmp_path)
 
 
 def test_damaged_records_are_not_appended(tmp_path: Path) -> None:
