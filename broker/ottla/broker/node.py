@@ -51,6 +51,9 @@ logger = logging.getLogger(__name__)
 # A store without room answers each try and takes none: a stop waits this long, well below what a supervisor allows.
 _ANNOUNCING_S = 5.0
 _HANDING_OVER_S = 15.0
+# A client whose connection is cut asks any broker who leads now: by then all of them must know. Those that ask here
+# meanwhile are told, with the new leader.
+_LINGERING_S = 0.5
 
 GROUPS_TOPIC = "__consumer_offsets"
 PRODUCE = 0
@@ -233,6 +236,7 @@ class Broker:
         """Drains and closes everything. Logs end up marked clean."""
         self.ready = False
         if self._registration is not None:
+            led = self._to_hand_over(self.image)
             try:
                 async with asyncio.timeout(_ANNOUNCING_S):
                     await self._registration.change(state=BrokerState.DRAINING)
@@ -241,6 +245,8 @@ class Broker:
                 logger.warning("draining couldn't be announced: %s", reason)
             else:
                 await self._hand_over()
+                if led:
+                    await asyncio.sleep(_LINGERING_S)
         await self.groups.stop()
         await self.internal_topics.stop()
         await self.server.close()
