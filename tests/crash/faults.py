@@ -1,0 +1,143 @@
+"""A cluster under load that a scenario breaks and mends, and what must hold afterwards whatever was done to it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.crash.sightings import Sightings
+from tests.crash.workload import TOPIC, Workload
+from tests.peers.ottla_cluster import OttlaCluster, Paths, ottla_cluster
+
+LONG = os.environ.get("OTTLA_CRASH") == "long"
+PARTITIONS = 4
+SESSION_S = 9 if LONG else 3
+LAG_S = 10 if LONG else 3
+ROUNDS = 8 if LONG else 1
+SETTINGS = {
+    "broker_session_timeout_ms": str(SESSION_S * 1000),
+    "replica_lag_time_max_ms": str(LAG_S * 1000),
+    "replica_socket_timeout_ms": "2000",
+    "log_segment_bytes": "1048576",
+    "offsets_topic_num_partitions": "8",
+    "group_initial_rebalance_delay_ms": "0",
+}
+
+
+class Scene:
+    """What a scenario has at hand."""
+
+    def __init__(self, cluster: OttlaCluster, workload: Workload) -> None:
+        self.cluster = cluster
+        self.workload = workload
+        self.sightings = Sightings(cluster)
+
+    def leader(self, index: int = 0) -> int:
+        """Who leads a partition of the topic, once somebody does."""
+        self.cluster.wait("a leader", lambda: self.cluster.leader(TOPIC, index) >= 0)
+        return self.cluster.leader(TOPIC, index)
+
+    def follower(self, index: int = 0) -> int:
+        """One of the others."""
+        return (self.leader(index) + 1) % len(self.cluster.brokers)
+
+    def fault(self, kind: str) -> None:
+        """Notes one, and when."""
+        self.sightings.faults[kind] += 1
+        self.workload.history.notes.append((time.monotonic(), kind))
+
+    def kill(self, number: int) -> None:
+        """kill -9 of a broker."""
+        self.fault(f"kill -9 of broker {number}")
+        self.cluster.brokers[number].kill()
+
+    def goes_on(self, records: int = 100, seconds: float = 30.0) -> None:
+        """Waits until so many more records are acknowledged."""
+        self.workload.wait_for_acknowledgements(records, seconds)
+
+    def in_sync(self, replicas: int = 3) -> None:
+        """Waits until everybody has everything."""
+        self.cluster.wait_until_in_sync(TOPIC, PARTITIONS, replicas)
+
+    def moved(self, from_broker: int, index: int = 0, seconds: float = SESSION_S + 15.0) -> None:
+        """Waits until somebody else leads."""
+        self.cluster.wait(
+            f"somebody but {from_broker} leads",
+            lambda: self.cluster.leader(TOPIC, index) not in (-1, from_broker),
+            seconds,
+        )
+
+
+@contextmanager
+def scene(
+    folder: Path,
+    expected: Collection[str],
+    *,
+    etcd_members: int = 0,
+    proxied: Collection[Paths] = (),
+    records_per_s: int = 200,
+    **settings: str,
+) -> Iterator[Scene]:
+    """A cluster at work. At the end everything is healed, and asserted: nothing acknowledged is lost, doubled or
+    reordered, the group is where it belongs, replicas are alike, and each of `expected` was seen."""
+    with ottla_cluster(folder, 3, etcd_members, proxied, **{**SETTINGS, **settings}) as cluster:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)])[TOPIC].result(30)
+        cluster.wait_until_in_sync(TOPIC, PARTITIONS, 3)
+        workload = Workload(cluster.bootstrap, PARTITIONS, seed=time.time_ns(), records_per_s=records_per_s)
+        workload.start()
+        here = Scene(cluster, workload)
+        here.goes_on(records=records_per_s // 2)
+        try:
+            yield here
+            for broker in cluster.brokers:
+                if broker.process.poll() is not None:
+                    broker.start_again()
+            cluster.heal()
+            here.in_sync()
+            here.goes_on(20)
+        except BaseException:
+            _keep(folder, here)
+            raise
+        wrong = workload.finish()
+        if wrong:
+            _keep(folder, here)
+        summary = here.sightings.summary(workload)
+        print(f"seen: {summary}; faults: {dict(here.sightings.faults)}; silence {workload.longest_silence_s:.2f} s")
+        assert not wrong, "\n".join(wrong)
+        assert not (unexplained := here.sightings.unexplained()), "\n".join(unexplained[:20])
+        wait_until_alike(cluster)
+        assert not (missing := [name for name in (*expected, "faults") if not summary[name]]), f"never seen: {missing}"
+        cluster.stop()
+
+
+def wait_until_alike(cluster: OttlaCluster, seconds: float = 20.0) -> None:
+    """Until all replicas of each partition have the same segments with the same bytes."""
+    for index in range(PARTITIONS):
+
+        def alike(index: int = index) -> bool:
+            return len({_segments(broker.data / f"{TOPIC}-{index}") for broker in cluster.brokers}) == 1
+
+        cluster.wait(f"the replicas of {TOPIC}-{index} are alike", alike, seconds)
+
+
+def repeatedly(rounds: int, what: Callable[[int], None]) -> None:
+    """What a long run does more often."""
+    for number in range(rounds):
+        what(number)
+
+
+def _segments(folder: Path) -> tuple[tuple[str, bytes], ...]:
+    return tuple((path.name, path.read_bytes()) for path in sorted(folder.glob("*.log")))
+
+
+def _keep(folder: Path, here: Scene) -> None:
+    """The history as JSONL, for who looks for the reason."""
+    path = folder / "history.jsonl"
+    path.write_text("".join(f"{line}\n" for line in here.workload.history.lines()))
+    print(f"the history is in {path}; {here.workload.history.notes}")

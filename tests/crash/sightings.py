@@ -1,0 +1,44 @@
+"""What a run has seen, counted from the brokers' logs and the clients' history: who saw nothing proves nothing."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from tests.crash.workload import Workload
+from tests.peers.ottla_cluster import OttlaCluster
+
+_PATTERNS = {
+    "elections": re.compile(r": leads in epoch [1-9]"),
+    "truncations": re.compile(r": (truncates to|starts anew at) "),
+    "ISR changes": re.compile(r": ISR \[.*, was \["),
+    "registrations lost": re.compile(r"registration epoch \d+ is lost"),
+    "controllers deposed": re.compile(r"controller .*: deposed"),
+}
+_SENDS = ("sends repeated", "send unknown", "commit unknown")
+
+
+class Sightings:
+    """Counts of one run; `faults` are noted by the scenario."""
+
+    def __init__(self, cluster: OttlaCluster) -> None:
+        self.faults: Counter[str] = Counter()
+        self._cluster = cluster
+
+    def summary(self, workload: Workload) -> dict[str, int]:
+        """Everything by name. "ambiguous writes" were sent, and the client wasn't told what became of them."""
+        text = "\n".join(broker.log_path.read_text(errors="replace") for broker in self._cluster.brokers)
+        counts = {name: len(pattern.findall(text)) for name, pattern in _PATTERNS.items()}
+        counts["ambiguous writes"] = sum(workload.count(name) for name in _SENDS)
+        counts["records acknowledged"] = workload.count("send ok")
+        counts["faults"] = sum(self.faults.values())
+        return counts
+
+    def unexplained(self) -> list[str]:
+        """Lines of the logs that no fault explains: errors, and tracebacks."""
+        return [
+            f"broker {number}: {line}"
+            for number, broker in enumerate(self._cluster.brokers)
+            for line in broker.log_path.read_text(errors="replace").splitlines()
+            if line.startswith("Traceback") or " ERROR " in line or " CRITICAL " in line
+        ]

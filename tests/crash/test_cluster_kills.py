@@ -1,0 +1,124 @@
+"""kill -9 of brokers and etcd under load, and restarts one by one: nothing acknowledged is lost, doubled, reordered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.crash.faults import LONG, PARTITIONS, ROUNDS, scene
+from tests.peers.etcd import leads
+
+pytestmark = pytest.mark.timeout(1800 if LONG else 120)
+
+
+def test_leaders_are_killed(tmp_path: Path) -> None:
+    with scene(tmp_path, ("elections", "ISR changes", "ambiguous writes")) as here:
+        for number in range(ROUNDS + 1):
+            index = number % PARTITIONS
+            victim = here.leader(index)
+            here.kill(victim)
+            here.moved(victim, index)
+            here.goes_on()
+            here.cluster.brokers[victim].start_again()
+            here.in_sync()
+
+
+def test_a_follower_is_killed(tmp_path: Path) -> None:
+    with scene(tmp_path, ("elections", "ISR changes"), etcd_members=1) as here:
+        for number in range(ROUNDS):
+            victim = here.follower(number % PARTITIONS)
+            here.kill(victim)
+            here.goes_on(300)
+            here.cluster.brokers[victim].start_again()
+            here.in_sync()
+
+
+def test_the_controller_is_killed(tmp_path: Path) -> None:
+    with scene(tmp_path, ("elections", "ISR changes"), etcd_members=1) as here:
+        for _ in range(ROUNDS):
+            victim = here.cluster.controller()
+            here.kill(victim)
+            here.goes_on()
+            assert here.cluster.controller() != victim
+            here.cluster.brokers[victim].start_again()
+            here.in_sync()
+
+
+def test_two_brokers_are_killed_one_after_the_other_has_come_back(tmp_path: Path) -> None:
+    """The second dies while the first is still catching up: what is acknowledged meanwhile waits for it."""
+    with scene(tmp_path, ("elections", "ISR changes")) as here:
+        for number in range(ROUNDS):
+            first = here.leader(number % PARTITIONS)
+            second = (first + 1) % 3
+            here.kill(first)
+            here.goes_on(50)
+            here.cluster.brokers[first].start_again()
+            here.kill(second)
+            here.goes_on(50, 60)
+            here.cluster.brokers[second].start_again()
+            here.in_sync()
+
+
+def test_all_brokers_are_killed_at_once(tmp_path: Path) -> None:
+    with scene(tmp_path, ("elections", "ISR changes")) as here:
+        for _ in range(ROUNDS):
+            for number in range(3):
+                here.kill(number)
+            for broker in here.cluster.brokers:
+                broker.start_again()
+            here.goes_on(100, 60)
+            here.in_sync()
+
+
+def test_members_of_etcd_are_killed(tmp_path: Path) -> None:
+    """The leader of etcd dies, and while there are two of three left a leader of partitions does, too."""
+    with scene(tmp_path, ("elections", "ISR changes"), etcd_members=3) as here:
+        for number in range(ROUNDS):
+            member = next(member for member in here.cluster.etcd if leads(member))
+            here.fault("kill -9 of etcd's leader")
+            member.kill()
+            here.goes_on()
+            victim = here.leader(number % PARTITIONS)
+            here.kill(victim)
+            here.moved(victim, number % PARTITIONS)
+            here.goes_on()
+            member.start()
+            here.cluster.brokers[victim].start_again()
+            here.in_sync()
+
+
+def test_the_only_etcd_is_killed(tmp_path: Path) -> None:
+    """Data goes on, changes wait; afterwards elections work again."""
+    with scene(tmp_path, ("elections", "ISR changes"), etcd_members=1) as here:
+        (etcd,) = here.cluster.etcd
+        admin = AdminClient({"bootstrap.servers": here.cluster.bootstrap, "log_level": 0})
+        for number in range(ROUNDS):
+            here.fault("kill -9 of the only etcd")
+            etcd.kill()
+            here.goes_on(600)
+            waiting = admin.create_topics([NewTopic(f"meanwhile-{number}", 1, 3)], request_timeout=30)
+            etcd.start()
+            waiting[f"meanwhile-{number}"].result(30)
+            victim = here.leader()
+            here.kill(victim)
+            here.moved(victim)
+            here.goes_on()
+            here.cluster.brokers[victim].start_again()
+            here.in_sync()
+
+
+def test_a_rolling_bounce_is_no_event_for_a_producer(tmp_path: Path) -> None:
+    """SIGTERM, one broker after the other: leaderships are handed over before a socket closes."""
+    with scene(tmp_path, ("elections", "ISR changes")) as here:
+        before = len(here.workload.acknowledged)
+        for _ in range(ROUNDS):
+            for broker in here.cluster.brokers:
+                here.fault("clean restart")
+                broker.restart()
+                here.in_sync()
+        latencies = sorted(took for _, took in here.workload.acknowledged[before:])
+        worst = latencies[int(len(latencies) * 0.999)]
+        print(f"{len(latencies)} records during the bounce: p99.9 {worst:.3f} s, longest {latencies[-1]:.3f} s")
+        assert worst < 1

@@ -1,0 +1,307 @@
+"""Clients at work while a cluster is broken and mended: what they did and saw goes into a history for the oracles.
+
+The same events as the simulation's (`tests/simulation/history.py`), from librdkafka (an idempotent producer with its
+defaults, a group of two consumers that commit) and from the small clients of the simulation over real sockets (an
+idempotent producer, a reader and a committer for each partition, and a producer with acks=1 that may lose records).
+All of them turn on one event loop in a thread, so that the history has one order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+import confluent_kafka
+
+from ottla.net.peer import connect_tcp
+from ottla.protocol.errors import KafkaError
+from tests.simulation.client import Client, Committer, Consumer, Producer, Unavailable
+from tests.simulation.history import Event, History
+from tests.simulation.oracles import check_all
+
+TOPIC = "worked"
+GROUP = "workers"
+UNSURE = 0  # the partition that the producer with acks=1 writes to
+PAUSE_S = 0.05
+_TURN_S = 0.005
+_CONFLUENT = {"bootstrap.servers": "", "log_level": 0, "reconnect.backoff.max.ms": 500}
+_FINDING_S = 60.0
+
+
+class Workload(threading.Thread):
+    """Clients of one topic. `start`, then `finish`, which returns what was wrong."""
+
+    def __init__(self, bootstrap: str, partitions: int = 4, *, seed: int = 0, records_per_s: int = 200) -> None:
+        super().__init__(name="workload", daemon=True)
+        self.history = History(time.monotonic)
+        self.failed: list[str] = []  # errors that an application would have seen
+        self.acknowledged: list[tuple[float, float]] = []  # by librdkafka: when it was sent, and how long that took
+        self._servers = bootstrap
+        self._partitions = partitions
+        self._random = Random(seed)
+        self._records_per_s = records_per_s
+        self._producing = True
+        self._consuming = True
+        self._addresses = [(host, int(port)) for host, _, port in (at.rpartition(":") for at in bootstrap.split(","))]
+        self._clients: list[Client] = []
+        self._consumed: list[set[int]] = [set() for _ in range(partitions)]
+        self._wrong: list[str] = []
+
+    # ---- for whoever breaks the cluster
+
+    def count(self, name: str) -> int:
+        """How often something happened: `op phase` of the history, or what its clients count."""
+        return self.history.counts[name]
+
+    def wait_for_acknowledgements(self, more: int = 20, seconds: float = 30.0) -> None:
+        """Until so many more records were acknowledged to librdkafka. Raises AssertionError."""
+        wanted = len(self.acknowledged) + more
+        deadline = time.monotonic() + seconds
+        while len(self.acknowledged) < wanted:
+            assert time.monotonic() < deadline, f"no {more} acknowledgements within {seconds:g} s"
+            assert self.is_alive(), self.failed
+            time.sleep(0.02)
+
+    def finish(self, seconds: float = 120.0) -> list[str]:
+        """Stops the producers, lets everybody read to the end, and returns what the oracles found."""
+        self._producing = False
+        self.join(seconds)
+        if self.is_alive():
+            return [f"the clients haven't come to an end after {seconds:g} s", *self.failed[:5]]
+        return [*self._wrong, *self.failed[:5], *check_all(self.history.events)]
+
+    @property
+    def longest_silence_s(self) -> float:
+        """The longest time from one acknowledgement to the next."""
+        times = [sent + took for sent, took in self.acknowledged]
+        times.sort()
+        return max((later - earlier for earlier, later in pairwise(times)), default=0.0)
+
+    def latency_s(self, part: float) -> float:
+        """A percentile of the time from sending to acknowledgement."""
+        latencies = sorted(took for _, took in self.acknowledged)
+        return latencies[min(int(len(latencies) * part), len(latencies) - 1)]
+
+    # ---- the thread
+
+    def run(self) -> None:
+        """Everything, until `finish`."""
+        try:
+            asyncio.run(self._run())
+        except Exception as error:  # it must not get lost with the thread
+            self.failed.append(f"a client broke: {error!r}")
+            raise
+
+    async def _run(self) -> None:
+        ours = [Producer(self._client(f"own-{i}"), (TOPIC, i), acks=-1, idempotent=True, depth=3, padding=300)
+                for i in range(self._partitions)]  # fmt: skip
+        ours.append(Producer(self._client("unsure"), (TOPIC, UNSURE), acks=1, idempotent=False, depth=3, padding=300))
+        readers = [Consumer(self._client(f"reader-{i}"), (TOPIC, i)) for i in range(self._partitions)]
+        committers = [Committer(self._client(f"commit-{i}"), f"own-{i}", (TOPIC, i)) for i in range(self._partitions)]
+        reading = [
+            *(asyncio.create_task(reader.run(2 * PAUSE_S, 200)) for reader in readers),
+            *(asyncio.create_task(committer.run(4 * PAUSE_S)) for committer in committers),
+            *(asyncio.create_task(self._consume_in_group(f"member-{number}")) for number in range(2)),
+        ]
+        writing = [
+            *(asyncio.create_task(producer.run(PAUSE_S)) for producer in ours),
+            asyncio.create_task(self._produce_by_librdkafka()),
+        ]
+        while self._producing:
+            await self._fail_early([*reading, *writing])
+        for producer in ours:
+            producer.stopped = True
+        await asyncio.gather(*writing)
+        ends = [await self._end_of(index) for index in range(self._partitions)]
+        await self._until_consumed(ends, reading)
+        self._consuming = False
+        for stoppable in (*readers, *committers):
+            stoppable.stopped = True
+        await asyncio.gather(*reading)
+        for committer in committers:
+            await self._again(committer.look)
+        await self._check_group(ends)
+        for index, end in enumerate(ends):
+            await self._read_finally(index, end)
+        for client in self._clients:
+            client.close()
+
+    def _client(self, name: str) -> Client:
+        client = Client(name, self._addresses, connect_tcp, self.history, Random(self._random.randrange(1 << 32)))
+        client.epoch_ms = time.time_ns() // 1_000_000
+        self._clients.append(client)
+        return client
+
+    @staticmethod
+    async def _fail_early(tasks: list[asyncio.Task[None]]) -> None:
+        await asyncio.sleep(_TURN_S * 4)
+        for task in tasks:
+            if task.done():
+                task.result()
+
+    # ---- librdkafka
+
+    async def _produce_by_librdkafka(self) -> None:
+        """With default settings, apart from where the cluster is."""
+        producer = confluent_kafka.Producer(
+            {**_CONFLUENT, "bootstrap.servers": self._servers, "enable.idempotence": True, "acks": "all"}
+        )
+        number = 0
+        began = time.monotonic()
+        while self._producing:
+            due = int((time.monotonic() - began) * self._records_per_s)
+            while number < due:
+                number += 1
+                try:
+                    self._send(producer, number)
+                except BufferError:
+                    break
+            producer.poll(0)
+            await asyncio.sleep(_TURN_S)
+        deadline = time.monotonic() + _FINDING_S
+        while len(producer) and time.monotonic() < deadline:
+            producer.poll(0)
+            await asyncio.sleep(_TURN_S)
+        if len(producer):
+            self.failed.append(f"{len(producer)} records were never answered")
+
+    def _send(self, producer: confluent_kafka.Producer, number: int) -> None:
+        index = number % self._partitions
+        value = f"librdkafka/{number}"
+        sent = time.monotonic()
+        begun = self.history.invoke(
+            "send", process="librdkafka", partition=[TOPIC, index], values=[value], acks=-1, idempotent=True
+        )
+
+        def answered(error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message) -> None:
+            if error is not None:
+                self.failed.append(f"{value}: {error}")
+                self.history.end(begun, "unknown", error=str(error))
+                return
+            self.acknowledged.append((sent, time.monotonic() - sent))
+            self.history.end(begun, "ok", offset=message.offset())
+
+        producer.produce(TOPIC, value.encode(), partition=index, on_delivery=answered)
+
+    async def _consume_in_group(self, name: str) -> None:
+        """Reads what it is assigned, and commits each second what it has read."""
+        expected: dict[int, int] = {}
+
+        def assigned(_: confluent_kafka.Consumer, partitions: list[confluent_kafka.TopicPartition]) -> None:
+            self.history.counts["assignments"] += 1
+            expected.clear()
+
+        def committed(error: confluent_kafka.KafkaError | None, offsets: list[Any]) -> None:
+            for begun in commits.pop(0):
+                known = error is None and all(offset.error is None for offset in offsets)
+                self.history.end(begun, "ok" if known else "unknown")
+
+        commits: list[list[Event]] = []
+        consumer = confluent_kafka.Consumer(
+            {
+                **_CONFLUENT,
+                "bootstrap.servers": self._servers,
+                "group.id": GROUP,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "session.timeout.ms": 10_000,
+                "on_commit": committed,
+            }
+        )
+        consumer.subscribe([TOPIC], on_assign=assigned)
+        next_commit = time.monotonic() + 1
+        while self._consuming:
+            while (message := consumer.poll(0)) is not None:
+                if message.error() is None:
+                    self._note_read(name, message, expected)
+            if expected and time.monotonic() > next_commit:
+                next_commit = time.monotonic() + 1
+                self._commit(consumer, name, dict(expected), commits)
+            await asyncio.sleep(_TURN_S)
+        await asyncio.to_thread(consumer.close)
+
+    def _note_read(self, name: str, message: confluent_kafka.Message, expected: dict[int, int]) -> None:
+        index, offset, value = message.partition(), message.offset(), message.value()
+        assert index is not None
+        assert offset is not None
+        assert isinstance(value, bytes)
+        self.history.add(
+            "poll", "ok", process=name, partition=[TOPIC, index], position=expected.get(index, offset),
+            records=[[offset, value.decode().rstrip(".")]],
+        )  # fmt: skip
+        expected[index] = offset + 1
+        self._consumed[index].add(offset)
+
+    def _commit(
+        self, consumer: confluent_kafka.Consumer, name: str, expected: dict[int, int], commits: list[list[Event]]
+    ) -> None:
+        commits.append(
+            [
+                self.history.invoke("commit", process=name, group=GROUP, partition=[TOPIC, index], offset=offset)
+                for index, offset in expected.items()
+            ]
+        )
+        offsets = [confluent_kafka.TopicPartition(TOPIC, index, offset) for index, offset in expected.items()]
+        try:
+            consumer.commit(offsets=offsets, asynchronous=True)
+        except confluent_kafka.KafkaException:  # between two assignments, say
+            for begun in commits.pop():
+                self.history.end(begun, "unknown")
+
+    # ---- the end
+
+    async def _end_of(self, index: int) -> int:
+        """The high watermark, once nobody writes any more."""
+        consumer = Consumer(self._client(f"end-{index}"), (TOPIC, index))
+        await self._again(lambda: self._poll(consumer))
+        return consumer.high_watermark
+
+    async def _until_consumed(self, ends: list[int], reading: list[asyncio.Task[None]]) -> None:
+        deadline = time.monotonic() + _FINDING_S
+        while any(len(seen) < end for seen, end in zip(self._consumed, ends, strict=True)):
+            await self._fail_early(reading)
+            if time.monotonic() > deadline:
+                seen = [len(seen) for seen in self._consumed]
+                self._wrong.append(f"the group has read {seen} records of {ends}")
+                return
+        await asyncio.sleep(1.5)  # and commits it
+
+    async def _check_group(self, ends: list[int]) -> None:
+        for index, end in enumerate(ends):
+            committer = Committer(self._client(f"looks-{index}"), GROUP, (TOPIC, index))
+            await self._again(committer.look)
+            found = self.history.events[-1]["offset"]
+            if found != end:
+                self._wrong.append(f"the group's offset of partition {index} is {found}, and the end is {end}")
+
+    async def _read_finally(self, index: int, end: int) -> None:
+        consumer = Consumer(self._client(f"final-{index}"), (TOPIC, index))
+        found: list[tuple[int, str]] = []
+        while consumer.position < end:
+            records = await self._again(lambda: self._poll(consumer))
+            found += records
+            consumer.position = found[-1][0] + 1 if found else 0
+        self.history.add("final", "ok", partition=[TOPIC, index], start=consumer.log_start, records=found)
+
+    @staticmethod
+    async def _poll(consumer: Consumer) -> list[tuple[int, str]] | None:
+        try:
+            return await consumer.poll(200)
+        except (Unavailable, KafkaError):
+            await consumer.client.refreshed(TOPIC)
+            return None
+
+    @staticmethod
+    async def _again(what: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        """What it answers once it works."""
+        deadline = time.monotonic() + _FINDING_S
+        while True:
+            answer = await what()
+            if answer is not None and answer is not False:
+                return answer
+            assert time.monotonic() < deadline, f"{what} doesn't work after {_FINDING_S:g} s"
