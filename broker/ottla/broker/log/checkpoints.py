@@ -30,6 +30,8 @@ def parse_offsets(text: bytes) -> Offsets:
     lines = text.decode().split("\n")
     if lines[0] != "0":
         raise ValueError(f"version {lines[0]!r} of an offset checkpoint")
+    if len(lines) < 3 or lines[-1]:
+        raise ValueError("an offset checkpoint ends inside a line")
     count = int(lines[1])
     offsets: Offsets = {}
     for line in lines[2 : 2 + count]:

@@ -158,6 +158,8 @@ def parse(text: bytes) -> list[EpochEntry]:
     lines = text.decode("ascii").split("\n")
     if lines[0] != "0":
         raise ValueError(f"version {lines[0]!r} of a leader epoch checkpoint")
+    if len(lines) < 3 or lines[-1]:
+        raise ValueError("a leader epoch checkpoint ends inside a line")
     entries = []
     for line in lines[2 : 2 + int(lines[1])]:
         epoch, start = line.split()

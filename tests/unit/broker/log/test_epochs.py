@@ -58,6 +58,10 @@ def test_both_columns_always_ascend(assignments: list[tuple[int, int]]) -> None:
 def test_the_file_is_kafkas() -> None:
     assert render([EpochEntry(0, 0), EpochEntry(3, 17)]) == b"0\n2\n0 0\n3 17\n"
     assert parse(b"0\n1\n0 0\n") == [(0, 0)]
+    whole = render([EpochEntry(3, 0), EpochEntry(5, 123)])
+    for size in range(len(whole)):  # as a loss of power leaves it
+        with pytest.raises(ValueError, match=r".*"):
+            parse(whole[:size])
     for damaged in (b"", b"1\n0\n", b"0\n2\n0 0\n", b"0\nx\n"):
         with pytest.raises(ValueError, match=r".*"):
             parse(damaged)
