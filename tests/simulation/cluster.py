@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import traceback
 from collections.abc import Iterator
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -144,6 +145,8 @@ class Node:
             await self._serve()
         except (ForeignStore, NodeIdTaken, StoreUnavailable, UnknownOutcome, LeaseExpired, OSError) as error:
             world.note(f"{process} ended: {error!r}")
+        except Exception:
+            world.errors.append(f"{process} ended:\n{traceback.format_exc()}")
         world.loop.in_world(0.0, self._exited, process)
 
     async def _serve(self) -> None:

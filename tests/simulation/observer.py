@@ -79,6 +79,11 @@ class Observer:
         before = self._states.get(key)
         self._states[key] = state
         name = self.name(key)
+        members = ", ".join(f"{member} (epoch {epoch})" for member, epoch in zip(state.isr, state.isr_epochs, strict=True))
+        elr = f", ELR {list(state.elr)}" if state.elr else ""
+        self._world.note(
+            f"{name}: leader {state.leader} in epoch {state.leader_epoch}, ISR {members}{elr}, state {state.partition_epoch}"
+        )
         if not state.isr:
             self.wrong.append(f"{name}: the ISR is empty: {state}")
         if len(set(state.isr)) != len(state.isr) or not set(state.isr) <= set(state.replicas):
@@ -108,6 +113,8 @@ class Observer:
         for broker in list(self._lost_by.get(key, ())):
             if broker in state.isr and before.epoch_in_isr(broker) != state.epoch_in_isr(broker):
                 del self._lost_by[key][broker]  # it is in sync anew
+        if key in self._lost_by:
+            self._permit(key, state)
 
     # ---- brokers
 
@@ -150,11 +157,17 @@ class Observer:
                 continue
             lost = self._lost_by.setdefault(key, {})
             lost[node.id] = min(lost.get(node.id, 1 << 62), partition.log.recovery_point)
-            if node.id in state.isr and set(state.isr) <= set(lost):
-                self._world.history.add(
-                    "permitted", "ok", partition=[partition.topic, partition.index],
-                    offset=max(lost[member] for member in state.isr), isr=list(state.isr),
-                )  # fmt: skip
+            self._permit(key, state)
+
+    def _permit(self, key: Key, state: model.Partition) -> None:
+        """Where nobody is left who may be elected and has everything, something may be lost."""
+        lost = self._lost_by.get(key, {})
+        eligible = {*state.isr, *state.elr}
+        if eligible <= set(lost):
+            self._world.history.add(
+                "permitted", "ok", partition=[self._topics.get(key[0]), key[1]],
+                offset=max(lost[member] for member in eligible), isr=list(state.isr),
+            )  # fmt: skip
 
     # ---- the end
 
