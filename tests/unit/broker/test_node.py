@@ -3,11 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from unittest.mock import AsyncMock, Mock
 
 import pytest
 
 from ottla.broker import node
+from ottla.metadata.image import Image
+
+
+def broker_of_mocks(image: Image) -> node.Broker:
+    broker = node.Broker.__new__(node.Broker)
+    for part in ("groups", "internal_topics", "server", "replication", "monitoring", "_registration"):
+        setattr(broker, part, AsyncMock())
+    for part in ("moves", "logs", "replicas"):
+        setattr(broker, part, Mock())
+    broker.id = 0
+    broker.follower = Mock(image=image)
+    broker._tasks = set()
+    broker._keeping_alive = None
+    return broker
+
+
+def stop(broker: node.Broker) -> None:
+    async def run() -> None:
+        await asyncio.wait_for(broker.stop(), 5)
+
+    asyncio.run(run())
 
 
 def test_a_stop_closes_the_logs_although_the_store_takes_nothing(
@@ -19,18 +41,22 @@ def test_a_stop_closes_the_logs_although_the_store_takes_nothing(
         await asyncio.Event().wait()
 
     monkeypatch.setattr(node, "_ANNOUNCING_S", 0.05)
-    broker = node.Broker.__new__(node.Broker)
-    for part in ("groups", "internal_topics", "server", "replication", "monitoring", "_registration"):
-        setattr(broker, part, AsyncMock())
-    for part in ("moves", "logs", "replicas"):
-        setattr(broker, part, Mock())
+    broker = broker_of_mocks(Image())
     broker._registration.change = tries_for_ever  # type: ignore[union-attr, method-assign, assignment]
-    broker._tasks = set()
-    broker._keeping_alive = None
-
-    async def stop() -> None:
-        await asyncio.wait_for(broker.stop(), 5)
-
-    asyncio.run(stop())
+    stop(broker)
     broker.logs.close.assert_called_once()  # type: ignore[attr-defined]
     assert "draining couldn't be announced: the metadata store didn't take it within" in caplog.text
+
+
+@pytest.mark.parametrize("led", [0, 3])
+def test_who_hands_leaderships_over_answers_for_a_while_longer(monkeypatch: pytest.MonkeyPatch, led: int) -> None:
+    monkeypatch.setattr(node, "_LINGERING_S", 0.2)
+    broker = broker_of_mocks(Image())
+    broker.follower.wait = AsyncMock()  # type: ignore[method-assign]
+    monkeypatch.setattr(broker, "_to_hand_over", lambda image: led)
+    handed_over: list[float] = []
+    closed: list[float] = []
+    broker.follower.wait.side_effect = lambda *_: handed_over.append(time.monotonic())
+    broker.server.close.side_effect = lambda: closed.append(time.monotonic())  # type: ignore[attr-defined]
+    stop(broker)
+    assert (closed[0] - handed_over[0] > 0.15) == bool(led)
