@@ -16,15 +16,18 @@ import socket
 import struct
 import time
 from collections import deque
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from ottla.protocol.errors import ErrorCode, ProtocolError
+from ottla.protocol.fetch_response import FetchedPartition, read_fetch_response
 from ottla.protocol.frames import API_VERSIONS, request_frame, response_body
 from ottla.protocol.messages import Message, read_response, write_request
 
 from .names import Address
 
 RESPONSE_BYTES_MAX = 1 << 30
+_Answer = TypeVar("_Answer")
 _size = struct.Struct(">i")
 
 
@@ -103,15 +106,29 @@ class Connection:
 
     def receive(self, *, extra_s: float = 0.0) -> Any:
         """The answer to the oldest unanswered request, as kio's object."""
+
+        def read(api_key: int, version: int, frame: memoryview, position: int) -> Any:
+            if api_key == API_VERSIONS and bytes(frame[position : position + 2]) == b"\x00\x23":
+                version = 0  # the broker answers a version it lacks by v0 and error 35
+            return read_response(api_key, version, bytes(frame), position)
+
+        return self._receive(read, extra_s)
+
+    def receive_fetched(self, *, extra_s: float = 0.0) -> tuple[ErrorCode, list[FetchedPartition]]:
+        """The answer to the oldest unanswered request, a Fetch: its error and its partitions.
+
+        Their records lie in the connection's buffer, and are there until something else is received.
+        """
+        return self._receive(lambda _, version, frame, at: read_fetch_response(version, frame, at), extra_s)
+
+    def _receive(self, read: Callable[[int, int, memoryview, int], _Answer], extra_s: float) -> _Answer:
         correlation_id, api_key, version = self._sent.popleft()
         frame = self._read_frame(min(time.monotonic() + self._timeout_s + extra_s, self._deadline))
         try:
             answered_id, position = response_body(api_key, version, frame)
             if answered_id != correlation_id:
                 raise ProtocolError(f"answer {answered_id} where {correlation_id} was due")
-            if api_key == API_VERSIONS and frame[position : position + 2] == b"\x00\x23":
-                version = 0  # the broker answers a version it lacks by v0 and error 35
-            return read_response(api_key, version, frame, position)
+            return read(api_key, version, frame, position)
         except (ProtocolError, struct.error, IndexError) as error:
             raise ConnectionLost(f"{self.address} sent an answer that makes no sense: {error}") from error
 
@@ -133,13 +150,14 @@ class Connection:
             raise ConnectionLost(f"{self.address} refused ApiVersions: {answer.error_code.name}")
         return {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}
 
-    def _read_frame(self, deadline: float) -> bytes:
+    def _read_frame(self, deadline: float) -> memoryview:
         size = _size.unpack(self._read_exactly(4, deadline))[0]
         if not 4 <= size <= RESPONSE_BYTES_MAX:
             raise ConnectionLost(f"{self.address} announced an answer of {size} bytes; is it a Kafka listener?")
         return self._read_exactly(size, deadline)
 
-    def _read_exactly(self, size: int, deadline: float) -> bytes:
+    def _read_exactly(self, size: int, deadline: float) -> memoryview:
+        """The next `size` bytes, in a buffer that the next call overwrites."""
         if size > len(self._buffer):
             self._buffer = bytearray(
                 size
@@ -155,7 +173,7 @@ class Connection:
             if received == 0:
                 raise ConnectionLost(f"{self.address} closed the connection")
             filled += received
-        return bytes(view)
+        return view
 
 
 def _reason(error: OSError) -> str:

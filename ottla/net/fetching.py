@@ -10,10 +10,11 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ottla.protocol.batches import HEADER_SIZE, LOG_OVERHEAD
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.fetch_response import FetchedPartition
 
 from .blocking import Connection
 from .client import Client, Retry, check
@@ -28,9 +29,12 @@ _int32 = struct.Struct(">i")
 
 
 class FetchedRecords(NamedTuple):
-    """Whole batches, the last one maybe cut off; `aborted` has (producer id, first offset) of aborted transactions."""
+    """Whole batches, the last one maybe cut off; `aborted` has (producer id, first offset) of aborted transactions.
 
-    records: bytes
+    `records` is a view of the connection's buffer: it is there until the reader is asked for more.
+    """
+
+    records: memoryview
     next_offset: int
     aborted: tuple[tuple[int, int], ...]
 
@@ -98,31 +102,31 @@ class RangeReader:
             )
             next_offset = end_of(data.records, offset) if data.records else offset
             if next_offset > offset:
-                aborted = tuple((each.producer_id, each.first_offset) for each in data.aborted_transactions or ())
-                return FetchedRecords(data.records, next_offset, aborted)
+                return FetchedRecords(data.records, next_offset, data.aborted)
             if time.monotonic() >= deadline:
                 raise RecordsMissing(
                     f"{self._partition} gave no record at offset {offset} in {self._poll_timeout_ms} ms, and the range "
                     f"goes to {self._end} (high watermark {data.high_watermark})"
                 )
 
-    def _attempt(self, offset: int) -> Any:
+    def _attempt(self, offset: int) -> FetchedPartition:
         if self._asked is None or self._asked[1] != offset:
             self._ask(offset)
         assert self._asked is not None
         connection = self._asked[0]
         self._asked = None  # whatever comes now, this request is used up
-        answer = connection.receive(extra_s=self._max_wait_ms / 1000)
-        check(answer.error_code, str(self._partition), connection.address)
-        data = answer.responses[0].partitions[0]
-        if data.error_code == ErrorCode.offset_out_of_range:
-            raise OffsetOutOfRange(data.error_code, f"{self._partition} has no offset {offset}")
-        if data.error_code == ErrorCode.unknown_topic_or_partition:
+        error, partitions = connection.receive_fetched(extra_s=self._max_wait_ms / 1000)
+        check(error, str(self._partition), connection.address)
+        data = partitions[0]
+        code = data.error
+        if code == ErrorCode.offset_out_of_range:
+            raise OffsetOutOfRange(code, f"{self._partition} has no offset {offset}")
+        if code == ErrorCode.unknown_topic_or_partition:
             self._client.forget_leader(self._partition)
-            raise KafkaError(data.error_code, f"{self._partition} is gone (answered by {connection.address})")
-        if data.error_code != ErrorCode.none:
+            raise KafkaError(code, f"{self._partition} is gone (answered by {connection.address})")
+        if code != ErrorCode.none:
             self._client.forget_leader(self._partition)
-        check(data.error_code, str(self._partition), connection.address)
+        check(code, str(self._partition), connection.address)
         return data
 
     def _ask_ahead(self, offset: int) -> None:
@@ -156,7 +160,7 @@ class RangeReader:
         return min(self._max_bytes, max(expected, _BYTES_MIN))
 
 
-def end_of(records: bytes, offset: int) -> int:
+def end_of(records: memoryview, offset: int) -> int:
     """The offset after the last whole batch of a record set that was fetched at `offset`; `offset` if none is whole."""
     position, stop = 0, len(records)
     while position + HEADER_SIZE <= stop:

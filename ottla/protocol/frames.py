@@ -91,7 +91,7 @@ def request_frame(api_key: int, api_version: int, correlation_id: int, client_id
     return _correlation.pack(len(header) + len(body)) + header + body
 
 
-def response_body(api_key: int, api_version: int, frame: bytes | bytearray) -> tuple[int, int]:
+def response_body(api_key: int, api_version: int, frame: bytes | bytearray | memoryview) -> tuple[int, int]:
     """(correlation id, offset of the body) of a response frame without its size."""
     (correlation_id,) = _correlation.unpack_from(frame)
     if api_key != API_VERSIONS and is_flexible(api_key, api_version):

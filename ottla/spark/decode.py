@@ -8,32 +8,34 @@ UTF-8), the twin in `decode_python` takes over.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from ottla.protocol.batches import HEADER_SIZE
+from ottla.protocol.batches import CODEC_MASK, HEADER_SIZE, LOG_APPEND_TIME
 from ottla.protocol.codecs import decompress
 from ottla.protocol.errors import ErrorCode, KafkaError
 
 from . import decode_python
+from .headers import (
+    H_ATTRIBUTES,
+    H_BASE_OFFSET,
+    H_BASE_TIMESTAMP,
+    H_COUNT,
+    H_MAX_TIMESTAMP,
+    H_POSITION,
+    H_SIZE,
+)
 from .schema import ARROW_TYPES, HEADER_ARROW, repeated_int, repeated_string
-from .selection import SelectedBatch
-
-kernel: ModuleType | None
-try:
-    from . import kernel
-except ImportError:  # numba is missing, or doesn't support this Python yet
-    kernel = None
+from .selection import kernel
 
 BYTES_MAX = 16 << 20
 
 
 def decode(
-    record_set: bytes,
-    batches: Iterator[SelectedBatch],
+    record_set: bytes | memoryview,
+    batches: Any,
     start: int,
     end: int,
     topic: str,
@@ -42,53 +44,88 @@ def decode(
 ) -> Iterator[pa.RecordBatch]:
     """Arrow record batches of `schema` with the records whose offsets are in [start, end).
 
-    `schema` names any of Kafka's columns, in any order. Raises KafkaError invalid_record for a malformed record.
+    `batches` has a row (see `headers`) for each batch to decode; `schema` names any of Kafka's columns, in any order.
+    Raises KafkaError invalid_record for a malformed record.
     """
     if kernel is None:
         yield from decode_python.decode(record_set, batches, start, end, topic, partition, schema)
         return
-    for group in _groups(record_set, batches):
-        made = _arrow(record_set, group, start, end, topic, partition, schema)
+    for group, source, plan in _groups(record_set, batches):
+        made = _arrow(source, plan, start, end, topic, partition, schema)
         if made is None:
-            chosen = iter([batch for batch, _ in group])
-            yield from decode_python.decode(record_set, chosen, start, end, topic, partition, schema)
+            yield from decode_python.decode(record_set, group, start, end, topic, partition, schema)
         elif made.num_rows:
             yield made
 
 
-def _groups(
-    record_set: bytes, batches: Iterator[SelectedBatch]
-) -> Iterator[list[tuple[SelectedBatch, bytes | bytearray | memoryview]]]:
-    """Batches with their uncompressed records, in groups of at most BYTES_MAX and at least one batch."""
-    group: list[tuple[SelectedBatch, bytes | bytearray | memoryview]] = []
+def _groups(record_set: bytes | memoryview, batches: Any) -> Iterator[tuple[Any, Any, Any]]:
+    """Batches in groups of at most BYTES_MAX uncompressed bytes and at least one batch: (rows, bytes, kernel's plan).
+
+    Copies nothing where no batch is compressed.
+    """
+    if not (batches[:, H_ATTRIBUTES] & CODEC_MASK).any():
+        source = np.frombuffer(record_set, np.uint8)
+        starts = batches[:, H_POSITION] + HEADER_SIZE
+        ends = batches[:, H_POSITION] + batches[:, H_SIZE]
+        for first, stop in _cuts((ends - starts).tolist()):
+            yield batches[first:stop], source, _plan(batches[first:stop], starts[first:stop], ends[first:stop])
+        return
     view = memoryview(record_set)
-    size = 0
-    for batch in batches:
-        start, header = batch
-        payload = decompress(header.codec, view[start + HEADER_SIZE : start + header.size])
-        if group and size + len(payload) > BYTES_MAX:
-            yield group
-            group, size = [], 0
-        group.append((batch, payload))
+    payloads: list[Any] = []
+    first = size = 0
+    for index, (position, length, attributes) in enumerate(
+        batches[:, (H_POSITION, H_SIZE, H_ATTRIBUTES)].tolist(),
+    ):
+        payload = decompress(attributes & CODEC_MASK, view[position + HEADER_SIZE : position + length])
+        if payloads and size + len(payload) > BYTES_MAX:
+            yield _joined(batches[first:index], payloads)
+            payloads, first, size = [], index, 0
+        payloads.append(payload)
         size += len(payload)
-    if group:
-        yield group
+    if payloads:
+        yield _joined(batches[first:], payloads)
+
+
+def _cuts(sizes: list[int]) -> Iterator[tuple[int, int]]:
+    """Where to cut neighbours into groups of at most BYTES_MAX: (first, stop) of each."""
+    first = total = 0
+    for index, size in enumerate(sizes):
+        if index > first and total + size > BYTES_MAX:
+            yield first, index
+            first, total = index, 0
+        total += size
+    if first < len(sizes):
+        yield first, len(sizes)
+
+
+def _joined(batches: Any, payloads: list[Any]) -> tuple[Any, Any, Any]:
+    ends = np.cumsum([len(payload) for payload in payloads])
+    starts = np.concatenate(([0], ends[:-1]))
+    return batches, np.frombuffer(b"".join(payloads), np.uint8), _plan(batches, starts, ends)
+
+
+def _plan(batches: Any, starts: Any, ends: Any) -> Any:
+    """The kernel's plan of batches whose records are at [starts, ends) of its source."""
+    assert kernel is not None
+    plan = np.empty((len(batches), kernel.PLAN_COLUMNS), np.int64)
+    plan[:, kernel.P_START] = starts
+    plan[:, kernel.P_END] = ends
+    plan[:, kernel.P_BASE_OFFSET] = batches[:, H_BASE_OFFSET]
+    plan[:, kernel.P_BASE_TIMESTAMP] = batches[:, H_BASE_TIMESTAMP]
+    appended = batches[:, H_ATTRIBUTES] & LOG_APPEND_TIME != 0
+    plan[:, kernel.P_APPEND_TIME] = np.where(appended, batches[:, H_MAX_TIMESTAMP], kernel.NOT_APPENDED)
+    plan[:, kernel.P_COUNT] = batches[:, H_COUNT]
+    return plan
 
 
 def _arrow(
-    record_set: bytes,
-    group: list[tuple[SelectedBatch, bytes | bytearray | memoryview]],
-    start: int,
-    end: int,
-    topic: str,
-    partition: int,
-    schema: pa.Schema,
+    source: Any, plan: Any, start: int, end: int, topic: str, partition: int, schema: pa.Schema
 ) -> pa.RecordBatch | None:
     """None where a header's name needs the twin's care."""
     assert kernel is not None
-    source, plan = _source(record_set, group)
-    rows_max = sum(batch.header.count for batch, _ in group)
-    bytes_max = sum(len(payload) for _, payload in group)
+    source.flags.writeable = False
+    rows_max = int(plan[:, kernel.P_COUNT].sum())
+    bytes_max = int((plan[:, kernel.P_END] - plan[:, kernel.P_START]).sum())
     names = set(schema.names)
     key = _Binary("key" in names, rows_max, bytes_max)
     value = _Binary("value" in names, rows_max, bytes_max)
@@ -98,8 +135,8 @@ def _arrow(
     content = _Binary(with_headers, headers_max, bytes_max)
     header_ends = np.zeros(rows_max + 1 if with_headers else 1, np.int32)
     header_valid = np.zeros((rows_max >> 3) + 1, np.uint8)
-    offsets, timestamps = np.empty(rows_max, np.int64), np.empty(rows_max, np.int64)
-    timestamp_types = np.empty(rows_max, np.int32)
+    offsets, timestamps = _empty(rows_max, np.int64), _empty(rows_max, np.int64)
+    timestamp_types = _empty(rows_max, np.int32)
     totals = np.zeros(kernel.TOTALS, np.int64)
     kernel.walk(
         source,
@@ -121,10 +158,9 @@ def _arrow(
         totals,
     )
     if totals[kernel.T_ERROR]:
-        batch = group[totals[kernel.T_ERROR] - 1][0]
+        base_offset = plan[totals[kernel.T_ERROR] - 1, kernel.P_BASE_OFFSET]
         raise KafkaError(
-            ErrorCode.invalid_record,
-            f"{topic}-{partition}: the batch at offset {batch.header.base_offset} is malformed",
+            ErrorCode.invalid_record, f"{topic}-{partition}: the batch at offset {base_offset} is malformed"
         )
     rows = int(totals[kernel.T_ROWS])
     if with_headers and name.bytes[: totals[kernel.T_NAME]].max(initial=0) > 0x7F:
@@ -158,29 +194,14 @@ def _arrow(
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _source(record_set: bytes, group: list[tuple[SelectedBatch, bytes | bytearray | memoryview]]) -> tuple[Any, Any]:
-    """The bytes that hold all records, and the kernel's plan. Copies only where a batch was compressed."""
-    assert kernel is not None
-    in_place = all(batch.header.codec == 0 for batch, _ in group)
-    rows = []
-    position = 0
-    for (start, header), payload in group:
-        first = start + HEADER_SIZE if in_place else position
-        position += len(payload)
-        append_time = header.max_timestamp if header.log_append_time else kernel.NOT_APPENDED
-        rows.append((first, first + len(payload), header.base_offset, header.base_timestamp, append_time, header.count))
-    joined = record_set if in_place else b"".join(payload for _, payload in group)
-    return np.frombuffer(joined, np.uint8), kernel.plan_array(rows)
-
-
 class _Binary:
     """Buffers of one variable-length column; nearly empty ones where it isn't wanted."""
 
     def __init__(self, wanted: bool, rows_max: int, bytes_max: int) -> None:
         self.wanted = wanted
-        self.ends = np.empty(rows_max + 1 if wanted else 1, np.int32)
+        self.ends = _empty(rows_max + 1 if wanted else 1, np.int32)
         self.ends[0] = 0
-        self.bytes = np.empty(bytes_max if wanted else 0, np.uint8)
+        self.bytes = _empty(bytes_max if wanted else 0, np.uint8)
         self.valid = np.zeros((rows_max >> 3) + 1 if wanted else 1, np.uint8)
 
     @property
@@ -191,6 +212,11 @@ class _Binary:
         validity = pa.py_buffer(self.valid) if nulls else None
         buffers = [validity, pa.py_buffer(self.ends), pa.py_buffer(self.bytes[: int(size)])]
         return pa.Array.from_buffers(kind, rows, buffers, int(nulls))
+
+
+def _empty(count: int, kind: Any) -> Any:
+    """Memory of Arrow's pool, which keeps it for the next batch: numpy's would come from the kernel each time."""
+    return np.frombuffer(pa.allocate_buffer(count * np.dtype(kind).itemsize), kind)
 
 
 def _fixed(values: Any, rows: int, kind: pa.DataType) -> pa.Array:

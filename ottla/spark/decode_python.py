@@ -6,20 +6,22 @@ It serves where numba is missing, and tests hold the kernel against it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 
+from ottla.protocol.batches import LOG_APPEND_TIME as APPENDED
 from ottla.protocol.batches import Record, records
 
+from .headers import H_ATTRIBUTES, H_POSITION, H_SIZE
 from .schema import ARROW_TYPES, CREATE_TIME, LOG_APPEND_TIME, repeated_int, repeated_string
-from .selection import SelectedBatch
 
 ROWS_MAX = 10_000
 
 
 def decode(
-    record_set: bytes,
-    batches: Iterator[SelectedBatch],
+    record_set: bytes | memoryview,
+    batches: Any,
     start: int,
     end: int,
     topic: str,
@@ -29,9 +31,9 @@ def decode(
     """Arrow record batches of `schema` with the records whose offsets are in [start, end)."""
     rows: list[tuple[Record, int]] = []
     view = memoryview(record_set)
-    for position, header in batches:
-        kind = LOG_APPEND_TIME if header.log_append_time else CREATE_TIME
-        for record in records(view[position : position + header.size]):
+    for position, size, attributes in batches[:, (H_POSITION, H_SIZE, H_ATTRIBUTES)].tolist():
+        kind = LOG_APPEND_TIME if attributes & APPENDED else CREATE_TIME
+        for record in records(view[position : position + size]):
             if start <= record.offset < end:
                 rows.append((record, kind))
         if len(rows) >= ROWS_MAX:

@@ -1,22 +1,36 @@
-"""The loop that turns uncompressed records into Arrow's buffers, compiled by numba. No I/O.
+"""The loops over batches and records that turn a record set into Arrow's buffers, compiled by numba. No I/O.
 
-One call walks all batches of a record set: `plan` names each batch's records in `source` (see the P_ columns), and
-every wanted column's buffers are filled from their start; `totals` says how far (the T_ entries). Buffers are sized by
-the caller so that no record can overflow them: rows by the batches' counts, bytes by the records' own bytes. Every
-read is checked against the batch's end; a record that breaks the format ends the walk with T_ERROR.
+`scan` notes the headers of a record set's batches. `walk` goes through the records of all of them: `plan` names each
+batch's records in `source` (see the P_ columns), and every wanted column's buffers are filled from their start;
+`totals` says how far (the T_ entries). Buffers are sized by the caller so that no record can overflow them: rows by the
+batches' counts, bytes by the records' own bytes. Every read is checked against the batch's end; a record that breaks
+the format ends the walk with T_ERROR.
 
 Integers stay int64 throughout: numba turns a mix of int64 and uint64 into float64.
 
-Source of the format: Kafka's DefaultRecord.
+Source of the format: Kafka's DefaultRecordBatch and DefaultRecord.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
+from ottla.protocol.batches import HEADER_SIZE, LOG_OVERHEAD
 
 from .compiling import compiled, copy_bytes, int64, njit, types, uint64
+from .headers import (
+    H_ATTRIBUTES,
+    H_BASE_OFFSET,
+    H_BASE_TIMESTAMP,
+    H_COUNT,
+    H_CRC,
+    H_LAST_OFFSET,
+    H_MAGIC,
+    H_MAX_TIMESTAMP,
+    H_POSITION,
+    H_PRODUCER_ID,
+    H_SIZE,
+)
 
 P_START, P_END, P_BASE_OFFSET, P_BASE_TIMESTAMP, P_APPEND_TIME, P_COUNT = range(6)
 (
@@ -39,6 +53,49 @@ _bytes_in = types.Array(types.uint8, 1, "C", readonly=True)
 _bytes_out = types.uint8[::1]
 _int32s = types.int32[::1]
 _int64s = types.int64[::1]
+
+
+@njit  # type: ignore[untyped-decorator]
+def _number(source: Any, position: int, size: int) -> Any:
+    """A big-endian integer with a sign."""
+    value = int64(0)
+    for index in range(size):
+        value = value << 8 | int64(source[uint64(position + index)])
+    spare = int64(64 - 8 * size)
+    return (value << spare) >> spare
+
+
+@compiled(int64(_bytes_in, types.int64[:, ::1]))
+def scan(source: Any, headers: Any) -> Any:
+    """Fills `headers` (columns as in `headers`) with those of the whole batches, as many as fit; how many there are.
+
+    −1 where a batch states a length below a header's.
+    """
+    found = int64(0)
+    position = int64(0)
+    end = int64(source.shape[0])
+    while position + HEADER_SIZE <= end:
+        size = LOG_OVERHEAD + _number(source, position + 8, 4)
+        if size < HEADER_SIZE:
+            return int64(-1)
+        if position + size > end:
+            break
+        if found < headers.shape[0]:
+            base_offset = _number(source, position, 8)
+            headers[found, H_POSITION] = position
+            headers[found, H_SIZE] = size
+            headers[found, H_BASE_OFFSET] = base_offset
+            headers[found, H_LAST_OFFSET] = base_offset + _number(source, position + 23, 4)
+            headers[found, H_MAGIC] = source[position + 16]
+            headers[found, H_CRC] = _number(source, position + 17, 4) & 0xFFFFFFFF
+            headers[found, H_ATTRIBUTES] = _number(source, position + 21, 2)
+            headers[found, H_BASE_TIMESTAMP] = _number(source, position + 27, 8)
+            headers[found, H_MAX_TIMESTAMP] = _number(source, position + 35, 8)
+            headers[found, H_PRODUCER_ID] = _number(source, position + 43, 8)
+            headers[found, H_COUNT] = _number(source, position + 57, 4)
+        found += 1
+        position += size
+    return found
 
 
 @njit  # type: ignore[untyped-decorator]
@@ -214,8 +271,3 @@ def walk(
     totals[T_HEADERS] = headers
     totals[T_NAME] = names
     totals[T_CONTENT] = contents
-
-
-def plan_array(rows: list[tuple[int, int, int, int, int, int]]) -> Any:
-    """The plan as the kernel takes it."""
-    return np.array(rows, dtype=np.int64).reshape(-1, PLAN_COLUMNS)

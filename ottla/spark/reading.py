@@ -6,6 +6,7 @@ should not pay for connecting. Workers are forked from a daemon that never opens
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Iterator
 
@@ -23,16 +24,10 @@ from .options import ReadOptions
 from .planning import open_client, report_data_loss
 from .properties import ClientProperties
 from .selection import select
+from .task import TaskRanges
 
 log = logging.getLogger("ottla.spark")
 _clients: dict[ClientProperties, Client] = {}
-
-
-class TaskRanges(InputPartition):
-    """A task's share, as Spark carries it from the driver to a worker."""
-
-    def __init__(self, ranges: tuple[OffsetRange, ...]) -> None:
-        self.ranges = ranges
 
 
 def read_task(task: InputPartition, options: ReadOptions, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -73,6 +68,7 @@ def _read_range(asked: OffsetRange, options: ReadOptions, schema: pa.Schema) -> 
 
 def _client(properties: ClientProperties) -> Client:
     if properties not in _clients:
+        gc.freeze()  # workers collect garbage after each task, and to look through all of numba's objects takes 60 ms
         _clients[properties] = open_client(properties)
     return _clients[properties]
 

@@ -1,4 +1,4 @@
-"""Which batches of a fetched record set hold rows to read. Pure.
+"""Which batches of a fetched record set hold rows to read. No I/O.
 
 Leaves out batches outside the offsets asked for, control batches, and under read_committed the batches of aborted
 transactions, as Kafka's consumer does (CompletedFetch): a producer's transaction is aborted from the first offset that
@@ -7,60 +7,110 @@ the broker named until that producer's abort marker. Checks each chosen batch's 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
 
-from ottla.protocol.batches import MAGIC, BatchHeader, crc_valid, iterate_headers, records
+import numpy as np
+from crc32c import crc32c
+
+from ottla.protocol.batches import CONTROL, CRC_START, MAGIC, TRANSACTIONAL, records
 from ottla.protocol.errors import ErrorCode, KafkaError
+
+from . import headers
+from .headers import (
+    H_ATTRIBUTES,
+    H_BASE_OFFSET,
+    H_COUNT,
+    H_CRC,
+    H_LAST_OFFSET,
+    H_MAGIC,
+    H_POSITION,
+    H_PRODUCER_ID,
+    H_SIZE,
+    HEADER_COLUMNS,
+)
+
+kernel: ModuleType | None
+try:
+    from . import kernel
+except ImportError:  # numba is missing, or doesn't support this Python yet
+    kernel = None
 
 _ABORT_MARKER = b"\x00\x00\x00\x00"  # key of a control record: version 0, type 0
 
 
-class SelectedBatch(NamedTuple):
-    """A batch at record_set[position : position + header.size] with records to read."""
-
-    position: int
-    header: BatchHeader
-
-
 def select(
-    record_set: bytes,
+    record_set: bytes | memoryview,
     start: int,
     end: int,
     *,
     aborted: Sequence[tuple[int, int]] = (),
     check_crc: bool = True,
     where: str = "a record set",
-) -> Iterator[SelectedBatch]:
-    """The batches that hold records with offsets in [start, end).
+) -> Any:
+    """The batches that hold records with offsets in [start, end): rows as in `headers`.
 
     `aborted` has (producer id, first offset) of aborted transactions; empty under read_uncommitted. Raises KafkaError
     corrupt_message, naming `where`, for a bad CRC and unsupported_for_message_format for magic 0 and 1.
     """
+    found = _headers(record_set)
+    old = found[found[:, H_MAGIC] != MAGIC]
+    if len(old):
+        raise KafkaError(ErrorCode.unsupported_for_message_format, f"{where} holds messages of magic {old[0, H_MAGIC]}")
+    wanted = (
+        (found[:, H_LAST_OFFSET] >= start)
+        & (found[:, H_BASE_OFFSET] < end)
+        & (found[:, H_COUNT] > 0)
+        & (found[:, H_ATTRIBUTES] & CONTROL == 0)
+    )
+    if aborted:
+        wanted &= ~_aborted(record_set, found, aborted)
+    chosen = found[wanted]
+    if check_crc:
+        _check_crcs(memoryview(record_set), chosen, where)
+    return chosen
+
+
+def _headers(record_set: bytes | memoryview) -> Any:
+    if kernel is None:
+        return headers.table(record_set)
+    source = np.frombuffer(record_set, np.uint8)
+    source.flags.writeable = False
+    count = kernel.scan(source, np.empty((0, HEADER_COLUMNS), np.int64))
+    if count < 0:
+        return headers.table(record_set)  # which says what is wrong
+    found = np.empty((count, HEADER_COLUMNS), np.int64)
+    kernel.scan(source, found)
+    return found
+
+
+def _check_crcs(view: memoryview, batches: Any, where: str) -> None:
+    positions, ends = batches[:, H_POSITION], batches[:, H_POSITION] + batches[:, H_SIZE]
+    for index, (position, end, stated) in enumerate(
+        zip(positions.tolist(), ends.tolist(), batches[:, H_CRC].tolist(), strict=True)
+    ):
+        if crc32c(view[position + CRC_START : end]) != stated:
+            raise KafkaError(
+                ErrorCode.corrupt_message,
+                f"{where}: the batch at offset {batches[index, H_BASE_OFFSET]} has a wrong CRC",
+            )
+
+
+def _aborted(record_set: bytes | memoryview, batches: Any, aborted: Sequence[tuple[int, int]]) -> Any:
+    """Which batches belong to aborted transactions."""
     pending = sorted(aborted, key=lambda entry: entry[1])
     aborting: set[int] = set()
+    found = np.zeros(len(batches), np.bool_)
     view = memoryview(record_set)
-    for position, header in iterate_headers(record_set):
-        if header.magic != MAGIC:
-            raise KafkaError(
-                ErrorCode.unsupported_for_message_format, f"{where} holds messages of magic {header.magic}"
-            )
-        while pending and pending[0][1] <= header.last_offset:
+    columns = (H_POSITION, H_SIZE, H_LAST_OFFSET, H_ATTRIBUTES, H_PRODUCER_ID)
+    for index, (position, size, last_offset, attributes, producer) in enumerate(batches[:, columns].tolist()):
+        while pending and pending[0][1] <= last_offset:
             aborting.add(pending.pop(0)[0])
-        if header.is_control:
-            if header.producer_id in aborting and _is_abort(view[position : position + header.size]):
-                aborting.discard(header.producer_id)
+        if producer not in aborting:
             continue
-        if header.last_offset < start or header.base_offset >= end or header.count == 0:
-            continue
-        if header.is_transactional and header.producer_id in aborting:
-            continue
-        if check_crc and not crc_valid(record_set, position, header.size):
-            raise KafkaError(
-                ErrorCode.corrupt_message, f"{where}: the batch at offset {header.base_offset} has a wrong CRC"
-            )
-        yield SelectedBatch(position, header)
-
-
-def _is_abort(batch: memoryview) -> bool:
-    return next(records(batch)).key == _ABORT_MARKER
+        if not attributes & CONTROL:
+            found[index] = bool(attributes & TRANSACTIONAL)
+        elif next(records(view[position : position + size])).key == _ABORT_MARKER:
+            aborting.discard(producer)
+    return found

@@ -28,6 +28,7 @@ from .options import OptionError, ReadOptions, read_names, read_options, write_o
 from .planning import batch_ranges, open_client
 from .pushdown import Bounds, push
 from .schema import COLUMNS, HEADERS, arrow_schema, ddl
+from .task import TaskRanges
 
 log = logging.getLogger("ottla.spark")
 
@@ -87,8 +88,6 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """The ranges to read, as they are now. Errors in options and topics are raised here, before any task."""
-        from .reading import TaskRanges
-
         for warning in self.options.warnings:
             log.warning("%s", warning)
         with open_client(self.options.properties) as client:

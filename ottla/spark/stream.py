@@ -31,8 +31,8 @@ from ottla.net.names import EARLIEST, LATEST, TopicPartition
 from .offsets import OffsetRange, by_topic, from_topics, rate_limited, tasks
 from .options import Offsets, ReadOptions
 from .planning import assigned, open_client, report_data_loss, resolve
-from .reading import TaskRanges, read_task
 from .schema import arrow_schema
+from .task import TaskRanges
 
 log = logging.getLogger("ottla.spark")
 
@@ -119,6 +119,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """One task's records."""
+        from .reading import read_task
+
         return read_task(partition, self.options, arrow_schema(self.spark_schema))
 
     def commit(self, end: dict[str, dict[str, int]]) -> None:

@@ -13,6 +13,7 @@ from ottla.protocol.errors import ErrorCode
 
 PRODUCE, CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS, CREATE_PARTITIONS = 0, 19, 20, 21, 37
 BEGIN_MS = 1_700_000_000_000
+KEPT = "-1"  # these records are years old: by default they would be deleted when the broker looks after five minutes
 
 
 class Topics:
@@ -31,19 +32,17 @@ class Topics:
     def create(self, partitions: int = 1, *, name: str = "t", **configs: str) -> str:
         """A new topic; `configs` with underscores for dots. Returns when every partition is led."""
         topic = f"{name}-{uuid.uuid4().hex[:8]}"
-        self._client.create_topic(
-            topic, partitions, configs={key.replace("_", "."): value for key, value in configs.items()}
-        )
+        given = {"retention.ms": KEPT} | {key.replace("_", "."): value for key, value in configs.items()}
+        self._client.create_topic(topic, partitions, configs=given)
         self.wait_for(topic, partitions)
         return topic
 
     def create_many(self, count: int, *, name: str) -> list[str]:
         """Topics of one partition, by one request. Returns when all are led."""
         names = [f"{name}-{uuid.uuid4().hex[:8]}" for _ in range(count)]
-        wanted = [
-            {"name": each, "num_partitions": 1, "replication_factor": -1, "assignments": [], "configs": []}
-            for each in names
-        ]
+        topic = {"num_partitions": 1, "replication_factor": -1, "assignments": []}
+        configs = [{"name": "retention.ms", "value": KEPT}]
+        wanted = [{"name": each, **topic, "configs": configs} for each in names]
         message = {"topics": wanted, "timeout": 30_000, "validate_only": False}
         controller = self._client.broker(self._client.metadata([]).controller_id)
         answer = controller.request(CREATE_TOPICS, 5, message, extra_s=30)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.protocol import fetch, fetch_request, produce
+from ottla.protocol import fetch, fetch_request, fetch_response, produce
 from ottla.protocol.errors import ProtocolError
 from ottla.protocol.frames import response_body
 from ottla.protocol.messages import milliseconds, read_request, read_response, write_request
@@ -274,3 +275,68 @@ def test_fetch_tags_are_read_back(version):
     first, second = response.responses[0].partitions
     assert (first.diverging_epoch.epoch, first.diverging_epoch.end_offset) == (3, 17)
     assert (second.current_leader.leader_id, second.current_leader.leader_epoch) == (2, 9)
+
+
+fetched = st.lists(
+    st.tuples(
+        st.text(max_size=20),
+        st.lists(
+            st.tuples(
+                numbers, st.sampled_from([0, 1, 3]), longs, records, st.none() | st.lists(st.tuples(longs, longs))
+            ),
+            max_size=3,
+        ),
+    ),
+    max_size=3,
+)
+
+
+def fetch_answer(version, error, topics):
+    answers = [
+        (
+            name,
+            [
+                fetch.PartitionAnswer(index, code, high, 0, 0, [data] if data else [], len(data or b""), aborted)
+                for index, code, high, data, aborted in partitions
+            ],
+        )
+        for name, partitions in topics
+    ]
+    return b"".join(fetch.write_fetch_answer(version, 5, error, 0, answers))[4:]
+
+
+@given(st.sampled_from(range(4, 13)), st.sampled_from([0, 71]), fetched)
+def test_fetch_response_reads_as_kio_reads_it(version, error, topics):
+    frame = fetch_answer(version, error, topics)
+    _, start = response_body(1, version, frame)
+    theirs = read_response(1, version, frame, start)
+    assert fetch_response.read_fetch_response(version, memoryview(frame), start) == (
+        theirs.error_code if version >= 7 else 0,
+        [
+            (
+                topic.topic,
+                each.partition_index,
+                each.error_code,
+                each.high_watermark,
+                tuple((gone.producer_id, gone.first_offset) for gone in each.aborted_transactions or ()),
+                each.records or b"",
+            )
+            for topic in theirs.responses
+            for each in topic.partitions
+        ],
+    )
+
+
+@given(st.sampled_from(range(4, 13)), st.binary(max_size=120))
+def test_any_bytes_are_a_fetch_response_or_a_protocol_error(version, body):
+    with contextlib.suppress(ProtocolError):
+        fetch_response.read_fetch_response(version, memoryview(body), 0)
+
+
+@pytest.mark.parametrize("version", range(4, 13))
+def test_a_fetch_response_cut_anywhere_is_refused(version):
+    frame = fetch_answer(version, 0, [("topic", [(0, 0, 9, b"x" * 70, [(1, 2)]), (1, 0, 0, None, None)])])
+    _, start = response_body(1, version, frame)
+    for cut in range(start, len(frame)):
+        with pytest.raises(ProtocolError):
+            fetch_response.read_fetch_response(version, memoryview(frame[:cut]), start)

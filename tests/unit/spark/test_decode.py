@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from ottla.protocol.batches import Record, build_batch
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.spark import decode, decode_python
+from ottla.spark import decode, decode_python, headers, kernel, selection
 from ottla.spark.schema import ARROW_TYPES
 from ottla.spark.selection import select
 
@@ -33,8 +34,8 @@ def record_set(batches: list[tuple[int, int | None, list[tuple]]]) -> bytes:
     out, offset = b"", 7
     for codec, append_time, rows in batches:
         base, records = offset, []
-        for gap, timestamp, key, value, headers in rows:
-            records.append(Record(offset, timestamp, key, value, headers))
+        for gap, timestamp, key, value, entries in rows:
+            records.append(Record(offset, timestamp, key, value, entries))
             offset += gap
         out += build_batch(records, base_offset=base, codec=codec, log_append_time=append_time)
     return out
@@ -108,3 +109,29 @@ def test_a_wrong_crc_is_reported() -> None:
     data[-2] ^= 1
     with pytest.raises(KafkaError, match=r"offset 7 has a wrong CRC"):
         list(select(bytes(data), 0, 100))
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.none() | st.just(1_700_000_000_000), RECORDS), max_size=4), st.data())
+def test_batch_headers_are_scanned_as_the_twin_does(batches: list, data: st.DataObject) -> None:
+    whole = bytearray(record_set(batches))
+    raw = bytes(whole[: data.draw(st.integers(0, len(whole)))])
+    source = np.frombuffer(raw, np.uint8)
+    expected = headers.table(raw)
+    found = np.empty((len(expected), headers.HEADER_COLUMNS), np.int64)
+    assert kernel.scan(source, found) == len(expected)
+    assert (found == expected).all()
+
+
+def test_a_batch_shorter_than_its_header_is_reported() -> None:
+    data = bytearray(record_set([(0, None, [(1, 5, b"k", b"v", [])])]))
+    data[8:12] = (20).to_bytes(4, "big")
+    with pytest.raises(KafkaError, match="length of 20"):
+        select(bytes(data), 0, 100)
+
+
+def test_without_numba_the_twins_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = record_set([(3, None, [(1, 5, b"k", b"v", [("h", None)])]), (0, None, [(1, 6, None, None, [])])])
+    expected = table(decode, data, 0, 100, FULL)
+    monkeypatch.setattr(selection, "kernel", None)
+    monkeypatch.setattr(decode, "kernel", None)
+    assert table(decode, data, 0, 100, FULL).equals(expected)

@@ -6,6 +6,7 @@ import pytest
 
 from ottla.protocol.batches import Record, build_batch
 from ottla.protocol.errors import KafkaError
+from ottla.spark.headers import H_BASE_OFFSET
 from ottla.spark.selection import select
 
 COMMIT, ABORT = b"\x00\x00\x00\x01", b"\x00\x00\x00\x00"
@@ -24,7 +25,7 @@ def marker(offset: int, producer: int, key: bytes) -> bytes:
 
 
 def chosen(record_set: bytes, start: int = 0, end: int = 100, aborted: tuple = ()) -> list[int]:
-    return [header.base_offset for _, header in select(record_set, start, end, aborted=aborted)]
+    return list(select(record_set, start, end, aborted=aborted)[:, H_BASE_OFFSET])
 
 
 def test_batches_outside_the_range_are_left_out() -> None:
