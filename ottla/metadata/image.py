@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 from uuid import UUID
@@ -24,7 +25,6 @@ from .model import (
     Cluster,
     Config,
     ControllerHolder,
-    Drained,
     Election,
     Feature,
     Partition,
@@ -40,6 +40,8 @@ from .persistent import PersistentMap
 from .store import Change, Entry, Revision, Snapshot
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+
+DRAINED = "ottla.brokers.drained"
 
 _EMPTY: Mapping[Any, Any] = MappingProxyType({})
 _NO_PARTITIONS: PersistentMap[int, Partition] = PersistentMap()
@@ -75,7 +77,6 @@ class Changed:
     features: frozenset[str] = frozenset()
     elections: frozenset[tuple[UUID, int]] = frozenset()
     reassignments: frozenset[tuple[UUID, int]] = frozenset()
-    drained: frozenset[int] = frozenset()
 
     def __or__(self, later: Changed) -> Changed:
         """What this change and the `later` one changed together."""
@@ -107,7 +108,6 @@ class Image:
     features: Mapping[str, Feature] = field(default_factory=dict)
     elections: Mapping[tuple[UUID, int], Election] = field(default_factory=dict)
     reassignments: Mapping[tuple[UUID, int], Reassignment] = field(default_factory=dict)
-    drained: Mapping[int, Drained] = field(default_factory=dict)
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> Image:
@@ -144,9 +144,19 @@ class Image:
         return _EMPTY if config is None else config.entries
 
     @property
+    def drained(self) -> frozenset[int]:
+        """Brokers that are wished not to lead: they keep their replicas, in sync, and lead what nobody else can."""
+        return _ids(self.config("broker", "").get(DRAINED, ""))
+
+    @property
     def cluster_id(self) -> str:
         """The cluster's id, empty where none was written yet."""
         return "" if self.cluster is None else self.cluster.id
+
+
+@lru_cache(maxsize=16)
+def _ids(text: str) -> frozenset[int]:
+    return frozenset(int(part) for part in text.split(",") if part.strip())
 
 
 def difference(old: Image, new: Image) -> Changed:
@@ -171,7 +181,6 @@ def difference(old: Image, new: Image) -> Changed:
         features=frozenset(_differing(old.features, new.features)),
         elections=frozenset(_differing(old.elections, new.elections)),
         reassignments=frozenset(_differing(old.reassignments, new.reassignments)),
-        drained=frozenset(_differing(old.drained, new.drained)),
     )
 
 
@@ -326,7 +335,6 @@ _STEPS: Mapping[Kind, _Step] = {
     Kind.FEATURE: _mapped("features", feature_name, Feature.decode),
     Kind.ELECTION: _mapped("elections", partition_id, Election.decode),
     Kind.REASSIGNMENT: _mapped("reassignments", partition_id, Reassignment.decode),
-    Kind.DRAINED: _mapped("drained", broker_id, Drained.decode),
     Kind.PARTITION: _apply_partitions,
     Kind.READY: _mapped("ready", topic_id, Ready.decode),
 }

@@ -23,8 +23,9 @@ from . import keys
 from .follower import Follower
 from .image import Image, Topic
 from .keys import ConfigResource, QuotaEntity
-from .model import Broker, Config, Election, Quota, Tombstone, TopicIntent
+from .model import Broker, Config, Election, Partition, Quota, Reassignment, Tombstone, TopicIntent
 from .naming import METADATA_TOPIC, check_any_runs, check_assignments, check_topic_name, metric_name
+from .reassignment import check_cancellable, check_target
 from .store import Committed, Delete, Entry, Guard, Put, Rejected, Store, StoreUnavailable, UnknownOutcome, Write
 
 logger = logging.getLogger(__name__)
@@ -208,18 +209,76 @@ class Intents:
             raise KafkaError(ErrorCode.unknown_topic_or_partition, f"No such partition as {topic}-{index}")
         if partition.leader >= 0 and (unclean or partition.leader == partition.replicas[0]):
             raise KafkaError(ErrorCode.election_not_needed, "Leader election not needed for topic partition.")
-        if not unclean and not (partition.replicas[0] in partition.isr and self._runs(partition.replicas[0])):
+        preferred = partition.replicas[0]
+        if not unclean and not (
+            preferred in partition.isr and self._runs(preferred) and preferred not in self._image.drained
+        ):
             raise KafkaError(ErrorCode.preferred_leader_not_available, "The preferred leader was not available.")
         if unclean and not any(self._runs(replica) for replica in partition.replicas):
             raise KafkaError(
                 ErrorCode.eligible_leaders_not_available, "Eligible topic partition leaders are not available."
             )
         key = keys.election(known.id, index)
-        partition_guard = Guard(keys.partition(known.id, index), partition.revision)
-        result = await self._transact([partition_guard, Guard(key, 0)], [Put(key, Election(unclean).encode())])
+        # A wish that stands already is taken for this one; it is deleted when it has come true.
+        result = await self._transact([Guard(key, 0)], [Put(key, Election(unclean).encode())])
         if isinstance(result, Committed):
             await self._until_revision(result.revision, timeout_s)
         await self._until(lambda image: None if (known.id, index) in image.elections else True, timeout_s)
+
+    async def reassign(
+        self, topic: str, index: int, target: Sequence[int] | None, allow_another_factor: bool, timeout_s: float
+    ) -> None:
+        """Has a partition's replicas moved to `target`, or (None) a move ended, and waits until that has begun.
+
+        Of two administrators who ask at the same time one is refused (REASSIGNMENT_IN_PROGRESS). Raises KafkaError.
+        """
+        before = self._reassignable(topic, index)
+        while True:
+            image = self._image
+            state = self._reassignable(topic, index)
+            if _assignment(state) != _assignment(before) or (state.topic_id, index) in image.reassignments:
+                raise _being_moved(topic, index)
+            if target is None:
+                check_cancellable(state, image.brokers)
+            else:
+                check_target(target, state, image.brokers, allow_another_factor)
+                if tuple(target) == state.target and not state.removing:
+                    return  # it is there, or on its way
+            intent = image.intents_by_id[state.topic_id]
+            key = keys.reassignment(state.topic_id, index)
+            guards = [
+                Guard(keys.topic(topic), intent.revision),
+                Guard(keys.partition(state.topic_id, index), state.revision),
+                Guard(key, 0),
+            ]
+            wish = Reassignment(None if target is None else tuple(target))
+            result = await self._transact(guards, [Put(key, wish.encode())])
+            if not isinstance(result, Rejected):
+                break
+            if result.failed.get(key) is not None:
+                raise _being_moved(topic, index)
+            newest = max((entry.mod_revision for entry in result.failed.values() if entry), default=image.revision + 1)
+            await self._until_revision(newest, timeout_s)  # an ISR changed, or the topic did
+        if result is None:
+            await self._until_settled()
+        else:
+            await self._until_revision(result.revision, timeout_s)
+        wanted = (state.topic_id, index)
+        await self._until(lambda image: None if wanted in image.reassignments else True, timeout_s)
+
+    async def unregister_broker(self, broker_id: int, timeout_s: float = 30.0) -> None:
+        """Deletes a broker's registration; one that lives registers anew. Raises KafkaError."""
+        while True:
+            broker = self._image.brokers.get(broker_id)
+            if broker is None:
+                raise KafkaError(
+                    ErrorCode.broker_id_not_registered, f"Broker ID {broker_id} is not currently registered"
+                )
+            key = keys.broker(broker_id)
+            result = await self._transact([Guard(key, broker.revision)], [Delete(key)])
+            if isinstance(result, Committed):
+                return await self._until_revision(result.revision, timeout_s)
+            await self._until_settled()
 
     async def confirm_deletion(self, broker_id: int, topic_id: UUID) -> None:
         """Says that this broker has nothing left of a deleted topic. Raises StoreUnavailable."""
@@ -264,7 +323,13 @@ class Intents:
     def _placed(self, count: int, replication_factor: int, first_index: int) -> tuple[tuple[int, ...], ...]:
         if count > PARTITIONS_PER_REQUEST_MAX:
             raise KafkaError(ErrorCode.policy_violation, "Excessively large number of partitions per request.")
-        candidates = [Candidate(broker.id, broker.rack, broker.electable) for broker in self._image.brokers.values()]
+        image = self._image
+        undrained = any(broker.electable and broker.id not in image.drained for broker in image.brokers.values())
+        unwanted = image.drained if undrained else frozenset[int]()
+        candidates = [
+            Candidate(broker.id, broker.rack, broker.electable and broker.id not in unwanted)
+            for broker in image.brokers.values()
+        ]
         start = self._random.randrange(1 << 20)
         return place(candidates, count, replication_factor, start, first_index)
 
@@ -302,6 +367,15 @@ class Intents:
         for state in self._image.partitions.get(intent.id, {}).values():
             holders.update(state.replicas)
         return tuple(sorted(holders))
+
+    def _reassignable(self, topic: str, index: int) -> Partition:
+        known = self._image.topics.get(topic)
+        if known is None:
+            raise KafkaError(ErrorCode.unknown_topic_or_partition, f"Unable to find a topic named {topic}.")
+        partition = known.partitions.get(index)
+        if partition is None:
+            raise KafkaError(ErrorCode.unknown_topic_or_partition, f"Unable to find partition {topic}:{index}.")
+        return partition
 
     def _runs(self, broker_id: int) -> bool:
         broker = self._image.brokers.get(broker_id)
@@ -367,6 +441,17 @@ def _appeared(image: Image, topic_id: UUID, partition_count: int) -> Topic | boo
     if topic is not None and len(topic.partitions) >= partition_count:
         return topic
     return True if topic_id in image.tombstones else None
+
+
+def _assignment(state: Partition) -> tuple[tuple[int, ...], ...]:
+    return (state.replicas, state.adding, state.removing)
+
+
+def _being_moved(topic: str, index: int) -> KafkaError:
+    return KafkaError(
+        ErrorCode.reassignment_in_progress,
+        f"Somebody else has asked for another assignment of {topic}-{index} at this moment.",
+    )
 
 
 def _check_deadline(timeout_s: float) -> None:

@@ -10,7 +10,6 @@
 | `features/<name>` | intent | Feature: a finalised level |
 | `elections/<topic id>/<index>` | intent | Election: a wished leader election |
 | `reassignments/<topic id>/<index>` | intent | Reassignment: wished replicas, or the end of a move |
-| `drained/<broker id>` | intent | Drained: a broker that is wished not to lead |
 | `producer-ids` | intent | ProducerIds: the first id that no broker has been given |
 | `partitions/<topic id>/<index>` | state | Partition |
 | `ready/<topic id>` | state | Ready: how many of the topic's partitions may be seen |
@@ -41,7 +40,6 @@ QUOTAS = "quotas/"
 FEATURES = "features/"
 ELECTIONS = "elections/"
 REASSIGNMENTS = "reassignments/"
-DRAINED = "drained/"
 PARTITIONS = "partitions/"
 READY = "ready/"
 
@@ -64,7 +62,6 @@ class Kind(enum.Enum):
     FEATURE = "features"
     ELECTION = "elections"
     REASSIGNMENT = "reassignments"
-    DRAINED = "drained"
     PARTITION = "partitions"
     READY = "ready"
     UNKNOWN = ""
@@ -129,11 +126,6 @@ def reassignment(topic_id: UUID, index: int) -> str:
     return f"{REASSIGNMENTS}{uuid_text(topic_id)}/{index}"
 
 
-def drained(broker_id: int) -> str:
-    """Key of the wish that a broker doesn't lead."""
-    return f"{DRAINED}{broker_id}"
-
-
 def config(resource: ConfigResource) -> str:
     """Key of a resource's dynamic settings."""
     return f"{CONFIGS}{resource.type}/{_encoded(resource.name or None)}"
@@ -155,8 +147,8 @@ def kind_of(key: str) -> Kind:
 
 
 def broker_id(key: str) -> int:
-    """The id in the key of a registration or of a drained broker."""
-    return int(key.partition("/")[2])
+    """The id in a registration's key."""
+    return int(key[len(BROKERS) :])
 
 
 def topic_name(key: str) -> str:

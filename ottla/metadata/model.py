@@ -395,20 +395,6 @@ class Reassignment(_Value):
 
 
 @dataclass(frozen=True, slots=True)
-class Drained(_Value):
-    """A broker that is wished not to lead: it keeps its replicas, in sync, and leads only what nobody else can."""
-
-    revision: int = 0
-
-    def _fields(self) -> dict[str, Any]:
-        return {}
-
-    @classmethod
-    def _from(cls, entry: Entry, version: int, document: dict[str, Any]) -> Self:
-        return cls(entry.mod_revision, format=version, unknown=document)
-
-
-@dataclass(frozen=True, slots=True)
 class ProducerIds(_Value):
     """The first producer id that was never handed out."""
 

@@ -47,7 +47,7 @@ def check_assignments(
     for index, replicas in assignments:
         if index in by_index:
             raise _bad_assignment(f"Found multiple manual partition assignments for partition {index}")
-        _check_replicas(replicas, brokers)
+        check_replicas(replicas, brokers)
         if replication_factor is None:
             replication_factor = len(replicas)
         elif len(replicas) != replication_factor:
@@ -71,7 +71,8 @@ def check_any_runs(assignments: Sequence[Sequence[int]], running: Mapping[int, b
             )
 
 
-def _check_replicas(replicas: Sequence[int], brokers: Collection[int]) -> None:
+def check_replicas(replicas: Sequence[int], brokers: Collection[int]) -> None:
+    """Raises KafkaError INVALID_REPLICA_ASSIGNMENT for replicas that no partition can have."""
     if not replicas:
         raise _bad_assignment("The manual partition assignment includes an empty replica list.")
     seen: set[int] = set()

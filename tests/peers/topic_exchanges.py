@@ -20,7 +20,9 @@ from tests.peers.apache_kafka import ApacheKafka
 from tests.peers.wire import Wire
 
 RECORDED = Path(__file__).resolve().parents[1] / "unit/broker/api/topics_of_apache_kafka_4_3_1.json"
-METADATA, CREATE, DELETE, GROW, ELECT, REASSIGNMENTS, CLUSTER, DESCRIBE = 3, 19, 20, 37, 43, 46, 60, 75
+METADATA, CREATE, DELETE, GROW, ELECT, REASSIGN, REASSIGNMENTS, CLUSTER, UNREGISTER, DESCRIBE = (
+    3, 19, 20, 37, 43, 45, 46, 60, 64, 75
+)  # fmt: skip
 SETTLE_SECONDS = 0.3  # until a change has reached the broker's image
 NOBODYS = "id of nobody's"
 UNSET = UUID(int=0)
@@ -86,6 +88,20 @@ def _metadata(
 def _by_id(version: int, *topics: tuple[str | None, str]) -> Exchange:
     asked = [{"name": name, "topic_id": topic_id} for name, topic_id in topics]
     return METADATA, version, {"topics": asked, "allow_auto_topic_creation": False}
+
+
+def _reassign(
+    *topics: tuple[str, dict[int, list[int] | None]], version: int = 1, allow_another_factor: bool = True
+) -> Exchange:
+    asked = [
+        {
+            "name": name,
+            "partitions": [{"partition_index": index, "replicas": wanted} for index, wanted in replicas.items()],
+        }
+        for name, replicas in topics
+    ]
+    request = {"timeout": 10_000, "allow_replication_factor_change": allow_another_factor, "topics": asked}
+    return REASSIGN, version, request
 
 
 def _describe(*names: str, limit: int = 2000, cursor: tuple[str, int] | None = None) -> Exchange:
@@ -215,6 +231,23 @@ EXCHANGES: tuple[Exchange, ...] = (
     _elect(0, ("g", [0]), version=1),
     (REASSIGNMENTS, 0, {"topics": None, "timeout": 10_000}),
     (REASSIGNMENTS, 0, {"topics": [{"name": "g", "partition_indexes": [0, 99]}], "timeout": 10_000}),
+    (REASSIGNMENTS, 0, {"topics": [{"name": "missing", "partition_indexes": [0]}], "timeout": 10_000}),
+    _reassign(("g", {0: [0]})),
+    _reassign(("g", {0: [0], 1: [99]}), ("missing", {0: [0]}), ("a", {7: [0]})),
+    _reassign(("g", {0: [0, 0], 1: []})),
+    _reassign(("g", {0: [0, 99]})),
+    _reassign(("g", {0: [-1]})),
+    _reassign(("g", {0: None, 99: None}), ("missing", {0: None})),
+    _reassign(("g", {0: [0]}), allow_another_factor=False),
+    _reassign(("g", {0: []}), allow_another_factor=False),
+    _reassign(("g", {0: [0, 99]}), allow_another_factor=False),
+    _reassign(("g", {0: None}), allow_another_factor=False),
+    _reassign(("g", {0: [0]}), ("g", {0: [0, 0]})),
+    _reassign(("g", {0: [0], 1: [98]}), version=0),
+    _reassign(),
+    (REASSIGNMENTS, 0, {"topics": None, "timeout": 10_000}),
+    (UNREGISTER, 0, {"broker_id": 99}),
+    (UNREGISTER, 0, {"broker_id": -1}),
     # Deleting.
     *(_create(_new(f"d{number}", 2)) for number in range(9)),
     _delete(("d0", None)),

@@ -18,7 +18,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from ottla.metadata.model import NO_LEADER, Partition
+from ottla.metadata.model import Partition
+from ottla.metadata.reassignment import can_cancel
 
 from .elections import Electorate, led, surviving
 
@@ -48,14 +49,8 @@ def completed(partition: Partition, electorate: Electorate) -> Partition:
     return led(_restricted(partition, target), electorate)
 
 
-def can_cancel(partition: Partition, electorate: Electorate) -> bool:
-    """Whether one of the original replicas can take over at once."""
-    living = surviving(partition, electorate) if partition.leader != NO_LEADER else partition.isr
-    return not set(living).isdisjoint(partition.original)
-
-
 def _cancelled(partition: Partition, electorate: Electorate) -> Partition:
-    if not partition.reassigning or not can_cancel(partition, electorate):
+    if not partition.reassigning or not can_cancel(partition, electorate.brokers):
         return partition
     return _restricted(partition, partition.original)
 

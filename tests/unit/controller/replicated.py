@@ -156,11 +156,7 @@ class Replicated:
             self.count("moves")
 
     def wish_drained(self) -> None:
-        broker = self.random.choice(BROKERS)
-        if broker in self.world.image.drained:
-            self.world.delete(keys.drained(broker))
-        else:
-            self.world.drain(broker)
+        self.world.drain(*self.random.sample(BROKERS, self.random.choice((0, 1, 2))))
 
     def change_min_isr(self) -> None:
         self.set_min_isr(self.random.choice((1, 2, 2, 3)))
@@ -172,8 +168,7 @@ class Replicated:
 
     def heal(self) -> None:
         """Everybody runs, catches up and joins; the controller comes to rest."""
-        for drained in tuple(self.world.image.drained):
-            self.world.delete(keys.drained(drained))
+        self.world.drain()
         for broker in BROKERS:
             if broker not in self.world.image.brokers:
                 self.start_one(broker)

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from ottla.controller.decide import decide, imbalanced
-from ottla.metadata import keys
 from ottla.metadata.model import NO_LEADER, Partition
 from tests.unit.controller.world import T, World
 
@@ -189,7 +188,7 @@ def test_a_drained_broker_leads_only_what_nobody_else_can() -> None:
     join(there, 2)
     there.settle()
     assert there.partition().leader == 2
-    there.delete(keys.drained(1))
+    there.drain()
     there.settle()
     assert there.partition().leader == 2
     assert imbalanced(there.image)

@@ -76,7 +76,7 @@ def a_move_ends_before_its_target_is_in_sync(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_cancelled_move_empties_the_isr(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(reassignment, "can_cancel", lambda partition, electorate: True)
+    patch.setattr(reassignment, "can_cancel", lambda partition, brokers: True)
 
 
 def a_new_registration_is_the_old_member(patch: pytest.MonkeyPatch) -> None:

@@ -11,12 +11,13 @@ from ottla.controller.decide import decide, whole_scope
 from ottla.controller.proposal import Proposal
 from ottla.metadata import keys
 from ottla.metadata.eligibility import FEATURE
-from ottla.metadata.image import Changed, Image
+from ottla.metadata.image import DRAINED, Changed, Image
+from ottla.metadata.keys import ConfigResource
 from ottla.metadata.model import (
     NO_EPOCH,
     Broker,
     BrokerState,
-    Drained,
+    Config,
     Endpoint,
     Feature,
     Partition,
@@ -92,8 +93,9 @@ class World:
     def reassign(self, target: Sequence[int] | None, index: int = 0) -> None:
         self.put(keys.reassignment(T, index), Reassignment(None if target is None else tuple(target)))
 
-    def drain(self, broker_id: int) -> None:
-        self.put(keys.drained(broker_id), Drained())
+    def drain(self, *broker_ids: int) -> None:
+        """These brokers, and no others, are wished not to lead."""
+        self.put(keys.config(ConfigResource("broker", "")), Config({DRAINED: ",".join(map(str, broker_ids))}))
 
     def state(self, index: int = 0, **fields: Any) -> None:
         """Writes other fields into a partition's state, as somebody else would."""

@@ -18,7 +18,6 @@ from ottla.metadata.model import (
     Cluster,
     Config,
     ControllerHolder,
-    Drained,
     Election,
     Endpoint,
     Feature,
@@ -71,7 +70,7 @@ def test_other_keys() -> None:
     assert keys.partition_id(keys.partition(TOPIC_ID, 17)) == (TOPIC_ID, 17)
     assert keys.partition_id(keys.election(TOPIC_ID, 3)) == (TOPIC_ID, 3)
     assert keys.topic_id(keys.ready(TOPIC_ID)) == keys.topic_id(keys.tombstone(TOPIC_ID)) == TOPIC_ID
-    assert keys.broker_id(keys.broker(7)) == keys.broker_id(keys.drained(7)) == 7
+    assert keys.broker_id(keys.broker(7)) == 7
     assert keys.partition_id(keys.reassignment(TOPIC_ID, 3)) == (TOPIC_ID, 3)
     assert keys.topic_name(keys.topic("a.b")) == "a.b"
     assert keys.feature_name(keys.feature("metadata.version")) == "metadata.version"
@@ -110,7 +109,6 @@ VALUES = [
     (keys.election(TOPIC_ID, 1), Election(True, 9)),
     (keys.reassignment(TOPIC_ID, 1), Reassignment((3, 1), 9)),
     (keys.reassignment(TOPIC_ID, 2), Reassignment(None, 9)),
-    (keys.drained(4), Drained(9)),
 ]
 
 

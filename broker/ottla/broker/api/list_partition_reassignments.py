@@ -9,7 +9,7 @@ from ottla.broker.api.registry import Api, RequestContext
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
 
-API = Api(key=46, versions=(0, 0), gaps=("None is ever ongoing: reassignments can't be asked for yet.",))
+API = Api(key=46, versions=(0, 0))
 
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:

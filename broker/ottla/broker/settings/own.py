@@ -51,6 +51,11 @@ SETTINGS = (
         "PEM file of that certificate's key. Read at start.",
     ),
     Setting(
+        "ottla.brokers.drained", Kind.LIST, "", Importance.MEDIUM,
+        "Ids of brokers that are not to lead partitions: they keep their replicas, and lead only what nobody else can.",
+        bounds=Pattern(r"[0-9]{1,9}", "broker ids"), update=Update.CLUSTER_WIDE,
+    ),
+    Setting(
         "ottla.quick.death.enable", Kind.BOOLEAN, "true", Importance.MEDIUM,
         "Take a broker for dead as soon as its connection to the controller is cut and then refused, without waiting "
         "for the end of its session.",

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ottla.broker.api import (
+    alter_partition_reassignments,
     create_partitions,
     create_topics,
     delete_topics,
@@ -20,6 +21,7 @@ from ottla.broker.api import (
     elect_leaders,
     list_partition_reassignments,
     metadata,
+    unregister_broker,
 )
 from ottla.broker.api.registry import RequestContext
 from ottla.broker.config import BrokerConfig
@@ -38,6 +40,7 @@ from ottla.protocol.messages import read_request, read_response, write_request, 
 HANDLERS = {
     module.API.key: module.handle
     for module in (
+        alter_partition_reassignments,
         create_partitions,
         create_topics,
         delete_topics,
@@ -46,6 +49,7 @@ HANDLERS = {
         elect_leaders,
         list_partition_reassignments,
         metadata,
+        unregister_broker,
     )
 }
 CONTEXT = RequestContext(0, 0, 1, "test", "PLAINTEXT", "User:ANONYMOUS", "127.0.0.1", 1)

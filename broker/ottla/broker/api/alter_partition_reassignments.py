@@ -1,0 +1,50 @@
+"""AlterPartitionReassignments (key 45), versions 0–1: moves replicas to other brokers, or (null) ends such a move.
+
+KIP-455. Each partition by itself, answered when the controller has begun the move; ListPartitionReassignments tells
+how far it is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.api.registry import Api, RequestContext
+from ottla.broker.bounded import gather_bounded
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.messages import milliseconds
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Broker
+
+API = Api(
+    key=45,
+    versions=(0, 1),
+    gaps=("A broker that isn't running is unknown as a target: INVALID_REPLICA_ASSIGNMENT; Kafka waits for it.",),
+)
+
+
+async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+    timeout_s = milliseconds(request.timeout) / 1000
+    another_factor = request.allow_replication_factor_change
+
+    async def move(name: str, asked: Any) -> dict[str, Any]:
+        try:
+            await broker.intents.reassign(name, asked.partition_index, asked.replicas, another_factor, timeout_s)
+        except KafkaError as error:
+            return {
+                "partition_index": asked.partition_index,
+                "error_code": error.code,
+                "error_message": error.message or None,
+            }
+        return {"partition_index": asked.partition_index, "error_code": ErrorCode.none}
+
+    all_asked = [(topic.name, asked) for topic in request.topics for asked in topic.partitions]
+    results = iter(await gather_bounded(lambda one: move(*one), all_asked))
+    responses = [
+        {"name": topic.name, "partitions": [next(results) for _ in topic.partitions]} for topic in request.topics
+    ]
+    return {
+        "allow_replication_factor_change": another_factor,
+        "error_message": None if responses else "",  # as Kafka
+        "responses": responses,
+    }

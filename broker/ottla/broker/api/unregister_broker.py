@@ -1,0 +1,25 @@
+"""UnregisterBroker (key 64), version 0: forgets a broker. One that runs registers anew, and is then another one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.api.registry import Api, RequestContext
+from ottla.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Broker
+
+API = Api(
+    key=64,
+    versions=(0, 0),
+    gaps=("A broker that isn't running is forgotten already, and answered with BROKER_ID_NOT_REGISTERED.",),
+)
+
+
+async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+    try:
+        await broker.intents.unregister_broker(request.broker_id)
+    except KafkaError as error:
+        return {"error_code": error.code, "error_message": error.message or None}
+    return {"error_code": ErrorCode.none, "error_message": None}

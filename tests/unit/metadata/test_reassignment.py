@@ -1,0 +1,214 @@
+"""Moves that administrators ask for: which are refused, and who wins where two ask at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from ottla.controller.runner import Controller
+from ottla.metadata import keys
+from ottla.metadata.embedded import EmbeddedStore
+from ottla.metadata.follower import Follower
+from ottla.metadata.image import DRAINED
+from ottla.metadata.intents import Intents, NewTopic
+from ottla.metadata.keys import ConfigResource
+from ottla.metadata.model import Broker, BrokerState, Partition, Reassignment
+from ottla.metadata.reassignment import check_cancellable
+from ottla.metadata.store import Delete, Put
+from ottla.protocol.errors import ErrorCode, KafkaError
+
+
+class Cluster:
+    """Three brokers, a topic `t` with one partition on 1 and 2, and an administrator's view of them."""
+
+    def __init__(self, store: EmbeddedStore) -> None:
+        self.store = store
+        self.follower = Follower(store)
+        self.intents = Intents(store, self.follower, Random(1))
+        self.controller = Controller(store, self.follower, "test")
+
+    @property
+    def state(self) -> Partition:
+        return self.follower.image.topics["t"].partitions[0]
+
+    async def register(self, broker_id: int) -> None:
+        broker = Broker(broker_id, 0, {}, state=BrokerState.RUNNING)
+        await self.write(Put(keys.broker(broker_id), broker.encode()))
+
+    async def write(self, *writes: Put | Delete) -> None:
+        result = await self.store.transact([], list(writes))
+        await self.follower.wait_for_revision(result.revision, 5)  # type: ignore[union-attr]
+
+    async def move(self, target: Sequence[int] | None, *, index: int = 0, another_factor: bool = True) -> None:
+        await self.intents.reassign("t", index, target, another_factor, 5)
+
+    async def refused(self, target: Sequence[int] | None, **options: Any) -> ErrorCode:
+        with pytest.raises(KafkaError) as raised:
+            await self.move(target, **options)
+        code: ErrorCode = raised.value.code
+        return code
+
+
+Body = Callable[[Cluster], Coroutine[Any, Any, None]]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[[Body], None]:
+    def start(body: Body) -> None:
+        async def main() -> None:
+            store = await EmbeddedStore.open(tmp_path / "metadata.db")
+            cluster = Cluster(store)
+            await cluster.follower.start()
+            tasks = [asyncio.ensure_future(each()) for each in (cluster.follower.run, cluster.controller.run)]
+            try:
+                async with asyncio.timeout(30):
+                    for broker_id in (1, 2, 3):
+                        await cluster.register(broker_id)
+                    await cluster.intents.create_topic(NewTopic("t", assignments=[(0, [1, 2])]), 5)
+                    await body(cluster)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+                await store.close()
+
+        asyncio.run(main())
+
+    return start
+
+
+def test_a_move_has_begun_when_it_is_answered(run: Any) -> None:
+    async def body(cluster: Cluster) -> None:
+        await cluster.move((3, 1))
+        assert (cluster.state.replicas, cluster.state.adding, cluster.state.removing) == ((3, 1, 2), (3,), (2,))
+        await cluster.move((3, 1))  # asked again: it is on its way
+        await cluster.move(None)
+        assert (cluster.state.replicas, cluster.state.adding) == ((1, 2), ())
+        assert await cluster.refused(None) is ErrorCode.no_reassignment_in_progress
+
+    run(body)
+
+
+def test_what_kafka_refuses_is_refused(run: Any) -> None:
+    async def body(cluster: Cluster) -> None:
+        assert await cluster.refused((1, 9)) is ErrorCode.invalid_replica_assignment
+        assert await cluster.refused((1, 1)) is ErrorCode.invalid_replica_assignment
+        assert await cluster.refused(()) is ErrorCode.invalid_replica_assignment
+        assert await cluster.refused((1,), index=1) is ErrorCode.unknown_topic_or_partition
+        assert await cluster.refused((1, 2, 3), another_factor=False) is ErrorCode.invalid_replication_factor
+        await cluster.move((3, 1), another_factor=False)
+        await cluster.move((2, 3), another_factor=False)  # the factor is that of before the move
+
+    run(body)
+
+
+def test_a_dead_broker_is_no_target_but_may_keep_what_it_has(run: Any) -> None:
+    async def body(cluster: Cluster) -> None:
+        await cluster.write(Delete(keys.broker(2)))
+        await cluster.move((2, 1))
+        await cluster.move((2, 3))
+        await cluster.write(Delete(keys.broker(3)))
+        assert await cluster.refused((3, 1, 9)) is ErrorCode.invalid_replica_assignment
+        await cluster.move((1,))
+        assert await cluster.refused((1, 3)) is ErrorCode.invalid_replica_assignment
+
+    run(body)
+
+
+def test_a_move_that_cannot_be_undone_is_not_cancelled() -> None:
+    brokers = {broker_id: Broker(broker_id, epoch=10 + broker_id, endpoints={}) for broker_id in (2, 3)}
+    state = Partition(UUID(int=1), 0, (3, 1, 2), (3,), (13,), 3, adding=(3,), removing=(1, 2), original=(1, 2))
+    with pytest.raises(KafkaError) as raised:
+        check_cancellable(state, brokers)
+    assert raised.value.code is ErrorCode.invalid_replica_assignment
+    check_cancellable(replace(state, isr=(3, 2), isr_epochs=(13, 12)), brokers)
+    with pytest.raises(KafkaError):  # broker 2 has restarted since
+        check_cancellable(replace(state, isr=(3, 2), isr_epochs=(13, 5)), brokers)
+
+
+def test_of_two_administrators_one_wins(run: Any) -> None:
+    async def body(cluster: Cluster) -> None:
+        other = Intents(cluster.store, cluster.follower, Random(2))
+        results = await asyncio.gather(
+            cluster.move((3, 1)), other.reassign("t", 0, (2, 3), True, 5), return_exceptions=True
+        )
+        refused = [result for result in results if isinstance(result, KafkaError)]
+        assert [error.code for error in refused] == [ErrorCode.reassignment_in_progress]
+        assert cluster.state.target in ((3, 1), (2, 3))
+
+    run(body)
+
+
+def test_a_wish_that_nobody_has_seen_yet_is_in_the_way(run: Any) -> None:
+    async def body(cluster: Cluster) -> None:
+        held = asyncio.Event()
+
+        async def hold(image: Any, changed: Any) -> None:
+            await held.wait()
+
+        cluster.follower.prepare(hold)
+        await cluster.store.transact(
+            [], [Put(keys.reassignment(cluster.state.topic_id, 0), Reassignment((3,)).encode())]
+        )
+        assert await cluster.refused((2, 1)) is ErrorCode.reassignment_in_progress
+        held.set()
+
+    run(body)
+
+
+def test_an_isr_that_changes_meanwhile_is_no_obstacle(run: Any) -> None:
+    async def body(cluster: Cluster) -> None:
+        held = asyncio.Event()
+
+        async def hold(image: Any, changed: Any) -> None:
+            await held.wait()
+
+        cluster.follower.prepare(hold)
+        state = cluster.state
+        smaller = Partition(state.topic_id, 0, (1, 2), (1,), state.isr_epochs[:1], 1, partition_epoch=1)
+        await cluster.store.transact([], [Put(keys.partition(state.topic_id, 0), smaller.encode())])
+        asyncio.get_running_loop().call_later(0.1, held.set)
+        await cluster.move((3, 1))
+        assert (cluster.state.adding, cluster.state.isr) == ((3,), (1,))
+
+    run(body)
+
+
+def test_a_broker_is_unregistered(run: Any) -> None:
+    async def body(cluster: Cluster) -> None:
+        await cluster.intents.unregister_broker(1)
+        assert 1 not in cluster.follower.image.brokers
+        with pytest.raises(KafkaError, match="Broker ID 1 is not currently registered"):
+            await cluster.intents.unregister_broker(1)
+
+    run(body)
+
+
+def test_new_topics_leave_drained_brokers_out_where_they_can(run: Any) -> None:
+    async def body(cluster: Cluster) -> None:
+        await cluster.intents.alter_config(ConfigResource("broker", ""), lambda present: {DRAINED: "1"})
+        await cluster.intents.create_topic(NewTopic("u", 8, 2), 5)
+        used = {
+            replica for state in cluster.follower.image.topics["u"].partitions.values() for replica in state.replicas
+        }
+        assert used == {2, 3}
+        await cluster.intents.alter_config(ConfigResource("broker", ""), lambda present: {DRAINED: "1,2,3"})
+        await cluster.intents.create_topic(NewTopic("v", 8, 2), 5)
+        await cluster.intents.alter_config(ConfigResource("broker", ""), lambda present: {DRAINED: "2"})
+        await cluster.follower.wait(lambda image: image.topics["t"].partitions[0].leader == 1 or None, 5)
+        with pytest.raises(KafkaError) as raised:
+            await cluster.intents.elect_leader("t", 0, True, 5)
+        assert raised.value.code is ErrorCode.election_not_needed
+        await cluster.move((2, 1))
+        with pytest.raises(KafkaError) as raised:
+            await cluster.intents.elect_leader("t", 0, False, 5)
+        assert raised.value.code is ErrorCode.preferred_leader_not_available
+
+    run(body)
