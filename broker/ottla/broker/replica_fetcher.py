@@ -243,10 +243,12 @@ class ReplicaFetcher:
             # Without room there may be some later; a failed log directory ends the following from outside.
             self._pause_after(key, followed, error.code, False)
             return
-        if not isinstance(decision, Append) and _held(partition) == before:
-            # No leader that follows the rules asks for it, and asking again at once would never end.
-            self._pause_after(key, followed, ErrorCode.unknown_server_error, False)
-            return
+        if not isinstance(decision, Append):
+            self._session.begin_anew()  # the high watermark that came with it is for the log as it is now
+            if _held(partition) == before:
+                # No leader that follows the rules asks for it, and asking again at once would never end.
+                self._pause_after(key, followed, ErrorCode.unknown_server_error, False)
+                return
         followed.failures = 0
         followed.told = False
         self._want(key, followed)

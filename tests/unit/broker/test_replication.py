@@ -159,6 +159,19 @@ def test_a_log_that_took_another_turn_is_truncated_by_epochs(tmp_path: Path) -> 
     run(scene, tmp_path)
 
 
+def test_after_a_truncation_the_watermark_is_heard_that_came_with_it(tmp_path: Path) -> None:
+    async def scene(world: World) -> None:
+        for log in (world.leader.logs[0], world.partitions[0].log):
+            append(log, batch_of([b"shared"]), 1)
+        append(world.partitions[0].log, batch_of([b"lost"]), 1)
+        world.leader.logs[0].epochs.assign(2, 1)
+        world.follow(epoch=2)
+        await eventually(world.alike)
+        await eventually(lambda: world.partitions[0].high_watermark == 1)
+
+    run(scene, tmp_path)
+
+
 def test_who_is_out_of_range_asks_for_the_range(tmp_path: Path) -> None:
     async def scene(world: World) -> None:
         for number in range(3):
