@@ -17,14 +17,15 @@ FLEXIBLE = 12
 TOPIC_IDS = 13
 NO_RECORDS: Sequence[Any] = ()
 NO_TAGS = b"\x00"
+_ONE_END = NO_TAGS + NO_TAGS  # of the topic and of the answer
 _int = struct.Struct(">i")
 _short = struct.Struct(">h")
-_start_sessionless = struct.Struct(">ii")  # correlation id, throttle time
-_start = struct.Struct(">iihi")  # … error, session id
-_start_flexible = struct.Struct(">ibihi")  # correlation id, no header tags, throttle time, error, session id
+_start_sessionless = struct.Struct(">iiii")  # size, correlation id, throttle time, topics
+_start = struct.Struct(">iiihii")  # … error and session id before the topics
+_start_flexible = struct.Struct(">iibihi")  # size, correlation id, no header tags, throttle time, error, session id
 _partition_4 = struct.Struct(">ihqq")  # index, error, high watermark, last stable offset
 _partition_5 = struct.Struct(">ihqqq")  # … log start offset
-_partition_12 = struct.Struct(">ihqqqbi")  # … null aborted transactions, preferred read replica
+_partition_12 = struct.Struct(">ihqqqbi")  # … no aborted transactions, preferred read replica
 _two_ints = struct.Struct(">ii")
 
 
@@ -65,16 +66,17 @@ def write_fetch_answer(
 ) -> list[Any]:
     """The whole response frame as parts: the first begins with size and header."""
     flexible = version >= FLEXIBLE
-    out = bytearray(4)
+    if flexible and len(topics) == 1:
+        topic, partitions = topics[0]
+        if len(partitions) == 1 and not error and partitions[0].size and not partitions[0].aborted:
+            return _write_one_read(correlation_id, session_id, topic, partitions[0], throttle_time)
     if flexible:
-        out += _start_flexible.pack(correlation_id, 0, throttle_time, error, session_id)
+        out = bytearray(_start_flexible.pack(0, correlation_id, 0, throttle_time, error, session_id))
         write_unsigned_varint(out, len(topics) + 1)
+    elif version >= 7:
+        out = bytearray(_start.pack(0, correlation_id, throttle_time, error, session_id, len(topics)))
     else:
-        if version >= 7:
-            out += _start.pack(correlation_id, throttle_time, error, session_id)
-        else:
-            out += _start_sessionless.pack(correlation_id, throttle_time)
-        out += _int.pack(len(topics))
+        out = bytearray(_start_sessionless.pack(0, correlation_id, throttle_time, len(topics)))
     parts: list[Any] = [out]
     total = 0
     for topic, partitions in topics:
@@ -85,9 +87,8 @@ def write_fetch_answer(
             else:
                 _write_plain_partition(version, out, answer)
             if answer.size:
-                total += len(out)
+                total += len(out) + answer.size
                 parts.extend(answer.records)
-                total += answer.size
                 out = bytearray()
                 parts.append(out)
             if flexible:
@@ -102,13 +103,30 @@ def write_fetch_answer(
     return parts
 
 
+def _write_one_read(
+    correlation_id: int, session_id: int, topic: str | bytes, answer: PartitionAnswer, throttle_time: int
+) -> list[Any]:
+    """What small requests get: records of one partition, a flexible version."""
+    index, error, high_watermark, stable, log_start, records, size, aborted, preferred, tags = answer
+    null_or_empty = 0 if aborted is None else 1
+    out = bytearray(_start_flexible.pack(0, correlation_id, 0, throttle_time, 0, session_id))
+    out += _one_topic_prefix(topic)
+    out += _partition_12.pack(index, error, high_watermark, stable, log_start, null_or_empty, preferred)
+    write_unsigned_varint(out, size + 1)
+    end = tags + _ONE_END
+    _int.pack_into(out, 0, len(out) + size + len(end) - 4)
+    return [out, *records, end]
+
+
+@lru_cache(4096)
+def _one_topic_prefix(topic: str | bytes) -> bytes:
+    """One topic and one partition, up to the partition's index."""
+    return b"\x02" + (topic if isinstance(topic, bytes) else _compact_name(topic)) + b"\x02"
+
+
 def _write_topic(version: int, out: bytearray, topic: str | bytes, partition_count: int) -> None:
-    if version >= TOPIC_IDS:
-        out += topic  # type: ignore[arg-type]
-        write_unsigned_varint(out, partition_count + 1)
-        return
     if version >= FLEXIBLE:
-        out += _compact_name(str(topic))
+        out += topic if isinstance(topic, bytes) else _compact_name(topic)
         write_unsigned_varint(out, partition_count + 1)
     else:
         name = str(topic).encode()
@@ -127,14 +145,15 @@ def _compact_name(name: str) -> bytes:
 
 def _write_flexible_partition(out: bytearray, answer: PartitionAnswer) -> None:
     index, error, high_watermark, stable, log_start, _, size, aborted, preferred, _ = answer
-    if aborted is None:
-        out += _partition_12.pack(index, error, high_watermark, stable, log_start, 0, preferred)
-    else:
+    if aborted:
         out += _partition_5.pack(index, error, high_watermark, stable, log_start)
         write_unsigned_varint(out, len(aborted) + 1)
         for producer_id, first_offset in aborted:
             out += struct.pack(">qqb", producer_id, first_offset, 0)
         out += _int.pack(preferred)
+    else:
+        null_or_empty = 0 if aborted is None else 1
+        out += _partition_12.pack(index, error, high_watermark, stable, log_start, null_or_empty, preferred)
     write_unsigned_varint(out, size + 1)
 
 
