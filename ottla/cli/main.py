@@ -25,6 +25,7 @@ from ottla.cli import (
     groups,
     log_files,
     metadata,
+    metadata_backup,
     offsets,
     produce,
     topics,
@@ -66,6 +67,9 @@ app.add_typer(broker.app, name="broker", rich_help_panel=_RUNNING)
 app.add_typer(log_files.app, name="log", rich_help_panel=_RUNNING)
 app.command("adopt", rich_help_panel=_RUNNING)(adopt.adopt)
 app.add_typer(metadata.app, name="metadata", rich_help_panel=_RUNNING)
+metadata.app.command("backup")(metadata_backup.backup)
+metadata.app.command("restore")(metadata_backup.restore)
+metadata.app.command("go-without")(metadata_backup.go_without)
 app.add_typer(contexts.app, name="contexts", rich_help_panel=_MORE)
 
 

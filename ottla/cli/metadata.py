@@ -1,7 +1,8 @@
 """`ottla metadata`: look into the metadata store, key by key, as zkCli did for ZooKeeper.
 
-Reads only. The store is found by `--store`, else by a broker's settings, else it is that of `ottla dev`; it can be read
-while brokers run on it and after they have stopped. For etcd, a broker's settings say the prefix and how to be let in.
+Reads only; backup and restore are in `metadata_backup.py`. The store is found by `--store`, else by a broker's
+settings, else it is that of `ottla dev`; it can be read while brokers run on it and after they have stopped. For etcd,
+a broker's settings say the prefix and how to be let in.
 """
 
 from __future__ import annotations
@@ -56,9 +57,9 @@ def list_keys(
 ) -> None:
     """List keys: one level of them, or all."""
 
-    async def run() -> None:
-        async with _opened(store, config, settings) as opened:
-            snapshot = await opened.read(prefix)
+    async def look() -> None:
+        async with opened(store, config, settings) as source:
+            snapshot = await source.read(prefix)
         if recursive:
             rows = [
                 {
@@ -76,7 +77,7 @@ def list_keys(
             columns = {"key": "KEY", "keys": "KEYS"}
         output.rows(rows, columns, empty=f"No key begins with '{prefix}'." if prefix else "The store is empty.")
 
-    _run(run())
+    run(look())
 
 
 def _one_level(found: list[str], prefix: str) -> list[dict[str, Any]]:
@@ -100,12 +101,12 @@ def get(
 ) -> None:
     """Show one key's value with its revisions."""
 
-    async def run() -> None:
-        async with _opened(store, config, settings) as opened:
-            snapshot = await opened.read(key)
+    async def look() -> None:
+        async with opened(store, config, settings) as source:
+            snapshot = await source.read(key)
             entry = next((entry for entry in snapshot.entries if entry.key == key), None)
             if entry is None:
-                known = [entry.key for entry in (await opened.read()).entries]
+                known = [entry.key for entry in (await source.read()).entries]
                 guess = nearest(key, known).strip()
                 raise NotFound(f"there is no key '{key}'", f"{guess} `ottla metadata ls -r` lists all.".strip())
         described = _described(entry)
@@ -117,7 +118,7 @@ def get(
         value = described.get("value", described.get("value_hex"))
         print(value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False))
 
-    _run(run())
+    run(look())
 
 
 @app.command()
@@ -134,13 +135,13 @@ def watch(
 ) -> None:
     """Show changes as they come, until Ctrl-C. With --json one object a line."""
 
-    async def run() -> None:
-        async with _opened(store, config, settings) as opened:
-            begin = (await opened.read(prefix)).revision if after is None else after
+    async def look() -> None:
+        async with opened(store, config, settings) as source:
+            begin = (await source.read(prefix)).revision if after is None else after
             output.note(f"Watching from revision {begin} on; Ctrl-C ends.")
             import asyncio
 
-            changes = asyncio.ensure_future(_print_changes(opened, prefix, begin, output))
+            changes = asyncio.ensure_future(_print_changes(source, prefix, begin, output))
             watched = asyncio.ensure_future(_until_reader_gone())
             await asyncio.wait([changes, watched], return_when=asyncio.FIRST_COMPLETED)
             for task in (changes, watched):
@@ -149,7 +150,7 @@ def watch(
                 if isinstance(outcome, Exception):
                     raise outcome
 
-    _run(run())
+    run(look())
 
 
 async def _print_changes(store: Store, prefix: str, begin: int, output: Output) -> None:
@@ -201,29 +202,32 @@ def _described(entry: Entry) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def _opened(store: str | None, config: Path | None, settings: list[str] | None) -> AsyncGenerator[Store, None]:
+async def opened(
+    store: str | None, config: Path | None, settings: list[str] | None, *, create: bool = False
+) -> AsyncGenerator[Store, None]:
+    """The store that the options name; with `create` a file is made where there is none."""
     from ottla.metadata.store import StoreUnavailable
 
     if store is not None and config is not None:
         raise UsageError("--store and --config are both given", "Leave one of them out.")
     if config is not None or (store is not None and store.startswith("etcd:")):
-        opening, name = _named_by_settings(store, config, settings)
+        opening, name = _named_by_settings(store, config, settings, create)
     else:
-        opening, name = _file(store)
+        opening, name = _file(store, create)
     try:
-        opened = await opening
+        found = await opening
     except (StoreUnavailable, OSError) as error:
         raise CommandError(f"can't open the metadata store {name}: {error}") from error
     try:
-        yield opened
+        yield found
     except StoreUnavailable as error:
-        raise CommandError(f"can't read the metadata store {name}: {error}") from error
+        raise CommandError(f"can't reach the metadata store {name}: {error}") from error
     finally:
-        await opened.close()
+        await found.close()
 
 
 def _named_by_settings(
-    store: str | None, config: Path | None, settings: list[str] | None
+    store: str | None, config: Path | None, settings: list[str] | None, create: bool
 ) -> tuple[Awaitable[Store], str]:
     from ottla.cli.broker import load_configuration
     from ottla.cli.stores import metadata_path, on_etcd, open_store
@@ -232,25 +236,28 @@ def _named_by_settings(
     named = [] if store is None else ["node.id=0", f"ottla.metadata.store={store}"]
     configuration = load_configuration(config, [*(settings or []), *named])
     if not on_etcd(configuration):
-        return _file(str(metadata_path(configuration)))
+        return _file(str(metadata_path(configuration)), create)
     return open_store(configuration), configuration.get_str("ottla.metadata.store")
 
 
-def _file(store: str | None) -> tuple[Awaitable[Store], str]:
+def _file(store: str | None, create: bool) -> tuple[Awaitable[Store], str]:
     from ottla.cli.dev import METADATA_FILE, default_directory
     from ottla.metadata.embedded import EmbeddedStore
 
     named = store not in (None, "embedded")
     path = Path(str(store).removeprefix("embedded:")) if named else default_directory() / METADATA_FILE
     # Opening would create it.
-    if not path.is_file():
+    if create:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    elif not path.is_file():
         raise NotFound(
             f"there is no metadata store at {path}", "Name it with --store PATH, or a broker's file with --config FILE."
         )
     return EmbeddedStore.open(path), str(path)
 
 
-def _run(work: Coroutine[Any, Any, None]) -> None:
+def run(work: Coroutine[Any, Any, None]) -> None:
+    """Runs a command's work on an event loop."""
     # Not at the top: most runs of the command line do without asyncio, and it takes a fifth of their start.
     import asyncio
 

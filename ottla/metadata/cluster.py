@@ -1,7 +1,7 @@
 """Which cluster a store holds, and whether it is the one that a broker's data belongs to.
 
-An empty store, or another cluster's, must never cost data: a broker whose log directories belong to a cluster that the
-store doesn't hold refuses to start, and deletes nothing.
+An empty store, another cluster's, or half of one must never cost data: a broker whose log directories belong to a
+cluster that the store doesn't hold refuses to start, and deletes nothing.
 
 A new cluster keeps eligible leader replicas (KIP-966), as Apache Kafka's do since 4.1; older ones go on without.
 """
@@ -18,7 +18,7 @@ from .store import Committed, Guard, Put, Store, UnknownOutcome
 
 
 class ForeignStore(Exception):
-    """The store isn't the one that the data directories belong to."""
+    """The store isn't the one that the data directories belong to, or isn't whole."""
 
 
 async def join_cluster(store: Store, known_id: str | None, wanted_id: str | None = None) -> Cluster:
@@ -35,6 +35,10 @@ async def join_cluster(store: Store, known_id: str | None, wanted_id: str | None
                 raise ForeignStore(
                     f"the data directories belong to cluster {known_id}, but the metadata store holds cluster"
                     f" {cluster.id}; point this broker to its own store, or to other data directories"
+                )
+            if cluster.restoring:
+                raise ForeignStore(
+                    "a restore of the metadata store hasn't ended; run `ottla metadata restore` again, to its end"
                 )
             return cluster
         if known_id is not None:

@@ -19,7 +19,7 @@ from uuid import UUID
 
 from .keys import ConfigResource, Kind, QuotaEntity, broker_id, config_resource, feature_name, kind_of, partition_id
 
-from .keys import quota_entity, topic_id, topic_name  # isort: skip
+from .keys import quota_entity, report_part, topic_id, topic_name  # isort: skip
 from .model import (
     Broker,
     Cluster,
@@ -32,6 +32,7 @@ from .model import (
     Quota,
     Ready,
     Reassignment,
+    Report,
     Tombstone,
     TopicIntent,
 )
@@ -77,6 +78,7 @@ class Changed:
     features: frozenset[str] = frozenset()
     elections: frozenset[tuple[UUID, int]] = frozenset()
     reassignments: frozenset[tuple[UUID, int]] = frozenset()
+    reports: frozenset[tuple[int, int]] = frozenset()
 
     def __or__(self, later: Changed) -> Changed:
         """What this change and the `later` one changed together."""
@@ -108,6 +110,7 @@ class Image:
     features: Mapping[str, Feature] = field(default_factory=dict)
     elections: Mapping[tuple[UUID, int], Election] = field(default_factory=dict)
     reassignments: Mapping[tuple[UUID, int], Reassignment] = field(default_factory=dict)
+    reports: Mapping[tuple[int, int], Report] = field(default_factory=dict)  # by (broker id, part)
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> Image:
@@ -181,6 +184,7 @@ def difference(old: Image, new: Image) -> Changed:
         features=frozenset(_differing(old.features, new.features)),
         elections=frozenset(_differing(old.elections, new.elections)),
         reassignments=frozenset(_differing(old.reassignments, new.reassignments)),
+        reports=frozenset(_differing(old.reports, new.reports)),
     )
 
 
@@ -335,6 +339,7 @@ _STEPS: Mapping[Kind, _Step] = {
     Kind.FEATURE: _mapped("features", feature_name, Feature.decode),
     Kind.ELECTION: _mapped("elections", partition_id, Election.decode),
     Kind.REASSIGNMENT: _mapped("reassignments", partition_id, Reassignment.decode),
+    Kind.REPORT: _mapped("reports", report_part, Report.decode),
     Kind.PARTITION: _apply_partitions,
     Kind.READY: _mapped("ready", topic_id, Ready.decode),
 }

@@ -14,6 +14,7 @@
 | `partitions/<topic id>/<index>` | state | Partition |
 | `ready/<topic id>` | state | Ready: how many of the topic's partitions may be seen |
 | `brokers/<id>` | ephemeral | Broker |
+| `reports/<broker id>/<part>` | ephemeral | Report: what a broker's logs hold, after a restore from a backup |
 | `controller` | ephemeral | ControllerHolder |
 
 Topic ids are written as Kafka writes them: 22 characters of URL-safe base64. Names that may hold any character are
@@ -42,6 +43,7 @@ ELECTIONS = "elections/"
 REASSIGNMENTS = "reassignments/"
 PARTITIONS = "partitions/"
 READY = "ready/"
+REPORTS = "reports/"
 
 _DEFAULT = "<default>"
 
@@ -64,6 +66,7 @@ class Kind(enum.Enum):
     REASSIGNMENT = "reassignments"
     PARTITION = "partitions"
     READY = "ready"
+    REPORT = "reports"
     UNKNOWN = ""
 
 
@@ -126,6 +129,11 @@ def reassignment(topic_id: UUID, index: int) -> str:
     return f"{REASSIGNMENTS}{uuid_text(topic_id)}/{index}"
 
 
+def report(broker_id: int, part: int) -> str:
+    """Key of one part of what a broker's logs hold."""
+    return f"{REPORTS}{broker_id}/{part}"
+
+
 def config(resource: ConfigResource) -> str:
     """Key of a resource's dynamic settings."""
     return f"{CONFIGS}{resource.type}/{_encoded(resource.name or None)}"
@@ -165,6 +173,12 @@ def partition_id(key: str) -> tuple[UUID, int]:
     """(topic id, index) in the key of a partition, election or reassignment."""
     _, topic_text, index = key.split("/")
     return uuid_from_text(topic_text), int(index)
+
+
+def report_part(key: str) -> tuple[int, int]:
+    """(broker id, part) in the key of a report."""
+    _, broker_text, part = key.split("/")
+    return int(broker_text), int(part)
 
 
 def config_resource(key: str) -> ConfigResource:

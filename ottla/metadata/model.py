@@ -83,19 +83,38 @@ class _Value:
 
 @dataclass(frozen=True, slots=True)
 class Cluster(_Value):
-    """Which cluster the store belongs to. `generation` counts restores of the store from a backup."""
+    """Which cluster the store belongs to. `generation` counts restores of the store from a backup (`backup.py`).
+
+    While one is under way (`restoring`) the rest of the store isn't whole. `awaited` are the brokers that must have
+    reported what their logs hold before a restored partition gets a leader.
+    """
 
     id: str
     generation: int = 0
+    restoring: bool = False
+    awaited: tuple[int, ...] = ()
     revision: int = field(default=0, compare=False)
 
     def _fields(self) -> dict[str, Any]:
-        return {"id": self.id, "generation": self.generation}
+        fields: dict[str, Any] = {"id": self.id, "generation": self.generation}
+        if self.restoring:
+            fields["restoring"] = True
+        if self.awaited:
+            fields["awaited"] = self.awaited
+        return fields
 
     @classmethod
     def _from(cls, entry: Entry, version: int, document: dict[str, Any]) -> Self:
         pop = document.pop
-        return cls(pop("id"), pop("generation", 0), entry.mod_revision, format=version, unknown=document)
+        return cls(
+            pop("id"),
+            pop("generation", 0),
+            pop("restoring", False),
+            tuple(pop("awaited", ())),
+            entry.mod_revision,
+            format=version,
+            unknown=document,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +257,9 @@ class Partition(_Value):
     `elr` are the eligible leader replicas (KIP-966, see `eligibility.py`), `elr_epochs[i]` the registration epoch under
     which `elr[i]` was last known to have every committed record. While replicas are reassigned (KIP-455) `replicas` is
     the target followed by `removing`, `adding` is what the target has and `original`, the replicas before, hadn't.
+
+    A `restored` state comes from a backup: what it says of leader and ISR may be long outdated, so nobody is elected by
+    it, only by what the replicas' logs hold.
     """
 
     topic_id: UUID
@@ -255,6 +277,7 @@ class Partition(_Value):
     recovering: bool = False  # an unclean election chose the leader, and it hasn't recovered its log yet
     elr_epochs: tuple[int, ...] = ()
     original: tuple[int, ...] = ()
+    restored: bool = False
     revision: int = 0
 
     @property
@@ -287,7 +310,7 @@ class Partition(_Value):
             "leader_epoch": self.leader_epoch,
             "partition_epoch": self.partition_epoch,
         }
-        for name in ("adding", "removing", "elr", "last_known_elr", "recovering", "elr_epochs", "original"):
+        for name in ("adding", "removing", "elr", "last_known_elr", "recovering", "elr_epochs", "original", "restored"):
             if value := getattr(self, name):
                 fields[name] = value
         return fields
@@ -312,6 +335,7 @@ class Partition(_Value):
             pop("recovering", False),
             tuple(pop("elr_epochs", ())),
             tuple(pop("original", ())),
+            pop("restored", False),
             entry.mod_revision,
             format=version,
             unknown=document or _NOTHING_UNKNOWN,
@@ -392,6 +416,41 @@ class Reassignment(_Value):
     def _from(cls, entry: Entry, version: int, document: dict[str, Any]) -> Self:
         target = document.pop("target")
         return cls(None if target is None else tuple(target), entry.mod_revision, format=version, unknown=document)
+
+
+class LogEnd(NamedTuple):
+    """What a replica's log holds: the epoch of its last record, its end, and the newest epoch that the replica knows.
+
+    All −1 where it can't be read for now.
+    """
+
+    last_epoch: int
+    end_offset: int
+    known_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report(_Value):
+    """One part of what a broker's logs of restored partitions hold; there are `parts` of it, counted from 0."""
+
+    broker_epoch: int
+    parts: int
+    logs: Mapping[tuple[UUID, int], LogEnd]
+    revision: int = 0
+
+    def _fields(self) -> dict[str, Any]:
+        topics: dict[str, list[tuple[int, ...]]] = {}
+        for (topic_id, index), end in self.logs.items():
+            topics.setdefault(uuid_text(topic_id), []).append((index, *end))
+        return {"broker_epoch": self.broker_epoch, "parts": self.parts, "logs": topics}
+
+    @classmethod
+    def _from(cls, entry: Entry, version: int, document: dict[str, Any]) -> Self:
+        pop = document.pop
+        logs = {
+            (uuid_from_text(topic), index): LogEnd(*end) for topic, ends in pop("logs").items() for index, *end in ends
+        }
+        return cls(pop("broker_epoch"), pop("parts"), logs, entry.mod_revision, format=version, unknown=document)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from .store import (
     Entry,
     Guard,
     LeaseExpired,
+    LeaseId,
     Put,
     Store,
     StoreUnavailable,
@@ -62,6 +63,11 @@ class Registration:
     def epoch(self) -> int:
         """The epoch of the present registration; greater after each loss of the lease."""
         return self.broker.epoch
+
+    @property
+    def lease(self) -> LeaseId:
+        """The lease of the present registration: what is attached to it ends with it."""
+        return self._lease
 
     async def register(self) -> Broker:
         """Registers, waiting up to a session for a predecessor. Raises NodeIdTaken."""

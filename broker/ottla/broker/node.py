@@ -33,6 +33,7 @@ from ottla.broker.partitions import PartitionTable
 from ottla.broker.producer_id_source import ProducerIdSource
 from ottla.broker.replicas import Replicas
 from ottla.broker.replication import Replication
+from ottla.broker.restore_reports import RestoreReports
 from ottla.broker.surroundings import Surroundings
 from ottla.broker.topic_descriptions import EncodedTopics
 from ottla.metadata.cluster import join_cluster
@@ -104,6 +105,7 @@ class Broker:
         )
         self.replicas.follow = self.replication.follow
         self.replicas.unfollow = self.replication.unfollow
+        self.restore_reports = RestoreReports(self.id, store, self.logs, self.partitions)
         self.intents = Intents(store, self.follower, surroundings.random)
         self.encoded_topics = EncodedTopics()
         self.internal_topics = InternalTopics(self.intents, config)
@@ -180,11 +182,14 @@ class Broker:
         await asyncio.to_thread(self.logs.open, cluster.id, self.id, lambda topic: self.replicas.rules_of(topic).log)
         self.recovered = True
         self.follower.prepare(self.replicas.prepare)
+        self.follower.listen(self.restore_reports.changed)  # before replicas forget the epochs that they know
         self.follower.listen(self.replicas.changed)
         self.follower.listen(self.isr_changes.registrations_changed)
         self.follower.listen(self._topics_deleted)
         self.logs.expect(self.replicas.wanted(self.image))
-        self.replicas.changed(self.image, difference(Image(), self.image))
+        everything = difference(Image(), self.image)
+        self.restore_reports.changed(self.image, everything)
+        self.replicas.changed(self.image, everything)
         self.logs.set_aside_unknown(self.replicas.wants)
         self.logs.went_offline = self.replicas.went_offline
         self.logs.none_left = self._without_logs
@@ -193,6 +198,7 @@ class Broker:
         self.replicas.tombstone_done = self._tombstone_done
         self.spawn(self.follower.run(), "metadata follower", vital=True)
         self.spawn(self.isr_changes.run(), "ISR changes", vital=True)
+        self.spawn(self.restore_reports.run(), "reports after a restore", vital=True)
         self.spawn(self.isr_changes.watch_lag(), "lag of followers", vital=True)
         for topic_id, index, target in self.logs.interrupted_moves:
             if topic_id is not None and index is not None and (topic_id, index) in self.logs.logs:
@@ -217,10 +223,15 @@ class Broker:
             previous_epoch=self.logs.stopped_epoch,
         )
         self._registration = Registration(self.store, registered, self.session_seconds)
-        self._registration.registered = lambda broker: self.replicas.registered(broker.epoch)
+        self._registration.registered = self._registered
         self.follower.listen(self._registration.noticed)
         await self._registration.register()
         self._keeping_alive = self.spawn(self._registration.run(), "registration", vital=True)
+
+    def _registered(self, broker: Registered) -> None:
+        assert self._registration is not None
+        self.replicas.registered(broker.epoch)
+        self.restore_reports.registered(broker.epoch, self._registration.lease)
 
     async def serve(self) -> None:
         """Waits until what only this broker can lead is led, then accepts clients."""

@@ -144,9 +144,9 @@ class Replicas:
         ]
 
     def wants(self, topic_id: UUID, index: int) -> bool:
-        """Whether the metadata gives this broker that replica."""
+        """Whether the metadata gives this broker that replica, or may yet: it was restored from a backup."""
         state = self._image.partition(topic_id, index)
-        return state is not None and self._broker_id in state.replicas
+        return state is not None and (state.restored or self._broker_id in state.replicas)
 
     def went_offline(self, logs: list[Log]) -> None:
         """The log directory of these logs has failed: their partitions are offline, the others go on."""

@@ -16,11 +16,13 @@ from ottla.metadata import keys
 from ottla.metadata.eligibility import MIN_ISR, elr_min_isr, with_eligible
 from ottla.metadata.image import Changed, Image
 from ottla.metadata.model import NO_LEADER, Election, Partition, Reassignment
+from ottla.metadata.reports import restored_partitions
 from ottla.metadata.store import Delete, Guard, Put, Write
 
 from .elections import Electorate, led, stamped
 from .proposal import Proposal
 from .reassignment import completed, reassigned
+from .recovery import recovered
 from .topics import create_partitions, delete_topic
 
 UNCLEAN_ELECTION = "unclean.leader.election.enable"
@@ -56,11 +58,15 @@ def whole_scope(image: Image) -> Scope:
 
 def scope_of(image: Image, changed: Changed) -> Scope:
     """What a change of the metadata calls for."""
+    if changed.cluster:  # a restore of the store has ended, or awaits fewer brokers
+        return whole_scope(image)
     partitions = set(changed.partitions | changed.elections | changed.reassignments)
     if changed.brokers:
         partitions.update(_partitions_on(image, changed.brokers))
     if changed.features or any(resource.type == "broker" for resource in changed.configs):
         partitions.update(_partitions_in_need(image))  # who may lead depends on them
+    if changed.reports:
+        partitions.update(restored_partitions(image))
     for resource in changed.configs:
         if resource.type == "topic" and (intent := image.intents.get(resource.name)):
             partitions.update((intent.id, index) for index in image.partitions.get(intent.id, ()))
@@ -85,8 +91,11 @@ def imbalanced(image: Image) -> Scope:
 def decide(image: Image, scope: Scope, defaults: Mapping[str, str]) -> Iterator[Proposal]:
     """What is to be written, in an order that is good but not needed.
 
-    `defaults` are the settings (Kafka's names) that hold where no dynamic one overrides them.
+    `defaults` are the settings (Kafka's names) that hold where no dynamic one overrides them. Half of a store, while it
+    is restored from a backup, is left alone.
     """
+    if image.cluster is not None and image.cluster.restoring:
+        return
     for topic_id in sorted(scope.topics):
         if topic_id in image.tombstones:
             yield from delete_topic(image, topic_id)
@@ -108,8 +117,12 @@ def _look_at(
     if partition is not None:
         if topic_id in image.tombstones:
             return
-        electorate = _electorate(image, topic_id, election, preferred, defaults)
-        after = _successor(partition, reassignment, electorate)
+        if partition.restored:
+            reassignment = None  # waits until there is a leader
+            after = recovered(image, partition, unclean=election is not None and election.unclean)
+        else:
+            electorate = _electorate(image, topic_id, election, preferred, defaults)
+            after = _successor(partition, reassignment, electorate)
         if after is not partition:
             key = keys.partition(topic_id, index)
             guards.append(Guard(key, partition.revision))

@@ -21,11 +21,13 @@ from ottla.metadata.model import (
     Election,
     Endpoint,
     Feature,
+    LogEnd,
     Partition,
     ProducerIds,
     Quota,
     Ready,
     Reassignment,
+    Report,
     Tombstone,
     TopicIntent,
     UnsupportedFormat,
@@ -78,7 +80,9 @@ def test_other_keys() -> None:
 
 
 VALUES = [
-    (keys.CLUSTER, Cluster("abc", 3, 9)),
+    (keys.CLUSTER, Cluster("abc", 3, revision=9)),
+    (keys.CLUSTER, Cluster("abc", 3, True, (1, 2), 9)),
+    (keys.report(3, 1), Report(7, 2, {(TOPIC_ID, 1): LogEnd(4, 100, 5), (TOPIC_ID, 2): LogEnd(-1, 0, -1)}, 9)),
     (keys.CONTROLLER, ControllerHolder("broker 1", 1, 9)),
     (keys.PRODUCER_IDS, ProducerIds(5000, 9)),
     (
@@ -101,7 +105,7 @@ VALUES = [
     (keys.partition(TOPIC_ID, 1), Partition(TOPIC_ID, 1, (1, 2), (1,), (5,), 1, 3, 4, revision=9)),
     (
         keys.partition(TOPIC_ID, 2),
-        Partition(TOPIC_ID, 2, (1, 2, 3), (1,), (5,), -1, 3, 4, (3,), (2,), (2,), (1, 3), True, (4,), (1, 2), 9),
+        Partition(TOPIC_ID, 2, (1, 2, 3), (1,), (5,), -1, 3, 4, (3,), (2,), (2,), (1, 3), True, (4,), (1, 2), True, 9),
     ),
     (keys.config(ConfigResource("topic", "t")), Config({"a": "b"}, 9)),
     (keys.quota((("user", None),)), Quota({"rate": 1.5}, 9)),

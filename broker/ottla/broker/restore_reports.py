@@ -1,0 +1,108 @@
+"""After the metadata store was restored from a backup: says what this broker's logs hold, so that the best ones lead.
+
+A report is made once for each registration, while there are restored partitions, and attached to the registration's
+lease. It names every log of a restored partition that is here, also where the backup gives the partition to others. The
+logs don't change meanwhile: nobody leads a restored partition, so nobody appends and nobody truncates.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+
+from ottla.broker.log.directories import LogDirectories
+from ottla.broker.partitions import PartitionTable
+from ottla.metadata import keys
+from ottla.metadata.image import Changed, Image
+from ottla.metadata.model import NO_EPOCH, LogEnd, Report
+from ottla.metadata.reports import PartitionId, silent
+from ottla.metadata.store import Delete, LeaseExpired, LeaseId, Put, Store, StoreUnavailable, UnknownOutcome
+
+logger = logging.getLogger(__name__)
+
+PART_LOGS_MAX = 1000
+_UNREADABLE = LogEnd(-1, -1, -1)
+_AGAIN_S = 0.5
+
+
+class RestoreReports:
+    """One broker's reports. `run` is a task of the owner's; `changed` and `registered` tell it what happens."""
+
+    def __init__(self, broker_id: int, store: Store, logs: LogDirectories, table: PartitionTable) -> None:
+        self._broker_id = broker_id
+        self._store = store
+        self._logs = logs
+        self._table = table
+        self._registered = (NO_EPOCH, LeaseId(0))
+        self._reported_epoch = NO_EPOCH
+        self._parts = 0
+        self._waiting: dict[PartitionId, int] = {}  # restored partitions, with the newest epoch that is known here
+        self._awaited: frozenset[int] = frozenset()
+        self._woken = asyncio.Event()
+
+    def registered(self, broker_epoch: int, lease: LeaseId) -> None:
+        """There is a new registration; what was reported under an earlier one is gone with it."""
+        self._registered = broker_epoch, lease
+        self._woken.set()
+
+    def changed(self, image: Image, changed: Changed) -> None:
+        """A listener of the image, the first to hear of everything."""
+        for key in changed.partitions:
+            state = image.partition(*key)
+            if state is None or not state.restored:
+                self._waiting.pop(key, None)
+            elif key not in self._waiting:
+                partition = self._table.get_by_id(*key)
+                self._waiting[key] = NO_EPOCH if partition is None else partition.epoch
+        if self._waiting or self._parts:
+            self._woken.set()
+        if self._waiting and (changed.reports or changed.brokers or changed.cluster):
+            self._tell(image, len(self._waiting))
+
+    def _tell(self, image: Image, count: int) -> None:
+        awaited = silent(image)
+        if awaited != self._awaited:
+            self._awaited = awaited
+            if awaited:
+                logger.warning("%d restored partitions wait for the logs of brokers %s", count, sorted(awaited))
+
+    async def run(self) -> None:
+        """Reports when there is something to report, until cancelled."""
+        while True:
+            await self._woken.wait()
+            self._woken.clear()
+            epoch, lease = self._registered
+            try:
+                if self._waiting and epoch not in (NO_EPOCH, self._reported_epoch):
+                    await self._report(epoch, lease)
+                elif not self._waiting and self._parts:
+                    await self._withdraw()
+            except LeaseExpired:
+                continue  # the next registration wakes
+            except (StoreUnavailable, UnknownOutcome) as reason:
+                logger.warning("the logs' ends can't be reported: %s", reason)
+                await asyncio.sleep(_AGAIN_S)
+                self._woken.set()
+
+    async def _report(self, epoch: int, lease: LeaseId) -> None:
+        ends = list(self._ends())
+        parts = [dict(ends[start : start + PART_LOGS_MAX]) for start in range(0, len(ends), PART_LOGS_MAX)] or [{}]
+        for number, logs in enumerate(parts):
+            put = Put(keys.report(self._broker_id, number), Report(epoch, len(parts), logs).encode(), lease)
+            await self._store.transact([], [put])
+        self._reported_epoch, self._parts = epoch, len(parts)
+        logger.info("reported what %d logs of restored partitions hold", len(ends))
+
+    async def _withdraw(self) -> None:
+        for number in range(self._parts):
+            await self._store.transact([], [Delete(keys.report(self._broker_id, number))])
+        self._parts, self._reported_epoch = 0, NO_EPOCH
+        logger.info("every restored partition has a leader")
+
+    def _ends(self) -> Iterator[tuple[PartitionId, LogEnd]]:
+        for key, known in self._waiting.items():
+            if key in self._logs.lost:
+                yield key, _UNREADABLE
+            elif (log := self._logs.get(*key)) is not None:
+                yield key, LogEnd(log.last_leader_epoch, log.log_end_offset, max(known, log.last_leader_epoch))

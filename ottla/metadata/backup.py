@@ -1,0 +1,216 @@
+"""A backup of the metadata store as a file, and what a store must hold after it is restored from one.
+
+The file is lines of JSON: a head, one line for each key, and a tail with a checksum, so that half a file is never taken
+for a whole one. What is attached to leases isn't in it: who is alive is for the living to say.
+
+A backup is old when it is restored: leaders, ISRs and epochs have moved on, records that it doesn't know of have been
+acknowledged. So a restore begins a new *generation*, and keeps nothing of the backup that would be believed wrongly:
+
+1. No restored partition has a leader. One is elected only by what the logs hold, when all awaited brokers have reported
+   that (`ottla.controller.recovery`). Epochs of registrations are removed: the revisions of another store mean nothing.
+2. Producer ids begin far above all that can have been handed out since: by the clock, a thousand million a second.
+3. Wishes that were under way (elections, reassignments) are dropped.
+4. Topics come after the states of their partitions, and the cluster is `restoring` until everything is written: brokers
+   don't start on half a store, and no controller completes it by what it sees.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from . import keys
+from .keys import Kind
+from .model import NO_EPOCH, NO_LEADER, Cluster, Partition, ProducerIds
+from .store import (
+    NO_LEASE,
+    TRANSACTION_OPERATIONS_MAX,
+    TRANSACTION_SIZE_BYTES_MAX,
+    Committed,
+    Delete,
+    Entry,
+    Guard,
+    Put,
+    Snapshot,
+    Store,
+    Write,
+)
+
+FILE_FORMAT = 1
+_MAGIC = "ottla-metadata-backup"
+_PRODUCER_IDS_PER_SECOND = 1 << 30
+_PRODUCER_IDS_SINCE_S = 1_577_836_800  # 2020; an id has 63 bits, enough until 2292
+_ONLY_LIVING = frozenset({Kind.BROKER, Kind.CONTROLLER, Kind.REPORT})
+_WISHES = frozenset({Kind.ELECTION, Kind.REASSIGNMENT})
+_LAST = {Kind.TOPIC: 1}  # all others before
+
+
+class NotABackup(Exception):
+    """A file isn't a whole backup of a metadata store."""
+
+
+class RestoreRefused(Exception):
+    """The store isn't one that this backup may be restored to, as it is now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """What a backup holds. `brokers` were registered when it was made."""
+
+    cluster: Cluster
+    revision: int
+    brokers: tuple[int, ...]
+    entries: tuple[Entry, ...]
+
+
+def lines_of(snapshot: Snapshot) -> Iterator[str]:
+    """The lines of a backup of a whole store. Raises NotABackup where there is no cluster in it, or half of one."""
+    found = {entry.key: entry for entry in snapshot.entries}
+    if keys.CLUSTER not in found:
+        raise NotABackup("the metadata store is empty")
+    cluster = Cluster.decode(found[keys.CLUSTER])
+    if cluster.restoring:
+        raise NotABackup("a restore of the metadata store hasn't ended; run it again to its end")
+    brokers = sorted(keys.broker_id(key) for key in found if keys.kind_of(key) is Kind.BROKER)
+    lasting = (entry for entry in snapshot.entries if entry.lease == NO_LEASE)
+    kept = [entry for entry in lasting if keys.kind_of(entry.key) not in _ONLY_LIVING]
+    head = {_MAGIC: FILE_FORMAT, "cluster": cluster.id, "revision": snapshot.revision, "brokers": brokers}
+    checksum = hashlib.sha256()
+    for document in (head, *map(_document, kept)):
+        line = json.dumps(document, separators=(",", ":")) + "\n"
+        checksum.update(line.encode())
+        yield line
+    yield json.dumps({"keys": len(kept), "sha256": checksum.hexdigest()}) + "\n"
+
+
+def read_backup(lines: Sequence[str]) -> Backup:
+    """What the lines of a file hold. Raises NotABackup, UnsupportedFormat."""
+    try:
+        head, *documents, tail = map(json.loads, lines)
+        file_format = head[_MAGIC]
+    except (ValueError, KeyError, TypeError) as error:
+        raise NotABackup("this is no backup of a metadata store, or the end of it is missing") from error
+    if file_format != FILE_FORMAT:
+        raise NotABackup(f"the backup has format {file_format}; this Ottla reads {FILE_FORMAT}: upgrade it")
+    checksum = hashlib.sha256("".join(lines[:-1]).encode()).hexdigest()
+    if not isinstance(tail, dict) or (tail.get("keys"), tail.get("sha256")) != (len(documents), checksum):
+        raise NotABackup("the backup is damaged, or the end of it is missing")
+    entries = tuple(map(_entry, documents))
+    cluster = next(Cluster.decode(entry) for entry in entries if entry.key == keys.CLUSTER)
+    return Backup(cluster, head["revision"], tuple(head["brokers"]), entries)
+
+
+def restored(backup: Backup, generation: int, producer_ids: int, gone: Iterable[int] = ()) -> tuple[Cluster, list[Put]]:
+    """(the cluster under its new generation, all else that the store must hold in the order of writing).
+
+    No producer id below `producer_ids` is handed out; brokers that are `gone` aren't awaited. Raises UnsupportedFormat.
+    """
+    awaited = set(backup.brokers)
+    puts = []
+    next_ids = ProducerIds(0)
+    for entry in sorted(backup.entries, key=lambda entry: _LAST.get(keys.kind_of(entry.key), 0)):
+        kind, value = keys.kind_of(entry.key), entry.value
+        if kind in (Kind.CLUSTER, *_WISHES, *_ONLY_LIVING):
+            continue
+        if kind is Kind.PRODUCER_IDS:
+            next_ids = ProducerIds.decode(entry)
+            continue
+        if kind is Kind.PARTITION:
+            state = _without_beliefs(Partition.decode(entry))
+            awaited.update(state.replicas)
+            value = state.encode()
+        puts.append(Put(entry.key, value))
+    ids = replace(next_ids, next_id=max(next_ids.next_id, producer_ids))
+    puts.insert(0, Put(keys.PRODUCER_IDS, ids.encode()))
+    return replace(backup.cluster, generation=generation, awaited=tuple(sorted(awaited.difference(gone)))), puts
+
+
+async def restore(store: Store, backup: Backup, *, replace_all: bool = False, gone: Iterable[int] = ()) -> Cluster:
+    """Makes the store hold what `restored` says; with `replace_all` whatever is there now goes.
+
+    May be run again after it broke off, with the same backup or another one. Raises RestoreRefused, UnsupportedFormat,
+    StoreUnavailable, UnknownOutcome.
+    """
+    snapshot = await store.read()
+    before = {entry.key: entry for entry in snapshot.entries}
+    present = Cluster.decode(before[keys.CLUSTER]) if keys.CLUSTER in before else None
+    _check(backup, before, present, replace_all=replace_all)
+    handed_out = int(time.time() - _PRODUCER_IDS_SINCE_S) * _PRODUCER_IDS_PER_SECOND
+    if keys.PRODUCER_IDS in before:
+        handed_out = max(handed_out, ProducerIds.decode(before[keys.PRODUCER_IDS]).next_id)
+    generation = max(backup.cluster.generation, 0 if present is None else present.generation) + 1
+    cluster, puts = restored(backup, generation, handed_out, gone)
+    begun = replace(cluster, restoring=True).encode()
+    revision = await _write(store, 0 if present is None else present.revision, [Put(keys.CLUSTER, begun)])
+    wanted = {put.key for put in puts}
+    deletes = [Delete(key) for key in before if key not in wanted and key != keys.CLUSTER]
+    # Topics go first where they are to go, so that none of them is without its states.
+    deletes.sort(key=lambda delete: -_LAST.get(keys.kind_of(delete.key), 0))
+    for batch in _batches([*deletes, *puts]):
+        await _write(store, revision, batch)
+    await _write(store, revision, [Put(keys.CLUSTER, cluster.encode())])
+    return cluster
+
+
+def _check(backup: Backup, before: dict[str, Entry], present: Cluster | None, *, replace_all: bool) -> None:
+    alive = sorted(keys.broker_id(key) for key in before if keys.kind_of(key) is Kind.BROKER)
+    if alive or keys.CONTROLLER in before:
+        who = f"brokers {', '.join(map(str, alive))} run" if alive else "a controller runs"
+        raise RestoreRefused(f"{who} on the metadata store: stop all of them first")
+    if present is not None and present.id != backup.cluster.id:
+        raise RestoreRefused(f"the backup is of cluster {backup.cluster.id}, the store holds cluster {present.id}")
+    half = present is not None and present.restoring
+    if before and not half and not replace_all:
+        raise RestoreRefused(f"the metadata store isn't empty: it holds {len(before)} keys")
+
+
+async def _write(store: Store, cluster_revision: int, writes: Sequence[Write]) -> int:
+    result = await store.transact([Guard(keys.CLUSTER, cluster_revision)], writes)
+    if not isinstance(result, Committed):
+        raise RestoreRefused("somebody else writes to the metadata store: find out who, and run it again")
+    return result.revision
+
+
+def _batches(writes: Iterable[Write]) -> Iterator[list[Write]]:
+    batch: list[Write] = []
+    size = 0
+    for write in writes:
+        size_of_write = len(write.key) + (len(write.value) if isinstance(write, Put) else 0)
+        if batch and (len(batch) == TRANSACTION_OPERATIONS_MAX or size + size_of_write > TRANSACTION_SIZE_BYTES_MAX):
+            yield batch
+            batch, size = [], 0
+        batch.append(write)
+        size += size_of_write
+    if batch:
+        yield batch
+
+
+def _without_beliefs(state: Partition) -> Partition:
+    """The state without what only held when the backup was made."""
+    return replace(
+        state,
+        leader=NO_LEADER,
+        isr_epochs=(NO_EPOCH,) * len(state.isr),
+        elr=(),
+        elr_epochs=(),
+        last_known_elr=(),
+        recovering=False,
+        restored=True,
+        partition_epoch=state.partition_epoch + 1,
+    )
+
+
+def _document(entry: Entry) -> dict[str, str]:
+    try:
+        return {"key": entry.key, "value": entry.value.decode()}
+    except UnicodeDecodeError:
+        return {"key": entry.key, "base64": base64.b64encode(entry.value).decode()}
+
+
+def _entry(document: dict[str, str]) -> Entry:
+    value = document["value"].encode() if "value" in document else base64.b64decode(document["base64"])
+    return Entry(document["key"], value, 0, 0)
