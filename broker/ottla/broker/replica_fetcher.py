@@ -31,6 +31,7 @@ from ottla.broker.replica.follower import (
 )
 from ottla.net.peer import Answer, Peer
 from ottla.protocol import follower_fetch
+from ottla.protocol.batches import BatchHeader
 from ottla.protocol.errors import ErrorCode, KafkaError, ProtocolError
 from ottla.protocol.follower_fetch import FetchedPartition, FetchLimits, write_follower_fetch
 from ottla.protocol.messages import read_response, write_request
@@ -46,6 +47,7 @@ _LIST_OFFSETS_VERSION = 7
 _LATEST, _EARLIEST = -1, -2
 _BACK_OFF_SECONDS_MIN = 0.02
 _APPLIED_AT_ONCE_BYTES = 1 << 20  # then others get the event loop
+_BATCHES_AT_ONCE = 1024  # some milliseconds
 _IDLE_SECONDS = 60.0
 _RATE_SECONDS = 60.0
 
@@ -184,7 +186,7 @@ class ReplicaFetcher:
         out_of_range: list[Key] = []
         for fetched in follower_fetch.read_fetched_partitions(answer.frame, position, answer.end):
             start, end = fetched.records
-            self._apply_to_partition(fetched, memoryview(answer.frame)[start:end], out_of_range)
+            await self._apply_to_partition(fetched, memoryview(answer.frame)[start:end], out_of_range)
             applied += end - start
             if applied >= _APPLIED_AT_ONCE_BYTES:
                 applied = 0
@@ -192,24 +194,34 @@ class ReplicaFetcher:
         for key in out_of_range:  # the answer's memory isn't needed any more
             await self._find_range(key)
 
-    def _apply_to_partition(self, fetched: FetchedPartition, records: memoryview, out_of_range: list[Key]) -> None:
+    async def _apply_to_partition(
+        self, fetched: FetchedPartition, records: memoryview, out_of_range: list[Key]
+    ) -> None:
+        """Many small batches are applied in several steps, so that others get the event loop in between."""
         key = (fetched.topic, fetched.index)
         followed = self._still_valid(key)
-        if followed is None:
-            return
-        headers = []
-        error = fetched.error
-        if records and not error:
-            try:
-                headers = whole_batches(records, followed.epoch)
-            except KafkaError as corrupt:
-                error = corrupt.code
-        told = Told(error, fetched.high_watermark, fetched.log_start_offset, fetched.diverging, headers)
-        decision = decide(_held(followed.partition), told)
-        if isinstance(decision, AskRange):
-            out_of_range.append(key)
-        else:
-            self._carry_out(key, followed, decision, records)
+        while followed is not None:
+            headers: list[tuple[int, BatchHeader]] = []
+            error = fetched.error
+            if records and not error:
+                try:
+                    headers = whole_batches(records, followed.epoch, _BATCHES_AT_ONCE)
+                except KafkaError as corrupt:
+                    error = corrupt.code
+            told = Told(error, fetched.high_watermark, fetched.log_start_offset, fetched.diverging, headers)
+            decision = decide(_held(followed.partition), told)
+            if isinstance(decision, AskRange):
+                out_of_range.append(key)
+                return
+            size = headers[-1][0] + headers[-1][1].size if headers else 0
+            self._carry_out(key, followed, decision, records[:size])
+            if len(headers) < _BATCHES_AT_ONCE:
+                return
+            records = records[size:]
+            await asyncio.sleep(0)
+            partition, end = followed.partition, headers[-1][1].last_offset + 1
+            if not self.follows(partition) or self.followed[key] is not followed or partition.log.log_end_offset != end:
+                return
 
     def _still_valid(self, key: Key) -> Followed | None:
         """The followed partition, if what the leader was asked about it still holds (rule 1)."""
@@ -261,10 +273,9 @@ class ReplicaFetcher:
         headers = decision.headers
         if decision.restart_at is not None:
             partition.restart_at(decision.restart_at)
-        size = headers[-1][0] + headers[-1][1].size if headers else 0
-        partition.append_replicated(records[:size], headers, decision.high_watermark, decision.log_start_offset)
+        partition.append_replicated(records, headers, decision.high_watermark, decision.log_start_offset)
         followed.lag = max(decision.high_watermark - partition.log.log_end_offset, 0)
-        self._owner.bytes_in += size
+        self._owner.bytes_in += len(records)
 
     async def _find_range(self, key: Key) -> None:
         """The leader doesn't have the offset: asks what it has."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ottla.broker import replica_fetcher
 from ottla.broker.config import BrokerConfig
 from ottla.broker.counters import TopicCounters
 from ottla.broker.partition import Partition
@@ -116,6 +117,29 @@ def test_records_watermark_and_start_follow_the_leaders(tmp_path: Path) -> None:
         assert (request.replica_id, request.replica_epoch, request.max_wait_ms) == (0, 99, 500)
 
     run(scene, tmp_path, 3)
+
+
+def test_an_answer_of_many_small_batches_is_applied_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica_fetcher, "_BATCHES_AT_ONCE", 3)
+
+    async def scene(world: World) -> None:
+        for number in range(20):
+            world.write(0, b"%d" % number)
+        for number in range(6):
+            world.write(1, b"%d" % number)
+        world.follow()
+        await eventually(world.alike)
+        assert world.replication.bytes_in == sum(log.size for log in world.leader.logs)
+        for number in range(9):
+            world.write(0, b"%d" % number)
+        await eventually(lambda: world.partitions[0].log.log_end_offset > 20)
+        world.replication.unfollow(world.partitions[0])  # maybe between two steps
+        await asyncio.sleep(0.05)
+        assert world.partitions[0].log.log_end_offset in (23, 26, 29)
+        world.follow()
+        await eventually(world.alike)
+
+    run(scene, tmp_path, 2)
 
 
 def test_idle_partitions_arent_named_again(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ Rules, as in Kafka's `AbstractFetcherThread` and `ReplicaFetcherThread`:
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -147,16 +148,17 @@ def out_of_range(held: Held, leader_start_offset: int, leader_end_offset: int) -
     return Pause(ErrorCode.offset_out_of_range, False)  # the range moved meanwhile: the next fetch finds what it needs
 
 
-def whole_batches(buffer: Buffer, leader_epoch: int) -> list[tuple[int, BatchHeader]]:
-    """(position, header) of the whole batches at the start of a record set; what is cut off at its end is left out.
+def whole_batches(buffer: Buffer, leader_epoch: int, count_max: int = sys.maxsize) -> list[tuple[int, BatchHeader]]:
+    """(position, header) of the whole batches at the start of a record set, `count_max` at most; what is cut off at its
+    end is left out.
 
     So is what follows a batch of a later epoch than the one followed: the leader's file was truncated and written anew
     while it was being sent. Raises KafkaError corrupt_message where a batch is no batch, or they don't ascend.
     """
-    headers = []
+    headers: list[tuple[int, BatchHeader]] = []
     next_offset = 0
     for position, header in iterate_headers(buffer):
-        if header.leader_epoch > leader_epoch:
+        if header.leader_epoch > leader_epoch or len(headers) == count_max:
             break
         if header.magic != MAGIC or header.last_offset_delta < 0 or header.base_offset < next_offset:
             raise KafkaError(ErrorCode.corrupt_message, f"no batch where offset {next_offset} or a later one was due")

@@ -292,6 +292,7 @@ def test_whole_batches_are_found_and_the_rest_is_dropped(gaps, cut):
     found = whole_batches(memoryview(data)[:end], 3)
     assert [position for position, _ in found] == [start for start, stop in pairwise(bounds) if stop <= end]
     assert all(read_header(data, position) == read for position, read in found)
+    assert whole_batches(memoryview(data)[:end], 3, 2) == found[:2]
 
 
 def test_a_later_epoch_ends_an_answer() -> None:
