@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .cluster import Node, World
 
 SAMPLE_S = 0.05
+NOTHING_LOST = 1 << 62
 Key = tuple[UUID, int]
 
 
@@ -44,7 +45,9 @@ class Observer:
         self._epochs: dict[tuple[Key, str], int] = {}
         self._lost_by: dict[Key, dict[int, int]] = {}  # broker → from which offset on it lost its log
         world.store.observers.append(self._revision)
+        self._durable: dict[tuple[Key, int], int] = {}  # below it a broker's log was synced
         world.losing_power = self._losing_power
+        world.killed = self.killed
 
     def name(self, key: Key) -> str:
         """A partition for people."""
@@ -127,6 +130,7 @@ class Observer:
         key = (partition.topic_id, partition.index)
         incarnation = str(node.process)
         epoch = partition.epoch
+        self._durable[key, node.id] = partition.log.recovery_point
         seen = self._epochs.get((key, incarnation), -1)
         if epoch < seen:
             self.wrong.append(f"{partition!r}: epoch fell from {seen} to {epoch} on {incarnation}")
@@ -148,26 +152,29 @@ class Observer:
 
     def _losing_power(self, node: Node) -> None:
         """Called before the node's unsynced data goes."""
-        if node.broker is None:
-            return
-        for partition in node.broker.partitions:
-            key = (partition.topic_id, partition.index)
-            state = self._states.get(key)
-            if state is None:
-                continue
-            lost = self._lost_by.setdefault(key, {})
-            lost[node.id] = min(lost.get(node.id, 1 << 62), partition.log.recovery_point)
-            self._permit(key, state)
+        self._stopped_uncleanly(node, with_loss=True)
+
+    def killed(self, node: Node) -> None:
+        """The node's process is gone; nobody can tell that its page cache isn't."""
+        self._stopped_uncleanly(node, with_loss=False)
+
+    def _stopped_uncleanly(self, node: Node, *, with_loss: bool) -> None:
+        for key, state in self._states.items():
+            if node.id in state.replicas:
+                lost = self._lost_by.setdefault(key, {})
+                durable = self._durable.get((key, node.id), 0) if with_loss else NOTHING_LOST
+                lost[node.id] = min(lost.get(node.id, NOTHING_LOST), durable)
+                self._permit(key, state)
 
     def _permit(self, key: Key, state: model.Partition) -> None:
-        """Where nobody is left who may be elected and has everything, something may be lost."""
+        """Where nobody is left who may be elected and surely has everything, something may be lost: when all have
+        stopped uncleanly, the controller can't tell whose tail survived."""
         lost = self._lost_by.get(key, {})
         eligible = {*state.isr, *state.elr}
-        if eligible <= set(lost):
+        if eligible <= set(lost) and (offset := min(lost[member] for member in eligible)) != NOTHING_LOST:
             self._world.history.add(
-                "permitted", "ok", partition=[self._topics.get(key[0]), key[1]],
-                offset=max(lost[member] for member in eligible), isr=list(state.isr),
-            )  # fmt: skip
+                "permitted", "ok", partition=[self._topics.get(key[0]), key[1]], offset=offset, isr=list(state.isr)
+            )
 
     # ---- the end
 

@@ -1,13 +1,14 @@
 """The metadata store in memory: one server, a connection for each process, and what may go wrong between them.
 
 A connection's faults are its own: it may be cut (reads are refused, writes have an unknown outcome: done, not done, or
-done a while later), its watch may be slow, and its lease may end early. Each request takes two latencies, and is applied
-between them in one instant, as etcd's are.
+done a while later), its watch may be slow, and its lease may end early. Each request takes two latencies, and is
+applied between them in one instant, as etcd's are.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Sequence
 from random import Random
@@ -170,7 +171,7 @@ class SimulatedStore:
         self._watches[watch] = None
         try:
             while not self._closed:
-                if self.cut:
+                if self.cut or watch.missed:
                     server.counts["watches cut"] += 1
                     watch.woken.clear()
                     await self._until_reached(watch)
@@ -203,6 +204,7 @@ class SimulatedStore:
                 raise StoreUnavailable("the watch was cut")
             await asyncio.sleep(0.2)
         watch.queue.clear()
+        watch.missed = False
         for revision in self._server.history:
             watch.offer(revision)
 
@@ -231,9 +233,10 @@ class SimulatedStore:
 
     def happened(self, revision: Revision) -> None:
         """The server has a new revision."""
-        if self.cut:
-            return
         for watch in self._watches:
+            if self.cut or watch.missed:
+                watch.missed = True
+                continue
             watch.queue.append((self._server.loop.time() + self._latency(), _under(revision, watch.prefix)))
             if not watch.queue[-1][1].changes:
                 watch.queue.pop()
@@ -305,6 +308,7 @@ class _Watch:
         self.prefix = prefix
         self.position = position
         self.queue: list[tuple[float, Revision]] = []
+        self.missed = False  # something, while it was cut
         self.woken = asyncio.Event()
 
     def offer(self, revision: Revision) -> None:
@@ -332,7 +336,5 @@ def _apply(change: Callable[[], T], applied: asyncio.Future[T]) -> None:
 
 def _quietly(change: Callable[[], Any]) -> None:
     """A write whose outcome nobody hears of."""
-    try:
+    with contextlib.suppress(LeaseExpired):
         change()
-    except LeaseExpired:
-        pass
