@@ -552,8 +552,16 @@ class LogDirectories:
         start = f"{path}/"
         return [log for log in self.logs.values() if log.directory.startswith(start)]
 
-    def close(self, broker_epoch: int = -1) -> None:
-        """Closes every log, and marks each log directory where that worked as cleanly stopped. Blocks."""
+    def close(self, broker_epoch: int = UNKNOWN_EPOCH) -> None:
+        """Closes every log, and marks each log directory where that worked as cleanly stopped. Blocks.
+
+        What wasn't opened is left as it was found. A broker that never registered (epoch −1) leaves the logs as whole
+        as they were when it started.
+        """
+        if not self._opened:
+            self._release()
+            return
+        epoch = self.stopped_epoch if broker_epoch == UNKNOWN_EPOCH else broker_epoch
         with self._threads(_THREADS) as pool:
             for log, error in zip(self.logs.values(), pool.map(_close, self.logs.values()), strict=True):
                 if error is not None:
@@ -562,7 +570,7 @@ class LogDirectories:
         for path, content in self.recovery_points() + self.high_watermark_checkpoints():
             self._at_the_end(path.rpartition("/")[0], partial(self.disk.write_atomically, path, content))
         for home in self._online():
-            self._at_the_end(home.path, partial(write_clean_marker, self.disk, home.path, broker_epoch))
+            self._at_the_end(home.path, partial(write_clean_marker, self.disk, home.path, epoch))
         self._release()
 
     def _at_the_end(self, home: str, write: Callable[[], None]) -> None:

@@ -95,6 +95,20 @@ def test_a_stop_is_clean_if_every_directory_was_marked_under_the_same_epoch(tmp_
     assert opened(both[0]).stopped_epoch == -1
 
 
+def test_a_start_that_fails_before_the_logs_are_open_leaves_them_as_they_were(tmp_path: Path) -> None:
+    logs = opened(tmp_path)
+    fill(logs.open_or_create("t", 0, TOPIC_ID, CONFIG), 10)
+    crash(logs)
+    LogDirectories([str(tmp_path)], lambda: 5000).close(broker_epoch=-1)  # the metadata store couldn't be read
+    assert not (tmp_path / ".kafka_cleanshutdown").exists()
+    opened(tmp_path).close(broker_epoch=7)
+    before = (tmp_path / "replication-offset-checkpoint").read_text()
+    LogDirectories([str(tmp_path)], lambda: 5000).close(broker_epoch=-1)
+    assert (tmp_path / "replication-offset-checkpoint").read_text() == before
+    opened(tmp_path).close(broker_epoch=-1)  # it never registered
+    assert opened(tmp_path).stopped_epoch == 7
+
+
 def test_foreign_directories_are_refused(tmp_path: Path) -> None:
     for name, cluster_id in (("a", "c"), ("b", "d"), ("e", "c")):
         opened(tmp_path / name, cluster_id=cluster_id).close()
