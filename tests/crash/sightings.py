@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Collection
 
 from tests.crash.workload import Workload
 from tests.peers.ottla_cluster import OttlaCluster
@@ -15,6 +16,8 @@ _PATTERNS = {
     "registrations lost": re.compile(r"registration epoch \d+ is lost"),
     "controllers deposed": re.compile(r"controller .*: deposed"),
 }
+# A kill between the making of a partition's directory and of the file that says whose it is.
+_EXPLAINED = ("it has no partition.metadata",)
 _SENDS = ("sends repeated", "send unknown", "commit unknown")
 
 
@@ -34,11 +37,17 @@ class Sightings:
         counts["faults"] = sum(self.faults.values())
         return counts
 
-    def unexplained(self) -> list[str]:
+    def unexplained(self, explained: Collection[str] = ()) -> list[str]:
         """Lines of the logs that no fault explains: errors, and tracebacks."""
+        words = (*explained, *_EXPLAINED)
         return [
             f"broker {number}: {line}"
             for number, broker in enumerate(self._cluster.brokers)
             for line in broker.log_path.read_text(errors="replace").splitlines()
-            if line.startswith("Traceback") or " ERROR " in line or " CRITICAL " in line
+            if (line.startswith("Traceback") or " ERROR " in line or " CRITICAL " in line)
+            and not any(each in line for each in words)
         ]
+
+    def logged(self, number: int, words: str) -> bool:
+        """Whether a broker's log has these words."""
+        return words in self._cluster.brokers[number].log_path.read_text(errors="replace")

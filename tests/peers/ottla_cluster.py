@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 import urllib.request
 from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -38,15 +39,15 @@ class OttlaCluster:
         self.to_etcd: list[list[Route]] = []  # of each broker, to each member
         self.http: list[str] = [f"127.0.0.1:{free_port()}" for _ in range(size)]
         self._proxies = Proxies() if proxied else None
-        self._proxied = frozenset(proxied)
+        self._addresses = [(f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}") for _ in range(size)]
         try:
             if etcd_members == 1:
                 self.etcd = [Etcd(folder / "etcd")]
             elif etcd_members:
                 self.etcd = etcd_cluster(folder / "etcd", etcd_members)
-            for number in range(size):
-                own = {name: value.replace("{id}", str(number)) for name, value in settings.items()}
-                self.brokers.append(self._broker(folder, number, min(size, 3), own))
+            self._open_paths(frozenset(proxied))
+            with ThreadPoolExecutor(size) as pool:  # a start mostly waits
+                self.brokers = list(pool.map(lambda number: self._broker(folder, number, size, settings), range(size)))
         except BaseException:
             self.close()
             raise
@@ -128,11 +129,9 @@ class OttlaCluster:
     # ---- life
 
     def stop(self) -> None:
-        """SIGTERM for all, one after the other. Raises AssertionError where one doesn't end well."""
-        for broker in self.brokers:
-            if broker.running:
-                broker.go_on()
-                broker.stop()
+        """SIGTERM for all at once. Raises AssertionError where one doesn't end well."""
+        with ThreadPoolExecutor(len(self.brokers)) as pool:
+            list(pool.map(OttlaBroker.stop, self.brokers))
 
     def close(self) -> None:
         """Whatever runs still is killed."""
@@ -143,37 +142,40 @@ class OttlaCluster:
         if self._proxies is not None:
             self._proxies.close()
 
-    def _broker(self, folder: Path, number: int, replication: int, own: dict[str, str]) -> OttlaBroker:
-        for_clients, for_brokers = (f"127.0.0.1:{free_port()}" for _ in range(2))
-        told = {"CLIENTS": for_clients, "BROKERS": for_brokers}
-        if "clients" in self._proxied:
-            self.to_clients.append(self._route(for_clients))
-            told["CLIENTS"] = self.to_clients[-1].endpoint
-        if "brokers" in self._proxied:
-            self.to_brokers.append(self._route(for_brokers))
-            told["BROKERS"] = self.to_brokers[-1].endpoint
-        settings = {
+    def _open_paths(self, proxied: Collection[Paths]) -> None:
+        for for_clients, for_brokers in self._addresses:
+            if "clients" in proxied:
+                self.to_clients.append(self._route(for_clients))
+            if "brokers" in proxied:
+                self.to_brokers.append(self._route(for_brokers))
+            if "etcd" in proxied:
+                self.to_etcd.append([self._route(member.endpoint) for member in self.etcd])
+
+    def _broker(self, folder: Path, number: int, size: int, settings: dict[str, str]) -> OttlaBroker:
+        replication = min(size, 3)
+        own = {name: value.replace("{id}", str(number)) for name, value in settings.items()}
+        for_clients, for_brokers = self._addresses[number]
+        told_clients = self.to_clients[number].endpoint if self.to_clients else for_clients
+        told_brokers = self.to_brokers[number].endpoint if self.to_brokers else for_brokers
+        all_settings = {
             "node_id": str(number),
             "listeners": f"CLIENTS://{for_clients},BROKERS://{for_brokers}",
-            "advertised_listeners": ",".join(f"{name}://{address}" for name, address in told.items()),
+            "advertised_listeners": f"CLIENTS://{told_clients},BROKERS://{told_brokers}",
             "listener_security_protocol_map": "CLIENTS:PLAINTEXT,BROKERS:PLAINTEXT",
             "inter_broker_listener_name": "BROKERS",
-            "ottla_metadata_store": self._store(folder),
+            "ottla_metadata_store": self._store(folder, number),
             "ottla_http_listener": self.http[number],
             "offsets_topic_replication_factor": str(replication),
             "default_replication_factor": str(replication),
             "min_insync_replicas": str(max(replication - 1, 1)),
         }
-        return OttlaBroker(folder / f"broker-{number}", told["CLIENTS"], **{**settings, **own})
+        return OttlaBroker(folder / f"broker-{number}", told_clients, **{**all_settings, **own})
 
-    def _store(self, folder: Path) -> str:
+    def _store(self, folder: Path, number: int) -> str:
         if not self.etcd:
             return f"embedded:{folder / 'metadata'}"
-        endpoints = [member.endpoint for member in self.etcd]
-        if "etcd" in self._proxied:
-            self.to_etcd.append([self._route(endpoint) for endpoint in endpoints])
-            endpoints = [route.endpoint for route in self.to_etcd[-1]]
-        return f"etcd:{','.join(endpoints)}"
+        routes = self.to_etcd[number] if self.to_etcd else []
+        return f"etcd:{','.join(peer.endpoint for peer in routes or self.etcd)}"
 
     def _route(self, upstream: str) -> Route:
         assert self._proxies is not None

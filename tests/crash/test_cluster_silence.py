@@ -1,0 +1,182 @@
+"""Who is silent instead of dead, under load: paused processes, paths cut in one direction, a disk without room.
+
+Nothing tells a paused broker or a cut path from a slow one: what was acknowledged must be safe all the same, also while
+both sides believe that they are right.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.crash.faults import LAG_S, LONG, PARTITIONS, ROUNDS, SESSION_S, scene
+from tests.crash.volumes import small_volume
+
+pytestmark = pytest.mark.timeout(1800 if LONG else 120)
+
+ETCD_PAUSED_S = 60 if LONG else 10
+
+
+def test_a_leader_is_paused_beyond_its_session(tmp_path: Path) -> None:
+    """It wakes up believing that it leads: what clients sent it meanwhile, it must not acknowledge."""
+    with scene(tmp_path, ("elections", "truncations", "ISR changes", "registrations lost"), etcd_members=1) as here:
+        for number in range(ROUNDS):
+            index = number % PARTITIONS
+            victim = here.leader(index)
+            here.fault("SIGSTOP of a leader")
+            here.cluster.brokers[victim].pause()
+            here.moved(victim, index)
+            here.goes_on()
+            here.cluster.brokers[victim].go_on()
+            here.goes_on()
+            here.in_sync()
+
+
+def test_a_follower_is_paused_for_less_than_its_session(tmp_path: Path) -> None:
+    """acks=all waits for it; nobody sees an error."""
+    with scene(tmp_path, (), etcd_members=1) as here:
+        for number in range(ROUNDS):
+            victim = here.follower(number % PARTITIONS)
+            here.fault("SIGSTOP of a follower")
+            here.cluster.brokers[victim].pause()
+            time.sleep(SESSION_S / 2)
+            here.cluster.brokers[victim].go_on()
+            here.goes_on()
+
+
+def test_all_of_etcd_is_paused(tmp_path: Path) -> None:
+    """Data goes on as if nothing was, for as long as it takes."""
+    with scene(tmp_path, ("elections", "ISR changes"), etcd_members=3) as here:
+        here.fault("SIGSTOP of all members of etcd")
+        for member in here.cluster.etcd:
+            member.pause()
+        before = len(here.workload.acknowledged)
+        time.sleep(ETCD_PAUSED_S)
+        assert len(here.workload.acknowledged) - before > 150 * ETCD_PAUSED_S
+        for member in here.cluster.etcd:
+            member.go_on()
+        here.goes_on()
+        here.in_sync()
+        victim = here.leader()
+        here.kill(victim)
+        here.moved(victim)
+        here.goes_on()
+
+
+def test_a_follower_does_not_hear_its_leader(tmp_path: Path) -> None:
+    """Its fetches arrive, the answers don't: it leaves the ISR, and comes back with everything."""
+    with scene(tmp_path, ("ISR changes",), etcd_members=1, proxied=["brokers"]) as here:
+        for number in range(ROUNDS):
+            index = number % PARTITIONS
+            leader, follower = here.leader(index), here.follower(index)
+            here.fault("leader to follower cut")
+            here.cluster.cut(leader, follower)
+            here.cluster.wait(
+                "the follower is out of the ISR",
+                lambda index=index, follower=follower: (
+                    follower not in here.cluster.partition("worked", index).isr_nodes
+                ),
+                3 * LAG_S + 10,
+            )
+            here.goes_on()
+            here.cluster.heal()
+            here.in_sync()
+
+
+def test_a_leader_does_not_hear_its_follower(tmp_path: Path) -> None:
+    with scene(tmp_path, ("ISR changes",), etcd_members=1, proxied=["brokers"]) as here:
+        for number in range(ROUNDS):
+            index = number % PARTITIONS
+            leader, follower = here.leader(index), here.follower(index)
+            here.fault("follower to leader cut")
+            here.cluster.cut(follower, leader)
+            here.cluster.wait(
+                "the follower is out of the ISR",
+                lambda index=index, follower=follower: (
+                    follower not in here.cluster.partition("worked", index).isr_nodes
+                ),
+                3 * LAG_S + 10,
+            )
+            here.goes_on()
+            here.cluster.heal()
+            here.in_sync()
+
+
+def test_a_broker_does_not_reach_etcd(tmp_path: Path) -> None:
+    """Its session ends although it is alive and serves: the others lead on, and it hears of that by its watch."""
+    with scene(tmp_path, ("elections", "ISR changes", "registrations lost"), etcd_members=3, proxied=["etcd"]) as here:
+        for number in range(ROUNDS):
+            index = number % PARTITIONS
+            victim = here.leader(index)
+            here.fault("broker to etcd cut")
+            for route in here.cluster.to_etcd[victim]:
+                route.cut("there")
+            here.moved(victim, index)
+            here.goes_on()
+            here.cluster.heal()
+            here.goes_on()
+            here.in_sync()
+
+
+def test_a_broker_does_not_hear_etcd(tmp_path: Path) -> None:
+    """Its lease is kept alive, and it hears of no change: what it leads goes on, also after it was healed."""
+    with scene(tmp_path, (), etcd_members=3, proxied=["etcd"]) as here:
+        for number in range(ROUNDS):
+            victim = here.leader(number % PARTITIONS)
+            here.fault("etcd to broker cut")
+            for route in here.cluster.to_etcd[victim]:
+                route.cut("back")
+            time.sleep(SESSION_S + 2)
+            here.goes_on()
+            here.cluster.heal()
+            here.goes_on()
+            here.in_sync()
+
+
+def test_clients_lose_brokers(tmp_path: Path) -> None:
+    """Resets, delays that differ by direction, and a leader whose answers nobody hears."""
+    with scene(tmp_path, ("ambiguous writes",), proxied=["clients"]) as here:
+        for number in range(ROUNDS):
+            here.fault("all connections of clients reset")
+            assert sum(route.reset() for route in here.cluster.to_clients)
+            here.goes_on()
+            here.fault("answers to clients delayed")
+            for route in here.cluster.to_clients:
+                route.delay(0.02, 0.2)
+            here.goes_on(50)
+            here.cluster.heal()
+            here.fault("answers of a leader to clients cut")
+            route = here.cluster.to_clients[here.leader(number % PARTITIONS)]
+            route.cut("back")
+            time.sleep(5)
+            route.reset()
+            here.cluster.heal()
+            here.goes_on()
+
+
+def test_one_brokers_disk_is_full(tmp_path: Path) -> None:
+    """It can't append what it follows and refuses what it leads; the others carry acks=all while it is out."""
+    with small_volume(tmp_path / "volume", 48 << 20) as volume:
+        directories = {"log_dirs": f"{tmp_path}/data-{{id}}"}
+        (tmp_path / "data-2").symlink_to(volume)
+        explained = ("is full: nothing is appended",)
+        with scene(
+            tmp_path, ("ISR changes",), explained=explained, log_index_size_max_bytes="65536", **directories
+        ) as here:
+            for _ in range(ROUNDS):
+                here.fault("disk full")
+                ballast = volume / "ballast"
+                with open(ballast, "wb", buffering=0) as file:
+                    try:
+                        while True:
+                            file.write(bytes(65536))
+                    except OSError:
+                        pass
+                here.cluster.wait("broker 2 notices", lambda: here.sightings.logged(2, "is full"), 20)
+                time.sleep(LAG_S)
+                here.goes_on(20)
+                ballast.unlink()
+                here.goes_on()
+                here.in_sync()
