@@ -40,6 +40,7 @@ class BrokerConfig(TypedValues):
         "connection_overrides",
         "dynamic_broker",
         "dynamic_default",
+        "fetch_bytes_max",
         "listeners",
         "static",
         "topic_defaults",
@@ -53,6 +54,8 @@ class BrokerConfig(TypedValues):
     listeners: Listeners
     connection_overrides: Mapping[str, int]
     """max.connections.per.ip.overrides: limits by host."""
+    fetch_bytes_max: int
+    """fetch.max.bytes: looked at with every fetch."""
     topic_defaults: Mapping[str, Value]
     """What the broker's settings mean for a topic without settings of its own, by the topic settings' names."""
 
@@ -91,6 +94,7 @@ class BrokerConfig(TypedValues):
         self.listeners = listeners
         super().__init__(values)
         self.connection_overrides = overrides
+        self.fetch_bytes_max = self.get_int("fetch.max.bytes")
         self.topic_defaults = _topic_defaults(values)
 
     @classmethod

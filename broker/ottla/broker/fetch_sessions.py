@@ -144,9 +144,8 @@ class FetchSession:
             self.replica_epoch = replica_epoch
             self.unread = dict.fromkeys(self.partitions)
 
-    def served(self, partition: FetchPartition) -> None:
+    def served(self, key: PartitionKey) -> None:
         """This partition had records: it goes behind the others."""
-        key = (partition.topic, partition.index)
         self.unread.pop(key, None)
         self.unread[key] = None
 

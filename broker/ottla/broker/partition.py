@@ -518,7 +518,7 @@ class Partition:
         size = 0
         for piece in ranges:
             size += piece.size
-        return Readable(ranges, size, high_watermark, high_watermark, log_start)
+        return _new(Readable, (ranges, size, high_watermark, high_watermark, log_start))
 
     def diverges(self, last_fetched_epoch: int, fetch_offset: int) -> tuple[int, int] | None:
         """Where the log of who fetches at `fetch_offset`, having `last_fetched_epoch` there, leaves this one: the last

@@ -20,7 +20,7 @@ from ottla.broker.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, FetchPartiti
 from ottla.broker.replica.selector import NONE, RACK_AWARE, preferred_replica
 from ottla.net.connection import Connection, Pending
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.protocol.fetch import NO_TAGS, TOPIC_IDS, PartitionAnswer, diverging_epoch_tags, write_fetch_answer
+from ottla.protocol.fetch import NO_TAGS, TOPIC_IDS, PartitionAnswer, diverging_epoch_tags, success, write_fetch_answer
 from ottla.protocol.fetch_request import CONSUMER, FetchRequest, read_fetch_request
 from ottla.protocol.frames import RequestHeader
 
@@ -34,6 +34,7 @@ API = Api(
     versions=(4, 18),
     gaps=("READ_COMMITTED readers see the high watermark as last stable offset until transactions are there.",),
 )
+_Read = tuple[FetchPartition, PartitionAnswer, "Partition | None"]
 FOLLOWER_FETCHES = 11  # from this version on consumers may read from followers
 
 
@@ -44,38 +45,30 @@ def serve(
     request = read_fetch_request(header.api_version, frame, body, end)
     fetch = _Fetch(broker, header, request)
     try:
-        fetch.open(request)
+        fetch.open()
     except KafkaError as error:
         return write_fetch_answer(header.api_version, header.correlation_id, error.code, 0, ())
     fetch.read()
-    if fetch.size >= fetch.min_bytes or fetch.max_wait_ms <= 0 or fetch.failed or not fetch.wants_anything:
+    if fetch.size >= request.min_bytes or request.max_wait_ms <= 0 or fetch.failed or not fetch.wants_anything:
         return fetch.answer()
-    return fetch.wait(connection)
+    return _Waiting(fetch, connection).pending
 
 
 class _Fetch:
-    """One request under way."""
+    """One request under way: what it asks for, and what was read of that so far."""
 
     __slots__ = (
-        "_answers",
         "_asked",
         "_broker",
         "_header",
         "_incremental",
-        "_pending",
-        "_rerun",
-        "_timer",
-        "_watched",
+        "answers",
         "failed",
         "follower",
         "follower_will_do",
         "max_bytes",
-        "max_wait_ms",
-        "min_bytes",
-        "rack_id",
         "read_committed",
-        "replica_epoch",
-        "replica_id",
+        "request",
         "session",
         "size",
     )
@@ -83,47 +76,45 @@ class _Fetch:
     def __init__(self, broker: Broker, header: RequestHeader, request: FetchRequest) -> None:
         self._broker = broker
         self._header = header
-        self._pending: Pending | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._watched: list[Partition] = []
-        self._rerun = False
-        self._incremental = False
-        # What was read, in order; in a session also what was read before the waiting, and hasn't moved since.
-        self._answers: dict[PartitionKey, tuple[FetchPartition, PartitionAnswer, Partition | None]] = {}
-        self.max_wait_ms = request.max_wait_ms
-        self.min_bytes = request.min_bytes
-        self.max_bytes = min(request.max_bytes, broker.config.get_int("fetch.max.bytes"))
+        self.request = request
+        max_bytes = broker.config.fetch_bytes_max
+        self.max_bytes = request.max_bytes if request.max_bytes < max_bytes else max_bytes
         self.read_committed = request.isolation_level == 1
-        self.replica_id = request.replica_id
-        self.rack_id = request.rack_id
-        self.replica_epoch = request.replica_epoch
         self.follower = request.replica_id > CONSUMER
         self.follower_will_do = not self.follower and header.api_version >= FOLLOWER_FETCHES
-        self._asked: list[FetchPartition] = []
         self.session: FetchSession | None = None
+        self._incremental = False
+        self._asked: list[FetchPartition] = []
+        # What was read, in order; in a session also what was read before the waiting, and hasn't moved since.
+        self.answers: dict[PartitionKey, _Read] = {}
         self.size = 0
         self.failed = False
 
     # ---- the session
 
-    def open(self, request: FetchRequest) -> None:
+    def open(self) -> None:
         """Finds what is fetched: all that the request names, or its session's partitions. Raises KafkaError."""
-        sessions = self._broker.fetch_sessions
+        request = self.request
         epoch = request.session_epoch
+        asked = self._asked
+        for topic, partitions in request.topics:
+            for partition in partitions:
+                asked.append(FetchPartition(topic, *partition))
+        if epoch == FINAL_EPOCH and not request.session_id:
+            return
+        sessions = self._broker.fetch_sessions
         by_id = self._header.api_version >= TOPIC_IDS
-        asked = [FetchPartition(topic, *partition) for topic, partitions in request.topics for partition in partitions]
+        now = asyncio.get_running_loop().time()
         if epoch not in (INITIAL_EPOCH, FINAL_EPOCH):
-            self.session = sessions.resume(request.session_id, epoch, by_id, asyncio.get_running_loop().time())
+            self.session = sessions.resume(request.session_id, epoch, by_id, now)
             self.session.asked_by(request.replica_epoch)
             self.session.update(asked, [(topic, index) for topic, indexes in request.forgotten for index in indexes])
             self._incremental = True
             return
         if request.session_id:
             sessions.remove(request.session_id)
-        self._asked = asked
         if epoch == INITIAL_EPOCH and asked:
-            now = asyncio.get_running_loop().time()
-            self.session = sessions.create(_by_key(asked), self.replica_id, by_id, now)
+            self.session = sessions.create(_by_key(asked), request.replica_id, by_id, now)
             if self.session is not None:
                 self.session.asked_by(request.replica_epoch)
 
@@ -138,17 +129,19 @@ class _Fetch:
         """Works out the answer as things are now."""
         self.size = 0
         self.failed = False
+        answers = self.answers
         session = self.session
         if session is None:
-            self._answers.clear()
+            answers.clear()
             for asked in self._asked:
-                self._read_next(asked)
+                answers[asked.topic, asked.index] = self._read(asked)
             return
         for key in tuple(session.unread):
             asked = session.partitions[key]
-            answer, partition = self._read_next(asked)
+            read = answers[key] = self._read(asked)
+            _, answer, partition = read
             if answer.size:
-                session.served(asked)
+                session.served(key)
             elif partition is not None and answer.tags == NO_TAGS and self._at_end(asked, partition):
                 session.read_to_end(key, partition)
 
@@ -158,45 +151,43 @@ class _Fetch:
             return asked.fetch_offset == partition.log.log_end_offset
         return asked.fetch_offset >= (partition.last_stable_offset if self.read_committed else partition.high_watermark)
 
-    def _read_next(self, asked: FetchPartition) -> tuple[PartitionAnswer, Partition | None]:
-        answer, partition = self._read_partition(asked, self.max_bytes - self.size)
-        if answer.error:
-            self.failed = True
-        self.size += answer.size
-        self._answers[asked.topic, asked.index] = (asked, answer, partition)
-        return answer, partition
-
-    def _read_partition(self, asked: FetchPartition, left: int) -> tuple[PartitionAnswer, Partition | None]:
+    def _read(self, asked: FetchPartition) -> _Read:
+        index = asked.index
         try:
-            partition = self._broker.partitions.find(asked.topic, asked.index)
+            partition = self._broker.partitions.find(asked.topic, index)
             partition.check_leader_epoch(asked.current_leader_epoch, follower_will_do=self.follower_will_do)
             if asked.last_fetched_epoch >= 0:
                 diverging = partition.diverges(asked.last_fetched_epoch, asked.fetch_offset)
                 if diverging is not None:
                     self.failed = True
-                    return self._diverging(asked.index, partition, diverging), partition
-            limit, minimum_one = min(asked.max_bytes, left), left > 0 and self.size == 0
+                    return asked, self._diverging(index, partition, diverging), partition
+            left = self.max_bytes - self.size
+            limit = asked.max_bytes if asked.max_bytes < left else left
+            minimum_one = self.size == 0 and left > 0
             if self.follower:
                 readable = self._read_as_follower(asked, partition, limit, minimum_one)
             else:
-                if self.rack_id and (nearer := self._nearer(partition, asked.fetch_offset)) != NONE:
-                    return self._sent_elsewhere(asked.index, partition, nearer), partition
+                if self.request.rack_id and (nearer := self._nearer(partition, asked.fetch_offset)) != NONE:
+                    return asked, self._sent_elsewhere(index, partition, nearer), partition
                 readable = partition.read(asked.fetch_offset, limit, minimum_one, self.read_committed)
         except KafkaError as error:
+            self.failed = True
             self._broker.count_fetch_failure(asked.topic, error.code)
-            return PartitionAnswer(asked.index, error.code), None
+            return asked, PartitionAnswer(index, error.code), None
         ranges, size, high_watermark, last_stable_offset, log_start = readable
+        self.size += size
         aborted = () if self.read_committed else None
-        answer = PartitionAnswer(asked.index, 0, high_watermark, last_stable_offset, log_start, ranges, size, aborted)
-        return answer, partition
+        answer = success(index, high_watermark, last_stable_offset, log_start, ranges, size, aborted)
+        return asked, answer, partition
 
     def _read_as_follower(self, asked: FetchPartition, partition: Partition, limit: int, minimum_one: bool) -> Readable:
-        if self.replica_id not in partition.replicas:
+        replica_id = self.request.replica_id
+        if replica_id not in partition.replicas:
             raise KafkaError(ErrorCode.not_leader_or_follower)
         offset = asked.fetch_offset
         readable = partition.read_as_follower(offset, limit, minimum_one)
-        if partition.follower_fetched(self.replica_id, self.replica_epoch, offset, asked.follower_log_start):
-            self._broker.isr_changes.joins(partition, self.replica_id)
+        if partition.follower_fetched(replica_id, self.request.replica_epoch, offset, asked.follower_log_start):
+            self._broker.isr_changes.joins(partition, replica_id)
         return readable._replace(high_watermark=partition.high_watermark)
 
     def _nearer(self, partition: Partition, offset: int) -> int:
@@ -204,7 +195,9 @@ class _Fetch:
         if partition.leading is None or self._broker.config.get_str("replica.selector.class") != RACK_AWARE:
             return NONE
         racks = {broker.id: broker.rack for broker in self._broker.image.brokers.values() if broker.electable}
-        return preferred_replica(self.rack_id, racks, self._broker.id, offset, partition.leading.in_sync_followers())
+        return preferred_replica(
+            self.request.rack_id, racks, self._broker.id, offset, partition.leading.in_sync_followers()
+        )
 
     def _sent_elsewhere(self, index: int, partition: Partition, replica: int) -> PartitionAnswer:
         self.failed = True  # nothing to wait for
@@ -218,30 +211,63 @@ class _Fetch:
         tags = diverging_epoch_tags(*diverging)
         return PartitionAnswer(index, 0, high_watermark, partition.last_stable_offset, log_start, tags=tags)
 
-    # ---- waiting
+    # ---- answering
 
-    def wait(self, connection: Connection) -> Pending:
-        """Watches all partitions until there is enough."""
-        self._pending = Pending(connection, API.key)
-        self._pending.abandoned = self._stop
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self.max_wait_ms / 1000, self._finish)
-        if self.session is not None:
-            for key, (_, _, partition) in self._answers.items():
-                if partition is not None:
-                    self.session.watch.add(key, partition)
-            self.session.watch.request = self
-            return self._pending
-        for _, _, partition in self._answers.values():
+    def answer(self) -> list[Any]:
+        """The response. An incremental one names only partitions that have news."""
+        session = self.session
+        topics: list[tuple[str | bytes, list[PartitionAnswer]]] = []
+        last: object = None
+        for asked, answer, partition in self.answers.values():
             if partition is not None:
-                partition.watchers(self.replica_id).append(self)
+                counters = partition.counters
+                counters.fetch_requests += 1
+                counters.bytes_out += answer.size
+            if session is not None:
+                news = asked.news(answer.error, answer.size, answer.high_watermark, answer.log_start_offset)
+                told = news or answer.preferred_read_replica != NONE or answer.tags != NO_TAGS
+                if self._incremental and not told:
+                    continue
+            if asked.topic != last:
+                last = asked.topic
+                answers: list[PartitionAnswer] = []
+                topics.append((asked.topic, answers))
+            answers.append(answer)
+        session_id = 0 if session is None else session.id
+        return write_fetch_answer(self._header.api_version, self._header.correlation_id, 0, session_id, topics)
+
+
+class _Waiting:
+    """A request that found too little: it watches all its partitions until there is enough, or its time is over."""
+
+    __slots__ = ("_fetch", "_open", "_rerun", "_timer", "_watched", "pending")
+
+    def __init__(self, fetch: _Fetch, connection: Connection) -> None:
+        self._fetch = fetch
+        self._open = True
+        self._rerun = False
+        self._watched: list[Partition] = []
+        self.pending = Pending(connection, API.key)
+        self.pending.abandoned = self._stop
+        request = fetch.request
+        self._timer = asyncio.get_running_loop().call_later(request.max_wait_ms / 1000, self._finish)
+        session = fetch.session
+        for key, (_, _, partition) in fetch.answers.items():
+            if partition is None:
+                continue
+            if session is not None:
+                session.watch.add(key, partition)
+            else:
+                partition.watchers(request.replica_id).append(self)
                 self._watched.append(partition)
-        return self._pending
+        if session is not None:
+            session.watch.request = self
 
     def moved(self, partition: Partition, new_bytes: int) -> None:
         """A watched partition has more to read, or can't be read any more."""
-        self.size += new_bytes
-        if not self._rerun and (self.size >= self.min_bytes or not new_bytes):
+        fetch = self._fetch
+        fetch.size += new_bytes
+        if not self._rerun and (fetch.size >= fetch.request.min_bytes or not new_bytes):
             self._rerun = True
             asyncio.get_running_loop().call_soon(self._finish)
 
@@ -249,47 +275,24 @@ class _Fetch:
         """Followers are told with the next answer."""
 
     def _finish(self) -> None:
-        pending = self._pending
-        if pending is None:
+        if not self._open:
             return
         self._stop()
         try:
-            self.read()
-            pending.answer(self.answer())
+            self._fetch.read()
+            self.pending.answer(self._fetch.answer())
         finally:
-            pending.close_connection()  # unless it has been answered
+            self.pending.close_connection()  # unless it has been answered
 
     def _stop(self) -> None:
-        self._pending = None
-        if self._timer is not None:
-            self._timer.cancel()
-        if self.session is not None and self.session.watch.request is self:
-            self.session.watch.request = None
+        self._open = False
+        self._timer.cancel()
+        fetch = self._fetch
+        if fetch.session is not None and fetch.session.watch.request is self:
+            fetch.session.watch.request = None
         for partition in self._watched:
-            partition.watchers(self.replica_id).remove(self)
+            partition.watchers(fetch.request.replica_id).remove(self)
         self._watched.clear()
-
-    # ---- answering
-
-    def answer(self) -> list[Any]:
-        """The response. An incremental one names only partitions that have news."""
-        incremental = self._incremental
-        topics: list[tuple[str | bytes, list[PartitionAnswer]]] = []
-        last: object = None
-        for asked, answer, partition in self._answers.values():
-            if partition is not None:
-                partition.counters.fetch_requests += 1
-                partition.counters.bytes_out += answer.size
-            if self.session is not None:
-                news = asked.news(answer.error, answer.size, answer.high_watermark, answer.log_start_offset)
-                if incremental and not (news or answer.preferred_read_replica != NONE or answer.tags != NO_TAGS):
-                    continue
-            if asked.topic != last:
-                last = asked.topic
-                topics.append((asked.topic, []))
-            topics[-1][1].append(answer)
-        session_id = 0 if self.session is None else self.session.id
-        return write_fetch_answer(self._header.api_version, self._header.correlation_id, 0, session_id, topics)
 
 
 def _by_key(asked: Iterable[FetchPartition]) -> dict[PartitionKey, FetchPartition]:

@@ -66,7 +66,7 @@ class Stage:
         self.broker: Any = SimpleNamespace(
             partitions=self.partitions,
             fetch_sessions=self.sessions,
-            config=SimpleNamespace(get_int=lambda name: 1 << 20),
+            config=SimpleNamespace(fetch_bytes_max=1 << 20),
             spawn=lambda coroutine: self._tasks.append(asyncio.ensure_future(coroutine)),
             count_produce_failure=lambda topic, size, error: None,
             count_fetch_failure=lambda topic, error: None,
