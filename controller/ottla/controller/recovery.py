@@ -3,8 +3,8 @@
 The state says who led and who was in sync when the backup was made; all of that may have changed since. What hasn't
 changed is Kafka's rule for comparing logs: a record that was committed is in the log of every later leader, so the log
 with the greatest (last epoch, end offset) holds every committed record that any of the logs compared holds. (A log's
-last epoch may be one without records. One that began at the very end of the log is forgotten when its leader is killed;
-what that leader had only committed, not written, isn't told apart from what an earlier one left uncommitted.) Therefore:
+last epoch may be one without records. One that began at the log's very end is forgotten when its leader is killed; what
+that leader had committed of earlier epochs looks like something that nobody ever committed.) Therefore:
 
 1. Nobody is elected before every broker that must report has (`ottla.metadata.reports`), and could read its logs. A
    wish for an unclean election ends the waiting for one partition: one of those that have reported leads.
