@@ -78,6 +78,7 @@ def scene(
     folder: Path,
     expected: Collection[str],
     *,
+    size: int = 3,
     etcd_members: int = 0,
     proxied: Collection[Paths] = (),
     explained: Collection[str] = (),
@@ -86,7 +87,7 @@ def scene(
     """A cluster at work. At the end everything is healed, and asserted: nothing acknowledged is lost, doubled or
     reordered, the group is where it belongs, replicas are alike, each of `expected` was seen, and no broker logged an
     error but `explained` ones."""
-    with ottla_cluster(folder, 3, etcd_members, proxied, **{**SETTINGS, **settings}) as cluster:
+    with ottla_cluster(folder, size, etcd_members, proxied, **{**SETTINGS, **settings}) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
         admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)])[TOPIC].result(30)
         cluster.wait_until_in_sync(TOPIC, PARTITIONS, 3)
@@ -118,11 +119,14 @@ def scene(
 
 
 def wait_until_alike(cluster: OttlaCluster, seconds: float = 20.0) -> None:
-    """Until all replicas of each partition have the same segments with the same bytes."""
+    """Until all replicas of each partition have the same segments with the same bytes, and nobody else has any."""
     for index in range(PARTITIONS):
 
         def alike(index: int = index) -> bool:
-            return len({_segments(broker.data / f"{TOPIC}-{index}") for broker in cluster.brokers}) == 1
+            replicas = cluster.partition(TOPIC, index).replica_nodes
+            folders = [broker.data / f"{TOPIC}-{index}" for broker in cluster.brokers]
+            others = [folder for number, folder in enumerate(folders) if number not in replicas]
+            return len({_segments(folders[number]) for number in replicas}) == 1 and not any(map(Path.exists, others))
 
         cluster.wait(f"the replicas of {TOPIC}-{index} are alike", alike, seconds)
 

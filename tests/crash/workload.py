@@ -29,6 +29,7 @@ GROUP = "workers"
 UNSURE = 0  # the partition that the producer with acks=1 writes to
 PAUSE_S = 0.05
 _TURN_S = 0.005
+_COMMIT_S = 0.3
 _CONFLUENT = {"bootstrap.servers": "", "log_level": 0, "reconnect.backoff.max.ms": 500}
 _FINDING_S = 60.0
 
@@ -189,7 +190,7 @@ class Workload(threading.Thread):
         producer.produce(TOPIC, value.encode(), partition=index, on_delivery=answered)
 
     async def _consume_in_group(self, name: str) -> None:
-        """Reads what it is assigned, and commits each second what it has read."""
+        """Reads what it is assigned, and commits now and then what it has read."""
         expected: dict[int, int] = {}
 
         def assigned(_: confluent_kafka.Consumer, partitions: list[confluent_kafka.TopicPartition]) -> None:
@@ -214,13 +215,13 @@ class Workload(threading.Thread):
             }
         )
         consumer.subscribe([TOPIC], on_assign=assigned)
-        next_commit = time.monotonic() + 1
+        next_commit = time.monotonic() + _COMMIT_S
         while self._consuming:
             while (message := consumer.poll(0)) is not None:
                 if message.error() is None:
                     self._note_read(name, message, expected)
             if expected and time.monotonic() > next_commit:
-                next_commit = time.monotonic() + 1
+                next_commit = time.monotonic() + _COMMIT_S
                 self._commit(consumer, name, dict(expected), commits)
             await asyncio.sleep(_TURN_S)
         await asyncio.to_thread(consumer.close)
@@ -269,7 +270,7 @@ class Workload(threading.Thread):
                 seen = [len(seen) for seen in self._consumed]
                 self._wrong.append(f"the group has read {seen} records of {ends}")
                 return
-        await asyncio.sleep(1.5)  # and commits it
+        await asyncio.sleep(2 * _COMMIT_S)  # and commits it
 
     async def _check_group(self, ends: list[int]) -> None:
         for index, end in enumerate(ends):
