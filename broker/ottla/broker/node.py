@@ -33,6 +33,7 @@ from ottla.broker.partitions import PartitionTable
 from ottla.broker.producer_id_source import ProducerIdSource
 from ottla.broker.replicas import Replicas
 from ottla.broker.replication import Replication
+from ottla.broker.replication_throttle import LEADER, ReplicationThrottle
 from ottla.broker.restore_reports import RestoreReports
 from ottla.broker.surroundings import Surroundings
 from ottla.broker.topic_descriptions import EncodedTopics
@@ -103,6 +104,7 @@ class Broker:
             lambda coroutine, name: self.spawn(coroutine, name, vital=True),
             surroundings.connect,
         )
+        self.leader_throttle = ReplicationThrottle(LEADER, self.id, lambda: self.image, lambda: self.config)
         self.replicas.follow = self.replication.follow
         self.replicas.unfollow = self.replication.unfollow
         self.restore_reports = RestoreReports(self.id, store, self.logs, self.partitions)

@@ -507,6 +507,8 @@ class Partition:
         log_start = log.log_start_offset
         if offset == limit:
             return Readable((), 0, high_watermark, high_watermark, log_start)
+        if offset > log.log_end_offset and self.leader_epoch == NO_EPOCH:
+            raise KafkaError(ErrorCode.offset_not_available)  # the leader may well have it: no reason to start anew
         if offset > log.log_end_offset or offset < log_start:
             raise KafkaError(ErrorCode.offset_out_of_range)
         if offset > limit:  # a consumer that knows of records which aren't committed yet under this leader

@@ -264,7 +264,7 @@ class ReplicaFetcher:
         followed.failures = 0
         followed.told = False
         self._want(key, followed)
-        throttled = self._owner.throttle.pause_seconds(partition, len(records), followed.lag, self._now())
+        throttled = self._owner.throttle.pause_seconds(partition, len(records), followed.lag > 0, self._now())
         if throttled:
             self._pause(key, followed, throttled)
 
@@ -337,7 +337,7 @@ class ReplicaFetcher:
             followed = self.followed.get(key)
             if followed is None or followed.paused_until != until:
                 continue
-            throttled = self._owner.throttle.pause_seconds(followed.partition, 0, followed.lag, now)
+            throttled = self._owner.throttle.pause_seconds(followed.partition, 0, followed.lag > 0, now)
             if throttled:
                 self._pause(key, followed, throttled)
             else:

@@ -263,6 +263,7 @@ class Replicas:
         if led:
             self._tell(partition, False)
         if state.leader in (model.NO_LEADER, self._broker_id):
+            partition.leader = model.NO_LEADER  # nor does this broker serve anybody by a registration that is gone
             self.unfollow(partition)
         elif followed != (state.leader, state.leader_epoch):
             self.follow(partition)

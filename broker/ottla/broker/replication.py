@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.config import BrokerConfig
 from ottla.broker.replica.fetch_session import Key
 from ottla.broker.replica_fetcher import ReplicaFetcher, key_of
-from ottla.broker.replication_throttle import FollowerThrottle
+from ottla.broker.replication_throttle import FOLLOWER, ReplicationThrottle
 from ottla.metadata.image import Image
 from ottla.net.peer import Connect, connect_tcp
 
@@ -40,7 +40,7 @@ class Replication:
         self.config = config
         self.connect = connect
         self.bytes_in = 0
-        self.throttle = FollowerThrottle(broker_id, image, config)
+        self.throttle = ReplicationThrottle(FOLLOWER, broker_id, image, config)
         self._spawn = spawn
         self._fetchers: dict[int, ReplicaFetcher] = {}
         self._leaders: dict[Key, int] = {}

@@ -1,6 +1,6 @@
-"""How fast a follower copies the replicas that an admin throttles while they are moved.
+"""How fast replicas are copied that an admin throttles while they are moved: on the leader's side and the follower's.
 
-Set by `follower.replication.throttled.rate` and, for each topic, `follower.replication.throttled.replicas`.
+Set by `leader.` and `follower.replication.throttled.rate`, and for each topic by the settings that name the replicas.
 
 Every byte of a throttled replica counts, but only replicas that are behind wait: one that is in sync must stay so.
 Source: Kafka's ReplicationQuotaManager (KIP-73).
@@ -17,37 +17,45 @@ from ottla.metadata.image import Image
 if TYPE_CHECKING:
     from ottla.broker.partition import Partition
 
+LEADER = ("leader.replication.throttled.rate", "leader.replication.throttled.replicas")
+FOLLOWER = ("follower.replication.throttled.rate", "follower.replication.throttled.replicas")
 UNLIMITED = 2**63 - 1
 EVERY_REPLICA = "*"
 _BURST_SECONDS = 1.0  # what wasn't used for this long may be used at once
 _PAUSE_SECONDS_MAX = 1.0  # then it is asked again: the rate may have been raised
 
 
-class FollowerThrottle:
-    """One allowance for all throttled replicas of this broker. Times are seconds of a clock that doesn't go back."""
+class ReplicationThrottle:
+    """One allowance for all throttled replicas of this broker, on one side: LEADER or FOLLOWER.
 
-    def __init__(self, broker_id: int, image: Callable[[], Image], config: Callable[[], BrokerConfig]) -> None:
+    Times are seconds of a clock that doesn't go back.
+    """
+
+    def __init__(
+        self, side: tuple[str, str], broker_id: int, image: Callable[[], Image], config: Callable[[], BrokerConfig]
+    ) -> None:
+        self._rate, self._replicas = side
         self._broker_id = broker_id
         self._image = image
         self._config = config
         self._allowance_bytes = 0.0  # negative: taken in advance
         self._reckoned_at = 0.0
 
-    def pause_seconds(self, partition: Partition, size_bytes: int, lag: int, now: float) -> float:
-        """`size_bytes` of the partition came; how long to wait before it may be asked for more,
-        or the question put again (with 0 bytes)."""
-        rate = self._config().get_int("follower.replication.throttled.rate")
+    def pause_seconds(self, partition: Partition, size_bytes: int, behind: bool, now: float) -> float:
+        """`size_bytes` of the partition were copied; how long to wait before more of a replica that is `behind`,
+        or before the question is put again (with 0 bytes)."""
+        rate = self._config().get_int(self._rate)
         if rate == UNLIMITED or not self._throttles(partition):
             return 0.0
         rate = max(rate, 1)
         earned = (now - self._reckoned_at) * rate
         self._allowance_bytes = min(self._allowance_bytes + earned, rate * _BURST_SECONDS) - size_bytes
         self._reckoned_at = now
-        if not lag or self._allowance_bytes >= 0:
+        if not behind or self._allowance_bytes >= 0:
             return 0.0
         return min(-self._allowance_bytes / rate, _PAUSE_SECONDS_MAX)
 
     def _throttles(self, partition: Partition) -> bool:
-        text = self._image().config("topic", partition.topic).get("follower.replication.throttled.replicas", "")
+        text = self._image().config("topic", partition.topic).get(self._replicas, "")
         entries = [entry.strip() for entry in text.split(",")]
         return EVERY_REPLICA in entries or f"{partition.index}:{self._broker_id}" in entries

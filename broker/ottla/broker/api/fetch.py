@@ -185,7 +185,12 @@ class _Fetch:
         if replica_id not in partition.replicas:
             raise KafkaError(ErrorCode.not_leader_or_follower)
         offset = asked.fetch_offset
+        throttle = self._broker.leader_throttle
+        now = asyncio.get_running_loop().time()
+        if replica_id not in partition.isr and throttle.pause_seconds(partition, 0, True, now):
+            limit, minimum_one = 0, False
         readable = partition.read_as_follower(offset, limit, minimum_one)
+        throttle.pause_seconds(partition, readable.size, False, now)
         if partition.follower_fetched(replica_id, self.request.replica_epoch, offset, asked.follower_log_start):
             self._broker.isr_changes.joins(partition, replica_id)
         return readable._replace(high_watermark=partition.high_watermark)

@@ -8,7 +8,6 @@ from ottla.broker.settings.setting import Importance, Kind, Members, OneOf, Rang
 _JAVA = "it names Java code, which has no place in a Python process"
 _PURGATORY = "a finished wait is forgotten at once"
 _THREADS = "one event loop serves everything, so thread counts have no meaning"
-_LEADERS_SPEED = "leaders send what is asked for; the followers' side is throttled"
 _TIERED = "there is no tiered storage yet"
 _NO_CHANNEL = "brokers follow the metadata store, the controller sends them nothing"
 _METRICS = "metrics are served to Prometheus on ottla.http.listener"
@@ -240,7 +239,6 @@ SETTINGS = (
     Setting(
         "leader.replication.throttled.rate", Kind.LONG, "9223372036854775807", Importance.MEDIUM,
         "Bytes per second that a leader sends for throttled replicas.", bounds=Range(0), update=Update.CLUSTER_WIDE,
-        instead=_LEADERS_SPEED,
     ),
     Setting(
         "follower.replication.throttled.rate", Kind.LONG, "9223372036854775807", Importance.MEDIUM,

@@ -6,7 +6,6 @@ Pure: one row per setting. Names, types, defaults, bounds and update modes are t
 from ottla.broker.settings.setting import Importance, Kind, Members, OneOf, Pattern, Range, Setting
 
 _THROTTLED = Pattern(r"|\*|[0-9]+:[0-9]+", "partition:broker, or *")
-_LEADERS_SPEED = "leaders send what is asked for; the followers' side is throttled"
 _TIERED = "there is no tiered storage yet"
 _PREALLOCATION = "files grow as they are written"
 _COMPRESSION = "the broker compresses with each codec's usual effort"
@@ -140,7 +139,6 @@ SETTINGS = (
     Setting(
         "leader.replication.throttled.replicas", Kind.LIST, "", Importance.MEDIUM,
         "Replicas throttled on the leader's side, as partition:broker, or `*`.", bounds=_THROTTLED,
-        instead=_LEADERS_SPEED,
     ),
     Setting(
         "follower.replication.throttled.replicas", Kind.LIST, "", Importance.MEDIUM,

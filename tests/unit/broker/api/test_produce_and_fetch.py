@@ -69,6 +69,7 @@ class Stage:
             config=SimpleNamespace(fetch_bytes_max=1 << 20),
             spawn=lambda coroutine: self._tasks.append(asyncio.ensure_future(coroutine)),
             count_produce_failure=lambda topic, size, error: None,
+            leader_throttle=SimpleNamespace(pause_seconds=lambda partition, size, behind, now: 0.0),
             count_fetch_failure=lambda topic, error: None,
         )
 
@@ -383,5 +384,39 @@ def test_a_follower_that_registered_anew_is_looked_at_again(play: Any) -> None:
         leading = stage.partitions.find("t", 0).leading
         assert leading is not None
         assert leading.followers[1].broker_epoch == 7
+
+    play(body)
+
+
+def test_a_throttled_follower_gets_nothing_while_it_is_behind(play: Any) -> None:
+    async def body(stage: Stage) -> None:
+        follower = Follower(stage)
+        stage.produce({0: batch_of([b"0"]), 1: batch_of([b"1"])})
+        counted: list[tuple[int, int]] = []
+
+        def pause_seconds(partition: Partition, size: int, behind: bool, now: float) -> float:
+            counted.append((partition.index, size))
+            return 1.0 if behind else 0.0
+
+        stage.broker.leader_throttle.pause_seconds = pause_seconds
+        stage.partitions.find("t", 0).become_leader(model.Partition(TOPIC_ID, 0, (0, 1), (0,), (1,), 0, 1))
+        first = follower.fetch((0, 0, -1), (1, 0, -1), session_epoch=0)
+        assert [bool(partition.records) for partition in answer_of(first).responses[0].partitions] == [False, True]
+        assert [index for index, size in counted if size] == [1], "who is in sync isn't held up, but counts"
+        stage.broker.leader_throttle.pause_seconds = lambda partition, size, behind, now: 0.0
+        [topic] = answer_of(follower.fetch(session_id=session_of(first), session_epoch=1)).responses
+        assert [partition.partition_index for partition in topic.partitions if partition.records] == [0, 1]
+
+    play(body)
+
+
+def test_a_follower_does_not_send_a_consumer_back_to_the_beginning(play: Any) -> None:
+    async def body(stage: Stage) -> None:
+        partition = stage.partitions.find("t", 0)
+        partition.become_follower(model.Partition(TOPIC_ID, 0, (0, 1), (0, 1), (1, 1), 1, 3))
+        for offset, error in ((0, 0), (5, 78)):
+            topics = [{"topic": "t", "partitions": [asked(0, offset)]}]
+            [answer] = answer_of(stage.fetch(session_epoch=-1, topics=topics)).responses[0].partitions
+            assert answer.error_code == error
 
     play(body)
