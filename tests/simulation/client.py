@@ -8,6 +8,7 @@ leader epoch, so that a deposed leader can't answer for the new one.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import struct
 from collections.abc import Awaitable, Callable, Mapping
 from random import Random
@@ -175,10 +176,8 @@ class Client:
     async def refreshed(self, topic: str) -> None:
         """After an error: waits a moment and asks who leads, as far as that works."""
         await asyncio.sleep(self.backoff_s * self.random.uniform(0.5, 1.5))
-        try:
+        with contextlib.suppress(Unavailable):
             await self.refresh(topic)
-        except Unavailable:
-            pass
 
     def close(self) -> None:
         for connection in self._connections.values():
@@ -377,6 +376,8 @@ class Consumer:
                 found = await self.poll(wait_ms)
             except (Unavailable, KafkaError) as error:
                 self.client.history.end(begun, "fail", error=str(error))
+                if isinstance(error, KafkaError) and error.code is ErrorCode.offset_out_of_range:
+                    self.position = 0
                 await self.client.refreshed(self.partition[0])
                 continue
             self.client.history.end(begun, "ok", records=found)

@@ -1,6 +1,7 @@
 """What clients did and saw, one event a line: the record that the oracles judge.
 
-Events are mappings; `phase` is "invoke" before a request, and then "ok", "fail" (it certainly did nothing) or "unknown".
+Events are mappings; `phase` is "invoke" before a request, and then "ok", "fail" (it certainly did nothing) or
+"unknown".
 
 | op | fields |
 |---|---|

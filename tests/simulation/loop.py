@@ -91,10 +91,24 @@ class SimulationLoop(asyncio.BaseEventLoop):
         self._random = random
         self._steps_max = steps_max
         self._now = 0.0
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._timer_count = 0
         self.set_task_factory(self._make_task)
 
     def time(self) -> float:
         return self._now
+
+    def call_at(
+        self, when: float, callback: Callback, *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        """In order of time; at the same time in the order of the calls."""
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        self._timer_count += 1
+        heapq.heappush(self._timers, (when, self._timer_count, timer))
+        return timer
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """Dropped when its time comes."""
 
     def create_future(self) -> asyncio.Future[Any]:
         return OrderedFuture(loop=self)
@@ -126,24 +140,20 @@ class SimulationLoop(asyncio.BaseEventLoop):
 
     def _run_once(self) -> None:
         ready: deque[asyncio.Handle] = self._ready  # type: ignore[attr-defined]
-        scheduled: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
+        timers = self._timers
         self._now += STEP_S
         if not ready:
-            while scheduled and scheduled[0].cancelled():
-                heapq.heappop(scheduled)._scheduled = False  # type: ignore[attr-defined]
-                self._timer_cancelled_count -= 1  # type: ignore[attr-defined]
-            if not scheduled:
+            while timers and timers[0][2].cancelled():
+                heapq.heappop(timers)
+            if not timers:
                 if self._stopping:  # type: ignore[attr-defined]
                     return
                 raise Stuck("nothing is scheduled any more")
-            self._now = max(self._now, scheduled[0].when())
+            self._now = max(self._now, timers[0][0])
         now = self._now
-        while scheduled and scheduled[0].when() <= now:
-            timer = heapq.heappop(scheduled)
-            timer._scheduled = False  # type: ignore[attr-defined]
-            if timer.cancelled():
-                self._timer_cancelled_count -= 1  # type: ignore[attr-defined]
-            else:
+        while timers and timers[0][0] <= now:
+            timer = heapq.heappop(timers)[2]
+            if not timer.cancelled():
                 ready.append(timer)
         count = len(ready)
         self.steps += count

@@ -27,7 +27,7 @@ _END = b""
 
 
 class Network:
-    """All links. Latencies are exponential around `latency_s`; `partial` is how often a send or receive is cut short."""
+    """All links. Latencies are exponential around `latency_s`; `partial` is how often a transfer is cut short."""
 
     def __init__(self, loop: SimulationLoop, random: Random, descriptors: Descriptors) -> None:
         self.latency_s = 0.0005

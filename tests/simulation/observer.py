@@ -82,10 +82,10 @@ class Observer:
         before = self._states.get(key)
         self._states[key] = state
         name = self.name(key)
-        members = ", ".join(f"{member} (epoch {epoch})" for member, epoch in zip(state.isr, state.isr_epochs, strict=True))
-        elr = f", ELR {list(state.elr)}" if state.elr else ""
+        members = dict(zip(state.isr, state.isr_epochs, strict=True))
         self._world.note(
-            f"{name}: leader {state.leader} in epoch {state.leader_epoch}, ISR {members}{elr}, state {state.partition_epoch}"
+            f"{name}: state {state.partition_epoch}: leader {state.leader} in epoch {state.leader_epoch}, ISR {members}"
+            + (f", ELR {list(state.elr)}" if state.elr else "")
         )
         if not state.isr:
             self.wrong.append(f"{name}: the ISR is empty: {state}")

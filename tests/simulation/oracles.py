@@ -1,8 +1,8 @@
 """What must be true of every history, whatever went wrong meanwhile. Pure.
 
 Each oracle takes the events of a run (`history.py`) and says, in sentences, what it found to be wrong. A partition of
-which all in-sync replicas lost their unsynced tails at once is excused from that offset on (`permitted` events); nothing
-else is.
+which all in-sync replicas lost their unsynced tails at once is excused from that offset on (`permitted` events);
+nothing else is.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def reordered(events: Sequence[Event]) -> Iterator[str]:
             seen.add(value)
             process, place = order[value]
             if process in latest and latest[process][0] > place:
-                yield f"reordered: {value} at {_at(key, offset)} stands behind {latest[process][1]}, which was sent later"
+                yield f"reordered: {value} at {_at(key, offset)} is behind {latest[process][1]}, which was sent later"
             latest[process] = max(latest.get(process, (-1, "")), (place, value))
 
 
@@ -150,7 +150,7 @@ def vanished_reads(events: Sequence[Event]) -> Iterator[str]:
         if offset >= final[key].start and there[key].get(offset) != value:
             told.add((key, offset))
             yield (
-                f"read before it was committed: {event['process']} read {value} at {_at(key, offset)} at {event['t']} s;"
+                f"read before it was committed: {event['process']} read {value} at {_at(key, offset)}, {event['t']} s;"
                 f" {there[key].get(offset)} is there"
             )
 
@@ -177,13 +177,15 @@ def forgotten_producers(events: Sequence[Event]) -> Iterator[str]:
 
 
 def group_offsets(events: Sequence[Event]) -> Iterator[str]:
-    """A group's offset is the last one committed, or one whose commit nobody knows the outcome of, never an older one.
+    """A group's offset is the last one committed, or one whose commit nobody knows the outcome of: that may have been
+    late on its way, and overtaken.
 
     Each group has one process, which commits growing offsets, one request at a time.
     """
     permitted = {key for key in _permitted(events) if key[0] == "__consumer_offsets"}
     acknowledged: dict[tuple[str, Key], int] = {}
     asked: dict[tuple[str, Key], int] = {}
+    unknown: dict[tuple[str, Key], set[int]] = defaultdict(set)
     at_least: dict[int, int] = {}
     for event in events:
         if event["op"] == "commit":
@@ -192,11 +194,13 @@ def group_offsets(events: Sequence[Event]) -> Iterator[str]:
                 asked[group] = event["offset"]
             elif event["phase"] == "ok":
                 acknowledged[group] = event["offset"]
+            elif event["phase"] == "unknown":
+                unknown[group].add(event["offset"])
         elif event["op"] == "committed":
             group = (event["group"], _key(event))
             if event["phase"] == "invoke":
                 at_least[event["id"]] = acknowledged.get(group, -1)
-            elif event["phase"] == "ok" and not permitted:
+            elif event["phase"] == "ok" and not permitted and event["offset"] not in unknown[group]:
                 if event["offset"] < at_least.get(event["id"], acknowledged.get(group, -1)):
                     yield (
                         f"lost commit: group {event['group']} has {event['offset']} at {event['t']} s;"
