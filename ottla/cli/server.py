@@ -37,6 +37,7 @@ from ottla.metadata.eligibility import MIN_ISR
 from ottla.metadata.model import UnsupportedFormat
 from ottla.metadata.registration import NodeIdTaken
 from ottla.metadata.store import StoreUnavailable
+from ottla.net.peer import Connect, connect_tcp
 
 logger = logging.getLogger(__name__)
 
@@ -92,14 +93,7 @@ async def _run(config: BrokerConfig) -> int:
         await broker.open()
         await broker.register()
         if "controller" in config.roles:
-            broker.controller_name = f"broker-{broker.id}"
-            controller = Controller(
-                store, broker.follower, broker.controller_name, _defaults(config), broker.session_seconds, broker.id
-            )
-            broker.spawn(controller.run(), "controller", vital=True)
-            if config.get_bool("ottla.quick.death.enable"):
-                watch = QuickDeath(store, broker.follower, broker.id, config.listeners.inter_broker)
-                broker.spawn(watch.run(), "watch of the brokers' sockets")
+            stand_for_controller(broker, config)
         await broker.serve()
         # What exists by now stays: the collector needn't look at it again.
         gc.collect()
@@ -110,6 +104,18 @@ async def _run(config: BrokerConfig) -> int:
     finally:
         await broker.stop()
         await store.close()
+
+
+def stand_for_controller(broker: Broker, config: BrokerConfig, connect: Connect = connect_tcp) -> None:
+    """Makes a registered broker's process a candidate for controller, too."""
+    store, broker.controller_name = broker.store, f"broker-{broker.id}"
+    controller = Controller(
+        store, broker.follower, broker.controller_name, _defaults(config), broker.session_seconds, broker.id
+    )
+    broker.spawn(controller.run(), "controller", vital=True)
+    if config.get_bool("ottla.quick.death.enable"):
+        watch = QuickDeath(store, broker.follower, broker.id, config.listeners.inter_broker, connect)
+        broker.spawn(watch.run(), "watch of the brokers' sockets")
 
 
 def _defaults(config: BrokerConfig) -> dict[str, str]:

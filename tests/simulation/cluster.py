@@ -1,7 +1,7 @@
 """Brokers and controllers, unmodified, as processes of a simulated world; and how they start, stop and die.
 
-A node is a host with a disk. Its process is what `ottla.cli.server` runs: a broker, and a controller unless the world
-has controllers of their own. A process that ends by itself is started again after a second, as by Kubernetes.
+A node is a host with a disk. Its process is what `ottla.cli.server` runs: a broker that stands for controller, too. A
+process that ends by itself is started again after a second, as by Kubernetes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ottla.broker.config import BrokerConfig
 from ottla.broker.node import Broker
 from ottla.broker.partition import Partition
 from ottla.broker.surroundings import Surroundings
-from ottla.controller.runner import Controller
+from ottla.cli.server import stand_for_controller
 from ottla.metadata.cluster import ForeignStore
 from ottla.metadata.registration import NodeIdTaken
 from ottla.metadata.store import LeaseExpired, StoreUnavailable, UnknownOutcome
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 PORT = 9092
 EPOCH_MS = 1_700_000_000_000
 RESTART_S = 1.0
-UNCLEAN = "unclean.leader.election.enable"
 
 logger = logging.getLogger(__name__)
 
@@ -175,12 +174,7 @@ class Node:
         try:
             await broker.open()
             await broker.register()
-            if world.controllers_in_brokers:
-                broker.controller_name = f"broker-{broker.id}"
-                controller = Controller(
-                    store, broker.follower, broker.controller_name, world.defaults, broker.session_seconds
-                )
-                broker.spawn(controller.run(), "controller", vital=True)
+            stand_for_controller(broker, config, connect_to)
             await broker.serve()
             self.serving = True
             waiting = [asyncio.ensure_future(event.wait()) for event in (self._stopping, broker.failed)]
@@ -222,8 +216,6 @@ class World:
         self.store = StoreServer(loop, random)
         self.nodes: dict[int, Node] = {}
         self.processes: list[Process] = []
-        self.controllers_in_brokers = True
-        self.defaults: dict[str, str] = {UNCLEAN: "false"}
         self.errors: list[str] = []  # what no process should ever say
         self.losing_power = self.killed = lambda node: None
         self._incarnations = 0

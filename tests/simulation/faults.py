@@ -55,6 +55,8 @@ def knobs_of(random: Random) -> Knobs:
         "offsets.topic.replication.factor": str(factor),
         "offsets.commit.timeout.ms": str(random.choice((1000, 5000))),
         "group.initial.rebalance.delay.ms": "0",
+        "ottla.quick.death.enable": random.choice(("true", "false")),
+        "leader.imbalance.check.interval.seconds": random.choice(("2", "300")),
     }
     min_isr = random.randint(1, max(factor - 1, 1))
     settings["min.insync.replicas"] = str(min_isr)
