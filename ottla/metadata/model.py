@@ -2,8 +2,9 @@
 
 A value is a JSON object with `format`, the version of its layout. Adding a field doesn't change the format: whoever
 doesn't know the field keeps it (`unknown`) when rewriting the value. A change that an older broker would misread raises
-the format, and is written only once all registered brokers say that they read it (`Broker.format_max`). A reader that
-meets a format above its own stops with UnsupportedFormat and never guesses.
+the format, and is written only once all registered brokers say that they read it (`Broker.format_max`): what is new is
+written in the first format, what is rewritten keeps the format that it has. A reader that meets a format above its own
+stops with UnsupportedFormat and never guesses.
 
 Positions that come from the store and not from the value (`revision`, a broker's `epoch`) are fields too, filled in by
 `decode`, and are not encoded.
@@ -22,7 +23,8 @@ from . import keys
 from .keys import uuid_from_text, uuid_text
 from .store import Entry
 
-FORMAT_MAX = 1
+FORMAT_FIRST = 1  # which every reader reads
+FORMAT_MAX = 1  # that this code reads
 NO_BROKER = -1
 NO_LEADER = -1
 NO_EPOCH = -1
@@ -53,7 +55,7 @@ class Endpoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    format: int = field(default=FORMAT_MAX, kw_only=True)
+    format: int = field(default=FORMAT_FIRST, kw_only=True)
     unknown: Mapping[str, Any] = field(default_factory=lambda: _NOTHING_UNKNOWN, kw_only=True)
 
     def encode(self) -> bytes:
@@ -133,7 +135,7 @@ class Broker(_Value):
     state: BrokerState = BrokerState.STARTING
     incarnation: str = ""  # random, of the process: tells its own registration from another's
     host: str = ""  # where the process runs, for people
-    format_max: int = FORMAT_MAX
+    format_max: int = field(default_factory=lambda: FORMAT_MAX)
     previous_epoch: int = NO_EPOCH
     revision: int = 0
 
@@ -169,7 +171,7 @@ class Broker(_Value):
             state=BrokerState(pop("state")),
             incarnation=pop("incarnation", ""),
             host=pop("host", ""),
-            format_max=pop("format_max", 1),
+            format_max=pop("format_max", FORMAT_FIRST),
             previous_epoch=pop("previous_epoch", NO_EPOCH),
             revision=entry.mod_revision,
             format=version,

@@ -30,7 +30,7 @@ class OttlaBroker:
         } | {name.replace("_", "."): value for name, value in settings.items()}
         properties = folder / "server.properties"
         properties.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
-        self._command = [sys.executable, "-m", "ottla.cli.server", "--config", str(properties)]
+        self.command = [sys.executable, "-m", "ottla.cli.server", "--config", str(properties)]
         self._paused = False
         self.process = self._start()
 
@@ -38,7 +38,7 @@ class OttlaBroker:
         began = time.monotonic()
         with open(self.log_path, "ab") as log:
             process = subprocess.Popen(
-                self._command, stdout=log, stderr=log, env=os.environ | {"PYTHONUNBUFFERED": "1"}
+                self.command, stdout=log, stderr=log, env=os.environ | {"PYTHONUNBUFFERED": "1"}
             )
         try:
             wait_until_ready(self.bootstrap, 30)
