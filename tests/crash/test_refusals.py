@@ -1,0 +1,93 @@
+"""A broker whose metadata isn't its own refuses to start, or goes on with what it has; it deletes nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bench.raw import exchange, produce_request
+from tests.peers.etcd import Etcd
+from tests.peers.ottla_broker import OttlaBroker
+from tests.peers.wire import Wire
+
+RECORDS = 20
+
+
+def contents(broker: OttlaBroker) -> dict[str, bytes]:
+    """All that is in the directories of its partitions."""
+    files = [file for file in broker.data.glob("*-*/*") if file.is_file()]
+    return {str(file.relative_to(broker.data)): file.read_bytes() for file in files}
+
+
+def fill(broker: OttlaBroker) -> None:
+    with Wire(broker.bootstrap) as wire:
+        new = {"name": "kept", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+        assert wire.call(19, 5, {"topics": [new], "timeout": 10_000}).topics[0].error_code == 0
+    exchange(broker.bootstrap, produce_request("kept", b"x" * 100), 1, RECORDS)
+
+
+def foreign(broker: OttlaBroker, metadata: Path) -> None:
+    """The store becomes another cluster's."""
+    other = OttlaBroker(
+        metadata.parent / "other", ottla_metadata_store=f"embedded:{metadata.parent / 'other-metadata'}"
+    )
+    other.stop()
+    (metadata.parent / "other-metadata").replace(metadata)
+
+
+def empty(broker: OttlaBroker, metadata: Path) -> None:
+    metadata.unlink()
+
+
+def other_id(broker: OttlaBroker, metadata: Path) -> None:
+    file = broker.data.parent / "server.properties"
+    file.write_text(file.read_text().replace("node.id=0", "node.id=1"))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (foreign, "the data directories belong to cluster"),
+        (empty, "the metadata store is empty; restore the store from a backup"),
+        (other_id, "node.id=0, this broker node.id=1"),
+    ],
+)
+def test_it_refuses_to_start(tmp_path: Path, change: Callable[[OttlaBroker, Path], None], words: str) -> None:
+    metadata = tmp_path / "metadata"
+    broker = OttlaBroker(tmp_path / "broker", ottla_metadata_store=f"embedded:{metadata}")
+    fill(broker)
+    broker.stop()
+    before = contents(broker)
+    assert any(name.endswith(".log") and data for name, data in before.items())
+    change(broker, metadata)
+    started = subprocess.run(broker.command, capture_output=True, text=True, timeout=60, check=False)
+    assert started.returncode == 1
+    assert words in started.stderr
+    assert contents(broker) == before
+
+
+def test_a_store_that_is_emptied_under_it_costs_no_record(tmp_path: Path) -> None:
+    etcd = Etcd(tmp_path / "etcd")
+    try:
+        settings = {"ottla_metadata_store": f"etcd:{etcd.endpoint}", "broker_session_timeout_ms": "2000"}
+        broker = OttlaBroker(tmp_path / "broker", **settings)
+        try:
+            fill(broker)
+            before = contents(broker)
+            etcd.control("del", "--prefix", "/")
+            time.sleep(5)
+            assert broker.running
+            assert contents(broker) == before
+        finally:
+            broker.stop()
+        started = subprocess.run(broker.command, capture_output=True, text=True, timeout=60, check=False)
+        assert started.returncode == 1
+        assert "the metadata store is empty" in started.stderr
+        logs = {name: data for name, data in contents(broker).items() if name.endswith(".log")}
+        assert logs == {name: data for name, data in before.items() if name.endswith(".log")}
+    finally:
+        etcd.kill()
