@@ -1,14 +1,15 @@
 """How kernels are compiled: by numba, once for a machine. Raises ImportError where numba is missing.
 
-The machine code is kept on disk beside the source or, where that can't be written, in a directory of the user's, so
-that a cold worker only loads it.
+The machine code is kept on disk, so that a cold worker only loads it: in NUMBA_CACHE_DIR, beside the source, or in the
+user's cache. Where none of them can be written (a container's read-only file system), a directory for temporary files
+has to do, and where not even that is there, each process compiles anew.
 """
 
 from __future__ import annotations
 
-import getpass
 import importlib
 import os
+import stat
 import tempfile
 from collections.abc import Callable
 from typing import Any
@@ -30,11 +31,27 @@ def compiled(*signature: Any) -> Callable[[Callable[..., Any]], Any]:
     def decorate(function: Callable[..., Any]) -> Any:
         try:
             return njit(*signature, cache=True, nogil=True)(function)
-        except RuntimeError:  # numba found no place for its cache: a read-only file system
-            _config.CACHE_DIR = os.path.join(tempfile.gettempdir(), f"ottla-kernels-{getpass.getuser()}")
+        except RuntimeError:  # numba found no place for its cache
+            place = temporary_place()
+            if place is None:
+                return njit(*signature, nogil=True)(function)
+            _config.CACHE_DIR = place
             return njit(*signature, cache=True, nogil=True)(function)
 
     return decorate
+
+
+def temporary_place() -> str | None:
+    """A directory that only this user can write: what is loaded from it is executed."""
+    try:
+        place = os.path.join(tempfile.gettempdir(), f"ottla-kernels-{os.getuid()}")
+        os.makedirs(place, mode=0o700, exist_ok=True)
+        found = os.lstat(place)
+        ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
+        with tempfile.TemporaryFile(dir=place):
+            return place if ours else None
+    except OSError:
+        return None
 
 
 def _copy_bytes(typing: Any, target: Any, at: Any, source: Any, position: Any, size: Any) -> Any:
