@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 # What `make test` hands to pytest: make test PYTEST="tests/unit -k batches"
 PYTEST ?= tests
 
-.PHONY: help setup test lint format demo bench e2e docs lock clean
+.PHONY: help setup test crash lint format demo bench e2e docs lock clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -25,6 +25,9 @@ $(VENV)/.setup: pyproject.toml requirements.lock
 
 test: lint  ## lint, then every test; the last line is pytest's
 	$(BIN)/python -m pytest $(PYTEST)
+
+crash: setup  ## kill, pause, cut off, fill up and move under load, for an hour
+	OTTLA_CRASH=long $(BIN)/python -m pytest -s tests/crash
 
 lint: setup  ## ruff, mypy strict, the layers, the house rules
 	$(BIN)/ruff check .

@@ -16,7 +16,18 @@ from pathlib import Path
 from bench.pair import Plan
 from bench.table import Row, markdown
 
-QUESTIONS = ("startup", "memory", "small_requests", "produce", "consume", "latency", "spark_read", "spark_write")
+QUESTIONS = (
+    "startup",
+    "memory",
+    "small_requests",
+    "produce",
+    "consume",
+    "latency",
+    "replication",
+    "failover",
+    "spark_read",
+    "spark_write",
+)
 RESULTS = Path(__file__).parent / "results"
 KAFKA_VERSION = "4.3.1"
 

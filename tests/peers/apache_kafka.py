@@ -10,7 +10,9 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.peers.tools import ROOT, locked, need
@@ -28,6 +30,8 @@ AS_SHIPPED = (
     "-XX:+ExplicitGCInvokesConcurrent",
     "-Djava.awt.headless=true",
 )
+_CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
+_DIRECTORY_ID = "JEXY6aqzQY-32P5TStzaFA"  # its last digit says which node's
 TOOLS = {
     "topics": "org.apache.kafka.tools.TopicCommand",
     "configs": "kafka.admin.ConfigCommand",
@@ -41,6 +45,7 @@ TOOLS = {
     "dump-log": "org.apache.kafka.tools.DumpLogSegments",
     "broker-api-versions": "org.apache.kafka.tools.BrokerApiVersionsCommand",
     "leader-election": "org.apache.kafka.tools.LeaderElectionCommand",
+    "reassign-partitions": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
     "verifiable-producer": "org.apache.kafka.tools.VerifiableProducer",
     "verifiable-consumer": "org.apache.kafka.tools.VerifiableConsumer",
     "producer-perf-test": "org.apache.kafka.tools.ProducerPerformance",
@@ -99,10 +104,19 @@ def compile_program(folder: str, pom: str) -> str:
 class ApacheKafka:
     """One combined broker and controller (KRaft) in `folder`, with Kafka's own defaults except for addresses."""
 
-    def __init__(self, folder: Path, heap: str = "1G", options: Sequence[str] = QUICK, **settings: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        heap: str = "1G",
+        options: Sequence[str] = QUICK,
+        voters: Sequence[str] = (),
+        **settings: str,
+    ) -> None:
+        """`voters` for one of several, whose `node_id` is the place of its controller's address among them."""
         self.bootstrap = f"127.0.0.1:{free_port()}"
         self.data = folder / "data"
-        controller = f"127.0.0.1:{free_port()}"
+        controller = voters[int(settings["node_id"])] if voters else f"127.0.0.1:{free_port()}"
+        self.number = int(settings.get("node_id", 0))
         self._folder = folder
         self._heap = heap
         self._options = options
@@ -110,7 +124,7 @@ class ApacheKafka:
         values = {
             "process.roles": "broker,controller",
             "node.id": "0",
-            "controller.quorum.bootstrap.servers": controller,
+            "controller.quorum.bootstrap.servers": ",".join(voters or [controller]),
             "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://{controller}",
             "advertised.listeners": f"PLAINTEXT://{self.bootstrap}",
             "controller.listener.names": "CONTROLLER",
@@ -125,7 +139,12 @@ class ApacheKafka:
         self._properties = folder / "server.properties"
         self._properties.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
         self._classpath = jars("kafka")
-        tool("storage", "format", "-t", "4L6g3nShT-eMCtK--X86sw", "-c", str(self._properties), "--standalone")
+        if voters:  # the same directory ids for all: a directory belongs to its node
+            ids = (f"{node}@{address}:{_DIRECTORY_ID[:-1]}{'AQgw'[node]}" for node, address in enumerate(voters))
+            quorum = ["--initial-controllers", ",".join(ids)]
+        else:
+            quorum = ["--standalone"]
+        tool("storage", "format", "-t", _CLUSTER_ID, "-c", str(self._properties), *quorum)
         self.process = self._start()
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -164,3 +183,25 @@ class ApacheKafka:
             time.sleep(0.05)
         self.process.kill()
         self.process.wait()
+
+
+@contextmanager
+def apache_kafka_cluster(
+    folder: Path, size: int = 3, heap: str = "1G", options: Sequence[str] = QUICK, **settings: str
+) -> Iterator[list[ApacheKafka]]:
+    """Combined nodes that form one cluster; they are killed at the end."""
+    voters = [f"127.0.0.1:{free_port()}" for _ in range(size)]
+    nodes: list[ApacheKafka] = []
+    try:
+        with ThreadPoolExecutor(size) as pool:  # none is ready before most of them run
+
+            def node(number: int) -> None:
+                own = {"node_id": str(number), **settings}
+                nodes.append(ApacheKafka(folder / f"node-{number}", heap, options, voters, **own))
+
+            list(pool.map(node, range(size)))
+        nodes.sort(key=lambda node: node.number)
+        yield nodes
+    finally:
+        for each in nodes:
+            each.kill()
