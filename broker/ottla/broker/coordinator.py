@@ -38,6 +38,7 @@ logger = logging.getLogger(__name__)
 
 BATCH_RECORDS_MAX = 1_000  # commits gathered in one append
 CONCURRENT_LOADS = 4
+LOAD_AGAIN_SECONDS = 1.0
 
 
 class Settings(Protocol):
@@ -453,7 +454,12 @@ class GroupService:
                 return
             try:
                 await replay.run()
-            except (OSError, ValueError, KafkaError):
+            except OSError as error:
+                shard.partition.failed(error)  # if that is the log directory's end, the shard is gone with it
+                logger.error("__consumer_offsets-%d can't be read: %s", shard.partition.index, error)
+                self._spawn(self._load_again(shard))
+                return
+            except (ValueError, KafkaError):
                 logger.exception("__consumer_offsets-%d could not be loaded", shard.partition.index)
                 if self._holds(shard):
                     del self._shards[shard.partition.index]  # NOT_COORDINATOR, until the next election
@@ -472,6 +478,13 @@ class GroupService:
         )
         for group in list(groups.values()):
             self._perform(shard, group, group.loaded(self._now()))
+
+    async def _load_again(self, shard: Shard) -> None:
+        """What was wanting (descriptors, memory) may be there later."""
+        await asyncio.sleep(LOAD_AGAIN_SECONDS)
+        if self._holds(shard):
+            self.resigned(shard.partition.index)
+            self.became_leader(shard.partition)
 
     async def _expire_forever(self) -> None:
         while True:

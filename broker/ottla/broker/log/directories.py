@@ -98,6 +98,7 @@ class LogDirectories:
         self.logs: dict[LogKey, Log] = {}
         self.lost: dict[LogKey, OSError] = {}
         self._unclaimed: dict[tuple[str, int], str] = {}  # hold records and don't say of which topic id
+        self._without_room: dict[LogKey, Callable[[LogConfig], Opened]] = {}  # lost until there is some
         self.failed: dict[str, OSError] = {}
         self.full: dict[str, OSError] = {}
         self.high_watermarks: Offsets = {}  # as checkpointed before this start
@@ -271,6 +272,8 @@ class LogDirectories:
                 if isinstance(result, OSError):
                     logger.error("%s can't be opened: %s", item.directory, result)
                     self.lost[item.topic_id, item.partition] = result
+                    if result.errno in NO_ROOM:
+                        self._without_room[item.topic_id, item.partition] = partial(self._open_log, home, item)
                     self.directory_failed(home.path, result)
                     continue
                 result.tell(self.high_watermarks.get((item.topic, item.partition), 0))
@@ -320,6 +323,10 @@ class LogDirectories:
         log = self.logs.get((topic_id, index))
         if log is not None:
             log.config = config
+            return log
+        if (again := self._without_room.get((topic_id, index))) is not None:
+            log = self.logs[topic_id, index] = again(config).log
+            del self._without_room[topic_id, index], self.lost[topic_id, index]
             return log
         if (topic, index) in self._unclaimed:
             self.lost.setdefault((topic_id, index), self._claim_refused(topic, index, topic_id))
@@ -555,12 +562,9 @@ class LogDirectories:
     def close(self, broker_epoch: int = UNKNOWN_EPOCH) -> None:
         """Closes every log, and marks each log directory where that worked as cleanly stopped. Blocks.
 
-        What wasn't opened is left as it was found. A broker that never registered (epoch −1) leaves the logs as whole
-        as they were when it started.
-        """
+        What wasn't opened stays as it was found, and as whole where the broker never registered (epoch −1)."""
         if not self._opened:
-            self._release()
-            return
+            return self._release()
         epoch = self.stopped_epoch if broker_epoch == UNKNOWN_EPOCH else broker_epoch
         with self._threads(_THREADS) as pool:
             for log, error in zip(self.logs.values(), pool.map(_close, self.logs.values()), strict=True):
