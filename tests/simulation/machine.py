@@ -1,14 +1,16 @@
-"""What every process gets from the operating system without asking a port: entropy, and `sendfile`.
+"""What every process gets from the operating system without asking a port: entropy, `sendfile`, and CPU time.
 
 `uuid4`, `secrets` and `SystemRandom` all end in `os.urandom`. It is replaced while a simulation runs, so that no part
 of the product can throw dice that the seed doesn't know, whatever module it takes them from; `os.sendfile` is, because
-its arguments are descriptors, and here those are numbers in a table.
+its arguments are descriptors, and here those are numbers in a table. `perf_counter`, by which long work is cut into
+slices, stands still: how often a run yields would depend on the machine.
 """
 
 from __future__ import annotations
 
 import os
 import random as random_module
+import sys
 from collections.abc import Iterator
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
@@ -43,9 +45,19 @@ def simulated_machine(random: Random, descriptors: Descriptors) -> Iterator[None
     os.urandom = random.randbytes
     random_module._urandom = random.randbytes  # type: ignore[attr-defined]
     os.sendfile = descriptors.sendfile  # type: ignore[assignment]
+    counters = [
+        (module, name, getattr(module, name))
+        for module in list(sys.modules.values())
+        for name in ("perf_counter", "perf_counter_ns")
+        if module.__name__.startswith("ottla.") and hasattr(module, name)
+    ]
+    for module, name, _ in counters:
+        setattr(module, name, lambda: 0)
     try:
         yield
     finally:
+        for module, name, counter in counters:
+            setattr(module, name, counter)
         os.urandom, os.sendfile = urandom, sendfile
         random_module._urandom = seeded  # type: ignore[attr-defined]
 

@@ -297,11 +297,15 @@ class _truncations_counted:
 
 
 def main() -> None:
-    """`python -m tests.simulation.scenario SEED`: one run, told at length."""
+    """`python -m tests.simulation.scenario SEED [--planted BUG] [--history]`: one run, told at length."""
     global LOG_LEVEL
     LOG_LEVEL = logging.INFO
     gc.disable()
     seed = int(sys.argv[1])
+    if "--planted" in sys.argv:
+        from .planted import plant
+
+        plant(sys.argv[sys.argv.index("--planted") + 1])
     verdict = simulate(seed, with_history=True)
     for moment, text in verdict.notes:
         print(f"{moment:12.6f}  {text}")

@@ -112,12 +112,14 @@ def main() -> int:
     parser.add_argument("--seeds", default="0-99", help="FIRST-LAST")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--seconds", type=float, default=0.0, help="start no further run after so long")
-    parser.add_argument("--planted", default="", help="with this bug planted")
+    parser.add_argument("--planted", default="", help="with this bug planted; with 'all', who catches which")
     parser.add_argument("--stop", action="store_true", help="at the first seed that fails")
     options = parser.parse_args()
     with_fixed_hashes()
     sys.modules["hypothesis"] = None  # type: ignore[assignment]  # kio would load it
     first, _, last = options.seeds.partition("-")
+    if options.planted == "all":
+        return 1 if uncaught(range(int(first), int(last or first) + 1), options.jobs) else 0
     ends = time.monotonic() + options.seconds if options.seconds else float("inf")
     failing: list[int] = []
 
@@ -132,13 +134,7 @@ def main() -> int:
     virtual_s = 0.0
     began = time.monotonic()
 
-    def prepare() -> None:
-        if options.planted:
-            from .planted import plant
-
-            plant(options.planted)
-
-    for outcome in outcomes(seeds(), options.jobs, prepare):
+    for outcome in outcomes(seeds(), options.jobs, planting(options.planted)):
         runs += 1
         counts.update(outcome.counts)
         virtual_s += outcome.virtual_s
@@ -161,6 +157,47 @@ def main() -> int:
     if unseen and not options.planted:
         print(f"never happened: {', '.join(unseen)}")
     return 1 if failing or (unseen and runs >= 50) else 0
+
+
+def planting(name: str) -> Callable[[], None]:
+    """What plants the bug of that name, or nothing."""
+
+    def prepare() -> None:
+        if name:
+            from .planted import plant
+
+            plant(name)
+
+    return prepare
+
+
+def first_caught(name: str, seeds: Iterable[int], jobs: int) -> tuple[int, str] | None:
+    """The first seed that fails with a bug planted, and why."""
+    caught: list[tuple[int, str]] = []
+
+    def until_caught() -> Iterator[int]:
+        for seed in seeds:
+            if caught:
+                return
+            yield seed
+
+    for outcome in outcomes(until_caught(), jobs, planting(name)):
+        if outcome.wrong:
+            caught.append((outcome.seed, outcome.wrong[0].splitlines()[0]))
+    return min(caught, default=None)
+
+
+def uncaught(seeds: range, jobs: int) -> list[str]:
+    """Prints which seed catches which planted bug; those that none catches."""
+    from .planted import BUGS
+
+    left = []
+    for name in BUGS:
+        found = first_caught(name, seeds, jobs)
+        if found is None:
+            left.append(name)
+        print(f"{name:60} {'not caught' if found is None else f'seed {found[0]}: {found[1]}'}"[:180], flush=True)
+    return left
 
 
 def never_seen(counts: Counter[str]) -> list[str]:

@@ -1,0 +1,427 @@
+"""Bugs to plant into the product: the swarm must catch each of them, or its oracles are worth nothing.
+
+Each is a mistake that one could make, or that was made, as a patch of as little as possible. `plant` is called in a
+process of its own, before a run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from ottla.broker import isr, replica_fetcher
+from ottla.broker.api import produce
+from ottla.broker.coordinator import GroupService
+from ottla.broker.group.offsets import Offsets
+from ottla.broker.log import recovery
+from ottla.broker.log.directories import LogDirectories
+from ottla.broker.log.epochs import LeaderEpochs
+from ottla.broker.log.log import Log
+from ottla.broker.log.pending_flush import PendingFlush
+from ottla.broker.log.producers import Duplicate, Producers
+from ottla.broker.partition import Partition
+from ottla.broker.replica import follower
+from ottla.broker.replica.leader import LeaderState
+from ottla.broker.replica_fetcher import ReplicaFetcher
+from ottla.controller import decide as decisions
+from ottla.controller.elections import Electorate
+from ottla.controller.runner import Controller
+from ottla.metadata import keys, model
+from ottla.metadata.follower import Follower
+from ottla.metadata.image import Changed, Image
+from ottla.metadata.registration import Registration
+from ottla.metadata.store import Guard
+from ottla.protocol.errors import KafkaError
+
+BUGS: dict[str, Callable[[], None]] = {}
+
+
+def plant(name: str) -> None:
+    """Plants a bug."""
+    BUGS[name]()
+
+
+def bug(planting: Callable[[], None]) -> Callable[[], None]:
+    """Registers what plants the bug of its name."""
+    BUGS[planting.__name__.replace("_", " ")] = planting
+    return planting
+
+
+def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+    """Puts `make(the original)` in the place of an attribute."""
+    setattr(owner, name, make(getattr(owner, name)))
+
+
+# ---- commits
+
+
+@bug
+def acknowledged_before_the_isr_has_it() -> None:
+    def advance(self: LeaderState, high_watermark: int, leader_end: int, *rest: Any) -> int:
+        return max(high_watermark, leader_end)
+
+    LeaderState.advance = advance  # type: ignore[method-assign]
+    LeaderState.alone = property(lambda self: True)  # type: ignore[assignment]
+
+
+@bug
+def a_duplicate_is_answered_before_it_is_committed() -> None:
+    repeats: list[Any] = []  # the last one
+    check, append, appended = Producers.check, Partition.append, produce._Produce.appended
+
+    def checked(self: Producers, header: Any) -> Duplicate | None:
+        found = check(self, header)
+        repeats[:] = [] if found is None else [found]
+        return found
+
+    def append_marked(self: Partition, *args: Any) -> Any:
+        repeats.clear()
+        return append(self, *args)
+
+    def answered(self: Any, partition: Partition, done: Any) -> Any:
+        acks, self.acks = self.acks, 1 if repeats else self.acks
+        try:
+            return appended(self, partition, done)
+        finally:
+            self.acks = acks
+
+    Producers.check = checked  # type: ignore[method-assign]
+    Partition.append = append_marked  # type: ignore[method-assign]
+    produce._Produce.appended = answered  # type: ignore[method-assign]
+
+
+@bug
+def consumers_read_what_isnt_committed() -> None:
+    def read(self: Partition, offset: int, max_bytes: int, minimum_one: bool, read_committed: bool) -> Any:
+        return self.read_as_follower(offset, max_bytes, minimum_one)
+
+    Partition.read = read  # type: ignore[method-assign]
+
+
+@bug
+def a_coordinator_answers_before_the_commit_is_committed() -> None:
+    async def committed(self: GroupService, shard: Any, offset: int) -> None:
+        return
+
+    GroupService._committed = committed  # type: ignore[method-assign]
+
+
+@bug
+def a_coordinator_shows_what_isnt_committed() -> None:
+    def appended(make: Any) -> Any:
+        def both(self: Any, *args: Any, **options: Any) -> Any:
+            done = make(self, *args, **options)
+            self.committed(1 << 60)
+            return done
+
+        return both
+
+    _replace(Offsets, "appended", appended)
+
+
+@bug
+def the_minimum_of_in_sync_replicas_is_ignored() -> None:
+    Partition.under_min_isr = property(lambda self: False)  # type: ignore[assignment]
+    Partition._frozen = property(lambda self: False)  # type: ignore[assignment]
+
+
+@bug
+def the_high_watermark_goes_by_the_proposed_isr_alone() -> None:
+    def proposed(self: LeaderState, isr: Any) -> None:
+        self._joining = frozenset(isr)
+        self.maximal_isr = frozenset(isr)
+
+    LeaderState.proposed = proposed  # type: ignore[method-assign]
+
+
+@bug
+def a_follower_takes_the_leaders_high_watermark_beyond_its_own_end() -> None:
+    def append_replicated(original: Any) -> Any:
+        def both(self: Partition, buffer: Any, headers: Any, leader_high_watermark: int, leader_log_start: int) -> None:
+            original(self, buffer, headers, leader_high_watermark, leader_log_start)
+            self.high_watermark = max(self.high_watermark, leader_high_watermark)
+
+        return both
+
+    _replace(Partition, "append_replicated", append_replicated)
+
+
+# ---- followers
+
+
+@bug
+def followers_truncate_to_their_high_watermark() -> None:
+    def become_follower(original: Any) -> Any:
+        def both(self: Partition, state: model.Partition) -> None:
+            news = state.leader_epoch != self.epoch
+            original(self, state)
+            if news and self.log.log_end_offset > self.high_watermark:
+                self.truncate_to(self.high_watermark)
+
+        return both
+
+    _replace(Partition, "become_follower", become_follower)
+
+
+@bug
+def followers_dont_truncate() -> None:
+    def decide(original: Any) -> Any:
+        def without(held: Any, told: Any) -> Any:
+            decision = original(held, told)
+            if isinstance(decision, follower.Truncate):
+                return follower.Append((), told.high_watermark, told.log_start_offset)
+            return decision
+
+        return without
+
+    _replace(replica_fetcher, "decide", decide)
+    Partition.diverges = lambda self, epoch, offset: None  # type: ignore[method-assign]
+
+
+@bug
+def an_answer_of_an_older_epoch_is_applied() -> None:
+    def still_valid(self: ReplicaFetcher, key: Any) -> Any:
+        return self.followed.get(key)
+
+    ReplicaFetcher._still_valid = still_valid  # type: ignore[method-assign]
+    Partition.check_leader_epoch = _without_epoch(Partition.check_leader_epoch)  # type: ignore[method-assign]
+
+
+def _without_epoch(original: Any) -> Any:
+    return lambda self, epoch: original(self, -1)
+
+
+# ---- ISR
+
+
+@bug
+def a_draining_broker_joins_an_isr() -> None:
+    def joinable(self: isr.IsrChanges, leading: LeaderState, replica: int) -> bool:
+        registered = self._image().brokers.get(replica)
+        return registered is not None and leading.followers[replica].broker_epoch == registered.epoch
+
+    isr.IsrChanges._joinable = joinable  # type: ignore[method-assign]
+
+
+@bug
+def a_replica_joins_the_isr_before_it_has_caught_up() -> None:
+    def joinable(original: Any) -> Any:
+        def early(self: isr.IsrChanges, leading: LeaderState, replica: int) -> bool:
+            if not original(self, leading, replica):
+                return False
+            progress = leading.followers[replica]
+            progress.end_offset = max(progress.end_offset, 1 << 40)  # what _propose asks
+            return True
+
+        return early
+
+    _replace(isr.IsrChanges, "_joinable", joinable)
+    LeaderState.may_join = lambda self, replica, mark: replica not in self.maximal_isr  # type: ignore[method-assign]
+
+
+@bug
+def a_fetch_from_before_a_restart_counts() -> None:
+    def fetched(original: Any) -> Any:
+        def any_epoch(self: LeaderState, replica: int, broker_epoch: int, *rest: Any) -> bool:
+            progress = self.followers.get(replica)
+            return bool(original(self, replica, max(broker_epoch, progress.broker_epoch if progress else -1), *rest))
+
+        return any_epoch
+
+    def joinable(self: isr.IsrChanges, leading: LeaderState, replica: int) -> bool:
+        registered = self._image().brokers.get(replica)
+        return registered is not None and registered.electable
+
+    _replace(LeaderState, "fetched", fetched)
+    isr.IsrChanges._joinable = joinable  # type: ignore[method-assign]
+
+
+@bug
+def a_leader_writes_its_isr_without_comparing() -> None:
+    def propose(original: Any) -> Any:
+        def unguarded(self: isr.IsrChanges, partition: Partition) -> Any:
+            proposal = original(self, partition)
+            if proposal is not None:
+                object.__setattr__(proposal, "guards", ())
+            return proposal
+
+        return unguarded
+
+    _replace(isr.IsrChanges, "_propose", propose)
+
+
+# ---- elections
+
+
+@bug
+def a_restart_within_the_session_keeps_its_place_in_the_isr() -> None:
+    Electorate.alive = lambda self, replica, epoch: replica in self.brokers  # type: ignore[method-assign]
+    model.Partition.leads = lambda self, broker_id, epoch: self.leader == broker_id  # type: ignore[method-assign]
+
+
+@bug
+def a_stale_controller_writes() -> None:
+    class Unguarded:
+        """The store, as a controller sees it who compares nothing."""
+
+        def __init__(self, store: Any) -> None:
+            self._store = store
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._store, name)
+
+        async def transact(self, guards: list[Guard], writes: Any) -> Any:
+            if any(write.key == keys.CONTROLLER for write in writes):
+                return await self._store.transact(guards, writes)
+            return await self._store.transact([], writes)
+
+    def init(original: Any) -> Any:
+        def unguarded(self: Controller, store: Any, *args: Any, **options: Any) -> None:
+            original(self, Unguarded(store), *args, **options)
+
+        return unguarded
+
+    _replace(Controller, "__init__", init)
+    Controller._check_term = lambda self: None  # type: ignore[method-assign]
+
+
+@bug
+def any_replica_may_be_elected() -> None:
+    def electorate(original: Any) -> Any:
+        def unclean(*args: Any, **options: Any) -> Electorate:
+            made = original(*args, **options)
+            return Electorate(made.brokers, made.drained, made.min_isr, True, made.preferred)
+
+        return unclean
+
+    _replace(decisions, "_electorate", electorate)
+
+
+@bug
+def an_unclean_stop_doesnt_end_eligibility() -> None:
+    model.Broker.holds_all_since = lambda self, epoch: True  # type: ignore[method-assign]
+
+
+@bug
+def the_eligible_may_be_elected_and_the_watermark_moves_on() -> None:
+    Partition._frozen = property(lambda self: False)  # type: ignore[assignment]
+
+
+# ---- the log
+
+
+@bug
+def producers_state_survives_a_truncation() -> None:
+    Log._rebuild_producers = lambda self, end: None  # type: ignore[method-assign]
+
+
+@bug
+def repeated_batches_are_appended_again() -> None:
+    def check(original: Any) -> Any:
+        def careless(self: Producers, header: Any) -> Any:
+            original(self, header)
+            return None
+
+        return careless
+
+    _replace(Producers, "check", check)
+
+
+@bug
+def gaps_in_a_producers_sequence_are_let_through() -> None:
+    def check(original: Any) -> Any:
+        def careless(self: Producers, header: Any) -> Any:
+            try:
+                return original(self, header)
+            except KafkaError:
+                return None
+
+        return careless
+
+    _replace(Producers, "check", check)
+
+
+@bug
+def leader_epochs_survive_a_truncation() -> None:
+    LeaderEpochs.truncate_from_end = lambda self, offset: None  # type: ignore[method-assign]
+
+
+@bug
+def a_sync_is_reported_and_not_made() -> None:
+    PendingFlush.run = lambda self: None  # type: ignore[method-assign]
+
+
+@bug
+def a_failed_start_is_marked_as_a_clean_stop() -> None:
+    def close(original: Any) -> Any:
+        def always(self: LogDirectories, broker_epoch: int = -1) -> None:
+            self._opened = True
+            original(self, broker_epoch)
+
+        return always
+
+    _replace(LogDirectories, "close", close)
+
+
+@bug
+def recovery_believes_every_batch() -> None:
+    recovery.crc_valid = lambda *args: True  # type: ignore[attr-defined]
+
+
+@bug
+def producer_snapshots_keep_one_batch() -> None:
+    def snapshot(original: Any) -> Any:
+        def short(self: Producers) -> Any:
+            kept = {producer_id: entry.batches for producer_id, entry in self.items()}
+            for _, entry in self.items():
+                entry.batches = entry.batches[-1:]
+            try:
+                return original(self)
+            finally:
+                for producer_id, entry in self.items():
+                    entry.batches = kept[producer_id]
+
+        return short
+
+    _replace(Producers, "snapshot", snapshot)
+
+
+# ---- metadata
+
+
+@bug
+def a_compacted_watch_goes_on_without_a_snapshot() -> None:
+    async def resync(self: Follower) -> None:
+        if self.resync_count:
+            snapshot = await self._store.read()
+            object.__setattr__(self.image, "revision", snapshot.revision)
+            self.resync_count += 1
+        else:
+            await original(self)
+
+    original = Follower._resync
+    Follower._resync = resync  # type: ignore[method-assign]
+
+
+@bug
+def a_registration_isnt_renewed() -> None:
+    async def run(self: Registration) -> None:
+        await asyncio.Event().wait()
+
+    Registration.run = run  # type: ignore[method-assign]
+
+
+@bug
+def an_image_skips_revisions() -> None:
+    def apply(original: Any) -> Any:
+        def careless(self: Image, revision: Any) -> Any:
+            image, changed = original(self, revision)
+            if revision.revision % 7:
+                return image, changed
+            return replace(self, revision=revision.revision), Changed()
+
+        return careless
+
+    _replace(Image, "apply", apply)
