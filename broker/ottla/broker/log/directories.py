@@ -564,7 +564,8 @@ class LogDirectories:
 
         What wasn't opened stays as it was found, and as whole where the broker never registered (epoch −1)."""
         if not self._opened:
-            return self._release()
+            self._release()
+            return
         epoch = self.stopped_epoch if broker_epoch == UNKNOWN_EPOCH else broker_epoch
         with self._threads(_THREADS) as pool:
             for log, error in zip(self.logs.values(), pool.map(_close, self.logs.values()), strict=True):
