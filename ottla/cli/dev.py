@@ -99,8 +99,15 @@ class _Broker:
 def dev(
     output: Output,
     brokers: Annotated[
-        int, typer.Option("--brokers", "-n", min=1, envvar="OTTLA_DEV_BROKERS", help="How many; each is a process.")
-    ] = 1,
+        int | None,
+        typer.Option(
+            "--brokers",
+            "-n",
+            min=1,
+            envvar="OTTLA_DEV_BROKERS",
+            help="How many; each is a process. Else as many as the data has, at first 1.",
+        ),
+    ] = None,
     data: Annotated[
         Path | None,
         typer.Option(
@@ -143,11 +150,16 @@ def dev(
     lock = PidFile(directory, _DEV_PID_FILE)
     descriptor = lock.acquire("another `ottla dev`")
     told = advertise or ("127.0.0.1" if listen in ("0.0.0.0", "::", "") else listen)
+    known = sum(found.is_dir() for found in directory.glob("broker-*"))
+    count = brokers or max(known, 1)
+    if count < known:
+        output.note(f"The data is of {known} brokers: what only the others have in sync will have no leader.")
     cluster = [
-        _planned(number, chosen, directory, listen, told, brokers, settings or [])
-        for number, chosen in enumerate(_ports(listen, port, brokers))
+        _planned(number, chosen, directory, listen, told, count, settings or [])
+        for number, chosen in enumerate(_ports(listen, port, count))
     ]
-    bootstrap = f"{told}:{cluster[0].port}"
+    # All of them, so that a client finds the others when the first one is gone.
+    bootstrap = ",".join(f"{_bracketed(told)}:{one.port}" for one in cluster)
     with _wakeups() as waker:
         try:
             for one in cluster:
@@ -222,7 +234,13 @@ def _planned(
 ) -> _Broker:
     own = directory / f"broker-{number}"
     # What makes a laptop pleasant stands in a file, so that the environment and --set can say otherwise.
-    defaults = {"offsets.topic.replication.factor": min(3, brokers), "group.initial.rebalance.delay.ms": 0}
+    replication = min(3, brokers)
+    defaults = {
+        "default.replication.factor": replication,
+        "min.insync.replicas": max(1, replication - 1),
+        "offsets.topic.replication.factor": replication,
+        "group.initial.rebalance.delay.ms": 0,
+    }
     file = directory / f"broker-{number}.properties"
     file.write_text("".join(f"{name}={value}\n" for name, value in defaults.items()), encoding="utf-8")
     fixed = {
@@ -341,6 +359,9 @@ def _announce(output: Output, cluster: list[_Broker], bootstrap: str, directory:
     print("  Try it      ottla topics create hello")
     print("              echo hi | ottla produce hello")
     print("              ottla consume hello --from-beginning")
+    if len(cluster) > 1:
+        for one in cluster:
+            print(f"  {'Brokers' if one is cluster[0] else '':<12}{one.id} on port {one.port}, process {one.pid}")
     if cluster[0].log is not None:
         print(f"  Logs        {directory}/broker-*.log")
     print("\nCtrl-C stops it.", flush=True)
