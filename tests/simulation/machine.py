@@ -47,9 +47,9 @@ def simulated_machine(random: Random, descriptors: Descriptors) -> Iterator[None
     os.sendfile = descriptors.sendfile  # type: ignore[assignment]
     counters = [
         (module, name, getattr(module, name))
-        for module in list(sys.modules.values())
+        for module_name, module in list(sys.modules.items())
         for name in ("perf_counter", "perf_counter_ns")
-        if module.__name__.startswith("ottla.") and hasattr(module, name)
+        if module_name.startswith("ottla.") and hasattr(module, name)
     ]
     for module, name, _ in counters:
         setattr(module, name, lambda: 0)

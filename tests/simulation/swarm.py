@@ -14,6 +14,7 @@ import selectors
 import signal
 import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
@@ -90,9 +91,12 @@ def _run(scenario: Any, seed: int, writing: int, prepare: Callable[[], None]) ->
     gc.disable()
     signal.alarm(RUN_SECONDS_MAX)
     try:
-        prepare()
-        verdict = scenario.simulate(seed)
-        content = json.dumps([verdict.digest, verdict.wrong, dict(verdict.counts), verdict.virtual_s])
+        try:
+            prepare()
+            verdict = scenario.simulate(seed)
+            content = json.dumps([verdict.digest, verdict.wrong, dict(verdict.counts), verdict.virtual_s])
+        except Exception:
+            content = json.dumps(["", [traceback.format_exc()], {}, 0.0])
         with os.fdopen(writing, "wb") as pipe:
             pipe.write(content.encode())
     finally:
