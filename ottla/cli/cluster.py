@@ -1,7 +1,8 @@
-"""`ottla cluster`, `ottla brokers list` and `ottla log-dirs`: what the cluster consists of."""
+"""`ottla cluster`, `ottla brokers list` and `ottla log-dirs`: what the cluster consists of, and how it is."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -9,15 +10,19 @@ import typer
 from ottla.cli.connection import explained
 from ottla.cli.errors import CommandError, NotFound, explain_code
 from ottla.cli.options import cluster_command
-from ottla.cli.output import Output, size_text
+from ottla.cli.output import Output, counted, size_text
 
 if TYPE_CHECKING:
     from ottla.cli.connection import Cluster
 
+app = typer.Typer(invoke_without_command=True)
 brokers_app = typer.Typer(no_args_is_help=True, help="The brokers of the cluster.")
 
+DRAINED = "ottla.brokers.drained"
 
-def _brokers(cluster: Cluster) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+
+def describe_brokers(cluster: Cluster) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """(what the cluster says of itself, its brokers in the order of their ids)."""
     with explained("the description of the cluster"):
         answer = cluster.admin.describe_cluster()
     rows = [
@@ -34,12 +39,14 @@ def _brokers(cluster: Cluster) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     return answer, rows
 
 
+@app.callback()
 @cluster_command
-def cluster_overview(cluster: Cluster, output: Output) -> None:
+def cluster_overview(cluster: Cluster, output: Output, command: typer.Context) -> None:
     """Show the cluster's id, its controller, and how many brokers, topics and partitions there are."""
-    answer, brokers = _brokers(cluster)
-    with explained("the list of topics"):
-        topics = cluster.admin.describe_topics()
+    if command.invoked_subcommand is not None:
+        return
+    answer, brokers = describe_brokers(cluster)
+    topics = all_topics(cluster)
     partitions = [partition for topic in topics for partition in topic["partitions"]]
     record = {
         "cluster_id": answer["cluster_id"],
@@ -66,15 +73,105 @@ def cluster_overview(cluster: Cluster, output: Output) -> None:
     output.record(record, labels)
 
 
+@app.command()
+@cluster_command
+def status(cluster: Cluster, output: Output) -> None:
+    """Show what is not as it should be: partitions, moves under way, drained brokers."""
+    from ottla.cli import moves
+
+    _, brokers = describe_brokers(cluster)
+    topics = all_topics(cluster)
+    minima = _min_isr(cluster, [topic["name"] for topic in topics])
+    active = moves.under_way(cluster)
+    living = {row["id"] for row in brokers}
+    rows = []
+    for topic in sorted(topics, key=lambda topic: str(topic["name"])):
+        for partition in sorted(topic["partitions"], key=lambda partition: int(partition["partition_index"])):
+            name = (topic["name"], partition["partition_index"])
+            trouble = _trouble(partition, minima.get(topic["name"], 1), living, moving=name in active)
+            if trouble:
+                isr, replicas = partition["isr_nodes"], partition["replica_nodes"]
+                rows.append(
+                    {"topic": name[0], "partition": name[1], "trouble": trouble, "isr": isr, "replicas": replicas}
+                )
+    drained = drained_brokers(cluster)
+    if output.as_json:
+        output.document({"brokers": sorted(living), "drained": drained, "moves": len(active), "partitions": rows})
+        return
+    output.rows(
+        rows,
+        {"topic": "TOPIC", "partition": "PARTITION", "trouble": "WHAT", "isr": "ISR", "replicas": "REPLICAS"},
+        empty=f"All partitions of {counted(len(topics), 'topic')} are led and in sync.",
+    )
+    if drained:
+        output.note(f"Drained: {', '.join(map(str, drained))}.")
+    if active:
+        output.note(f"{counted(len(active), 'move')} under way: ottla reassign status")
+
+
+def _trouble(partition: dict[str, Any], min_isr: int, living: set[int], *, moving: bool) -> str:
+    """The worst that is to be said of a partition, or nothing."""
+    isr, replicas = partition["isr_nodes"], partition["replica_nodes"]
+    if partition["leader_id"] < 0:
+        return "no leader"
+    if len(isr) < min(min_isr, len(replicas)):
+        return "below min.insync.replicas: acks=all is refused"
+    if moving:
+        return "moving"
+    if not set(replicas) <= living:
+        return "a replica's broker is away"
+    if len(isr) < len(replicas):
+        return "a replica isn't in sync"
+    return "" if partition["leader_id"] == replicas[0] else "not led by the preferred replica"
+
+
+def all_topics(cluster: Cluster) -> list[dict[str, Any]]:
+    """The metadata of all topics, internal ones too."""
+    with explained("the list of topics"):
+        topics: list[dict[str, Any]] = cluster.admin.describe_topics()
+    return topics
+
+
+def _min_isr(cluster: Cluster, topics: list[str]) -> dict[str, int]:
+    from kafka.admin import ConfigResource, ConfigResourceType
+
+    resources = [ConfigResource(ConfigResourceType.TOPIC, topic) for topic in topics]
+    with explained("the settings of topics"):
+        answer = cluster.admin.describe_configs(resources, config_filter="all").get("topic", {}) if topics else {}
+    return {topic: int(settings["min.insync.replicas"]["value"]) for topic, settings in answer.items() if settings}
+
+
 @brokers_app.command("list")
 @cluster_command
 def list_brokers(cluster: Cluster, output: Output) -> None:
-    """List the brokers with the addresses that clients get."""
-    _, rows = _brokers(cluster)
-    output.rows(
-        rows,
-        {"id": "ID", "host": "HOST", "port": "PORT", "rack": "RACK", "fenced": "FENCED", "controller": "CONTROLLER"},
-    )
+    """List the brokers with the addresses that clients get, and what each has and leads."""
+    _, rows = describe_brokers(cluster)
+    drained = drained_brokers(cluster)
+    partitions = [partition for topic in all_topics(cluster) for partition in topic["partitions"]]
+    for row in rows:
+        row["leads"] = sum(partition["leader_id"] == row["id"] for partition in partitions)
+        row["replicas"] = sum(row["id"] in partition["replica_nodes"] for partition in partitions)
+        row["drained"] = row["id"] in drained
+    columns = {"id": "ID", "host": "HOST", "port": "PORT", "rack": "RACK", "leads": "LEADS", "replicas": "REPLICAS"}
+    output.rows(rows, columns | {"drained": "DRAINED", "fenced": "FENCED", "controller": "CONTROLLER"})
+
+
+def drained_brokers(cluster: Cluster) -> list[int]:
+    """The brokers that are wished not to lead."""
+    from ottla.cli.configs import described_settings
+
+    _, brokers = describe_brokers(cluster)  # each knows it; Kafka's Python client asks for settings of single ones only
+    settings = described_settings(cluster, "broker", str(brokers[0]["id"])) if brokers else {}
+    value = settings.get(DRAINED, {}).get("value") or ""
+    return sorted(int(part) for part in value.split(",") if part.strip())
+
+
+def check_brokers(cluster: Cluster, brokers: Iterable[int]) -> None:
+    """Raises NotFound for the first that the cluster doesn't have."""
+    _, known = describe_brokers(cluster)
+    missing = set(brokers) - {row["id"] for row in known}
+    if missing:
+        raise NotFound(f"there is no broker {min(missing)}", "`ottla brokers list` shows which there are.")
 
 
 @cluster_command
@@ -88,10 +185,7 @@ def log_dirs(
     """Show the brokers' log directories and how full they are."""
     from ottla.cli import lookup
 
-    _, known = _brokers(cluster)
-    missing = set(broker or []) - {row["id"] for row in known}
-    if missing:
-        raise NotFound(f"there is no broker {min(missing)}", "`ottla brokers list` shows which there are.")
+    check_brokers(cluster, broker or [])
     if topic:
         lookup.describe_topics(cluster, topic)
     with explained("the log directories"):

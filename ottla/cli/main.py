@@ -22,12 +22,14 @@ from ottla.cli import (
     consume,
     contexts,
     dev,
+    drain,
     groups,
     log_files,
     metadata,
     metadata_backup,
     offsets,
     produce,
+    reassign,
     topics,
 )
 from ottla.cli.errors import CommandError, ExitCode, Failures, PipeClosed, sentences
@@ -59,8 +61,11 @@ app.add_typer(groups.app, name="groups", rich_help_panel=_CLUSTER)
 app.add_typer(configs.app, name="configs", rich_help_panel=_CLUSTER)
 app.command("offsets", rich_help_panel=_CLUSTER)(offsets.offsets)
 app.command("delete-records", rich_help_panel=_CLUSTER)(offsets.delete_records)
-app.command("cluster", rich_help_panel=_CLUSTER)(cluster.cluster_overview)
+app.add_typer(cluster.app, name="cluster", rich_help_panel=_CLUSTER)
 app.add_typer(cluster.brokers_app, name="brokers", rich_help_panel=_CLUSTER)
+cluster.brokers_app.command("drain")(drain.drain)
+cluster.brokers_app.command("undrain")(drain.undrain)
+app.add_typer(reassign.app, name="reassign", rich_help_panel=_CLUSTER)
 app.command("log-dirs", rich_help_panel=_CLUSTER)(cluster.log_dirs)
 app.command("dev", rich_help_panel=_RUNNING)(dev.dev)
 app.add_typer(broker.app, name="broker", rich_help_panel=_RUNNING)

@@ -22,6 +22,7 @@ app = typer.Typer(no_args_is_help=True, help="Create, list, describe, alter and 
 
 TOPIC_EXISTS = 36
 INVALID_CONFIG = 40
+ELECTION_NOT_NEEDED = 84
 ConfigOption = Annotated[
     list[str] | None, typer.Option("--config", "-c", metavar="NAME=VALUE", help="A setting; may be repeated.")
 ]
@@ -295,6 +296,50 @@ def delete(
     else:
         for name in deleted:
             print(f"Topic {name} deleted.")
+    raise_all(failures)
+
+
+@app.command()
+@cluster_command
+def elect(
+    cluster: Cluster,
+    output: Output,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME…]", help="Which topics, or TOPIC:0,2-4; all when left out.")
+    ] = None,
+    unclean: Annotated[
+        bool, typer.Option("--unclean", help="Elect any live replica where there is no leader: records may be lost.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")] = False,
+) -> None:
+    """Give partitions back to their preferred leaders, or (--unclean) to whoever lives."""
+    if unclean:
+        confirm("Elect replicas that may lack acknowledged records?", yes, output)
+    partitions: dict[str, list[int]] | None = None
+    if names:
+        asked = dict(map(lookup.parse_topic, names))
+        described = lookup.describe_topics(cluster, asked)
+        partitions = {
+            topic["name"]: asked[topic["name"]] or [p["partition_index"] for p in topic["partitions"]]
+            for topic in described
+        }
+    with explained("the elections"):
+        answer = cluster.admin.elect_leaders(
+            int(unclean), partitions, timeout_ms=cluster.timeout_ms, raise_errors=False
+        )
+    elected: list[dict[str, Any]] = []
+    failures: list[CommandError] = []
+    for topic in answer.replica_election_results:
+        for result in topic.partition_result:
+            subject = f"partition '{topic.topic}-{result.partition_id}'"
+            if not result.error_code:
+                elected.append({"topic": topic.topic, "partition": result.partition_id})
+            elif result.error_code != ELECTION_NOT_NEEDED:
+                failures.append(explain_code(result.error_code, subject, result.error_message))
+    if output.as_json:
+        output.document(elected)
+    else:
+        print(f"{counted(len(elected), 'election')} held.")
     raise_all(failures)
 
 

@@ -1,0 +1,114 @@
+"""`ottla brokers drain` and `undrain`: brokers that are not to lead, for instance before their machine is worked on."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ottla.cli import moves, reassign
+from ottla.cli.cluster import DRAINED, all_topics, check_brokers, drained_brokers
+from ottla.cli.connection import CLIENT_ID, parse_bootstrap
+from ottla.cli.errors import CommandError, ExitCode, explain_code
+from ottla.cli.options import cluster_command
+from ottla.cli.output import Output, counted
+
+if TYPE_CHECKING:
+    from ottla.cli.connection import Cluster
+
+INCREMENTAL_ALTER_CONFIGS = 44
+BROKER_RESOURCE = 4
+APPEND, SUBTRACT = 2, 3
+_LOOK_S = 0.25
+
+BrokersArgument = Annotated[list[int], typer.Argument(metavar="BROKER…", help="The brokers' ids.")]
+
+
+@cluster_command
+def drain(
+    cluster: Cluster,
+    output: Output,
+    brokers: BrokersArgument,
+    replicas: Annotated[bool, typer.Option("--replicas", help="Move the replicas to other brokers, too.")] = False,
+    throttle: Annotated[
+        int | None,
+        typer.Option("--throttle", min=1, metavar="BYTES", help="Copy replicas at most so fast, in bytes a second."),
+    ] = None,
+    wait: Annotated[
+        float, typer.Option("--wait", min=0, metavar="SECONDS", help="Wait so long until it is done.")
+    ] = 60.0,
+) -> None:
+    """Take leaderships away from brokers, and give them none until `ottla brokers undrain`."""
+    check_brokers(cluster, brokers)
+    planned: dict[Any, Any] = {}
+    if replicas:  # first: if there is no room elsewhere, nothing is done
+        present, everything = moves.plan(cluster, without={*drained_brokers(cluster), *brokers})
+        planned = {name: to for name, to in everything.items() if set(present[name]).intersection(brokers)}
+    _alter_list(cluster, APPEND, brokers)
+    if planned:
+        if throttle is not None:
+            moves.throttle(cluster, present, planned, throttle)
+        moves.begin(cluster, planned)
+    deadline = time.monotonic() + wait
+    while (led := _led_by(cluster, brokers)) and time.monotonic() < deadline and not _alone(cluster, brokers):
+        time.sleep(_LOOK_S)
+    if planned:
+        reassign.wait_for(cluster, planned, max(0.0, deadline - time.monotonic()))
+        moves.unthrottle(cluster, {name[0] for name in planned})
+        led = _led_by(cluster, brokers)
+    names = ", ".join(map(str, brokers))
+    moved = f", {counted(len(planned), 'partition')} moved" if replicas else ""
+    rest = f"; of {counted(led, 'partition')} nobody else has a replica in sync" if led else ""
+    output.done(f"Drained: {names}{moved}{rest}.", {"drained": brokers, "moved": len(planned), "still_led": led})
+
+
+@cluster_command
+def undrain(cluster: Cluster, output: Output, brokers: BrokersArgument) -> None:
+    """Let brokers lead again. They get leaderships back when leaders are balanced, or by `ottla topics elect`."""
+    drained = sorted(set(brokers).intersection(drained_brokers(cluster)))
+    if drained:
+        _alter_list(cluster, SUBTRACT, drained)
+    output.done(f"May lead again: {', '.join(map(str, brokers))}.", {"undrained": drained})
+
+
+def _alter_list(cluster: Cluster, operation: int, brokers: list[int]) -> None:
+    """Changes the setting of all brokers; Kafka's Python client knows only settings of single ones."""
+    from ottla.net.blocking import Connection, ConnectionLost, UnsupportedVersion
+    from ottla.net.names import Address
+
+    config = {"name": DRAINED, "config_operation": operation, "value": ",".join(map(str, brokers))}
+    resource = {"resource_type": BROKER_RESOURCE, "resource_name": "", "configs": [config]}
+    failure: Exception | None = None
+    for host, port in parse_bootstrap(cluster.bootstrap):
+        try:
+            connection = Connection(Address(host, port), CLIENT_ID, timeout_s=cluster.timeout_s)
+            try:
+                version = connection.version(INCREMENTAL_ALTER_CONFIGS, 0, 1)
+                answer = connection.request(
+                    INCREMENTAL_ALTER_CONFIGS, version, {"resources": [resource], "validate_only": False}
+                )
+            finally:
+                connection.close()
+        except (ConnectionLost, UnsupportedVersion) as error:
+            failure = error
+            continue
+        result = answer.responses[0]
+        if result.error_code:
+            raise explain_code(int(result.error_code), f"setting '{DRAINED}'", result.error_message)
+        return
+    raise CommandError(str(failure), "Is the address right?", ExitCode.unreachable)
+
+
+def _led(cluster: Cluster, brokers: list[int]) -> list[dict[str, Any]]:
+    partitions = [partition for topic in all_topics(cluster) for partition in topic["partitions"]]
+    return [partition for partition in partitions if partition["leader_id"] in brokers]
+
+
+def _led_by(cluster: Cluster, brokers: list[int]) -> int:
+    return len(_led(cluster, brokers))
+
+
+def _alone(cluster: Cluster, brokers: list[int]) -> bool:
+    """Whether what they lead can be led by nobody else, so that waiting is of no use."""
+    return all(set(partition["isr_nodes"]) <= set(brokers) for partition in _led(cluster, brokers))

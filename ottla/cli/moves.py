@@ -1,0 +1,172 @@
+"""What `ottla reassign` and `ottla brokers drain` share: plans, their files, and the throttle of a move.
+
+A plan's file is that of `kafka-reassign-partitions`, and the throttle is set as that tool sets it: the replicas that
+copy are named in settings of their topics, the rate stands in settings of the brokers involved.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ottla.balance import PartitionName, Replicas, Target, balanced
+from ottla.cli.configs import alter_resource, described_settings
+from ottla.cli.connection import explained, sentence
+from ottla.cli.errors import CommandError, Failures, UsageError
+
+if TYPE_CHECKING:
+    from ottla.cli.connection import Cluster
+
+Moves = Mapping[PartitionName, Replicas]
+
+_SIDES = ("leader", "follower")
+
+
+def assignments(cluster: Cluster) -> dict[PartitionName, Replicas]:
+    """The replicas of all partitions as they are or will be: those of a move under way are its target's."""
+    with explained("the list of topics"):
+        topics = cluster.admin.describe_topics()
+    present = {
+        (str(topic["name"]), int(partition["partition_index"])): tuple(partition["replica_nodes"])
+        for topic in topics
+        for partition in topic["partitions"]
+    }
+    for name, move in under_way(cluster).items():
+        present[name] = tuple(broker for broker in move["replicas"] if broker not in move["removing_replicas"])
+    return present
+
+
+def under_way(cluster: Cluster) -> dict[PartitionName, dict[str, list[int]]]:
+    """Moves that haven't ended: replicas, adding_replicas, removing_replicas of each partition."""
+    with explained("the list of moves"):
+        found = cluster.admin.list_partition_reassignments(timeout_ms=cluster.timeout_ms)
+    return {(one.topic, one.partition): move for one, move in sorted(found.items())}
+
+
+def plan(
+    cluster: Cluster,
+    topics: Collection[str] | None = None,
+    brokers: Collection[int] | None = None,
+    without: Collection[int] = (),
+) -> tuple[dict[PartitionName, Replicas], dict[PartitionName, Replicas]]:
+    """(what is, what should change) so that the brokers have alike; `brokers` None: all that are there."""
+    with explained("the description of the cluster"):
+        described = cluster.admin.describe_cluster()["brokers"]
+    racks = {int(broker["broker_id"]): broker["rack"] for broker in described}
+    unknown = sorted(set(brokers or ()).difference(racks))
+    if unknown:
+        raise UsageError(f"there is no broker {unknown[0]}", "`ottla brokers list` shows which there are.")
+    targets = [
+        Target(broker, rack)
+        for broker, rack in racks.items()
+        if (brokers is None or broker in brokers) and broker not in without
+    ]
+    present = assignments(cluster)
+    widest = max((len(replicas) for name, replicas in present.items() if not topics or name[0] in topics), default=0)
+    if len(targets) < widest:
+        raise CommandError(
+            f"{len(targets)} brokers can't hold {widest} replicas of a partition",
+            "Allow more brokers, or give the topic fewer replicas.",
+        )
+    return present, balanced(present, targets, topics or None)
+
+
+def to_file(moves: Moves) -> dict[str, Any]:
+    """A plan as `kafka-reassign-partitions` reads it."""
+    return {
+        "version": 1,
+        "partitions": [
+            {"topic": topic, "partition": index, "replicas": list(replicas), "log_dirs": ["any"] * len(replicas)}
+            for (topic, index), replicas in sorted(moves.items())
+        ],
+    }
+
+
+def from_file(path: str) -> dict[PartitionName, Replicas]:
+    """The plan in a file. Raises UsageError for anything else."""
+    try:
+        with open(path) as file:
+            document = json.load(file)
+        moves = {
+            (str(one["topic"]), int(one["partition"])): tuple(int(broker) for broker in one["replicas"])
+            for one in document["partitions"]
+        }
+    except OSError as error:
+        raise UsageError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+    except (ValueError, KeyError, TypeError):
+        raise UsageError(
+            f"{path} is not a plan",
+            "`ottla reassign plan --out FILE` or kafka-reassign-partitions --generate make one.",
+        ) from None
+    if not moves:
+        raise UsageError(f"{path} holds no partition")
+    return moves
+
+
+def begin(cluster: Cluster, moves: Mapping[PartitionName, Replicas | None]) -> None:
+    """Asks for the moves (None: for the end of one). Raises what the cluster refuses, one error a partition."""
+    from kafka import TopicPartition
+
+    wanted = {TopicPartition(*name): None if replicas is None else list(replicas) for name, replicas in moves.items()}
+    with explained("the moves"):
+        answer = cluster.admin.alter_partition_reassignments(wanted, timeout_ms=cluster.timeout_ms)
+    failures = [
+        sentence(error() if isinstance(error, type) else error, f"partition '{one.topic}-{one.partition}'")
+        for one, error in sorted(answer.items())
+        if error is not None
+    ]
+    if failures:
+        raise failures[0] if len(failures) == 1 else Failures(failures)
+
+
+def throttle(cluster: Cluster, present: Moves, moves: Moves, bytes_per_second: int) -> None:
+    """Limits how fast the replicas of these moves are copied, on both sides."""
+    by_topic: dict[str, tuple[list[str], list[str]]] = {}
+    brokers: set[int] = set()
+    for name, replicas in sorted(moves.items()):
+        sources = present.get(name, ())
+        added = [broker for broker in replicas if broker not in sources]
+        if not added:
+            continue
+        leaders, followers = by_topic.setdefault(name[0], ([], []))
+        leaders += [f"{name[1]}:{broker}" for broker in sources]
+        followers += [f"{name[1]}:{broker}" for broker in added]
+        brokers.update(sources, added)
+    for topic, sides in by_topic.items():
+        values = dict(zip(map(_replicas_setting, _SIDES), map(",".join, sides), strict=True))
+        alter_resource(cluster, "topic", topic, {}, append=values)
+    for broker in sorted(brokers.intersection(_live(cluster))):
+        rates = {_rate_setting(side): str(bytes_per_second) for side in _SIDES}
+        alter_resource(cluster, "broker", str(broker), rates)
+
+
+def unthrottle(cluster: Cluster, topics: Iterable[str]) -> None:
+    """Takes the limits away, from these topics and from all brokers."""
+    for topic in sorted(set(topics)):
+        settings = described_settings(cluster, "topic", topic)
+        names = [name for name in map(_replicas_setting, _SIDES) if settings.get(name, {}).get("value")]
+        if names:
+            alter_resource(cluster, "topic", topic, {}, names)
+    for broker in _live(cluster):
+        settings = described_settings(cluster, "broker", str(broker))
+        names = [
+            name
+            for name in map(_rate_setting, _SIDES)
+            if settings.get(name, {}).get("config_source") == "DYNAMIC_BROKER_CONFIG"
+        ]
+        if names:
+            alter_resource(cluster, "broker", str(broker), {}, names)
+
+
+def _live(cluster: Cluster) -> list[int]:
+    with explained("the description of the cluster"):
+        return sorted(int(broker["broker_id"]) for broker in cluster.admin.describe_cluster()["brokers"])
+
+
+def _replicas_setting(side: str) -> str:
+    return f"{side}.replication.throttled.replicas"
+
+
+def _rate_setting(side: str) -> str:
+    return f"{side}.replication.throttled.rate"
