@@ -145,6 +145,7 @@ class IsrChanges:
             for replica in leading.followers
             if replica not in before.isr
             and leading.followers[replica].end_offset >= max(partition.high_watermark, leading.epoch_start)
+            and partition.is_present(replica, self._lag_max_s())
             and self._joinable(leading, replica)
         ]
         members += [(broker.id, broker.epoch) for broker in joining]

@@ -220,6 +220,11 @@ class Partition:
         """Whether the high watermark has to stand still: whoever may be elected must have what is committed."""
         return self.under_min_isr or self.eligible_remain
 
+    def is_present(self, replica: int, lag_max_s: float) -> bool:
+        """Whether a follower was heard of within that time, or has everything. Leaders only."""
+        assert self.leading is not None
+        return self.leading.present(replica, self.log.log_end_offset, self._clock(), lag_max_s)
+
     def isr_moved(self) -> None:
         """What has to be in sync for a commit changed: the committed ISR, a proposal of another one, the minimum."""
         if self.leading is not None:

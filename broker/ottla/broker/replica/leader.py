@@ -11,7 +11,8 @@ The rules, as in Kafka's `Partition` and `Replica` (facts of KIP-497 and KIP-679
    leader, by truncating to what both share, which the epoch of its request vouches for).
 4. A follower is caught up when it fetches at the leader's end as it is now, or as it was at its previous fetch.
 5. A follower joins when it has reached the high watermark and the start of the leader's epoch; it leaves when it wasn't
-   caught up for longer than `replica.lag.time.max.ms` and isn't at the end.
+   caught up for longer than `replica.lag.time.max.ms` and isn't at the end. Who isn't heard of any more doesn't join,
+   and who has just joined has that time: else the two rules would throw one that stands still in and out.
 6. A fetch sent under an older registration than one seen before counts for nothing: it is from before a restart.
 """
 
@@ -69,6 +70,8 @@ class LeaderState:
         for replica in wanted:
             if replica not in self.followers:
                 self.followers[replica] = Progress(now if replica in isr else float("-inf"))
+            elif replica in isr and replica not in self.isr:
+                self.followers[replica].caught_up_at = now
         for replica in self.followers.keys() - set(wanted):
             del self.followers[replica]
         self.isr = tuple(isr)
@@ -142,6 +145,11 @@ class LeaderState:
             and progress.end_offset >= high_watermark
             and progress.end_offset >= self.epoch_start
         )
+
+    def present(self, replica: int, leader_end: int, now: float, lag_max_s: float) -> bool:
+        """Whether the follower asks for more, as far as there is more to ask for."""
+        progress = self.followers[replica]
+        return progress.end_offset == leader_end or now - progress.fetched_at <= lag_max_s
 
     def lagging(self, leader_end: int, now: float, lag_max_s: float) -> list[int]:
         """The members of the ISR that have been behind for longer than `lag_max_s`."""

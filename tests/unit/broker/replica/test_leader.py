@@ -96,6 +96,20 @@ def test_a_member_that_never_showed_up_has_as_long_as_the_others() -> None:
     assert state.lagging(10, 30.1, 30.0) == [1, 2]
 
 
+def test_who_stands_still_is_not_thrown_in_and_out() -> None:
+    state = LeaderState(0, (0, 1, 2), (0,), 0, 0.0)
+    state.fetched(1, 7, 10, 0, 10, 1.0)
+    assert state.present(1, 10, 900.0, 30.0), "there is nothing to ask for"
+    assert state.present(1, 20, 31.0, 30.0)
+    assert not state.present(1, 20, 31.1, 30.0)
+    assert not state.present(2, 20, 31.1, 30.0)
+    state.committed((0, 1, 2), (0, 1), 60.0)
+    assert state.lagging(20, 90.0, 30.0) == []
+    assert state.lagging(20, 90.1, 30.0) == [1]
+    state.committed((0, 1, 2), (0, 1), 80.0)
+    assert state.lagging(20, 90.1, 30.0) == [1], "a member that stays one isn't caught up by that"
+
+
 def test_replicas_come_and_go() -> None:
     state = leader()
     state.committed((0, 2, 3), (0, 2), 5.0)
