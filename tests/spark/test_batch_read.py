@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
 from ottla.protocol.batches import Record
+from ottla.spark.options import KNOWN
 from tests.spark.topics import BEGIN_MS, Topics
 
 HEADERS = (("trace", b"1"), ("empty", b""), ("null", None), ("größe", b"x"))
@@ -72,6 +73,26 @@ MATRIX: dict[str, dict[str, Any]] = {
     },
     "many tasks": {"subscribe": "{varied}", "minPartitions": 9},
     "small tasks": {"subscribe": "{varied}", "maxRecordsPerPartition": 4},
+    "whole log, said": {"subscribe": "{varied}", "startingOffsets": "earliest", "endingOffsets": "latest"},
+    "everything at once": {
+        "subscribePattern": "{varied}",
+        "startingTimestamp": BEGIN_MS + 1000,
+        "startingOffsets": "earliest",  # a timestamp goes before it
+        "startingOffsetsByTimestampStrategy": "LATEST",
+        "endingOffsets": {"{varied}": {"0": -1, "1": 6, "2": -1}},
+        "failOnDataLoss": False,
+        "minPartitions": 5,
+        "maxRecordsPerPartition": 10,
+        "includeHeaders": "true",
+        "groupIdPrefix": "prefix",
+        "kafkaConsumer.pollTimeoutMs": 30_000,
+        "fetchOffset.numRetries": 5,
+        "fetchOffset.retryIntervalMs": 20,
+        "kafka.client.id": "somebody",
+        "kafka.max.partition.fetch.bytes": 1000,
+    },
+    "a group's name": {"subscribe": "{varied}", "kafka.group.id": "a-group", "kafka.check.crcs": False},
+    "names and values in any case": {"SUBSCRIBE": "{varied}", "StartingOffsets": "EARLIEST", "INCLUDEHEADERS": "TRUE"},
     "committed": {"subscribe": "{varied}", "kafka.isolation.level": "read_committed", "kafka.fetch.max.wait.ms": 10},
 }
 
@@ -91,6 +112,14 @@ def test_equals_sparks_connector(spark: SparkSession, bootstrap: str, varied: st
     expected = rows(theirs)
     assert expected
     assert rows(ours) == expected
+
+
+def test_every_option_is_compared() -> None:
+    """In the matrix above, or where streams and deleted records are compared."""
+    elsewhere = {"maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"}  # test_stream
+    reading = {name.lower() for name in KNOWN} - {"topic", "path", "checkpointlocation"}
+    compared = {name.lower() for options in MATRIX.values() for name in options}
+    assert reading - compared == {name.lower() for name in elsewhere}
 
 
 def test_spark_finds_the_source_by_itself(spark: SparkSession, bootstrap: str, varied: str) -> None:
@@ -121,8 +150,9 @@ def test_an_empty_topic(spark: SparkSession, bootstrap: str, topics: Topics, kin
     assert read(spark, bootstrap, kind, {"subscribe": topics.create(2)}).count() == 0
 
 
-def test_a_pattern_that_matches_nothing(spark: SparkSession, bootstrap: str) -> None:
-    assert read(spark, bootstrap, "ottla", {"subscribePattern": "no-topic-is-called-this"}).count() == 0
+@pytest.mark.parametrize("kind", ["ottla", "kafka"])
+def test_zero_partitions(spark: SparkSession, bootstrap: str, kind: str) -> None:
+    assert read(spark, bootstrap, kind, {"subscribePattern": "no-topic-is-called-this"}).count() == 0
 
 
 def test_values_of_a_megabyte(spark: SparkSession, bootstrap: str, topics: Topics) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from pyspark.sql import SparkSession
 
 from ottla.protocol.batches import Record
 from ottla.spark.jobs import frames, window_counts
+from ottla.spark.jobs import join as join_job
+from ottla.spark.jobs import sink as sink_job
 from ottla.spark.jobs.join import join
 from ottla.spark.jobs.load import load
 from ottla.spark.jobs.sink import sink
@@ -91,3 +94,41 @@ def test_failures_are_one_line(
     assert done.stderr.strip().splitlines()[-1].startswith("error: ")
     assert says in done.stderr.strip().splitlines()[-1]
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("job", "options", "says"),
+    [
+        (sink_job.main, {"topic": "no-such-topic", "path": "{folder}/rows"}, "topic 'no-such-topic' does not exist"),
+        (sink_job.main, {"bootstrap": "nohost", "path": "{folder}/rows"}, "'nohost' is no broker address"),
+        (sink_job.main, {"path": "{folder}/rows", "format": "avro"}, "it must be parquet or json"),
+        (window_counts.main, {"topic": "no-such-topic", "into": "{events}"}, "topic 'no-such-topic' does not exist"),
+        (window_counts.main, {"into": "no-such-topic"}, "topic 'no-such-topic' does not exist"),
+        (window_counts.main, {"into": "{events}", "time": "tiem"}, "no field 'tiem' in the first 4 records of topic"),
+        (window_counts.main, {"into": "{events}", "key": "a b"}, "their fields are carrier, delay, time"),
+        (window_counts.main, {"into": "{events}", "window": "a while"}, "a while"),
+        (join_job.main, {"table": "no-such-topic", "into": "{events}"}, "topic 'no-such-topic' does not exist"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(
+    spark: SparkSession,
+    bootstrap: str,
+    events: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    job: Callable[..., None],
+    options: dict[str, str],
+    says: str,
+) -> None:
+    given = {"bootstrap": bootstrap, "topic": events, "checkpoint": str(tmp_path / "state")} | options
+    with pytest.raises(SystemExit) as ended:
+        job(
+            **{
+                name: text.replace("{events}", events).replace("{folder}", str(tmp_path))
+                for name, text in given.items()
+            }
+        )
+    assert ended.value.code == 1
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1
+    assert says in lines[0]

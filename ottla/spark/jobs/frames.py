@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from ottla.spark.options import OptionError
+
+LOOKED_AT = 100
 
 
 def batch(spark: SparkSession, bootstrap: str, topic: str) -> DataFrame:
@@ -39,6 +44,37 @@ def field(column: str, name: str) -> Column:
     if not name.replace("_", "").replace(".", "").isalnum():
         raise OptionError(f"'{name}' is no name of a JSON field")
     return f.get_json_object(f.col(column).cast("string"), f"$.{name}")
+
+
+def check_fields(spark: SparkSession, bootstrap: str, topic: str, names: list[str]) -> None:
+    """Raises OptionError for a field that none of the first records has; a field that is null somewhere is one.
+
+    A pipeline would otherwise take a misspelt name for values that are all missing, and write nothing.
+    """
+    first = [_object(row.value) for row in batch(spark, bootstrap, topic).select("value").take(LOOKED_AT)]
+    for name in names:
+        if first and not any(_has(each, name.split(".")) for each in first):
+            there = sorted({key for each in first for key in each})
+            raise OptionError(
+                f"no field '{name}' in the first {len(first)} records of topic '{topic}'; "
+                + (f"their fields are {', '.join(there)}" if there else "they are no JSON objects")
+            )
+
+
+def _object(value: bytes | None) -> dict[str, Any]:
+    try:
+        found = json.loads(value or b"")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _has(found: Any, path: list[str]) -> bool:
+    for name in path:
+        if not isinstance(found, dict) or name not in found:
+            return False
+        found = found[name]
+    return True
 
 
 def append(frame: DataFrame, bootstrap: str, topic: str) -> None:
