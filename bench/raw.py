@@ -35,8 +35,9 @@ def produce_request(topic: str, value: bytes, acks: int = 1) -> bytes:
     return request_frame(PRODUCE, PRODUCE_VERSION, 1, "bench", body)
 
 
-def fetch_request(topic: str, offset: int, max_bytes: int) -> bytes:
-    """A whole frame: what is at `offset` of partition 0, without a session and without waiting."""
+def fetch_request(topic: str, offset: int, max_bytes: int, session: tuple[int, int] = (0, -1)) -> bytes:
+    """A whole frame: what is at `offset` of partition 0, without waiting; `session` is the id and epoch of one, by
+    default none."""
     partition = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": max_bytes, "current_leader_epoch": -1}
     body = write_request(
         FETCH,
@@ -47,8 +48,8 @@ def fetch_request(topic: str, offset: int, max_bytes: int) -> bytes:
             "min_bytes": 0,
             "max_bytes": max_bytes,
             "isolation_level": 0,
-            "session_id": 0,
-            "session_epoch": -1,
+            "session_id": session[0],
+            "session_epoch": session[1],
             "topics": [{"topic": topic, "partitions": [partition]}],
             "forgotten_topics_data": [],
             "rack_id": "",
