@@ -76,6 +76,30 @@ def test_limits_split_the_backlog_as_sparks_source_does(
     assert ends["ottla"] == ends["kafka"]
 
 
+def test_a_least_does_not_hold_up_what_is_there_now(
+    spark: SparkSession, bootstrap: str, topics: Topics, tmp_path: Path
+) -> None:
+    topic = topics.create(2)
+    topics.fill(topic, 0, 40)
+    options = {"startingOffsets": "earliest", "minOffsetsPerTrigger": 100, "maxTriggerDelay": "1h"}
+    for kind in ("kafka", "ottla"):
+        query = run(stream(spark, bootstrap, topic, kind, **options), tmp_path / kind)
+        assert batch_sizes(query) == [40]
+
+
+def test_a_pattern_that_matches_a_topic_later(
+    spark: SparkSession, bootstrap: str, topics: Topics, tmp_path: Path
+) -> None:
+    """A stream over zero partitions waits for the first, and reads it from its beginning."""
+    reader = spark.readStream.format("ottla").option("kafka.bootstrap.servers", bootstrap)
+    reader = reader.option("subscribePattern", "comes-later-.*").option("startingOffsets", "earliest")
+    query = run(reader, tmp_path)
+    assert batch_sizes(query) == []
+    topics.fill(topics.create(1, name="comes-later"), 0, 30)
+    run(reader, tmp_path)
+    assert values(spark, tmp_path) == expected(0, 30)
+
+
 def test_where_a_stream_starts(spark: SparkSession, bootstrap: str, topics: Topics, tmp_path: Path) -> None:
     topic = topics.create(1)
     topics.fill(topic, 0, 20)
