@@ -356,12 +356,12 @@ def _announce(output: Output, cluster: list[_Broker], bootstrap: str, directory:
     print(f"  Bootstrap   {bootstrap}")
     if bootstrap != BOOTSTRAP_DEFAULT:
         print(f"              export OTTLA_BOOTSTRAP={bootstrap}")
-    print("  Try it      ottla topics create hello")
-    print("              echo hi | ottla produce hello")
-    print("              ottla consume hello --from-beginning")
     if len(cluster) > 1:
         for one in cluster:
             print(f"  {'Brokers' if one is cluster[0] else '':<12}{one.id} on port {one.port}, process {one.pid}")
+    print("  Try it      ottla topics create hello")
+    print("              echo hi | ottla produce hello")
+    print("              ottla consume hello --from-beginning")
     if cluster[0].log is not None:
         print(f"  Logs        {directory}/broker-*.log")
     print("\nCtrl-C stops it.", flush=True)
