@@ -31,6 +31,7 @@ _BOUNDARIES_MAX = 16
 _UNTIMED = -1
 _LOOK_UPS_MAX = 5
 _LOOK_UP_AGAIN_SECONDS = 0.02
+_new = tuple.__new__  # a NamedTuple's own constructor is a Python function, and takes twice as long
 
 
 class Log:
@@ -262,19 +263,20 @@ class Log:
         """
         if offset >= limit_offset:
             return []
+        segments = self.segments
         at = self._segment_index(offset)
-        start = self._boundaries.get(offset) if at == len(self.segments) - 1 else None
+        start = self._boundaries.get(offset) if at == len(segments) - 1 else None
         while start is None:
-            if at == len(self.segments):
+            if at == len(segments):
                 return []
-            start = self.segments[at].position_of(offset)
+            start = segments[at].position_of(offset)
             if start is None:
                 at += 1
-        segment = self.segments[at]
-        end = self._end_position(at, limit_offset)
+        segment = segments[at]
+        end = segment.size if limit_offset >= self.log_end_offset else self._end_position(at, limit_offset)
         if end - start > max_bytes:
             end = self._cut(segment, start, max_bytes, minimum_one)
-        return [FileRange(segment.file, start, end - start)] if end > start else []
+        return [_new(FileRange, (segment.file, start, end - start))] if end > start else []
 
     def _segment_index(self, offset: int) -> int:
         """The index of the segment that holds `offset`, if any does."""
