@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from tests.peers.ottla_cluster import OttlaCluster
 from tests.peers.wire import Wire
 
-INIT_PRODUCER_ID = 22
+INIT_PRODUCER_ID, ALTER_PARTITION_REASSIGNMENTS = 22, 45
 
 
 @pytest.fixture(params=["embedded", "etcd"])
@@ -159,3 +159,30 @@ def test_a_broker_that_is_gone_is_not_waited_for(cluster: OttlaCluster, tmp_path
     assert json.loads(left.stdout) == {"awaited": [1, 2]}
     cluster.wait_until_in_sync("kept", 4, 2)
     assert read_all(cluster, "kept") == list(range(100))
+
+
+def test_what_was_moved_after_the_backup_is_found_and_copied_back(tmp_path: Path) -> None:
+    cluster = OttlaCluster(tmp_path, 4)
+    try:
+        backup = str(tmp_path / "backup")
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        assigned = NewTopic("kept", replica_assignment=[[0, 1], [0, 1], [2, 1], [0, 1]], num_partitions=4)
+        admin.create_topics([assigned])["kept"].result(30)
+        produce(cluster, "kept", range(100))
+        assert metadata(tmp_path, "backup", backup).returncode == 0
+        moved = {"name": "kept", "partitions": [{"partition_index": 0, "replicas": [2, 3]}]}
+        with Wire(cluster.brokers[1].bootstrap) as wire:
+            assert wire.call(ALTER_PARTITION_REASSIGNMENTS, 0, {"topics": [moved]}).error_code == 0
+        cluster.wait("kept-0 is moved", lambda: sorted(cluster.partition("kept", 0).isr_nodes) == [2, 3])
+        produce(cluster, "kept", range(100, 300))
+        cluster.stop()
+        assert not (cluster.brokers[0].data / "kept-0").exists()
+        lose_the_store(cluster, tmp_path)
+        assert metadata(tmp_path, "restore", backup).returncode == 0
+        for broker in cluster.brokers:
+            broker.start_again()
+        cluster.wait("kept-0 is copied back", lambda: sorted(cluster.partition("kept", 0).isr_nodes) == [0, 1])
+        assert cluster.leader("kept", 0) in (0, 1)
+        assert read_all(cluster, "kept") == list(range(300))
+    finally:
+        cluster.close()
