@@ -158,9 +158,11 @@ async def restore(store: Store, backup: Backup, *, replace_all: bool = False, go
 
 def _check(backup: Backup, before: dict[str, Entry], present: Cluster | None, *, replace_all: bool) -> None:
     alive = sorted(keys.broker_id(key) for key in before if keys.kind_of(key) is Kind.BROKER)
+    if len(alive) > 1:
+        raise RestoreRefused(f"brokers {', '.join(map(str, alive))} run on the metadata store: stop all of them first")
     if alive or keys.CONTROLLER in before:
-        who = f"brokers {', '.join(map(str, alive))} run" if alive else "a controller runs"
-        raise RestoreRefused(f"{who} on the metadata store: stop all of them first")
+        who = f"broker {alive[0]}" if alive else "a controller"
+        raise RestoreRefused(f"{who} runs on the metadata store: stop it first")
     if present is not None and present.id != backup.cluster.id:
         raise RestoreRefused(f"the backup is of cluster {backup.cluster.id}, the store holds cluster {present.id}")
     half = present is not None and present.restoring
