@@ -107,7 +107,10 @@ class _Plan:
             for taker in reversed(fullest):
                 if self.load[giver] - self.load[taker] < 2:
                     break
-                wanted = max(1, min(self.load[giver] - most, least - self.load[taker]))
+                surplus = self.load[giver] - most
+                wanted = min(surplus, least - self.load[taker])
+                if wanted < 1:
+                    wanted = max(1, min(surplus, most - self.load[taker]))
                 tried = self.changes[giver], self.changes[taker]
                 if self.futile.get((giver, taker)) == tried:
                     continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -141,5 +142,51 @@ def test_a_controller_that_lost_its_lease_writes_nothing_until_it_has_a_new_one(
         assert controller.active
         mark = (await store.read(keys.ready(topic_id))).entries[0]
         assert Ready.decode(mark).partitions == 1
+
+    run(body)
+
+
+def test_leaders_are_balanced_when_the_time_comes(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = await EmbeddedStore.open(tmp_path / "metadata.db")
+        follower = Follower(store)
+        await follower.start()
+        for broker_id in (1, 2):
+            await Registration(store, Broker(broker_id, 0, {}, state=BrokerState.RUNNING)).register()
+        controller = Controller(store, follower, "test", {runner.BALANCE_INTERVAL_S: "0.2"})
+        tasks = [asyncio.ensure_future(each()) for each in (follower.run, controller.run)]
+        try:
+            async with asyncio.timeout(20):
+                intents = Intents(store, follower, Random(1))
+                await follower.wait(lambda image: len(image.brokers) == 2 or None, 5)
+                created = await intents.create_topic(NewTopic("t", assignments=[(0, [2, 1])]), 10)
+                state = follower.image.partition(created.id, 0)
+                assert state is not None
+                key = keys.partition(created.id, 0)
+                led_by_other = replace(state, leader=1, leader_epoch=1, partition_epoch=1)
+                await store.transact([Guard(key, state.revision)], [Put(key, led_by_other.encode())])
+                await follower.wait(lambda image: image.partition(created.id, 0).leader == 1 or None, 5)
+                await follower.wait(lambda image: image.partition(created.id, 0).leader == 2 or None, 5)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await store.close()
+
+    asyncio.run(main())
+
+
+def test_a_controller_that_was_taken_for_dead_takes_office_again(run: Any) -> None:
+    async def body(store: FaultyStore, follower: Follower, intents: Intents, controller: Controller) -> None:
+        holder = (await store.read(keys.CONTROLLER)).entries[0]
+        await store.store.transact([Guard(keys.CONTROLLER, holder.mod_revision)], [Delete(keys.CONTROLLER)])
+
+        def newer(image: Any) -> Any:
+            found = image.controller
+            return found if found is not None and found.revision > holder.mod_revision else None
+
+        assert (await follower.wait(newer, 5)).name == "test"
+        await intents.create_topic(NewTopic("t", 1, 1), 10)
+        assert controller.active
 
     run(body)
