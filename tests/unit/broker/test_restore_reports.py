@@ -1,0 +1,142 @@
+"""A broker reports its logs once for each registration, whatever the store does, and takes it back at last."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from ottla.broker import restore_reports
+from ottla.broker.restore_reports import RestoreReports
+from ottla.metadata import keys
+from ottla.metadata.embedded import EmbeddedStore
+from ottla.metadata.follower import Follower
+from ottla.metadata.model import Broker, LogEnd, Partition
+from ottla.metadata.reports import reported, reporters
+from ottla.metadata.store import Put
+from tests.unit.metadata.faulty import DONE_BUT_UNKNOWN, LOST, REFUSED, FaultyStore
+
+T = UUID("12345678-1234-4321-8765-123456789abc")
+PARTITIONS = 7
+
+
+class Logs:
+    """Logs of some partitions: one that can't be read, one that is missing."""
+
+    def __init__(self) -> None:
+        self.lost = {(T, 2): OSError()}
+        self.logs = {
+            (T, index): SimpleNamespace(last_leader_epoch=index, log_end_offset=10 * index) for index in (0, 1, 4, 5, 6)
+        }
+
+    def get(self, topic_id: UUID, index: int) -> Any:
+        return self.logs.get((topic_id, index))
+
+
+class Table:
+    def get_by_id(self, topic_id: UUID, index: int) -> Any:
+        return SimpleNamespace(epoch=9) if index == 1 else None
+
+
+class Setting:
+    """A store with restored partitions, a follower of it, and one broker's reports."""
+
+    def __init__(self, store: EmbeddedStore) -> None:
+        self.store = store
+        self.faulty = FaultyStore(store)
+        self.follower = Follower(store)
+        self.reports = RestoreReports(3, cast("Any", self.faulty), cast("Any", Logs()), cast("Any", Table()))
+
+    async def register(self) -> None:
+        """Anew, under a lease of its own."""
+        lease = await self.store.grant(60)
+        result = await self.store.transact([], [Put(keys.broker(3), Broker(3, 0, {}).encode(), lease)])
+        self.reports.registered(result.revision, lease)  # type: ignore[union-attr]
+        self.lease = lease
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        await self.follower.wait(lambda image: True if holds() else None, 10)
+
+    async def write(self, *, restored: bool) -> None:
+        state = Partition(T, 0, (3,), (3,), (-1,), -1, restored=restored)
+        puts = [Put(keys.partition(T, index), state.encode()) for index in range(PARTITIONS)]
+        await self.store.transact([], puts)
+
+    @property
+    def image(self) -> Any:
+        return self.follower.image
+
+
+@asynccontextmanager
+async def setting(path: Path) -> AsyncIterator[Setting]:
+    store = await EmbeddedStore.open(path / "metadata")
+    made = Setting(store)
+    await made.write(restored=True)
+    made.follower.listen(made.reports.changed)
+    await made.follower.start()
+    tasks = [asyncio.ensure_future(run()) for run in (made.follower.run, made.reports.run)]
+    try:
+        async with asyncio.timeout(30):
+            yield made
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await store.close()
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(restore_reports, "PART_LOGS_MAX", 2)
+    monkeypatch.setattr(restore_reports, "_AGAIN_S", 0.01)
+
+
+@pytest.mark.parametrize("plan", [[], [REFUSED], [LOST], ["ok", DONE_BUT_UNKNOWN, LOST], ["ok", REFUSED, "ok", LOST]])
+def test_all_logs_are_reported(tmp_path: Path, plan: list[str]) -> None:
+    async def run() -> None:
+        async with setting(tmp_path) as made:
+            made.faulty.plan.extend(plan)
+            await made.register()
+            await made.until(lambda: 3 in reporters(made.image))
+            ends = {index: reported(made.image, 3, (T, index)) for index in range(PARTITIONS)}
+            assert ends == {
+                0: LogEnd(0, 0, 0), 1: LogEnd(1, 10, 9), 2: LogEnd(-1, -1, -1), 3: None,
+                4: LogEnd(4, 40, 4), 5: LogEnd(5, 50, 5), 6: LogEnd(6, 60, 6),
+            }  # fmt: skip
+            await made.write(restored=False)
+            await made.until(lambda: not made.image.reports)
+
+    asyncio.run(run())
+
+
+def test_each_registration_reports_anew(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with setting(tmp_path) as made:
+            await made.register()
+            await made.until(lambda: 3 in reporters(made.image))
+            await made.store.revoke(made.lease)
+            await made.until(lambda: not made.image.reports)
+            await made.register()
+            await made.until(lambda: 3 in reporters(made.image))
+            assert reported(made.image, 3, (T, 6)) == LogEnd(6, 60, 6)
+
+    asyncio.run(run())
+
+
+def test_without_restored_partitions_nothing_is_said(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with setting(tmp_path) as made:
+            await made.write(restored=False)
+            await made.until(lambda: not made.image.partition(T, 0).restored)
+            await made.register()
+            await made.until(lambda: 3 in made.image.brokers)
+            await asyncio.sleep(0.1)
+            assert not made.faulty.transactions
+
+    asyncio.run(run())
