@@ -45,6 +45,7 @@ class Observer:
         self._epochs: dict[tuple[Key, str], int] = {}
         self._lost_by: dict[Key, dict[int, int]] = {}  # broker → from which offset on it lost its log
         world.store.observers.append(self._revision)
+        self._lost_under: dict[int, int] = {}  # broker → the registration that it had when it last stopped uncleanly
         self._durable: dict[tuple[Key, int], int] = {}  # below it a broker's log was synced
         world.losing_power = self._losing_power
         world.killed = self.killed
@@ -114,8 +115,8 @@ class Observer:
                     continue  # the last member, under its new registration
                 self.wrong.append(f"{name}: {member} joined the ISR under epoch {epoch}, but is {registered}")
         for broker in list(self._lost_by.get(key, ())):
-            if broker in state.isr and before.epoch_in_isr(broker) != state.epoch_in_isr(broker):
-                del self._lost_by[key][broker]  # it is in sync anew
+            if state.epoch_in_isr(broker) > self._lost_under.get(broker, -1):
+                del self._lost_by[key][broker]  # it is in sync anew, as another registration
         if key in self._lost_by:
             self._permit(key, state)
 
@@ -159,6 +160,9 @@ class Observer:
         self._stopped_uncleanly(node, with_loss=False)
 
     def _stopped_uncleanly(self, node: Node, *, with_loss: bool) -> None:
+        registered = self._brokers.get(node.id)
+        if registered is not None:
+            self._lost_under[node.id] = registered.epoch
         for key, state in self._states.items():
             if node.id in state.replicas:
                 lost = self._lost_by.setdefault(key, {})

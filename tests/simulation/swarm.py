@@ -176,7 +176,7 @@ def planting(name: str) -> Callable[[], None]:
 
 
 def first_caught(name: str, seeds: Iterable[int], jobs: int) -> tuple[int, str] | None:
-    """The first seed that fails with a bug planted, and why."""
+    """The first seed that fails with a bug planted, and passes without; and why."""
     caught: list[tuple[int, str]] = []
 
     def until_caught() -> Iterator[int]:
@@ -186,7 +186,7 @@ def first_caught(name: str, seeds: Iterable[int], jobs: int) -> tuple[int, str] 
             yield seed
 
     for outcome in outcomes(until_caught(), jobs, planting(name)):
-        if outcome.wrong:
+        if outcome.wrong and not any(sound.wrong for sound in outcomes([outcome.seed], 1)):
             caught.append((outcome.seed, outcome.wrong[0].splitlines()[0]))
     return min(caught, default=None)
 
