@@ -11,7 +11,7 @@ write of unknown outcome is looked for in the image by the id or the revision th
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random, SystemRandom
 from uuid import UUID
@@ -241,7 +241,7 @@ class Intents:
             if target is None:
                 check_cancellable(state, image.brokers)
             else:
-                check_target(target, state, image.brokers, allow_another_factor)
+                check_target(target, state, self._known(target), allow_another_factor)
                 if tuple(target) == state.target and not state.removing:
                     return  # it is there, or on its way
             intent = image.intents_by_id[state.topic_id]
@@ -270,6 +270,8 @@ class Intents:
         """Deletes a broker's registration; one that lives registers anew. Raises KafkaError."""
         while True:
             broker = self._image.brokers.get(broker_id)
+            if broker is None and broker_id in self._known([broker_id]):
+                return None  # its registration ended with its process
             if broker is None:
                 raise KafkaError(
                     ErrorCode.broker_id_not_registered, f"Broker ID {broker_id} is not currently registered"
@@ -306,7 +308,8 @@ class Intents:
                         ErrorCode.invalid_request,
                         f"A manual partition assignment was specified, but {label} was not set to -1.",
                     )
-            assignments = check_assignments(topic.assignments, brokers)
+            wanted = [replica for _, replicas in topic.assignments for replica in replicas]
+            assignments = check_assignments(topic.assignments, self._known(wanted))
             check_any_runs(assignments, _running(brokers))
             return assignments
         if factor < 1:
@@ -357,7 +360,8 @@ class Intents:
                     f"Attempted to add {added} additional partition(s), but only {len(assignments)} assignment(s) were"
                     " specified.",
                 )
-            new = check_assignments(list(enumerate(assignments)), self._image.brokers, factor)
+            wanted = [replica for replicas in assignments for replica in replicas]
+            new = check_assignments(list(enumerate(assignments)), self._known(wanted), factor)
             check_any_runs(new, _running(self._image.brokers), present)
         return replace(intent, assignments=(*intent.assignments, *new))
 
@@ -367,6 +371,17 @@ class Intents:
         for state in self._image.partitions.get(intent.id, {}).values():
             holders.update(state.replicas)
         return tuple(sorted(holders))
+
+    def _known(self, wanted: Iterable[int]) -> Collection[int]:
+        """Brokers that there are: those that run and, where others are wanted, those that have replicas somewhere.
+
+        Kafka remembers brokers that are down until they are unregistered; here a registration ends with its process.
+        """
+        image = self._image
+        if all(broker in image.brokers for broker in wanted):
+            return image.brokers
+        states = (state for of_topic in image.partitions.values() for state in of_topic.values())
+        return {*image.brokers, *(replica for state in states for replica in state.replicas)}
 
     def _reassignable(self, topic: str, index: int) -> Partition:
         known = self._image.topics.get(topic)

@@ -1,13 +1,12 @@
 """Which moves of a partition may be asked for (KIP-455). Pure; the moves themselves are the controller's.
 
-The rules and most of the sentences are those of Apache Kafka 4.3's ReplicationControlManager. A broker that isn't
-registered counts as unknown, unless it has a replica of the partition already: it may keep that. (Kafka knows brokers
-that are down; here a registration ends with its process.)
+The rules and most of the sentences are those of Apache Kafka 4.3's ReplicationControlManager. As there, a broker that
+is down may be a target; the move waits for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from ottla.protocol.errors import ErrorCode, KafkaError
 
@@ -16,10 +15,10 @@ from .naming import check_replicas
 
 
 def check_target(
-    target: Sequence[int], partition: Partition, brokers: Mapping[int, Broker], allow_another_factor: bool
+    target: Sequence[int], partition: Partition, known: Collection[int], allow_another_factor: bool
 ) -> None:
     """Raises KafkaError where the partition can't be moved there: INVALID_REPLICA_ASSIGNMENT, …_FACTOR."""
-    check_replicas(target, {*brokers, *partition.replicas})
+    check_replicas(target, known)
     present = len(partition.original if partition.reassigning else partition.replicas)
     if not allow_another_factor and len(target) != present:
         raise KafkaError(

@@ -109,15 +109,17 @@ def test_what_kafka_refuses_is_refused(run: Any) -> None:
     run(body)
 
 
-def test_a_dead_broker_is_no_target_but_may_keep_what_it_has(run: Any) -> None:
+def test_a_move_waits_for_a_dead_broker_that_has_replicas(run: Any) -> None:
     async def body(cluster: Cluster) -> None:
         await cluster.write(Delete(keys.broker(2)))
         await cluster.move((2, 1))
         await cluster.move((2, 3))
         await cluster.write(Delete(keys.broker(3)))
         assert await cluster.refused((3, 1, 9)) is ErrorCode.invalid_replica_assignment
+        await cluster.move((1, 3))
+        assert (cluster.state.adding, cluster.state.removing) == ((3,), (2,))
         await cluster.move((1,))
-        assert await cluster.refused((1, 3)) is ErrorCode.invalid_replica_assignment
+        assert await cluster.refused((1, 3)) is ErrorCode.invalid_replica_assignment, "nobody knows it any more"
 
     run(body)
 
@@ -185,8 +187,9 @@ def test_a_broker_is_unregistered(run: Any) -> None:
     async def body(cluster: Cluster) -> None:
         await cluster.intents.unregister_broker(1)
         assert 1 not in cluster.follower.image.brokers
-        with pytest.raises(KafkaError, match="Broker ID 1 is not currently registered"):
-            await cluster.intents.unregister_broker(1)
+        await cluster.intents.unregister_broker(1)  # it has replicas, so it was here
+        with pytest.raises(KafkaError, match="Broker ID 9 is not currently registered"):
+            await cluster.intents.unregister_broker(9)
 
     run(body)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 API = Api(
     key=45,
     versions=(0, 1),
-    gaps=("A broker that isn't running is unknown as a target: INVALID_REPLICA_ASSIGNMENT; Kafka waits for it.",),
+    gaps=("A broker that isn't running and has no replica anywhere is unknown: INVALID_REPLICA_ASSIGNMENT.",),
 )
 
 

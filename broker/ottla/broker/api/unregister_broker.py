@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 API = Api(
     key=64,
     versions=(0, 0),
-    gaps=("A broker that isn't running is forgotten already, and answered with BROKER_ID_NOT_REGISTERED.",),
+    gaps=("A broker that runs registers anew at once; one that doesn't has no registration to delete.",),
 )
 
 
@@ -22,4 +22,4 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[
         await broker.intents.unregister_broker(request.broker_id)
     except KafkaError as error:
         return {"error_code": error.code, "error_message": error.message or None}
-    return {"error_code": ErrorCode.none, "error_message": None}
+    return {"error_code": ErrorCode.none, "error_message": ""}  # as Kafka
