@@ -29,7 +29,7 @@ from ottla.metadata.store import (
     Store,
     StoreUnavailable,
 )
-from tests.peers.etcd import Etcd
+from tests.peers.etcd import Etcd, etcd_3_6
 from tests.simulation.loop import SimulationLoop
 from tests.simulation.loop import run as run_simulation
 from tests.simulation.store import StoreServer
@@ -46,7 +46,14 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
     etcd.kill()
 
 
-@pytest.fixture(params=["embedded", "etcd", "simulated"])
+@pytest.fixture(scope="module")
+def newer_etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
+    etcd = Etcd(tmp_path_factory.mktemp("etcd"), binary=etcd_3_6())
+    yield etcd
+    etcd.kill()
+
+
+@pytest.fixture(params=["embedded", "etcd", "newer_etcd", "simulated"])
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Test], None]:
     """Runs a coroutine function with an opener of connections to one fresh store."""
     servers: list[StoreServer] = []
@@ -60,7 +67,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Test], None
             return servers[0].connect()
         if request.param == "embedded":
             return await EmbeddedStore.open(tmp_path / "metadata.db")
-        endpoint = request.getfixturevalue("etcd").endpoint
+        endpoint = request.getfixturevalue(request.param).endpoint
         return EtcdStore(EtcdAddress((endpoint,)), f"/ottla/{request.node.name}/", page_entries=3)
 
     def runner(test: Test) -> None:

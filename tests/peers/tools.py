@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +19,7 @@ _HOW = {
     "java": "Java 17 or newer (apt-get install openjdk-17-jre-headless)",
     "javac": "a Java compiler (apt-get install openjdk-17-jdk-headless)",
     "mvn": "Maven (apt-get install maven)",
-    "go": "Go 1.21 or newer (apt-get install golang, or go.dev/dl)",
+    "go": "Go 1.26 or newer (go.dev/dl)",
 }
 
 
@@ -31,6 +32,18 @@ def need(*programs: str) -> None:
     if os.environ.get("CI"):
         pytest.fail(message)
     pytest.skip(message)
+
+
+def go_program(source: Path) -> Path:
+    """The Go program in `source`, built where that is newer; skips the test where there is no Go."""
+    need("go")
+    with locked(f"go/{source.name}") as folder:
+        binary = folder / source.name
+        if not binary.exists() or binary.stat().st_mtime < max(path.stat().st_mtime for path in source.iterdir()):
+            command = ["go", "build", "-o", str(binary), "."]
+            done = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=900, check=False)
+            assert done.returncode == 0, done.stderr
+    return binary
 
 
 @contextmanager
