@@ -7,6 +7,7 @@ programs.
 from __future__ import annotations
 
 import asyncio
+import subprocess
 from abc import ABC, abstractmethod
 
 import aiokafka
