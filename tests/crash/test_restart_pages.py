@@ -14,6 +14,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.peers.ottla_broker import OttlaBroker
+from tests.peers.ottla_cluster import OttlaCluster
 from tests.peers.wire import free_port
 
 # Replicas, the first leads; min.insync.replicas. Broker 0 will be killed.
@@ -112,3 +113,19 @@ def test_a_broker_knows_what_its_end_would_break(brokers: list[OttlaBroker]) -> 
     wait_until(lambda: page(victim, "/v1/caught-up")["caught_up"])
     assert page(others[0], "/v1/restart-risk")["risks"]["offline"]["count"] == 0
     assert [send(brokers, topic) for topic in TOPICS] == [None] * len(TOPICS)
+
+
+def test_no_broker_is_safe_to_stop_while_the_store_is_away(tmp_path: Path) -> None:
+    cluster = OttlaCluster(tmp_path, 2, etcd_members=1, ottla_metadata_etcd_timeout_ms="1000")
+    try:
+        broker = cluster.brokers[0]
+        broker.http = f"http://{cluster.http[0]}"  # type: ignore[attr-defined]
+        assert page(broker, "/v1/restart-risk")["safe"] is True
+        cluster.etcd[0].pause()
+        wait_until(lambda: page(broker, "/v1/restart-risk")["metadata_connected"] is False)
+        assert page(broker, "/v1/restart-risk")["safe"] is False
+        assert page(broker, "/v1/caught-up")["caught_up"] is True
+        cluster.etcd[0].go_on()
+        wait_until(lambda: page(broker, "/v1/restart-risk")["safe"])
+    finally:
+        cluster.close()

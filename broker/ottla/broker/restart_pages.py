@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.broker.http import Request, Response
 from ottla.broker.restart_risk import Held, Risk, in_sync, replicas_of, risk
+from ottla.metadata import keys
+from ottla.metadata.store import StoreUnavailable
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 JSON = "application/json"
 TURN_SECONDS = 0.002  # for so long a page may hold the loop
+STORE_SECONDS_MAX = 2.0
 
 
 class RestartPages:
@@ -41,7 +44,7 @@ class RestartPages:
             kind = risk(image, broker.id, held, rules.min_isr, unclean=rules.unclean)
             if kind is not None:
                 found[kind].append(held.name)
-        connected = broker.follower.connected
+        connected = await self._store_answers()
         return _json(
             {
                 "broker": broker.id,
@@ -53,6 +56,14 @@ class RestartPages:
                 "risks": {kind.value: _named(names) for kind, names in found.items()},
             }
         )
+
+    async def _store_answers(self) -> bool:
+        try:
+            async with asyncio.timeout(STORE_SECONDS_MAX):
+                await self._broker.store.read(keys.CLUSTER)
+        except (StoreUnavailable, TimeoutError):
+            return False
+        return True
 
     async def caught_up(self, request: Request) -> Response:
         """How many of this broker's replicas are in sync, and which aren't, or can't be opened."""
