@@ -43,7 +43,6 @@ class Follower:
     def __init__(self, store: Store) -> None:
         self.image = Image()
         self.resync_count = 0  # how often the watch had to start from a new snapshot
-        self.connected = False  # whether the watch is open
         self._store = store
         self._listeners: list[Listener] = []
         self._preparers: list[Preparer] = []
@@ -73,8 +72,6 @@ class Follower:
             except StoreUnavailable as reason:
                 logger.warning("metadata watch interrupted at revision %d: %s", self.image.revision, reason)
                 await asyncio.sleep(_RETRY_S)
-            finally:
-                self.connected = False
 
     async def wait(self, find: Callable[[Image], T | None], timeout_s: float | None, topic_id: UUID | None = None) -> T:
         """What `find` makes of an image, as soon as it isn't None. Raises TimeoutError (never with `timeout_s` None).
@@ -100,7 +97,6 @@ class Follower:
 
     async def _follow(self) -> None:
         async with aclosing(self._store.watch("", self.image.revision)) as revisions:
-            self.connected = True
             async for revision in revisions:
                 image, changed = self.image.apply(revision)
                 await self._publish(image, changed)

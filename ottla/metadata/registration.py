@@ -54,6 +54,7 @@ class Registration:
         self._withdrawn = False
         self._image: Image | None = None
         self._missed = asyncio.Event()
+        self._confirmed_at = 0.0
         self.broker = replace(broker, incarnation=broker.incarnation or secrets.token_hex(8))
         self.registered: Callable[[Broker], None] = lambda broker: (
             None
@@ -63,6 +64,11 @@ class Registration:
     def epoch(self) -> int:
         """The epoch of the present registration; greater after each loss of the lease."""
         return self.broker.epoch
+
+    @property
+    def unconfirmed_s(self) -> float:
+        """Seconds since the store last confirmed the registration: a quarter of the session, more while it is away."""
+        return asyncio.get_running_loop().time() - self._confirmed_at
 
     @property
     def lease(self) -> LeaseId:
@@ -89,6 +95,7 @@ class Registration:
                     await self._register_again()
                     continue
                 await self._store.keep_alive(self._lease)
+                self._confirmed_at = asyncio.get_running_loop().time()
             except LeaseExpired:
                 await self._register_again()
             except (StoreUnavailable, UnknownOutcome) as reason:
@@ -182,6 +189,7 @@ class Registration:
                 logger.info("broker %d: waiting for the registration of a predecessor to end", self.broker.id)
             await asyncio.sleep(_RETRY_S)
             await self._store.keep_alive(self._lease)
+        self._confirmed_at = loop.time()
         logger.info("broker %d: registered with epoch %d", self.broker.id, self.epoch)
         self.registered(self.broker)
         return self.broker

@@ -125,7 +125,9 @@ def test_no_broker_is_safe_to_stop_while_the_store_is_away(tmp_path: Path) -> No
         wait_until(lambda: page(broker, "/v1/restart-risk")["metadata_connected"] is False)
         assert page(broker, "/v1/restart-risk")["safe"] is False
         assert page(broker, "/v1/caught-up")["caught_up"] is True
+        cluster.wait("the silence is measured", lambda: cluster.metric(0, "ottla_metadata_store_silence_seconds") > 5)
         cluster.etcd[0].go_on()
+        cluster.wait("it is over", lambda: cluster.metric(0, "ottla_metadata_store_silence_seconds") < 4)
         wait_until(lambda: page(broker, "/v1/restart-risk")["safe"])
     finally:
         cluster.close()

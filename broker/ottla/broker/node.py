@@ -151,6 +151,11 @@ class Broker:
         return self.config.get_int("broker.session.timeout.ms") / 1000
 
     @property
+    def store_silence_seconds(self) -> float:
+        """Since when the metadata store hasn't confirmed the registration; 0 before there is one."""
+        return 0.0 if self._registration is None else self._registration.unconfirmed_s
+
+    @property
     def bootstrap(self) -> str:
         """An address that clients can be given."""
         endpoint = next(iter(self.endpoints.values()))

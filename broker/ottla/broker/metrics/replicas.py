@@ -148,6 +148,16 @@ METRICS = (
         by_partition(lambda partition: partition.high_watermark), "", ("topic", "partition"),
     ),
     Metric(
+        "ottla_metadata_revision", GAUGE, "Revision of the metadata store that this broker knows.",
+        single(lambda broker: broker.image.revision),
+    ),
+    Metric(
+        "ottla_metadata_store_silence_seconds", GAUGE,
+        "Seconds since the metadata store last confirmed the registration. Beyond the session changes wait: topics, "
+        "settings, elections.",
+        single(lambda broker: broker.store_silence_seconds),
+    ),
+    Metric(
         "kafka_controller_kafkacontroller_activecontrollercount", GAUGE,
         "1 where the controller's lease is held, else 0.",
         single(lambda broker: int(broker.controls)), _CONTROLLER + "ActiveControllerCount",
