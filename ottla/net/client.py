@@ -99,6 +99,7 @@ class Client:
         self._connect_timeout_ms = connect_timeout_ms
         self._deadline = math.inf  # of the call that `retrying` is in
         self._connections: dict[Address, Connection] = {}
+        self._spares: dict[Address, Connection] = {}  # beside one that has answers under way
         self._brokers: dict[int, Address] = {}
         self._leaders: dict[TopicPartition, int] = {}
 
@@ -110,9 +111,10 @@ class Client:
 
     def close(self) -> None:
         """Closes every connection."""
-        for connection in self._connections.values():
+        for connection in (*self._connections.values(), *self._spares.values()):
             connection.close()
         self._connections.clear()
+        self._spares.clear()
 
     def metadata(self, topics: Iterable[str] | None = None) -> ClusterMetadata:
         """The cluster and `topics` (None: every topic). Topics are never created by asking."""
@@ -201,12 +203,15 @@ class Client:
         return self._connect(self._brokers[node])
 
     def any_broker(self) -> Connection:
-        """A connection to whichever known broker answers. Raises ConnectionLost naming the last address tried."""
+        """A connection to whichever known broker answers, on which no other answer is under way.
+
+        Raises ConnectionLost naming the addresses tried.
+        """
         candidates = dict.fromkeys([*self._connections, *self.bootstrap, *self._brokers.values()])
         failures = []
-        for address in candidates:
+        for address in sorted(candidates, key=self._is_busy):
             try:
-                return self._connect(address)
+                return self._connect_beside(address) if self._is_busy(address) else self._connect(address)
             except ConnectionLost as error:
                 failures.append(str(error))
         raise ConnectionLost("; ".join(failures))
@@ -214,8 +219,9 @@ class Client:
     def drop(self, connection: Connection) -> None:
         """Closes a connection that failed and forgets it."""
         connection.close()
-        if self._connections.get(connection.address) is connection:
-            del self._connections[connection.address]
+        for connections in (self._connections, self._spares):
+            if connections.get(connection.address) is connection:
+                del connections[connection.address]
 
     def retrying(self, attempt: Callable[[], _Answer], what: str, timeout_ms: int | None = None) -> _Answer:
         """Calls `attempt` until it returns, with a pause after each ConnectionLost or Retry, for `api_timeout_ms`."""
@@ -239,15 +245,27 @@ class Client:
     def _connect(self, address: Address) -> Connection:
         connection = self._connections.get(address)
         if connection is None:
-            connection = Connection(
-                address,
-                self.client_id,
-                timeout_s=min(self.request_timeout_ms, self.api_timeout_ms) / 1000,
-                connect_timeout_s=min(self._connect_timeout_ms, self.api_timeout_ms) / 1000,
-                open_by=self._deadline,
-            )
-            self._connections[address] = connection
+            connection = self._connections[address] = self._opened(address)
         return connection
+
+    def _connect_beside(self, address: Address) -> Connection:
+        connection = self._spares.get(address)
+        if connection is None:
+            connection = self._spares[address] = self._opened(address)
+        return connection
+
+    def _is_busy(self, address: Address) -> bool:
+        connection = self._connections.get(address)
+        return connection is not None and connection.unanswered > 0
+
+    def _opened(self, address: Address) -> Connection:
+        return Connection(
+            address,
+            self.client_id,
+            timeout_s=min(self.request_timeout_ms, self.api_timeout_ms) / 1000,
+            connect_timeout_s=min(self._connect_timeout_ms, self.api_timeout_ms) / 1000,
+            open_by=self._deadline,
+        )
 
     def _drop_dead(self) -> None:
         # Which of the connections failed is not known here, and opening one costs less than asking a dead one again.
@@ -260,7 +278,11 @@ class Client:
     def _metadata(self, topics: list[dict[str, object]] | None) -> ClusterMetadata:
         connection = self.any_broker()
         version = connection.version(METADATA, 1, 12)
-        answer = connection.request(METADATA, version, {"topics": topics, "allow_auto_topic_creation": False})
+        try:
+            answer = connection.request(METADATA, version, {"topics": topics, "allow_auto_topic_creation": False})
+        except ConnectionLost:
+            self.drop(connection)  # the next one to be asked is another broker
+            raise
         self._brokers = {each.node_id: Address(each.host, each.port) for each in answer.brokers}
         described: dict[str, TopicMetadata] = {}
         errors: dict[str, ErrorCode] = {}
