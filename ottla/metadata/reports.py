@@ -1,4 +1,7 @@
-"""After a restore from a backup: which partitions wait for a leader, and for whose reports. Pure.
+"""What brokers report of their logs where the metadata can't say who should lead, and whose reports are missing. Pure.
+
+Two kinds of partitions wait for reports. One is left without a leader because all that were in sync, or eligible, came
+back from a stop that may have cost them the end of their logs: those *contenders* must all have reported.
 
 A restored partition (`model.Partition.restored`) is led by nobody until the brokers have said what their logs hold. Who
 must have said it: the brokers that the cluster awaits (`model.Cluster.awaited`: all that the backup knew of, without
@@ -12,17 +15,34 @@ from collections.abc import Iterator
 from uuid import UUID
 
 from .image import Image
-from .model import LogEnd
+from .model import NO_LEADER, LogEnd, Partition
 
 PartitionId = tuple[UUID, int]
 
 
-def restored_partitions(image: Image) -> Iterator[PartitionId]:
-    """The partitions that nobody has been elected for since the restore."""
+def contenders(partition: Partition) -> tuple[int, ...]:
+    """Who may have all that was committed: the ISR and the eligible replicas."""
+    return (*partition.isr, *partition.elr)
+
+
+def waits_for_reports(partition: Partition) -> bool:
+    """Whether the logs may have to say who leads."""
+    return partition.restored or (partition.leader == NO_LEADER and len(contenders(partition)) > 1)
+
+
+def waiting_partitions(image: Image) -> Iterator[PartitionId]:
+    """The partitions that an election by reports may be due for."""
     for topic_id, states in image.partitions.items():
         for index, state in states.items():
-            if state.restored:
+            if waits_for_reports(state):
                 yield topic_id, index
+
+
+def contenders_ends(image: Image, partition: Partition) -> dict[int, LogEnd]:
+    """What those of the contenders hold who have said so."""
+    partition_id = (partition.topic_id, partition.index)
+    ends = ((broker, reported(image, broker, partition_id)) for broker in contenders(partition))
+    return {broker: end for broker, end in ends if end is not None}
 
 
 def reporters(image: Image) -> frozenset[int]:

@@ -1,8 +1,12 @@
-"""After the metadata store was restored from a backup: says what this broker's logs hold, so that the best ones lead.
+"""Says what this broker's logs hold where the metadata can't say who should lead, so that the best ones do.
 
-A report is made once for each registration, while there are restored partitions, and attached to the registration's
-lease. It names every log of a restored partition that is here, also where the backup gives the partition to others. The
-logs don't change meanwhile: nobody leads a restored partition, so nobody appends and nobody truncates.
+That is so for every partition after the metadata store was restored from a backup: then every log that is here is
+named, also where the backup gives the partition to others. And it is so for a partition that is left without a leader,
+if this broker was in sync, or eligible, and came back from an unclean stop: then an unreadable or missing log is named
+too.
+
+A report is made anew for each registration, to whose lease it is attached, and when there are more partitions to
+report. The logs don't change meanwhile: nobody leads those partitions, so nobody appends and nobody truncates.
 """
 
 from __future__ import annotations
@@ -15,8 +19,8 @@ from ottla.broker.log.directories import LogDirectories
 from ottla.broker.partitions import PartitionTable
 from ottla.metadata import keys
 from ottla.metadata.image import Changed, Image
-from ottla.metadata.model import NO_EPOCH, LogEnd, Report
-from ottla.metadata.reports import PartitionId, silent
+from ottla.metadata.model import NO_EPOCH, LogEnd, Partition, Report
+from ottla.metadata.reports import PartitionId, contenders, silent, waits_for_reports
 from ottla.metadata.store import Delete, LeaseExpired, LeaseId, Put, Store, StoreUnavailable, UnknownOutcome
 
 logger = logging.getLogger(__name__)
@@ -36,8 +40,10 @@ class RestoreReports:
         self._table = table
         self._registered = (NO_EPOCH, LeaseId(0))
         self._reported_epoch = NO_EPOCH
+        self._reported: frozenset[PartitionId] = frozenset()
         self._parts = 0
-        self._waiting: dict[PartitionId, int] = {}  # restored partitions, with the newest epoch that is known here
+        self._waiting: dict[PartitionId, int] = {}  # with the newest epoch that is known here
+        self._restored: set[PartitionId] = set()  # the part of them that a backup left without a leader
         self._awaited: frozenset[int] = frozenset()
         self._woken = asyncio.Event()
 
@@ -50,15 +56,22 @@ class RestoreReports:
         """A listener of the image, the first to hear of everything."""
         for key in changed.partitions:
             state = image.partition(*key)
-            if state is None or not state.restored:
+            (self._restored.add if state is not None and state.restored else self._restored.discard)(key)
+            if state is None or not (state.restored or self._contends_for(state)):
                 self._waiting.pop(key, None)
+                self._reported -= {key}
             elif key not in self._waiting:
                 partition = self._table.get_by_id(*key)
                 self._waiting[key] = NO_EPOCH if partition is None else partition.epoch
         if self._waiting or self._parts:
             self._woken.set()
-        if self._waiting and (changed.reports or changed.brokers or changed.cluster):
-            self._tell(image, len(self._waiting))
+        if self._restored and (changed.reports or changed.brokers or changed.cluster):
+            self._tell(image, len(self._restored))
+
+    def _contends_for(self, state: Partition) -> bool:
+        """Whether the log here may be the best that is left, and can't be known to be whole."""
+        unclean = self._logs.stopped_epoch == NO_EPOCH
+        return unclean and waits_for_reports(state) and self._broker_id in contenders(state)
 
     def _tell(self, image: Image, count: int) -> None:
         awaited = silent(image)
@@ -74,7 +87,8 @@ class RestoreReports:
             self._woken.clear()
             epoch, lease = self._registered
             try:
-                if self._waiting and epoch not in (NO_EPOCH, self._reported_epoch):
+                old = epoch == self._reported_epoch and self._waiting.keys() <= self._reported
+                if self._waiting and epoch != NO_EPOCH and not old:
                     await self._report(epoch, lease)
                 elif not self._waiting and self._parts:
                     await self._withdraw()
@@ -88,17 +102,20 @@ class RestoreReports:
     async def _report(self, epoch: int, lease: LeaseId) -> None:
         ends = list(self._ends())
         parts = [dict(ends[start : start + PART_LOGS_MAX]) for start in range(0, len(ends), PART_LOGS_MAX)] or [{}]
-        for number, logs in enumerate(parts):
+        reported = frozenset(self._waiting)
+        if self._parts:  # never a mixture of two: without its first part a report doesn't count
+            await self._store.transact([], [Delete(keys.report(self._broker_id, 0))])
+        for number, logs in reversed(list(enumerate(parts))):
             put = Put(keys.report(self._broker_id, number), Report(epoch, len(parts), logs).encode(), lease)
             await self._store.transact([], [put])
-        self._reported_epoch, self._parts = epoch, len(parts)
-        logger.info("reported what %d logs of restored partitions hold", len(ends))
+        self._reported_epoch, self._reported, self._parts = epoch, reported, max(self._parts, len(parts))
+        logger.info("reported what %d logs hold of partitions that nobody leads", len(ends))
 
     async def _withdraw(self) -> None:
         for number in range(self._parts):
             await self._store.transact([], [Delete(keys.report(self._broker_id, number))])
-        self._parts, self._reported_epoch = 0, NO_EPOCH
-        logger.info("every restored partition has a leader")
+        self._parts, self._reported_epoch, self._reported = 0, NO_EPOCH, frozenset()
+        logger.info("every reported partition has a leader")
 
     def _ends(self) -> Iterator[tuple[PartitionId, LogEnd]]:
         for key, known in self._waiting.items():
@@ -106,3 +123,5 @@ class RestoreReports:
                 yield key, _UNREADABLE
             elif (log := self._logs.get(*key)) is not None:
                 yield key, LogEnd(log.last_leader_epoch, log.log_end_offset, max(known, log.last_leader_epoch))
+            elif key not in self._restored:
+                yield key, _UNREADABLE

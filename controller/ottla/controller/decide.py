@@ -16,7 +16,7 @@ from ottla.metadata import keys
 from ottla.metadata.eligibility import MIN_ISR, elr_min_isr, with_eligible
 from ottla.metadata.image import Changed, Image
 from ottla.metadata.model import NO_LEADER, Election, Partition, Reassignment
-from ottla.metadata.reports import restored_partitions
+from ottla.metadata.reports import contenders_ends, waiting_partitions
 from ottla.metadata.store import Delete, Guard, Put, Write
 
 from .elections import Electorate, led, stamped
@@ -66,7 +66,7 @@ def scope_of(image: Image, changed: Changed) -> Scope:
     if changed.features or any(resource.type == "broker" for resource in changed.configs):
         partitions.update(_partitions_in_need(image))  # who may lead depends on them
     if changed.reports:
-        partitions.update(restored_partitions(image))
+        partitions.update(waiting_partitions(image))
     for resource in changed.configs:
         if resource.type == "topic" and (intent := image.intents.get(resource.name)):
             partitions.update((intent.id, index) for index in image.partitions.get(intent.id, ()))
@@ -121,7 +121,7 @@ def _look_at(
             reassignment = None  # waits until there is a leader
             after = recovered(image, partition, unclean=election is not None and election.unclean)
         else:
-            electorate = _electorate(image, topic_id, election, preferred, defaults)
+            electorate = _electorate(image, partition, election, preferred, defaults)
             after = _successor(partition, reassignment, electorate)
         if after is not partition:
             key = keys.partition(topic_id, index)
@@ -149,9 +149,9 @@ def _successor(partition: Partition, reassignment: Reassignment | None, electora
 
 
 def _electorate(
-    image: Image, topic_id: UUID, election: Election | None, preferred: bool, defaults: Mapping[str, str]
+    image: Image, partition: Partition, election: Election | None, preferred: bool, defaults: Mapping[str, str]
 ) -> Electorate:
-    intent = image.intents_by_id.get(topic_id)
+    intent = image.intents_by_id.get(partition.topic_id)
     name = "" if intent is None else intent.name
     unclean = election is not None and election.unclean
     return Electorate(
@@ -160,6 +160,7 @@ def _electorate(
         elr_min_isr(image, name, defaults[MIN_ISR]),
         unclean or _unclean_allowed(image, name, defaults[UNCLEAN_ELECTION]),
         preferred or (election is not None and not election.unclean),
+        contenders_ends(image, partition) if partition.leader == NO_LEADER else {},
     )
 
 

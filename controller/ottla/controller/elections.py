@@ -10,8 +10,9 @@ The rules are those of Kafka's PartitionChangeBuilder and the design's fencing r
    leads what nobody else can.
 3. If all members are dead, the first of them to run again with its log whole leads, under its new epoch, alone in the
    ISR; then an eligible replica (KIP-966, `ottla.metadata.eligibility`). If all of these have come back, none with its
-   log whole, a member of the ISR leads all the same. Until then there is no leader. Without the feature, no difference
-   is made between whole logs and others.
+   log whole for certain, the one whose log holds most leads, when all have said what theirs hold: what any of them
+   still has isn't lost. Until then there is no leader. Without the feature, no difference is made between whole logs
+   and others.
 4. Only with unclean elections allowed may another replica lead, at the price of records.
 """
 
@@ -21,7 +22,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from ottla.metadata.eligibility import NO_ELR, with_eligible
-from ottla.metadata.model import NO_EPOCH, NO_LEADER, Broker, Partition
+from ottla.metadata.model import NO_EPOCH, NO_LEADER, Broker, LogEnd, Partition
 
 _NOBODY: Collection[int] = frozenset()
 
@@ -35,6 +36,7 @@ class Electorate:
     min_isr: int = NO_ELR  # the topic's, where eligible leader replicas are kept
     unclean: bool = False  # whether a replica may lead that isn't known to have all records
     preferred: bool = False  # whether the first replica is to lead, if it can
+    ends: Mapping[int, LogEnd] = field(default_factory=dict)  # reported by those of ISR and ELR who have
 
     def alive(self, replica: int, epoch: int) -> bool:
         """Whether the broker is registered under that epoch still."""
@@ -138,7 +140,23 @@ def _revived(partition: Partition, electorate: Electorate) -> int:
     hopeful += [
         replica for replica in partition.elr if _may_be_whole(replica, _elr_epoch(partition, replica), electorate)
     ]
-    return running[0] if running and not hopeful else NO_LEADER
+    return NO_LEADER if hopeful else _with_most(partition, electorate)
+
+
+def _with_most(partition: Partition, electorate: Electorate) -> int:
+    """Who of the contenders holds most, all of whom have come back; NO_LEADER until all have said what they hold."""
+    everybody = [
+        *_in_order(partition, partition.isr, electorate),
+        *_in_order(partition, partition.elr, electorate),
+    ]
+    ends = electorate.ends
+    if len(everybody) > 1:
+        if any(replica not in ends for replica in everybody):
+            return NO_LEADER
+        everybody.sort(key=lambda replica: (ends[replica].last_epoch, ends[replica].end_offset), reverse=True)
+        if ends[everybody[0]].end_offset < 0:
+            return NO_LEADER
+    return everybody[0] if electorate.electable(everybody[0]) else NO_LEADER
 
 
 def _may_be_whole(replica: int, epoch: int, electorate: Electorate) -> bool:

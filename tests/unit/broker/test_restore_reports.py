@@ -30,6 +30,7 @@ class Logs:
     """Logs of some partitions: one that can't be read, one that is missing."""
 
     def __init__(self) -> None:
+        self.stopped_epoch = -1
         self.lost = {(T, 2): OSError()}
         self.logs = {
             (T, index): SimpleNamespace(last_leader_epoch=index, log_end_offset=10 * index) for index in (0, 1, 4, 5, 6)
@@ -63,9 +64,9 @@ class Setting:
     async def until(self, holds: Callable[[], bool]) -> None:
         await self.follower.wait(lambda image: True if holds() else None, 10)
 
-    async def write(self, *, restored: bool) -> None:
-        state = Partition(T, 0, (3,), (3,), (-1,), -1, restored=restored)
-        puts = [Put(keys.partition(T, index), state.encode()) for index in range(PARTITIONS)]
+    async def write(self, *, restored: bool, isr: tuple[int, ...] = (3,), indexes: range = range(PARTITIONS)) -> None:
+        state = Partition(T, 0, isr, isr, (-1,) * len(isr), -1, restored=restored)
+        puts = [Put(keys.partition(T, index), state.encode()) for index in indexes]
         await self.store.transact([], puts)
 
     @property
@@ -134,6 +135,37 @@ def test_without_restored_partitions_nothing_is_said(tmp_path: Path) -> None:
         async with setting(tmp_path) as made:
             await made.write(restored=False)
             await made.until(lambda: not made.image.partition(T, 0).restored)
+            await made.register()
+            await made.until(lambda: 3 in made.image.brokers)
+            await asyncio.sleep(0.1)
+            assert not made.faulty.transactions
+
+    asyncio.run(run())
+
+
+def test_who_was_in_sync_and_stopped_uncleanly_reports_what_nobody_leads(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with setting(tmp_path) as made:
+            await made.write(restored=False)
+            await made.write(restored=False, isr=(3, 4), indexes=range(2, 4))
+            await made.register()
+            await made.until(lambda: 3 in reporters(made.image))
+            ends = {index: reported(made.image, 3, (T, index)) for index in range(PARTITIONS)}
+            unreadable = LogEnd(-1, -1, -1)
+            assert ends == dict.fromkeys(range(PARTITIONS)) | {2: unreadable, 3: unreadable}
+            await made.write(restored=False, isr=(3, 4), indexes=range(4, 7))  # these are left without a leader later
+            await made.until(lambda: reported(made.image, 3, (T, 6)) == LogEnd(6, 60, 6))
+            assert reported(made.image, 3, (T, 2)) == unreadable
+
+    asyncio.run(run())
+
+
+def test_who_stopped_cleanly_has_nothing_to_report(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with setting(tmp_path) as made:
+            await made.write(restored=False)
+            made.reports._logs.stopped_epoch = 7  # type: ignore[misc]
+            await made.write(restored=False, isr=(3, 4))
             await made.register()
             await made.until(lambda: 3 in made.image.brokers)
             await asyncio.sleep(0.1)

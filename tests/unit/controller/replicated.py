@@ -14,7 +14,18 @@ from ottla.controller.proposal import Proposal
 from ottla.metadata import keys
 from ottla.metadata.eligibility import MIN_ISR, elr_min_isr, with_eligible
 from ottla.metadata.keys import ConfigResource
-from ottla.metadata.model import NO_EPOCH, NO_LEADER, Broker, BrokerState, Config, Election, Partition
+from ottla.metadata.model import (
+    NO_EPOCH,
+    NO_LEADER,
+    Broker,
+    BrokerState,
+    Config,
+    Election,
+    LogEnd,
+    Partition,
+    Report,
+)
+from ottla.metadata.reports import contenders
 from tests.unit.controller.world import T, World
 
 BROKERS = (1, 2, 3, 4, 5)
@@ -49,8 +60,8 @@ class Replicated:
         events = (
             (self.decide, 8), (self.write_records, 4), (self.replicate, 10), (self.expand, 8), (self.shrink, 1),
             (self.commit, 6), (self.kill, 3), (self.stop_cleanly, 2), (self.start, 6), (self.run, 8),
-            (self.drain_off, 1), (self.lose_lease, 1), (self.reassign, 2), (self.wish_drained, 1),
-            (self.change_min_isr, 1), (self.elect, 1),
+            (self.drain_off, 1), (self.lose_lease, 1), (self.reassign, 3), (self.wish_drained, 1),
+            (self.change_min_isr, 1), (self.elect, 1), (self.report, 4),
         )  # fmt: skip
         event = self.random.choices([event for event, _ in events], [weight for _, weight in events])[0]
         event()
@@ -132,6 +143,18 @@ class Replicated:
         if dead:
             self.start_one(self.random.choice(dead))
 
+    def report(self) -> None:
+        """A broker that came back says what its log holds of a partition that nobody leads."""
+        self.report_of(self.random.choice(BROKERS))
+
+    def report_of(self, broker: int) -> None:
+        registered, state = self.world.image.brokers.get(broker), self.state
+        if registered is None or state.leader != NO_LEADER or broker not in contenders(state):
+            return
+        log = self.logs[broker]
+        end = LogEnd(log[-1][0] if log else -1, len(log), -1)
+        self.world.put(keys.report(broker, 0), Report(registered.epoch, 1, {(T, 0): end}))
+
     def run(self) -> None:
         starting = [b.id for b in self.world.image.brokers.values() if b.state is not BrokerState.RUNNING]
         if starting:
@@ -174,6 +197,9 @@ class Replicated:
                 self.start_one(broker)
             self.set_state(broker, BrokerState.RUNNING)
         for _ in range(20):
+            self.rest()
+            for broker in BROKERS:
+                self.report_of(broker)
             self.rest()
             leader = self.leader
             assert leader is not None, "everybody runs, and nobody leads"
@@ -231,7 +257,8 @@ class Replicated:
     def check_election(self, old: Partition, new: Partition) -> None:
         self.count("elections")
         members = zip((*old.isr, *old.elr), (*old.isr_epochs, *old.elr_epochs), strict=True)
-        whole = [b for b, epoch in members if self.is_whole(b) and self.may_be_whole(b, epoch)]
+        # With the feature whoever has everything is waited for, and found; without it only those who were never away.
+        whole = [b for b, epoch in members if self.is_whole(b) and (self.eligible or self.may_be_whole(b, epoch))]
         log = self.logs[new.leader]
         if self.is_whole(new.leader):
             self.count("from the ELR" if new.leader in old.elr else "from the ISR")

@@ -118,7 +118,7 @@ def test_a_stale_backup_loses_nothing_that_a_log_still_has() -> None:
         seen["another leader"] += leader != before.state.leader
         seen["committed since"] += best > 0
         assert not world.proposals()
-    assert min(seen.values()) >= SEEDS // 100, seen
+    assert min(seen.values()) >= SEEDS // 200, seen
 
 
 @pytest.fixture

@@ -95,6 +95,24 @@ def the_first_to_come_back_leads_whatever_it_lost(patch: pytest.MonkeyPatch) -> 
     patch.setattr(elections, "_revived", lambda partition, who: right(partition, replace(who, min_isr=without)))
 
 
+def the_first_member_leads_whatever_the_logs_hold(patch: pytest.MonkeyPatch) -> None:
+    def bug(partition: Any, electorate: Any) -> int:
+        running = elections._in_order(partition, partition.isr, electorate)
+        return next(filter(electorate.electable, running), NO_LEADER)
+
+    patch.setattr(elections, "_with_most", bug)
+
+
+def the_longest_log_leads_whatever_its_epoch(patch: pytest.MonkeyPatch) -> None:
+    right = elections._with_most
+
+    def bug(partition: Any, electorate: Any) -> int:
+        ends = {replica: end._replace(last_epoch=-end.last_epoch) for replica, end in electorate.ends.items()}
+        return right(partition, replace(electorate, ends=ends))
+
+    patch.setattr(elections, "_with_most", bug)
+
+
 def any_replica_may_be_elected(patch: pytest.MonkeyPatch) -> None:
     _patched(patch, decide, "_unclean_allowed", lambda *_: True)
 
@@ -123,6 +141,8 @@ BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     a_new_registration_is_the_old_member,
     an_election_keeps_the_leader_epoch,
     the_first_to_come_back_leads_whatever_it_lost,
+    the_first_member_leads_whatever_the_logs_hold,
+    the_longest_log_leads_whatever_its_epoch,
     any_replica_may_be_elected,
     the_dead_leave_the_isr_to_the_last,
     a_move_never_ends,
