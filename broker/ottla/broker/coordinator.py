@@ -464,9 +464,15 @@ class GroupService:
                 if self._holds(shard):
                     del self._shards[shard.partition.index]  # NOT_COORDINATOR, until the next election
                 return
+        # A new leader doesn't know at once how much its predecessor told groups was committed (as KIP-207 for logs).
+        end = shard.partition.log.log_end_offset
+        try:
+            await shard.partition.committed(end - 1)
+        except KafkaError:
+            return
         if not self._holds(shard):
             return
-        shard.last_appended = shard.partition.log.log_end_offset - 1
+        shard.last_appended = end - 1
         shard.loading = False
         groups = shard.core.groups
         logger.info(
