@@ -120,13 +120,13 @@ class Network:
     def lost_power(self, process: Process) -> None:
         """Nobody says goodbye."""
         self.down.add(process.host)
-        for address in [address for address, listener in self._listeners.items() if listener.process is process]:
-            self._listeners.pop(address).close()
         for sock in [sock for sock in self._sockets if sock.process is process]:
             sock.vanish()
             if sock.peer is not None:
                 self._orphans.append(sock.peer)
             self._sockets.pop(sock, None)
+        for address in [address for address, listener in self._listeners.items() if listener.process is process]:
+            self._listeners.pop(address).close()
 
     def power_is_back(self, host: str) -> None:
         """Connections of before are reset as soon as something is sent over them again."""

@@ -110,9 +110,9 @@ class Observer:
             if before.epoch_in_isr(member) == epoch:
                 continue
             registered = self._brokers.get(member)
+            if state.leader_epoch != before.leader_epoch:
+                continue  # the controller's election: what happens to the elected meanwhile makes another one
             if registered is None or registered.epoch != epoch or registered.state is not BrokerState.RUNNING:
-                if member in before.isr and len(before.isr) == 1:
-                    continue  # the last member, under its new registration
                 self.wrong.append(f"{name}: {member} joined the ISR under epoch {epoch}, but is {registered}")
         for broker in list(self._lost_by.get(key, ())):
             if state.epoch_in_isr(broker) > self._lost_under.get(broker, -1):

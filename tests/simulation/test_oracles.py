@@ -1,0 +1,120 @@
+"""Each oracle finds what it is there to find, in histories written by hand, and nothing in a good one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.simulation.history import Event, History
+from tests.simulation.oracles import check_all
+
+P = ["t", 0]
+
+
+def send(values: list[str], offset: int | None = None, phase: str = "ok", **fields: Any) -> list[Event]:
+    """A request to send and its end; idempotent and with acks=all unless said otherwise."""
+    known = {"process": "p", "partition": P, "values": values, "acks": -1, "idempotent": True, **fields}
+    begun = {"op": "send", "phase": "invoke", **known}
+    if phase == "invoke":
+        return [begun]
+    return [begun, {"op": "send", "phase": phase, **known, **({} if offset is None else {"offset": offset})}]
+
+
+def poll(position: int, *records: tuple[int, str]) -> list[Event]:
+    """A poll that was answered."""
+    return [
+        {"op": "poll", "phase": "ok", "process": "c", "partition": P, "position": position, "records": list(records)}
+    ]
+
+
+def final(*records: tuple[int, str], start: int = 0) -> list[Event]:
+    """What is there at the end."""
+    return [{"op": "final", "phase": "ok", "partition": P, "start": start, "records": list(records)}]
+
+
+def commit(offset: int, phase: str = "ok") -> list[Event]:
+    """A group's commit."""
+    known = {"group": "g", "partition": P, "offset": offset}
+    return [{"op": "commit", "phase": "invoke", **known}, {"op": "commit", "phase": phase, **known}]
+
+
+def committed(offset: int, number: int = 1) -> list[Event]:
+    """A group's offset is asked for, and told."""
+    known = {"group": "g", "partition": P, "id": number}
+    return [
+        {"op": "committed", "phase": "invoke", **known},
+        {"op": "committed", "phase": "ok", **known, "offset": offset},
+    ]
+
+
+def permitted(offset: int) -> list[Event]:
+    """All of the ISR lost what lies from there on."""
+    return [{"op": "permitted", "phase": "ok", "partition": P, "offset": offset}]
+
+
+GOOD = [
+    *send(["a", "b"], 0),
+    *send(["c"], phase="unknown"),
+    *send(["x"], phase="fail"),
+    *poll(0, (0, "a")),
+    *poll(1, (1, "b"), (2, "c")),
+    *commit(1),
+    *commit(2, "unknown"),
+    *committed(2),
+    *final((0, "a"), (1, "b"), (2, "c")),
+]
+
+BAD = {
+    "lost write": [*send(["a", "b"], 0), *final((0, "a"))],
+    "moved write": [*send(["a"], 0), *send(["b"], 1), *final((0, "b"), (1, "a"))],
+    "phantom": [*final((0, "nobody's"))],
+    "aborted read": [*send(["a"], phase="fail"), *final((0, "a"))],
+    "two values": [*send(["a"], 0), *send(["b"], phase="unknown"), *poll(0, (0, "b")), *final((0, "a"))],
+    "duplicate": [*send(["a"], phase="unknown"), *final((0, "a"), (1, "a"))],
+    "reordered": [*send(["a"], phase="unknown"), *send(["b"], phase="unknown"), *final((0, "b"), (1, "a"))],
+    "skipped poll": [*send(["a", "b"], 0), *poll(0, (1, "b")), *final((0, "a"), (1, "b"))],
+    "repeated poll": [*send(["a", "b"], 0), *poll(1, (0, "a")), *final((0, "a"), (1, "b"))],
+    "out of range": [
+        {"op": "poll", "phase": "fail", "process": "c", "partition": P, "position": 7, "error": "offset_out_of_range"}
+    ],
+    "read before it was committed": [*send(["a"], phase="unknown"), *poll(0, (0, "a")), *final()],
+    "hole": [*send(["a"], 0), *send(["b"], phase="unknown"), *final((0, "a"), (2, "b"))],
+    "forgotten producer": [
+        {"op": "forgotten", "phase": "fail", "process": "p", "partition": P, "value": "a", "error": "out_of_order"}
+    ],
+    "lost commit": [*commit(1), *commit(2), *committed(1)],
+    "phantom commit": [*commit(1), *committed(5)],
+}
+
+
+def wrong(events: list[Event]) -> list[str]:
+    return check_all(History.of(*events).events)
+
+
+def test_a_good_history() -> None:
+    assert wrong(GOOD) == []
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_bad_histories(kind: str) -> None:
+    assert any(sentence.startswith(kind) for sentence in wrong(BAD[kind])), wrong(BAD[kind])
+
+
+def test_what_all_in_sync_replicas_lost_at_once_is_excused_and_nothing_else() -> None:
+    events = [*send(["a"], 0), *send(["b"], 1), *poll(0, (0, "a"), (1, "b")), *permitted(1), *final((0, "a"))]
+    assert wrong(events) == []
+    assert wrong([*events[:-2], *permitted(1), *final()])
+
+
+def test_writes_that_only_the_leader_acknowledged_may_be_lost() -> None:
+    assert wrong([*send(["a"], 0, acks=1, idempotent=False), *final()]) == []
+
+
+def test_a_commit_that_was_late_on_its_way_may_overtake() -> None:
+    assert wrong([*commit(1, "unknown"), *commit(2), *committed(1)]) == []
+
+
+def test_a_history_tells_runs_apart() -> None:
+    assert History.of(*GOOD).digest == History.of(*GOOD).digest
+    assert History.of(*GOOD).digest != History.of(*GOOD[:-1]).digest
