@@ -7,8 +7,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 # What `make test` hands to pytest: make test PYTEST="tests/unit -k batches"
 PYTEST ?= tests
+# make swarm SEEDS=0-99999
+SEEDS ?= 0-9999
 
-.PHONY: help setup test crash lint format demo bench e2e docs lock clean
+.PHONY: help setup test crash lint format demo bench swarm e2e docs lock clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -40,11 +42,14 @@ format: setup  ## what ruff can put right by itself
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-demo: setup  ## one broker, 336,776 flights, and a Spark job over them
+demo: setup  ## three brokers, one of them killed, 336,776 flights, and a Spark job over them
 	$(BIN)/python examples/flights.py
 
 bench: setup  ## throughput, latency, start-up and memory, beside Apache Kafka
 	$(BIN)/python -m bench
+
+swarm: setup  ## simulated clusters under every fault, one a seed (SEEDS=0-9999)
+	$(BIN)/python -m tests.simulation.swarm --seeds $(SEEDS)
 
 e2e: setup  ## scenarios on a real Kubernetes
 	@test -d tests/e2e || { echo "no end-to-end scenario yet: they come with the operator"; exit 0; }; \
