@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from ottla.protocol.batches import Record, build_batch
 from tests.peers.ottla_broker import OttlaBroker
-from tests.peers.wire import Wire
+from tests.peers.wire import Wire, free_port
 
 TOPIC = "spread"
 PARTITIONS = 4
 PRODUCE, FETCH, DESCRIBE_LOG_DIRS = 0, 1, 35
 NONE, KAFKA_STORAGE_ERROR = 0, 56
 BATCHES = 5
+HTTP = free_port()
 
 
 @pytest.mark.timeout(60)
@@ -40,6 +44,7 @@ def broker(tmp_path: Path) -> Iterator[OttlaBroker]:
         tmp_path,
         log_dirs=f"{tmp_path}/one,{tmp_path}/two",
         replica_high_watermark_checkpoint_interval_ms="300",
+        ottla_http_listener=f"127.0.0.1:{HTTP}",
     )
     yield running
     running.stop()
@@ -78,6 +83,11 @@ def eventually(condition: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
+def page(path: str) -> Any:
+    with urllib.request.urlopen(f"http://127.0.0.1:{HTTP}{path}", timeout=10) as answer:
+        return json.load(answer)
+
+
 def others_serve(wire: Wire, healthy: set[int], lost: set[int]) -> bool:
     """Whether exactly the lost partitions answer KAFKA_STORAGE_ERROR."""
     errors = {partition: produce(wire, partition) for partition in healthy | lost}
@@ -102,12 +112,17 @@ def test_failed_log_directory(broker: OttlaBroker, tmp_path: Path) -> None:
         states = {item.log_dir: item.error_code for item in wire.call(DESCRIBE_LOG_DIRS, 4, {"topics": None}).results}
         assert states == {str(tmp_path / "one"): NONE, str(tmp_path / "two"): KAFKA_STORAGE_ERROR}
     assert f"log directory {tmp_path}/two has failed" in broker.log_path.read_text()
+    names_of_lost = [f"{TOPIC}-{index}" for index in sorted(lost)]
+    assert page("/v1/caught-up")["offline"]["partitions"] == names_of_lost
+    only_copies = page("/v1/restart-risk")["risks"]["only_copy"]["partitions"]
+    assert only_copies == [f"{TOPIC}-{index}" for index in sorted(healthy)], "what is offline already isn't at risk"
 
     broker.restart()
     with Wire(broker.bootstrap) as wire:
         assert others_serve(wire, healthy, lost), "no empty log takes the place of one that can't be read"
         admin.create_topics([NewTopic("later", 2, 1)])["later"].result(20)
         assert len(list((tmp_path / "one").glob("later-[0-9]"))) == 2, "new topics go where there is a disk"
+    assert page("/v1/caught-up")["offline"]["partitions"] == names_of_lost
     assert partitions_in(tmp_path / "one") == healthy
 
     (tmp_path / "two").unlink()

@@ -42,7 +42,7 @@ class RestartPages:
             leads += held.state.leader == broker.id
             rules = broker.replicas.rules_of(held.topic)
             kind = risk(image, broker.id, held, rules.min_isr, unclean=rules.unclean)
-            if kind is not None:
+            if kind is not None and not self._is_offline(held):  # else it is broken already
                 found[kind].append(held.name)
         connected = await self._store_answers()
         return _json(
@@ -56,6 +56,10 @@ class RestartPages:
                 "risks": {kind.value: _named(names) for kind, names in found.items()},
             }
         )
+
+    def _is_offline(self, held: Held) -> bool:
+        partition = self._broker.partitions.get_by_id(held.state.topic_id, held.state.index)
+        return partition is None or partition.offline
 
     async def _store_answers(self) -> bool:
         try:
@@ -74,8 +78,7 @@ class RestartPages:
             count += 1
             if not in_sync(image, broker.id, held.state):
                 missing.append(held.name)
-            partition = broker.partitions.get_by_id(held.state.topic_id, held.state.index)
-            if partition is None or partition.offline:
+            if self._is_offline(held):
                 offline.append(held.name)
         because = broker.not_ready_because
         return _json(
