@@ -77,23 +77,6 @@ def test_a_leader_is_killed_and_nothing_is_missing(cluster: OttlaCluster, unique
     assert describe(cluster, topic, "--under-replicated-partitions") == []
 
 
-def test_leader_election(cluster: OttlaCluster, unique: Callable[[str], str]) -> None:
-    """`kafka-leader-election` gives partitions back to their first replicas."""
-    topic = unique("elected")
-    create(cluster, topic, "--replica-assignment", "1:0:2,1:2:0")
-    cluster.brokers[1].restart()
-    cluster.wait_until_in_sync(topic, 2, 3)
-    assert [leader for _, leader, *_ in describe(cluster, topic)] == [0, 2]
-    options = ["--bootstrap-server", cluster.bootstrap, "--election-type", "preferred"]
-    elected = tool("leader-election", *options, "--topic", topic, "--partition", "0")
-    assert f"Successfully completed leader election (PREFERRED) for partitions {topic}-0" in elected
-    cluster.wait("broker 1 leads", lambda: cluster.leader(topic, 0) == 1)
-    again = tool("leader-election", *options, "--topic", topic, "--partition", "0")
-    assert "Valid replica already elected for partitions" in again
-    tool("leader-election", *options, "--all-topic-partitions")
-    cluster.wait("broker 1 leads both", lambda: [leader for _, leader, *_ in describe(cluster, topic)] == [1, 1])
-
-
 def test_reassign_partitions(cluster: OttlaCluster, unique: Callable[[str], str], tmp_path: Path) -> None:
     """`kafka-reassign-partitions` proposes, carries out, throttles, verifies and lists moves; records come along."""
     topic = unique("moved")

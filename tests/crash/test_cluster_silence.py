@@ -10,9 +10,12 @@ import time
 from pathlib import Path
 
 import pytest
+from confluent_kafka import ElectionType, TopicPartition
+from confluent_kafka.admin import AdminClient
 
-from tests.crash.faults import LAG_S, LONG, PARTITIONS, ROUNDS, SESSION_S, scene
+from tests.crash.faults import LAG_S, LONG, PARTITIONS, ROUNDS, SESSION_S, Scene, scene
 from tests.crash.volumes import small_volume
+from tests.crash.workload import TOPIC
 
 pytestmark = pytest.mark.timeout(1800 if LONG else 120)
 
@@ -157,15 +160,14 @@ def test_clients_lose_brokers(tmp_path: Path) -> None:
 
 
 def test_one_brokers_disk_is_full(tmp_path: Path) -> None:
-    """It can't append what it follows and refuses what it leads; the others carry acks=all while it is out."""
+    """What it leads, others lead on; it can't append what it follows, and is out of the ISR until there is room."""
     with small_volume(tmp_path / "volume", 48 << 20) as volume:
-        directories = {"log_dirs": f"{tmp_path}/data-{{id}}"}
+        directories = {"log_dirs": f"{tmp_path}/data-{{id}}", "log_index_size_max_bytes": "65536"}
         (tmp_path / "data-2").symlink_to(volume)
         explained = ("is full: nothing is appended",)
-        with scene(
-            tmp_path, ("ISR changes",), explained=explained, log_index_size_max_bytes="65536", **directories
-        ) as here:
+        with scene(tmp_path, ("elections", "ISR changes"), explained=explained, **directories) as here:
             for _ in range(ROUNDS):
+                here.cluster.wait("broker 2 leads", lambda: 2 in leaders(here))
                 here.fault("disk full")
                 ballast = volume / "ballast"
                 with open(ballast, "wb", buffering=0) as file:
@@ -174,9 +176,20 @@ def test_one_brokers_disk_is_full(tmp_path: Path) -> None:
                             file.write(bytes(65536))
                     except OSError:
                         pass
-                here.cluster.wait("broker 2 notices", lambda: here.sightings.logged(2, "is full"), 20)
-                time.sleep(LAG_S)
-                here.goes_on(20)
+                here.cluster.wait("others lead what broker 2 has led", lambda: 2 not in leaders(here), 15)
+                here.goes_on(300)
                 ballast.unlink()
                 here.goes_on()
                 here.in_sync()
+                elect_preferred(here)
+
+
+def leaders(here: Scene) -> list[int]:
+    return [here.cluster.leader(TOPIC, index) for index in range(PARTITIONS)]
+
+
+def elect_preferred(here: Scene) -> None:
+    """Every partition is to be led by its first replica."""
+    admin = AdminClient({"bootstrap.servers": here.cluster.bootstrap, "log_level": 0})
+    partitions = [TopicPartition(TOPIC, index) for index in range(PARTITIONS)]
+    admin.elect_leaders(ElectionType.PREFERRED, partitions).result(30)

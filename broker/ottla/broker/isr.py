@@ -36,7 +36,7 @@ class _Proposal:
     """What a leader wants to write. `leading` is the epoch that it was thought out in."""
 
     partition: Partition
-    leading: LeaderState
+    leading: LeaderState | None  # None where the log is lost
     before: model.Partition
     after: model.Partition
     guards: tuple[Guard, ...]
@@ -61,6 +61,7 @@ class IsrChanges:
         broker_epoch: Callable[[], int],
         lag_max_s: Callable[[], float],
         partitions: Callable[[], Iterable[Partition]],
+        writable: Callable[[Partition], bool] = lambda partition: True,
     ) -> None:
         self.shrinks = 0
         self.expands = 0
@@ -70,6 +71,7 @@ class IsrChanges:
         self._broker_epoch = broker_epoch
         self._lag_max_s = lag_max_s
         self._partitions = partitions
+        self._writable = writable
         self._wanted: dict[Key, Partition] = {}
         self._unknown: set[Key] = set()  # partitions with a proposal that may yet be written
         self._woken = asyncio.Event()
@@ -84,7 +86,9 @@ class IsrChanges:
         """Listens to the metadata: who couldn't join for its registration's sake perhaps can now."""
         if changed.brokers:
             for partition in self._partitions():
-                if partition.leading is not None and len(partition.isr) < len(partition.replicas):
+                if len(partition.isr) < len(partition.replicas) and (
+                    partition.leading is not None or partition.offline
+                ):
                     self.wants(partition)
 
     def wants(self, partition: Partition) -> None:
@@ -129,9 +133,13 @@ class IsrChanges:
         image, leading = self._image(), partition.leading
         own = image.brokers.get(self._broker_id)
         before = image.partition(partition.topic_id, partition.index)
-        if leading is None or own is None or before is None or before.leader_epoch != partition.leader_epoch:
+        if own is None or before is None or before.leader_epoch != partition.epoch:
             return None
-        if own.epoch != self._broker_epoch() or not before.leads(self._broker_id, own.epoch):
+        if own.epoch != self._broker_epoch() or before.epoch_in_isr(self._broker_id) != own.epoch:
+            return None
+        if not self._writable(partition):
+            return self._resignation(partition, before, own)
+        if leading is None or before.leader != self._broker_id:
             return None
         key = (partition.topic_id, partition.index)
         unknown = key in self._unknown and leading.undecided
@@ -153,20 +161,40 @@ class IsrChanges:
         if isr == before.isr and not before.recovering and not unknown:
             return None
         epochs = tuple(epoch for _, epoch in members)
+        after = self._with_eligible(partition, before, replace(model.with_isr(before, isr, epochs), recovering=False))
+        return _Proposal(partition, leading, before, after, _guards(before, key, (own, *joining)))
+
+    def _resignation(self, partition: Partition, before: model.Partition, own: model.Broker) -> _Proposal | None:
+        """The ISR without this broker, nor is it the leader any more, if one of the others may lead."""
+        members = [(member, before.epoch_in_isr(member)) for member in before.isr if member != self._broker_id]
+        brokers = self._image().brokers
+        if not any(
+            (broker := brokers.get(member)) is not None and broker.electable and broker.epoch == epoch
+            for member, epoch in members
+        ):
+            return None
+        isr, epochs = tuple(member for member, _ in members), tuple(epoch for _, epoch in members)
+        changed = model.with_isr(before, isr, epochs)
+        if before.leader == self._broker_id:
+            changed = replace(changed, leader=model.NO_LEADER, leader_epoch=before.leader_epoch + 1)
+        after = self._with_eligible(partition, before, changed)
+        if partition.offline:  # there is nothing to be elected for
+            kept = [pair for pair in zip(after.elr, after.elr_epochs, strict=True) if pair[0] != self._broker_id]
+            after = replace(after, elr=tuple(each for each, _ in kept), elr_epochs=tuple(epoch for _, epoch in kept))
+        key = (partition.topic_id, partition.index)
+        return _Proposal(partition, partition.leading, before, after, _guards(before, key, (own,)))
+
+    def _with_eligible(self, partition: Partition, before: model.Partition, after: model.Partition) -> model.Partition:
+        image = self._image()
         min_isr = partition.in_sync_min if eligibility.is_enabled(image) else eligibility.NO_ELR
-        changed = replace(model.with_isr(before, isr, epochs), recovering=False)
-        after = eligibility.with_eligible(before, changed, image.brokers, min_isr)
-        guards = (
-            Guard(keys.partition(*key), before.revision),
-            *(Guard(keys.broker(broker.id), broker.revision) for broker in (own, *joining)),
-        )
-        return _Proposal(partition, leading, before, after, guards)
+        return eligibility.with_eligible(before, after, image.brokers, min_isr)
 
     async def _write(self, proposals: list[_Proposal]) -> list[_Proposal]:
         """Writes all in one transaction, or one by one where that is rejected; those that must be thought over."""
         for proposal in proposals:
-            proposal.leading.proposed(proposal.after.isr)
-            proposal.partition.isr_moved()
+            if proposal.leading is not None:
+                proposal.leading.proposed(proposal.after.isr)
+                proposal.partition.isr_moved()
         guards = {guard.key: guard for proposal in proposals for guard in proposal.guards}
         try:
             result = await self._store.transact(list(guards.values()), [proposal.put for proposal in proposals])
@@ -188,7 +216,7 @@ class IsrChanges:
 
     def _refused(self, proposals: list[_Proposal]) -> None:
         for proposal in proposals:
-            if proposal.key not in self._unknown:
+            if proposal.key not in self._unknown and proposal.leading is not None:
                 proposal.leading.refused()
                 proposal.partition.isr_moved()
 
@@ -200,3 +228,11 @@ class IsrChanges:
             self.expands += 1
         if before != after:
             logger.info("%r: ISR %s, was %s", proposal.partition, list(after), list(before))
+
+
+def _guards(before: model.Partition, key: Key, brokers: Iterable[model.Broker]) -> tuple[Guard, ...]:
+    """Nobody has changed the partition, and these brokers are as they were read."""
+    return (
+        Guard(keys.partition(*key), before.revision),
+        *(Guard(keys.broker(broker.id), broker.revision) for broker in brokers),
+    )

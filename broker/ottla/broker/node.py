@@ -94,6 +94,7 @@ class Broker:
             lambda: self.replicas.broker_epoch,
             lambda: self.config.get_int("replica.lag.time.max.ms") / 1000,
             lambda: self.partitions,
+            self.replicas.writable,
         )
         self.replicas.look_at_isr = self.isr_changes.wants
         self.replication: Replication = Replication(

@@ -99,6 +99,7 @@ class Partition:
         "topic",
         "topic_id",
         "waiters",
+        "written_in_vain",
     )
 
     def __init__(
@@ -132,6 +133,7 @@ class Partition:
         self.isr: Sequence[int] = ()
         self.eligible_remain = False  # replicas outside the ISR may be elected (KIP-966): they have what is committed
         self.offline = False
+        self.written_in_vain: Callable[[Partition], None] = lambda partition: None  # somebody else should lead
         self.waiters: list[Waiter] = []  # for more that is committed
         self.follower_waiters: list[Waiter] = []  # for more at the end
         self._commits = Commits()
@@ -374,6 +376,7 @@ class Partition:
     def failed(self, error: OSError) -> KafkaError:
         """A write failed: nothing was appended. Disk full passes; anything else is for the log directory to judge."""
         self.log.directory_failed(error)
+        self.written_in_vain(self)
         return KafkaError(ErrorCode.kafka_storage_error, error.strerror or str(error))
 
     def flush(self) -> asyncio.Future[None]:

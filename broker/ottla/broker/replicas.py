@@ -157,6 +157,14 @@ class Replicas:
                 self.unfollow(partition)
                 partition.resign("its log directory has failed")
                 self._tell(partition, False)
+                self.look_at_isr(partition)
+
+    def writable(self, partition: Partition) -> bool:
+        """Whether the log is there and has room."""
+        return not partition.offline and self._logs.directory_of(partition.log) not in self._logs.full
+
+    def _look_at_isr(self, partition: Partition) -> None:
+        self.look_at_isr(partition)
 
     def high_watermark_of(self, log: Log) -> int:
         """What to checkpoint for a log."""
@@ -229,6 +237,7 @@ class Replicas:
             counters = self.counters[intent.name] = TopicCounters()
         partition = Partition(intent.name, topic_id, index, log, counters, self._now_ms, self._clock)
         partition.high_watermark = self._checkpointed(log)
+        partition.written_in_vain = self._look_at_isr
         self._apply_rules(partition)
         self._table.add(partition)
         return partition
@@ -245,6 +254,9 @@ class Replicas:
         led = partition.leads
         epoch = partition.leader_epoch
         if partition.offline:
+            partition.epoch = state.leader_epoch
+            if state.leads(self._broker_id, self.broker_epoch):
+                self.look_at_isr(partition)
             return
         if state.leads(self._broker_id, self.broker_epoch):
             try:

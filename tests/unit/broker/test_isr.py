@@ -1,0 +1,81 @@
+"""Who can't write leaves the ISR, and only where somebody else may lead."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from ottla.broker.isr import IsrChanges
+from ottla.broker.replica.leader import LeaderState
+from ottla.metadata import keys
+from ottla.metadata.model import NO_LEADER, Broker, BrokerState, Partition
+from ottla.metadata.store import Committed, Guard, Put, Write
+
+TOPIC = UUID(int=7)
+
+
+class Store:
+    def __init__(self) -> None:
+        self.written: list[tuple[set[str], Partition]] = []
+
+    async def transact(self, guards: Sequence[Guard], writes: Sequence[Write]) -> Committed:
+        (put,) = writes
+        assert isinstance(put, Put)
+        entry: Any = SimpleNamespace(key=put.key, value=put.value, create_revision=1, mod_revision=9, lease=0)
+        self.written.append(({guard.key for guard in guards}, Partition.decode(entry)))
+        return Committed(9)
+
+
+def written(
+    *, isr: tuple[int, ...], alive: dict[int, int], offline: bool, writable: bool, leader: int = 0
+) -> list[Any]:
+    """What broker 0, with epoch 10, writes about a partition whose members were admitted with 10 + id."""
+    state = Partition(
+        TOPIC, 0, (0, 1, 2), isr, tuple(10 + member for member in isr), leader=leader, leader_epoch=4, revision=8
+    )
+    brokers = {id: Broker(id, epoch, {}, state=BrokerState.RUNNING) for id, epoch in {0: 10, **alive}.items()}
+    image: Any = SimpleNamespace(brokers=brokers, features={}, partition=lambda topic, index: state)
+    leading = None if offline else LeaderState(0, state.replicas, isr, 0, 0.0)
+    partition: Any = SimpleNamespace(
+        topic_id=TOPIC, index=0, leading=leading, offline=offline, epoch=4, in_sync_min=2, high_watermark=0,
+        find_lagging=lambda seconds: [], isr_moved=lambda: None, is_present=lambda replica, seconds: True,
+    )  # fmt: skip
+    store: Any = Store()
+
+    async def main() -> None:
+        changes = IsrChanges(0, store, lambda: image, lambda: 10, lambda: 30.0, lambda: [partition], lambda _: writable)
+        changes.wants(partition)
+        task = asyncio.create_task(changes.run())
+        await asyncio.sleep(0.01)
+        task.cancel()
+
+    asyncio.run(main())
+    return store.written  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("offline", [True, False])
+def test_others_take_over(offline: bool) -> None:
+    ((guarded, after),) = written(isr=(0, 1, 2), alive={1: 11, 2: 12}, offline=offline, writable=False)
+    assert guarded == {keys.partition(TOPIC, 0), keys.broker(0)}
+    assert (after.isr, after.isr_epochs, after.leader, after.leader_epoch) == ((1, 2), (11, 12), NO_LEADER, 5)
+
+
+def test_a_follower_is_not_waited_for() -> None:
+    ((_, after),) = written(isr=(0, 1, 2), alive={1: 11, 2: 12}, offline=True, writable=False, leader=1)
+    assert (after.isr, after.leader, after.leader_epoch) == ((1, 2), 1, 4)
+    assert written(isr=(1, 2), alive={1: 11, 2: 12}, offline=True, writable=False, leader=1) == [], "it has left"
+
+
+@pytest.mark.parametrize("offline", [True, False])
+@pytest.mark.parametrize(("isr", "alive"), [((0,), {1: 11}), ((0, 1), {}), ((0, 1), {1: 99})])
+def test_nobody_else_could_lead(isr: tuple[int, ...], alive: dict[int, int], offline: bool) -> None:
+    assert written(isr=isr, alive=alive, offline=offline, writable=False) == []
+
+
+def test_who_can_write_stays() -> None:
+    assert written(isr=(0, 1, 2), alive={1: 11, 2: 12}, offline=False, writable=True) == []
