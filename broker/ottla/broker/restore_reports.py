@@ -70,8 +70,12 @@ class RestoreReports:
 
     def _contends_for(self, state: Partition) -> bool:
         """Whether the log here may be the best that is left, and can't be known to be whole."""
-        unclean = self._logs.stopped_epoch == NO_EPOCH
-        return unclean and waits_for_reports(state) and self._broker_id in contenders(state)
+        if not waits_for_reports(state) or self._broker_id not in contenders(state):
+            return False
+        eligible = dict(zip(state.elr, state.elr_epochs, strict=True))
+        admitted = eligible.get(self._broker_id, state.epoch_in_isr(self._broker_id))
+        # A clean stop of a later registration says nothing about the unclean one before that.
+        return admitted == NO_EPOCH or self._logs.stopped_epoch != admitted
 
     def _tell(self, image: Image, count: int) -> None:
         awaited = silent(image)

@@ -64,8 +64,10 @@ class Setting:
     async def until(self, holds: Callable[[], bool]) -> None:
         await self.follower.wait(lambda image: True if holds() else None, 10)
 
-    async def write(self, *, restored: bool, isr: tuple[int, ...] = (3,), indexes: range = range(PARTITIONS)) -> None:
-        state = Partition(T, 0, isr, isr, (-1,) * len(isr), -1, restored=restored)
+    async def write(
+        self, *, restored: bool, isr: tuple[int, ...] = (3,), indexes: range = range(PARTITIONS), epoch: int = -1
+    ) -> None:
+        state = Partition(T, 0, isr, isr, (epoch,) * len(isr), -1, restored=restored)
         puts = [Put(keys.partition(T, index), state.encode()) for index in indexes]
         await self.store.transact([], puts)
 
@@ -165,10 +167,22 @@ def test_who_stopped_cleanly_has_nothing_to_report(tmp_path: Path) -> None:
         async with setting(tmp_path) as made:
             await made.write(restored=False)
             made.reports._logs.stopped_epoch = 7  # type: ignore[misc]
-            await made.write(restored=False, isr=(3, 4))
+            await made.write(restored=False, isr=(3, 4), epoch=7)
             await made.register()
             await made.until(lambda: 3 in made.image.brokers)
             await asyncio.sleep(0.1)
             assert not made.faulty.transactions
+
+    asyncio.run(run())
+
+
+def test_who_stopped_cleanly_after_an_unclean_stop_reports_all_the_same(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with setting(tmp_path) as made:
+            await made.write(restored=False)
+            made.reports._logs.stopped_epoch = 9  # type: ignore[misc]
+            await made.write(restored=False, isr=(3, 4), epoch=7)
+            await made.register()
+            await made.until(lambda: 3 in reporters(made.image))
 
     asyncio.run(run())
