@@ -455,6 +455,12 @@ class Committer:
             if self.client.random.random() < 0.2:
                 await self.look()
 
+    async def watch(self, pause_s: float) -> None:
+        """Reads the committed offset again and again until stopped, whatever somebody else is just committing."""
+        while not self.stopped:
+            await self.look()
+            await asyncio.sleep(pause_s * self.client.random.uniform(0.2, 1.8))
+
     async def look(self) -> bool:
         """Reads the committed offset; whether that worked."""
         begun = self.client.history.invoke(

@@ -82,8 +82,6 @@ class Node:
 
     def kill(self) -> None:
         """kill -9: nothing of the process runs any more; the page cache stays."""
-        if self.process is not None:
-            self.world.killed(self)
         self._dies()
         self.disk.process_died()
 
@@ -217,7 +215,7 @@ class World:
         self.nodes: dict[int, Node] = {}
         self.processes: list[Process] = []
         self.errors: list[str] = []  # what no process should ever say
-        self.losing_power = self.killed = lambda node: None
+        self.losing_power = lambda node: None
         self._incarnations = 0
         self._cut_off: set[int] = set()
         loop.set_exception_handler(self._unhandled)

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from .cluster import Node, World
 
 SAMPLE_S = 0.05
-NOTHING_LOST = 1 << 62
 Key = tuple[UUID, int]
 
 
@@ -48,7 +47,6 @@ class Observer:
         self._lost_under: dict[int, int] = {}  # broker → the registration that it had when it last stopped uncleanly
         self._durable: dict[tuple[Key, int], int] = {}  # below it a broker's log was synced
         world.losing_power = self._losing_power
-        world.killed = self.killed
 
     def name(self, key: Key) -> str:
         """A partition for people."""
@@ -153,32 +151,24 @@ class Observer:
 
     def _losing_power(self, node: Node) -> None:
         """Called before the node's unsynced data goes."""
-        self._stopped_uncleanly(node, with_loss=True)
-
-    def killed(self, node: Node) -> None:
-        """The node's process is gone; nobody can tell that its page cache isn't."""
-        self._stopped_uncleanly(node, with_loss=False)
-
-    def _stopped_uncleanly(self, node: Node, *, with_loss: bool) -> None:
         registered = self._brokers.get(node.id)
         if registered is not None:
             self._lost_under[node.id] = registered.epoch
         for key, state in self._states.items():
             if node.id in state.replicas:
                 lost = self._lost_by.setdefault(key, {})
-                durable = self._durable.get((key, node.id), 0) if with_loss else NOTHING_LOST
-                lost[node.id] = min(lost.get(node.id, NOTHING_LOST), durable)
+                lost[node.id] = min(lost.get(node.id, 1 << 62), self._durable.get((key, node.id), 0))
                 self._permit(key, state)
 
     def _permit(self, key: Key, state: model.Partition) -> None:
-        """Where nobody is left who may be elected and surely has everything, something may be lost: when all have
-        stopped uncleanly, the controller can't tell whose tail survived."""
+        """Where nobody is left who may be elected and has everything, something may be lost: what the best one has."""
         lost = self._lost_by.get(key, {})
         eligible = {*state.isr, *state.elr}
-        if eligible <= set(lost) and (offset := min(lost[member] for member in eligible)) != NOTHING_LOST:
+        if eligible <= set(lost):
             self._world.history.add(
-                "permitted", "ok", partition=[self._topics.get(key[0]), key[1]], offset=offset, isr=list(state.isr)
-            )
+                "permitted", "ok", partition=[self._topics.get(key[0]), key[1]],
+                offset=max(lost[member] for member in eligible), isr=list(state.isr),
+            )  # fmt: skip
 
     # ---- the end
 

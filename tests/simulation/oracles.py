@@ -200,11 +200,12 @@ def group_offsets(events: Sequence[Event]) -> Iterator[str]:
             group = (event["group"], _key(event))
             if event["phase"] == "invoke":
                 at_least[event["id"]] = acknowledged.get(group, -1)
-            elif event["phase"] == "ok" and not permitted and event["offset"] not in unknown[group]:
-                if event["offset"] < at_least.get(event["id"], acknowledged.get(group, -1)):
+            elif event["phase"] == "ok" and not permitted:
+                least = at_least.get(event["id"], acknowledged.get(group, -1))
+                if event["offset"] < least and event["offset"] not in unknown[group]:
                     yield (
                         f"lost commit: group {event['group']} has {event['offset']} at {event['t']} s;"
-                        f" {at_least[event['id']]} was acknowledged"
+                        f" {least} was acknowledged, or seen"
                     )
                 elif event["offset"] > asked.get(group, -1):
                     yield f"phantom commit: group {event['group']} has {event['offset']}, which nobody committed"

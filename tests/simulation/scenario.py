@@ -132,6 +132,8 @@ class Scenario:
         sending = [asyncio.create_task(producer.run(knobs.send_pause_s)) for producer in producers]
         reading = [asyncio.create_task(consumer.run(0.1, 300)) for consumer in consumers]
         committing = asyncio.create_task(committer.run(0.3))
+        watcher = Committer(self._client("w"), "group", (TOPIC, 0))
+        watching = asyncio.create_task(watcher.watch(0.4))
         loop = world.loop
         until = loop.time() + knobs.faulty_s
         while loop.time() < until:
@@ -146,8 +148,8 @@ class Scenario:
             self.wrong.append(f"no convergence: {', '.join(late)} still can't send {CONVERGENCE_S:.0f} s after healing")
             self.wrong.append(observer.unconverged() or "though the cluster looks well")
             return
-        committer.stopped = True
-        await committing
+        committer.stopped = watcher.stopped = True
+        await asyncio.gather(committing, watching)
         if not await self._until(lambda: not observer.unconverged(), CONVERGENCE_S):
             self.wrong.append(f"no convergence {CONVERGENCE_S:.0f} s after healing: {observer.unconverged()}")
             return
