@@ -124,9 +124,10 @@ def wait_until_alike(cluster: OttlaCluster, seconds: float = 20.0) -> None:
 
         def alike(index: int = index) -> bool:
             replicas = cluster.partition(TOPIC, index).replica_nodes
-            folders = [broker.data / f"{TOPIC}-{index}" for broker in cluster.brokers]
-            others = [folder for number, folder in enumerate(folders) if number not in replicas]
-            return len({_segments(folders[number]) for number in replicas}) == 1 and not any(map(Path.exists, others))
+            folders = [cluster.folder_of(number, TOPIC, index) for number in range(len(cluster.brokers))]
+            copies = {None if folder is None else _segments(folder) for folder in (folders[each] for each in replicas)}
+            others = [folder for number, folder in enumerate(folders) if number not in replicas and folder is not None]
+            return len(copies) == 1 and None not in copies and not others
 
         cluster.wait(f"the replicas of {TOPIC}-{index} are alike", alike, seconds)
 

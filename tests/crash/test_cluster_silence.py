@@ -184,6 +184,39 @@ def test_one_brokers_disk_is_full(tmp_path: Path) -> None:
                 elect_preferred(here)
 
 
+def test_one_brokers_log_directory_fails(tmp_path: Path) -> None:
+    """Its partitions there are led by others at once; a start with the directory back has everything again."""
+    directories = {
+        "log_dirs": f"{tmp_path}/one-{{id}},{tmp_path}/two-{{id}}",
+        "replica_high_watermark_checkpoint_interval_ms": "300",
+    }
+    explained = ("has failed: ", "can't be opened", "offset out of range")
+    with scene(tmp_path, ("elections", "ISR changes"), explained=explained, **directories) as here:
+        for _ in range(ROUNDS):
+            here.cluster.wait("broker 2 leads", lambda: 2 in leaders(here))
+            here.fault("log directory failed")
+            lost = next(folder for folder in (tmp_path / "one-2", tmp_path / "two-2") if holds_led(here, folder))
+            led = [index for index in range(PARTITIONS) if (lost / f"{TOPIC}-{index}").exists()]
+            aside = lost.rename(tmp_path / "aside")
+            lost.write_text("not a directory")
+            here.cluster.wait(
+                "others lead what was there", lambda led=led: all(leaders(here)[index] != 2 for index in led), 15
+            )
+            here.goes_on()
+            here.cluster.brokers[2].stop()
+            lost.unlink()
+            aside.rename(lost)
+            here.cluster.brokers[2].start_again()
+            here.in_sync()
+            elect_preferred(here)
+
+
+def holds_led(here: Scene, folder: Path) -> bool:
+    """Whether broker 2 leads something that lies there."""
+    led = leaders(here)
+    return any(led[index] == 2 for index in range(PARTITIONS) if (folder / f"{TOPIC}-{index}").exists())
+
+
 def leaders(here: Scene) -> list[int]:
     return [here.cluster.leader(TOPIC, index) for index in range(PARTITIONS)]
 

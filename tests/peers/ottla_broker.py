@@ -28,6 +28,7 @@ class OttlaBroker:
             "log.dirs": str(self.data),
             "offsets.topic.replication.factor": "1",
         } | {name.replace("_", "."): value for name, value in settings.items()}
+        self.log_directories = [Path(part) for part in values["log.dirs"].split(",")]
         properties = folder / "server.properties"
         properties.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
         self.command = [sys.executable, "-m", "ottla.cli.server", "--config", str(properties)]
@@ -37,9 +38,7 @@ class OttlaBroker:
     def _start(self) -> subprocess.Popen[bytes]:
         began = time.monotonic()
         with open(self.log_path, "ab") as log:
-            process = subprocess.Popen(
-                self.command, stdout=log, stderr=log, env=os.environ | {"PYTHONUNBUFFERED": "1"}
-            )
+            process = subprocess.Popen(self.command, stdout=log, stderr=log, env=os.environ | {"PYTHONUNBUFFERED": "1"})
         try:
             wait_until_ready(self.bootstrap, 30)
         except TimeoutError:

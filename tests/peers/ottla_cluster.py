@@ -98,6 +98,11 @@ class OttlaCluster:
             return {}
         return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if line and line[0] != "#"}
 
+    def folder_of(self, number: int, topic: str, index: int) -> Path | None:
+        """Where a broker has its replica, if it has one."""
+        found = (folder / f"{topic}-{index}" for folder in self.brokers[number].log_directories)
+        return next((folder for folder in found if folder.exists()), None)
+
     def wait(self, what: str, until: Callable[[], bool], seconds: float = 30.0) -> None:
         """Returns once `until` is true. Raises AssertionError, with `what` it waited for."""
         deadline = time.monotonic() + seconds
