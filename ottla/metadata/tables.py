@@ -84,7 +84,6 @@ class Tables:
                 path, timeout=5, isolation_level=None, check_same_thread=False, cached_statements=256
             )
             self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=FULL")
             self._create_schema(path)
         except sqlite3.Error as error:
             self._release_owner()
@@ -153,8 +152,8 @@ class Tables:
     def transaction(self, *, durable: bool = True) -> Iterator[None]:
         """Everything written inside is committed together at the end. Raises StoreUnavailable, UnknownOutcome."""
         try:
-            if not durable:
-                self._db.execute("PRAGMA synchronous=NORMAL")
+            # Each time: whatever became of the last one, a durable one is synced.
+            self._db.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
             self._db.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as error:
             raise StoreUnavailable(f"the metadata file can't be written: {error}") from error
@@ -172,9 +171,6 @@ class Tables:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             raise UnknownOutcome(f"the metadata file couldn't be synced: {error}") from error
-        finally:
-            if not durable:
-                self._db.execute("PRAGMA synchronous=FULL")
 
     def transact(self, guards: Sequence[Guard], writes: Sequence[Write]) -> Committed | Rejected:
         """Compares and writes, inside `transaction`. Raises LeaseExpired (and has written nothing)."""

@@ -223,3 +223,23 @@ def test_old_changes_are_forgotten_but_not_what_is_there_now(tmp_path: Path, mon
         await store.close()
 
     asyncio.run(body())
+
+
+def test_what_follows_a_keep_alive_that_failed_is_synced_all_the_same(tmp_path: Path) -> None:
+    async def body() -> None:
+        store = await EmbeddedStore.open(tmp_path / "metadata.db", timeout_s=30)
+        connection = store._tables._db
+        connection.execute("PRAGMA busy_timeout=50")
+        lease = await store.grant(60)
+        holder = sqlite3.connect(tmp_path / "metadata.db", isolation_level=None)
+        holder.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreUnavailable):
+            await store.keep_alive(lease)
+        holder.execute("ROLLBACK")
+        holder.close()
+        await store.transact([], [Put("k", b"")])
+        full = 2
+        assert connection.execute("PRAGMA synchronous").fetchone() == (full,)
+        await store.close()
+
+    asyncio.run(body())
