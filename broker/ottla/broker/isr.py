@@ -101,11 +101,13 @@ class IsrChanges:
         while True:
             await self._woken.wait()
             self._woken.clear()
-            wanted, self._wanted = self._wanted, {}
-            proposals = [proposal for partition in wanted.values() if (proposal := self._propose(partition))]
+            wanted, self._wanted = list(self._wanted.values()), {}
             failed: list[_Proposal] = []
-            for start in range(0, len(proposals), _BATCH):
-                failed += await self._write(proposals[start : start + _BATCH])
+            for start in range(0, len(wanted), _BATCH):
+                # Thought out when it is written, not before: what who joins must have grows while others are written.
+                some = wanted[start : start + _BATCH]
+                if proposals := [proposal for partition in some if (proposal := self._propose(partition))]:
+                    failed += await self._write(proposals)
             if failed:
                 await asyncio.sleep(_AGAIN_S)  # the image will show why
                 for proposal in failed:
@@ -142,10 +144,11 @@ class IsrChanges:
         if leading is None or before.leader != self._broker_id:
             return None
         key = (partition.topic_id, partition.index)
-        unknown = key in self._unknown and leading.undecided
+        if not leading.undecided:
+            self._unknown.discard(key)  # the metadata has shown what became of it
+        unknown = key in self._unknown
         if leading.undecided and not unknown:
             return None  # written, and not seen yet
-        self._unknown.discard(key)
         lagging = partition.find_lagging(self._lag_max_s())
         members = [(member, before.epoch_in_isr(member)) for member in before.isr if member not in lagging]
         joining = [
@@ -215,12 +218,14 @@ class IsrChanges:
         return []
 
     def _refused(self, proposals: list[_Proposal]) -> None:
+        """These weren't written; an earlier one of the same partition may have been, and then it is what counts."""
         for proposal in proposals:
             if proposal.key not in self._unknown and proposal.leading is not None:
                 proposal.leading.refused()
                 proposal.partition.isr_moved()
 
     def _written(self, proposal: _Proposal) -> None:
+        self._unknown.discard(proposal.key)  # by the same guards, so no earlier one was
         before, after = proposal.before.isr, proposal.after.isr
         if set(before) - set(after):
             self.shrinks += 1

@@ -1,0 +1,81 @@
+"""Nobody joins an ISR without having what is committed, whatever happens while the change is written."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+from ottla.broker.isr import IsrChanges
+from ottla.broker.replica.leader import LeaderState
+from ottla.metadata.model import Broker, BrokerState, Partition
+from ottla.metadata.store import Committed, Guard, Put, Rejected, UnknownOutcome, Write
+
+TOPIC = UUID(int=7)
+END = 5  # of the follower that wants to join, and of what is committed when it does
+
+
+def led(index: int) -> Any:
+    """A partition of brokers 0, which leads, and 1, which has everything and isn't in sync."""
+    state = Partition(TOPIC, index, (0, 1), (0,), (10,), leader=0, leader_epoch=4, revision=8)
+    leading = LeaderState(0, state.replicas, state.isr, 0, 0.0)
+    leading.fetched(1, 11, END, 0, END, 0.0)
+    return SimpleNamespace(
+        topic_id=TOPIC, index=index, state=state, leading=leading, offline=False, epoch=4, in_sync_min=1,
+        high_watermark=END, find_lagging=lambda seconds: [], isr_moved=lambda: None,
+        is_present=lambda replica, seconds: True,
+    )  # fmt: skip
+
+
+def run(partitions: list[Any], store: Any) -> None:
+    brokers = {id: Broker(id, 10 + id, {}, state=BrokerState.RUNNING) for id in (0, 1)}
+    image: Any = SimpleNamespace(brokers=brokers, features={}, partition=lambda topic, index: partitions[index].state)
+
+    async def main() -> None:
+        changes = IsrChanges(0, store, lambda: image, lambda: 10, lambda: 30.0, lambda: partitions, lambda _: True)
+        for partition in partitions:
+            changes.wants(partition)
+        task = asyncio.create_task(changes.run())
+        await asyncio.sleep(0.35)
+        task.cancel()
+
+    asyncio.run(main())
+
+
+def test_what_is_committed_while_others_are_written_keeps_who_lacks_it_out() -> None:
+    partitions = [led(index) for index in range(31)]
+
+    class Store:
+        written = 0
+
+        async def transact(self, guards: Sequence[Guard], writes: Sequence[Write]) -> Committed:
+            assert all(isinstance(write, Put) for write in writes)
+            self.written += len(writes)
+            last = partitions[-1]
+            if 1 not in last.leading.maximal_isr:
+                last.high_watermark = END + 1  # the leader alone is in sync: it commits on
+            return Committed(9)
+
+    store = Store()
+    run(partitions, store)
+    assert store.written == 30
+    assert 1 not in partitions[-1].leading.maximal_isr
+
+
+def test_a_try_of_unknown_outcome_counts_until_the_metadata_has_shown_it() -> None:
+    partition = led(0)
+    tries: list[frozenset[int]] = []
+
+    class Store:
+        async def transact(self, guards: Sequence[Guard], writes: Sequence[Write]) -> Rejected:
+            tries.append(partition.leading.maximal_isr)
+            if len(tries) == 1:
+                raise UnknownOutcome("it is written, but the answer is lost")
+            asyncio.get_running_loop().call_later(0.05, lambda: tries.append(partition.leading.maximal_isr))
+            return Rejected({})  # by that
+
+    run([partition], Store())
+    assert len(tries) >= 3
+    assert set(tries) == {frozenset({0, 1})}
