@@ -85,6 +85,7 @@ class EmbeddedStore:
         # Owned by the worker:
         self._delivered = tables.revision()
         self._data_version = -1
+        self._wrote = False  # and hasn't told the watches yet
         self._leases_checked_at = 0.0
         self._alone = False
         self._worker = threading.Thread(target=self._run, name="metadata", daemon=True)
@@ -184,9 +185,9 @@ class EmbeddedStore:
                     return
                 self._perform(jobs)
                 try:
-                    self._end_overdue_leases()
                     self._deliver_changes()
-                except (sqlite3.Error, StoreUnavailable, UnknownOutcome) as error:
+                    self._end_overdue_leases()
+                except (sqlite3.Error, OSError, StoreUnavailable, UnknownOutcome) as error:
                     if trouble != str(error):
                         trouble = str(error)
                         logger.warning("metadata file: %s", trouble)
@@ -244,8 +245,7 @@ class EmbeddedStore:
         except Exception as error:  # whatever it is, the callers hear of it
             outcomes = [(job, None, error) for job in jobs]
         self._settle(outcomes)
-        if self._watched:
-            self._deliver_revisions()
+        self._wrote = True
 
     def _settle(self, outcomes: list[tuple[_Job, Any, Exception | None]]) -> None:
         def on_loop() -> None:
@@ -280,10 +280,13 @@ class EmbeddedStore:
         self._post(on_loop)
 
     def _deliver_changes(self) -> None:
-        """Passes on what other processes changed."""
-        if self._watched and (version := self._tables.data_version()) != self._data_version:
-            self._data_version = version
+        """Passes on what this process or others changed; what fails is tried again."""
+        if not self._watched:
+            return
+        version = self._tables.data_version()
+        if self._wrote or version != self._data_version:
             self._deliver_revisions()
+            self._wrote, self._data_version = False, version
 
     def _deliver_revisions(self) -> None:
         try:
@@ -303,8 +306,8 @@ class EmbeddedStore:
         if self._tables.overdue_leases():
             with self._tables.transaction():
                 self._tables.end_leases()
-            if self._watched:
-                self._deliver_revisions()
+            self._wrote = True
+            self._deliver_changes()
 
     def _refuse_pending(self) -> None:
         outcomes: list[tuple[_Job, Any, Exception | None]] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import sqlite3
@@ -240,6 +241,38 @@ def test_what_follows_a_keep_alive_that_failed_is_synced_all_the_same(tmp_path: 
         await store.transact([], [Put("k", b"")])
         full = 2
         assert connection.execute("PRAGMA synchronous").fetchone() == (full,)
+        await store.close()
+
+    asyncio.run(body())
+
+
+def test_the_store_goes_on_when_a_look_at_the_leases_or_the_changes_failed(tmp_path: Path) -> None:
+    """No descriptor left, or an error of the disk: a store whose worker ended would be silent for good."""
+
+    async def body() -> None:
+        store = await EmbeddedStore.open(tmp_path / "metadata.db", timeout_s=3)
+        watch = store.watch("", 0)
+        first = asyncio.ensure_future(anext(watch))
+        await store.transact([], [Put("a", b"")])
+        assert (await first).changes[0].key == "a"
+        failures: list[Exception] = [OSError(errno.EMFILE, "Too many open files"), sqlite3.OperationalError("disk I/O")]
+        for method in ("alone", "changes_after"):
+            working = getattr(store._tables, method)
+
+            def fails(
+                *args: Any, error: Exception = failures.pop(0), method: str = method, working: Any = working
+            ) -> Any:
+                setattr(store._tables, method, working)
+                raise error
+
+            setattr(store._tables, method, fails)
+            await store.transact([], [Put(method, b"")])
+            assert (await asyncio.wait_for(anext(watch), 3)).changes[0].key == method
+            await asyncio.sleep(0.6)
+            assert getattr(store._tables, method) == working
+            assert isinstance(await store.transact([], [Put("b", b"")]), Committed)
+            assert (await asyncio.wait_for(anext(watch), 3)).changes[0].key == "b"
+        await watch.aclose()
         await store.close()
 
     asyncio.run(body())
