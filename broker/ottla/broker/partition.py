@@ -176,6 +176,12 @@ class Partition:
         if moved:
             self._wake_all()  # consumers read from followers too
 
+    def go_offline(self) -> None:
+        """The log directory has failed: there is nothing to lead, follow or read."""
+        self.offline = True
+        self.resign("its log directory has failed")
+        self._wake_all()  # consumers that read from a follower must hear of it, too
+
     def leave(self, reason: str) -> None:
         """This broker has no part in the partition any more."""
         self.resign(reason)

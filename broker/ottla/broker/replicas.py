@@ -153,9 +153,8 @@ class Replicas:
         lost = set(logs)
         for partition in self._table:
             if partition.log in lost and not partition.offline:
-                partition.offline = True
                 self.unfollow(partition)
-                partition.resign("its log directory has failed")
+                partition.go_offline()
                 self._tell(partition, False)
                 self.look_at_isr(partition)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -94,3 +95,30 @@ def test_a_topics_compression_type_counts_while_it_has_one(tmp_path: Path) -> No
     world.configs[resource] = SimpleNamespace(entries={"retention.ms": "1000"})
     world.changed(configs=[resource])
     assert not world.table.any_takes_turns
+
+
+def test_a_partition_whose_log_directory_failed_can_be_given_to_others(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.logs.went_offline = world.replicas.went_offline
+    world.changed(partitions=[(TOPIC_ID, 0)])
+    partition = world.table.get("t", 0)
+    assert partition is not None
+    world.logs.directory_failed(str(tmp_path), OSError(errno.EIO, "broken"))
+    assert partition.offline
+    world.state = replace(world.state, replicas=(1,), isr=(1,), isr_epochs=(5,), leader=1, leader_epoch=1)
+    world.changed(partitions=[(TOPIC_ID, 0)])
+    assert world.table.get("t", 0) is None
+
+
+def test_who_waits_at_a_follower_hears_that_its_log_directory_failed(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.logs.went_offline = world.replicas.went_offline
+    world.state = replace(world.state, replicas=(0, 1), isr=(0, 1), isr_epochs=(-1, 5), leader=1)
+    world.changed(partitions=[(TOPIC_ID, 0)])
+    partition = world.table.get("t", 0)
+    assert partition is not None
+    consumer: Any = SimpleNamespace(heard=[])
+    consumer.moved = lambda partition, new_bytes: consumer.heard.append(new_bytes)
+    partition.waiters.append(consumer)
+    world.logs.directory_failed(str(tmp_path), OSError(errno.EIO, "broken"))
+    assert consumer.heard == [0]

@@ -449,10 +449,10 @@ class LogDirectories:
             del self.lost[key]
 
     def delete(self, topic_id: UUID, index: int) -> None:
-        """Deletes one partition."""
-        log = self.logs.pop((topic_id, index))
-        self.wanting_flush.pop(log, None)
-        log.retire(self._doom(log.directory, log))
+        """Deletes one partition; one whose log directory has failed is set aside when that is opened again."""
+        if (log := self.logs.pop((topic_id, index), None)) is not None:
+            self.wanting_flush.pop(log, None)
+            log.retire(self._doom(log.directory, log))
 
     def _doom(self, directory: str, log: Log) -> str:
         """Renames a log's directory for its removal; its new path."""
