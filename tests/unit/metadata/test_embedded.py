@@ -246,6 +246,16 @@ def test_what_follows_a_keep_alive_that_failed_is_synced_all_the_same(tmp_path: 
     asyncio.run(body())
 
 
+def fails_once(owner: Any, method: str, error: Exception) -> None:
+    working = getattr(owner, method)
+
+    def fails(*_: Any) -> Any:
+        setattr(owner, method, working)
+        raise error
+
+    setattr(owner, method, fails)
+
+
 def test_the_store_goes_on_when_a_look_at_the_leases_or_the_changes_failed(tmp_path: Path) -> None:
     """No descriptor left, or an error of the disk: a store whose worker ended would be silent for good."""
 
@@ -255,21 +265,12 @@ def test_the_store_goes_on_when_a_look_at_the_leases_or_the_changes_failed(tmp_p
         first = asyncio.ensure_future(anext(watch))
         await store.transact([], [Put("a", b"")])
         assert (await first).changes[0].key == "a"
-        failures: list[Exception] = [OSError(errno.EMFILE, "Too many open files"), sqlite3.OperationalError("disk I/O")]
-        for method in ("alone", "changes_after"):
-            working = getattr(store._tables, method)
-
-            def fails(
-                *args: Any, error: Exception = failures.pop(0), method: str = method, working: Any = working
-            ) -> Any:
-                setattr(store._tables, method, working)
-                raise error
-
-            setattr(store._tables, method, fails)
+        full = OSError(errno.EMFILE, "Too many open files")
+        for method, error in (("alone", full), ("changes_after", sqlite3.OperationalError("disk I/O error"))):
+            fails_once(store._tables, method, error)
             await store.transact([], [Put(method, b"")])
             assert (await asyncio.wait_for(anext(watch), 3)).changes[0].key == method
             await asyncio.sleep(0.6)
-            assert getattr(store._tables, method) == working
             assert isinstance(await store.transact([], [Put("b", b"")]), Committed)
             assert (await asyncio.wait_for(anext(watch), 3)).changes[0].key == "b"
         await watch.aclose()
