@@ -24,10 +24,10 @@ from .network import Stream
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
 OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR = 8, 9, 10
-CREATE_TOPICS, INIT_PRODUCER_ID = 19, 22
+CREATE_TOPICS, INIT_PRODUCER_ID, ELECT_LEADERS, ALTER_PARTITION_REASSIGNMENTS = 19, 22, 43, 45
 VERSIONS = {
     PRODUCE: 9, FETCH: 12, LIST_OFFSETS: 7, METADATA: 12, OFFSET_COMMIT: 8, OFFSET_FETCH: 7, FIND_COORDINATOR: 3,
-    CREATE_TOPICS: 7, INIT_PRODUCER_ID: 4, 11: 6, 12: 4, 13: 4, 14: 5,
+    CREATE_TOPICS: 7, INIT_PRODUCER_ID: 4, ELECT_LEADERS: 2, ALTER_PARTITION_REASSIGNMENTS: 0,
 }  # fmt: skip
 
 # Nothing was appended, for certain.
@@ -533,3 +533,18 @@ async def create_topic(client: Client, name: str, assignments: list[list[int]], 
         if code in (ErrorCode.none, ErrorCode.topic_already_exists):
             return
         await asyncio.sleep(client.backoff_s)
+
+
+async def reassign(client: Client, partition: Partition, replicas: list[int] | None) -> None:
+    """Asks for other replicas, or (None) that it be left at those of before; whatever comes of it."""
+    topic, index = partition
+    wish = {"name": topic, "partitions": [{"partition_index": index, "replicas": replicas}]}
+    with contextlib.suppress(Unavailable):
+        await client.to_any(ALTER_PARTITION_REASSIGNMENTS, {"timeout": 2000, "topics": [wish]})
+
+
+async def elect_preferred(client: Client, topic: str, indexes: list[int]) -> None:
+    """Asks for the first replicas to lead; whatever comes of it."""
+    wish = [{"topic": topic, "partitions": indexes}]
+    with contextlib.suppress(Unavailable):
+        await client.to_any(ELECT_LEADERS, {"election_type": 0, "topic_partitions": wish, "timeout": 2000})

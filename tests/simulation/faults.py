@@ -6,13 +6,18 @@ what needs two of a kind in a row would never happen.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 from ottla.metadata.keys import CONTROLLER
 
+from .client import Client, elect_preferred, reassign
 from .cluster import Node, World
+from .loop import Process
+
+TOPIC = "t"
 
 
 @dataclass
@@ -93,7 +98,10 @@ def knobs_of(random: Random) -> Knobs:
 class Faults:
     """What goes wrong in one world, and how it is put right at the end."""
 
-    def __init__(self, world: World, knobs: Knobs, random: Random) -> None:
+    def __init__(self, world: World, knobs: Knobs, random: Random, process: Process) -> None:
+        """`process` is the administrator's, whose `admin` makes requests."""
+        self.admin: Client | None = None
+        self._process = process
         self.world = world
         self.knobs = knobs
         self.random = random
@@ -327,6 +335,25 @@ class Faults:
         self.world.store.revoke(entry.lease)
         return str(entry.value)
 
+    # ---- administrators
+
+    def reassign(self) -> str:
+        ids = list(self.world.nodes)
+        index = self.random.randrange(self.knobs.partitions)
+        target = self.random.sample(ids, self.random.randint(1, len(ids))) if self.random.random() < 0.85 else None
+        return self._ask(lambda admin: reassign(admin, (TOPIC, index), target), f"{TOPIC}-{index} to {target}")
+
+    def elect(self) -> str:
+        indexes = list(range(self.knobs.partitions))
+        return self._ask(lambda admin: elect_preferred(admin, TOPIC, indexes), "of the preferred")
+
+    def _ask(self, request: Callable[[Client], Coroutine[Any, Any, None]], told: str) -> str:
+        admin = self.admin
+        if admin is None or len(self.world.nodes) == 1:
+            return ""
+        self.world.loop.create_task(request(admin), context=self._process.context)
+        return told
+
     # ---- disks
 
     def disk_full(self) -> str:
@@ -369,6 +396,8 @@ KINDS: dict[str, tuple[float, Callable[[Faults], str]]] = {
     "compaction": (0.3, Faults.compaction),
     "lease loss": (0.5, Faults.lease_loss),
     "controller loss": (0.5, Faults.controller_loss),
+    "reassignment": (0.6, Faults.reassign),
+    "wished election": (0.3, Faults.elect),
     "disk full": (0.3, Faults.disk_full),
     "disk errors": (0.2, Faults.disk_errors),
 }

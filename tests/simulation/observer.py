@@ -187,6 +187,8 @@ class Observer:
             name = self.name(key)
             if state.leader == model.NO_LEADER:
                 return f"{name} has no leader: {state}"
+            if state.adding or state.removing:
+                return f"{name} is still being reassigned: {state}"
             if set(state.isr) != set(state.replicas):
                 return f"{name}: not all replicas are in sync: {state}"
             held = by_key.get(key, [])

@@ -17,7 +17,7 @@ from ottla.protocol.errors import KafkaError
 
 from .client import Client, Committer, Consumer, Producer, Unavailable, create_topic
 from .cluster import World
-from .faults import Faults, Knobs, knobs_of
+from .faults import TOPIC, Faults, Knobs, knobs_of
 from .history import History
 from .loop import PROCESS, SimulationLoop, Stuck, run
 from .machine import Descriptors, simulated_machine
@@ -25,7 +25,6 @@ from .network import Stream, connect
 from .observer import Observer
 from .oracles import check_all
 
-TOPIC = "t"
 CONVERGENCE_S = 90.0
 STEPS_MAX = 3_000_000
 
@@ -97,8 +96,8 @@ class Scenario:
         observer.start()
         for node_id in range(1, knobs.brokers + 1):
             world.add_node(node_id, knobs.settings).start()
-        faults = Faults(world, knobs, self.random)
         process = world.client_process("client")
+        faults = Faults(world, knobs, self.random, process)
         work = loop.create_task(self._work(faults, observer), context=process.context)
         try:
             await work
@@ -111,7 +110,7 @@ class Scenario:
     async def _work(self, faults: Faults, observer: Observer) -> None:
         world, knobs = faults.world, self.knobs
         factor = knobs.replication_factor
-        setup = self._client("setup")
+        setup = faults.admin = self._client("setup")
         await self._served(observer)
         ids = list(world.nodes)
         assignments = [[ids[(index + at) % len(ids)] for at in range(factor)] for index in range(knobs.partitions)]
