@@ -68,11 +68,6 @@ def diverging_epoch_tags(epoch: int, end_offset: int) -> bytes:
     return b"\x01\x00\x0d" + struct.pack(">iqb", epoch, end_offset, 0)
 
 
-def current_leader_tags(leader: int, leader_epoch: int) -> bytes:
-    """The tagged fields that tell a client who leads now (KIP-951)."""
-    return b"\x01\x01\x09" + struct.pack(">iib", leader, leader_epoch, 0)
-
-
 def write_fetch_answer(
     version: int,
     correlation_id: int,
@@ -80,8 +75,9 @@ def write_fetch_answer(
     session_id: int,
     topics: Sequence[tuple[str | bytes, Sequence[PartitionAnswer]]],
     throttle_time: int = 0,
+    tags: bytes = NO_TAGS,
 ) -> list[Any]:
-    """The whole response frame as parts: the first begins with size and header."""
+    """The whole response frame as parts: the first begins with size and header. `tags` are the response's own."""
     flexible = version >= FLEXIBLE
     if flexible and len(topics) == 1:
         topic, partitions = topics[0]
@@ -113,7 +109,7 @@ def write_fetch_answer(
         if flexible:
             out.append(0)
     if flexible:
-        out.append(0)
+        out += tags
     if not out:
         parts.pop()
     _int.pack_into(parts[0], 0, total + len(out) - 4)

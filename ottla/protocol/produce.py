@@ -29,6 +29,8 @@ _SUCCESS_END = b"\x01\x00\x00"  # no record errors, null message, no tags
 _ONE_SUCCESS_END = _SUCCESS_END + bytes(6)  # the topic's no tags, no throttle time, no tags
 _ONE_SUCCESS_BYTES = 5 + _answer_start.size + len(_ONE_SUCCESS_END)  # and the topic
 _new = tuple.__new__  # a NamedTuple's own constructor is a Python function, and takes twice as long
+NO_TAGS = b"\x00"
+
 
 PartitionRecords = tuple[int, int, int]
 """A partition's index and its record set as (start, end) in the frame; start is −1 where it is null."""
@@ -47,7 +49,8 @@ class ProduceRequest(NamedTuple):
 
 
 class PartitionAnswer(NamedTuple):
-    """What a partition answers; errors of single records (KIP-467) as (batch index, message)."""
+    """What a partition answers; errors of single records (KIP-467) as (batch index, message). `tags` are the encoded
+    tagged fields with their count, where another broker leads."""
 
     index: int  # type: ignore[assignment]  # hides tuple.index
     error: int
@@ -56,11 +59,12 @@ class PartitionAnswer(NamedTuple):
     log_start_offset: int = -1
     message: str | None = None
     record_errors: Sequence[tuple[int, str | None]] = ()
+    tags: bytes = NO_TAGS
 
 
 def success(index: int, base_offset: int, append_time: int, log_start_offset: int) -> PartitionAnswer:
     """The answer to a batch that was written."""
-    return _new(PartitionAnswer, (index, 0, base_offset, append_time, log_start_offset, None, ()))
+    return _new(PartitionAnswer, (index, 0, base_offset, append_time, log_start_offset, None, (), NO_TAGS))
 
 
 def read_produce_request(version: int, frame: bytearray | bytes, position: int, end: int) -> ProduceRequest:
@@ -217,8 +221,9 @@ def write_produce_answer(
     version: int,
     correlation_id: int,
     answers: Sequence[tuple[str | bytes, Sequence[PartitionAnswer]]],
+    tags: bytes = NO_TAGS,
 ) -> bytes | bytearray:
-    """The whole response frame, size and header included."""
+    """The whole response frame, size and header included; `tags` are the tagged fields of the response."""
     if version >= FLEXIBLE and len(answers) == 1:
         topic, partitions = answers[0]
         if len(partitions) == 1 and not partitions[0].error:
@@ -250,7 +255,7 @@ def write_produce_answer(
             out.append(0)
     out += _int.pack(0)  # no throttle time
     if version >= FLEXIBLE:
-        out.append(0)
+        out += tags
     _int.pack_into(out, 0, len(out) - 4)
     return out
 
@@ -258,7 +263,7 @@ def write_produce_answer(
 def _write_one_success(correlation_id: int, topic: str | bytes, answer: PartitionAnswer) -> bytes:
     """What small requests get: one partition, no error, a flexible version."""
     prefix = _one_topic_prefix(topic)
-    index, error, base_offset, append_time, log_start, _, _ = answer
+    index, error, base_offset, append_time, log_start, _, _, _ = answer
     start = _sized_start.pack(len(prefix) + _ONE_SUCCESS_BYTES, correlation_id, 0)
     return start + prefix + _answer_start.pack(index, error, base_offset, append_time, log_start) + _ONE_SUCCESS_END
 
@@ -296,7 +301,7 @@ def _write_partition(version: int, out: bytearray, answer: PartitionAnswer) -> N
     write_unsigned_varint(out, len(answer.record_errors) + 1)
     for index, message in answer.record_errors:
         out += _int.pack(index) + _compact_string(message) + b"\x00"
-    out += _compact_string(answer.message) + b"\x00"
+    out += _compact_string(answer.message) + answer.tags
 
 
 def _plain_string(text: str | None) -> bytes:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.protocol import fetch, fetch_request, fetch_response, produce
+from ottla.protocol.current_leader import FETCH_VERSION, Node, fetch_leader_tags, node_tags, produce_leader_tags
 from ottla.protocol.errors import ProtocolError
 from ottla.protocol.frames import response_body
 from ottla.protocol.messages import milliseconds, read_request, read_response, write_request
@@ -267,7 +268,7 @@ def test_fetch_answers_are_read_back(version, topics):
 @pytest.mark.parametrize("version", range(12, 19))
 def test_fetch_tags_are_read_back(version):
     diverging = fetch.PartitionAnswer(0, 0, tags=fetch.diverging_epoch_tags(3, 17))
-    moved = fetch.PartitionAnswer(1, 6, tags=fetch.current_leader_tags(2, 9))
+    moved = fetch.PartitionAnswer(1, 6, tags=fetch_leader_tags(2, 9))
     frame = b"".join(map(bytes, fetch.write_fetch_answer(version, 1, 0, 0, [(b"i" * 16, [diverging, moved])])))
     if version < fetch.TOPIC_IDS:
         frame = b"".join(map(bytes, fetch.write_fetch_answer(version, 1, 0, 0, [("t", [diverging, moved])])))
@@ -275,6 +276,31 @@ def test_fetch_tags_are_read_back(version):
     first, second = response.responses[0].partitions
     assert (first.diverging_epoch.epoch, first.diverging_epoch.end_offset) == (3, 17)
     assert (second.current_leader.leader_id, second.current_leader.leader_epoch) == (2, 9)
+
+
+NODES = [Node(2, "elsewhere", 9092, None), Node(5, "h" * 200, 65535, "rack é")]
+
+
+@pytest.mark.parametrize("version", range(FETCH_VERSION, 19))
+@pytest.mark.parametrize("nodes", [[], NODES])
+def test_fetch_names_the_leaders_nodes(version, nodes):
+    answers = [(b"i" * 16, [fetch.PartitionAnswer(1, 6, tags=fetch_leader_tags(2, 9))])]
+    parts = fetch.write_fetch_answer(version, 1, 0, 0, answers, tags=node_tags(nodes))
+    frame = b"".join(map(bytes, parts))
+    response = read_response(1, version, frame[4:], response_body(1, version, frame[4:])[1])
+    assert [(node.node_id, node.host, node.port, node.rack) for node in response.node_endpoints] == nodes
+
+
+@pytest.mark.parametrize("version", range(10, 14))
+@pytest.mark.parametrize("nodes", [[], NODES])
+def test_produce_names_the_leader_and_its_node(version, nodes):
+    answer = produce.PartitionAnswer(3, 6, tags=produce_leader_tags(2, 9))
+    topic = b"i" * 16 if version >= produce.TOPIC_IDS else "t"
+    frame = bytes(produce.write_produce_answer(version, 7, [(topic, [answer])], node_tags(nodes)))
+    response = read_response(0, version, frame[4:], response_body(0, version, frame[4:])[1])
+    [partition] = response.responses[0].partition_responses
+    assert (partition.current_leader.leader_id, partition.current_leader.leader_epoch) == (2, 9)
+    assert [(node.node_id, node.host, node.port, node.rack) for node in response.node_endpoints] == nodes
 
 
 fetched = st.lists(

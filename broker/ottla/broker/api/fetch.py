@@ -16,9 +16,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.registry import Api
+from ottla.broker.current_leaders import CurrentLeaders
 from ottla.broker.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, FetchPartition, FetchSession, PartitionKey
 from ottla.broker.replica.selector import NONE, RACK_AWARE, preferred_replica
 from ottla.net.connection import Connection, Pending
+from ottla.protocol.current_leader import FETCH_VERSION, fetch_leader_tags
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.fetch import NO_TAGS, TOPIC_IDS, PartitionAnswer, diverging_epoch_tags, success, write_fetch_answer
 from ottla.protocol.fetch_request import CONSUMER, FetchRequest, read_fetch_request
@@ -43,7 +45,7 @@ def serve(
 ) -> Reply:
     """Answers at once if there is enough to read, else returns a Pending that waits for more."""
     request = read_fetch_request(header.api_version, frame, body, end)
-    fetch = _Fetch(broker, header, request)
+    fetch = _Fetch(broker, connection, header, request)
     try:
         fetch.open()
     except KafkaError as error:
@@ -60,6 +62,7 @@ class _Fetch:
     __slots__ = (
         "_asked",
         "_broker",
+        "_connection",
         "_header",
         "_incremental",
         "answers",
@@ -73,8 +76,9 @@ class _Fetch:
         "size",
     )
 
-    def __init__(self, broker: Broker, header: RequestHeader, request: FetchRequest) -> None:
+    def __init__(self, broker: Broker, connection: Connection, header: RequestHeader, request: FetchRequest) -> None:
         self._broker = broker
+        self._connection = connection
         self._header = header
         self.request = request
         max_bytes = broker.config.fetch_bytes_max
@@ -239,7 +243,12 @@ class _Fetch:
                 topics.append((asked.topic, answers))
             answers.append(answer)
         session_id = 0 if session is None else session.id
-        return write_fetch_answer(self._header.api_version, self._header.correlation_id, 0, session_id, topics)
+        version, correlation_id = self._header.api_version, self._header.correlation_id
+        if not self.failed or version < FETCH_VERSION:
+            return write_fetch_answer(version, correlation_id, 0, session_id, topics)
+        leaders = CurrentLeaders(self._broker.image, self._connection.listener.name)
+        topics = [(topic, leaders.beside(topic, answers, fetch_leader_tags)) for topic, answers in topics]
+        return write_fetch_answer(version, correlation_id, 0, session_id, topics, tags=leaders.tags)
 
 
 class _Waiting:

@@ -10,7 +10,9 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from ottla.broker.api.registry import Api
+from ottla.broker.current_leaders import CurrentLeaders
 from ottla.net.connection import Connection, Pending
+from ottla.protocol.current_leader import PRODUCE_VERSION, produce_leader_tags
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.frames import RequestHeader
 from ottla.protocol.produce import (
@@ -50,7 +52,7 @@ def serve(
 ) -> Reply:
     """Appends what the request brings; answers at once, or returns a Pending that will."""
     request = read_produce_request(header.api_version, frame, body, end)
-    produce = _Produce(broker, header, request)
+    produce = _Produce(broker, connection, header, request)
     if broker.partitions.any_takes_turns and produce.takes_turns(frame):
         # Recompression happens in a thread, and the frame's memory is reused as soon as this returns.
         pending = Pending(connection, API.key)
@@ -73,7 +75,7 @@ def serve(
             connection.close("a Produce request with acks=0 failed: closing is the only answer")
         return None
     if not produce.waits:
-        return [write_produce_answer(header.api_version, header.correlation_id, produce.answers)]
+        return [produce.response(produce.answers)]
     pending = Pending(connection, API.key)
     broker.spawn(produce.answer_later(pending))
     return pending
@@ -82,10 +84,11 @@ def serve(
 class _Produce:
     """One request under way: what it may do, and the answers so far."""
 
-    __slots__ = ("_broker", "_header", "_request", "acks", "answers", "failed", "waits")
+    __slots__ = ("_broker", "_connection", "_header", "_request", "acks", "answers", "failed", "waits")
 
-    def __init__(self, broker: Broker, header: RequestHeader, request: ProduceRequest) -> None:
+    def __init__(self, broker: Broker, connection: Connection, header: RequestHeader, request: ProduceRequest) -> None:
         self._broker = broker
+        self._connection = connection
         self._header = header
         self._request = request
         self.acks = request.acks
@@ -189,4 +192,14 @@ class _Produce:
                 (topic, [answer if answer.error else PartitionAnswer(answer.index, error) for answer in partitions])
                 for topic, partitions in answers
             ]
-        return write_produce_answer(self._header.api_version, self._header.correlation_id, answers)
+            self.failed = True
+        return self.response(answers)
+
+    def response(self, answers: Answers) -> bytes | bytearray:
+        """The frame; who asked the wrong broker is told the right one."""
+        version, correlation_id = self._header.api_version, self._header.correlation_id
+        if not self.failed or version < PRODUCE_VERSION:
+            return write_produce_answer(version, correlation_id, answers)
+        leaders = CurrentLeaders(self._broker.image, self._connection.listener.name)
+        told = [(topic, leaders.beside(topic, partitions, produce_leader_tags)) for topic, partitions in answers]
+        return write_produce_answer(version, correlation_id, told, leaders.tags)

@@ -420,3 +420,32 @@ def test_a_follower_does_not_send_a_consumer_back_to_the_beginning(play: Any) ->
             assert answer.error_code == error
 
     play(body)
+
+
+def test_who_asks_the_wrong_broker_is_told_the_right_one(play: Any) -> None:
+    async def body(stage: Stage) -> None:
+        state = model.Partition(TOPIC_ID, 0, (0, 7), (0, 7), (1, 1), 7, 3)
+        elsewhere = model.Broker(7, 1, {"CLIENTS": model.Endpoint("CLIENTS", "there", 9092)}, rack="r")
+        topic = SimpleNamespace(id=TOPIC_ID)
+        stage.broker.image = SimpleNamespace(
+            topics={"t": topic}, topics_by_id={TOPIC_ID: topic}, brokers={7: elsewhere},
+            partition=lambda topic_id, index: state if index == 0 else None,
+        )  # fmt: skip
+        stage.client.listener = SimpleNamespace(name="CLIENTS")  # type: ignore[attr-defined]
+        stage.partitions.find("t", 0).become_follower(state)
+        records = [{"index": index, "records": bytes(batch_of([b"x"]))} for index in (0, 1)]
+        written = {"acks": 1, "timeout": 1000, "topic_data": [{"name": "t", "partition_data": records}]}
+        frame = b"".join(map(bytes, stage.ask(produce, PRODUCE, written, 12)))
+        answer = read_response(PRODUCE, 12, frame[9:])
+        moved, kept = answer.responses[0].partition_responses
+        assert (moved.error_code, moved.current_leader.leader_id, moved.current_leader.leader_epoch) == (6, 7, 3)
+        assert (kept.error_code, kept.current_leader.leader_id) == (0, -1)
+        asked_again = [{"topic_id": TOPIC_ID, "partitions": [asked(0) | {"current_leader_epoch": 2}]}]
+        fetched = answer_of(stage.fetch(17, session_epoch=-1, topics=asked_again), 17)
+        [partition] = fetched.responses[0].partitions
+        assert (partition.error_code, partition.current_leader.leader_id) == (74, 7)
+        for response in (answer, fetched):
+            [node] = response.node_endpoints
+            assert (node.node_id, node.host, node.port, node.rack) == (7, "there", 9092, "r")
+
+    play(body)
