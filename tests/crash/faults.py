@@ -60,6 +60,10 @@ class Scene:
         """Waits until so many more records are acknowledged."""
         self.workload.wait_for_acknowledgements(records, seconds)
 
+    def group_was_rebalanced(self) -> bool:
+        """Whether its members were assigned partitions more often than when they joined."""
+        return self.workload.count("assignments") > 4
+
     def in_sync(self, replicas: int = 3) -> None:
         """Waits until everybody has everything."""
         self.cluster.wait_until_in_sync(TOPIC, PARTITIONS, replicas)

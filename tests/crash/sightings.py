@@ -33,6 +33,7 @@ class Sightings:
         text = "\n".join(broker.log_path.read_text(errors="replace") for broker in self._cluster.brokers)
         counts = {name: len(pattern.findall(text)) for name, pattern in _PATTERNS.items()}
         counts["ambiguous writes"] = sum(workload.count(name) for name in _SENDS)
+        counts["assignments of the group"] = workload.count("assignments")
         counts["records acknowledged"] = workload.count("send ok")
         counts["faults"] = sum(self.faults.values())
         return counts
