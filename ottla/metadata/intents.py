@@ -171,13 +171,17 @@ class Intents:
             if isinstance(result, Committed):
                 return await self._until_revision(result.revision, timeout_s)
             if result is None:  # unknown: the image tells
-                await self._until_settled()
+                await self._until_settled(key)
                 config = self._image.configs.get(resource)
-                continue
-            if key not in result.failed:
-                raise KafkaError(ErrorCode.unknown_topic_or_partition)
-            entry = result.failed[key]
-            config = None if entry is None else Config.decode(entry)
+            elif key in result.failed:
+                entry = result.failed[key]
+                config = None if entry is None else Config.decode(entry)
+            else:  # the topic was deleted meanwhile, or it grew
+                (topic,) = result.failed.values()
+                if topic is None:
+                    raise KafkaError(ErrorCode.unknown_topic_or_partition)
+                await self._until_revision(topic.mod_revision, timeout_s)
+                config = self._image.configs.get(resource)
 
     async def alter_quota(self, entity: QuotaEntity, edit: QuotaEdit, timeout_s: float = 30.0) -> None:
         """As `alter_config`, for the quotas of an entity."""
@@ -193,7 +197,7 @@ class Intents:
             if isinstance(result, Committed):
                 return await self._until_revision(result.revision, timeout_s)
             if result is None:
-                await self._until_settled()
+                await self._until_settled(key)
                 quota = self._image.quotas.get(entity)
                 continue
             entry = result.failed[key]
@@ -260,7 +264,7 @@ class Intents:
             newest = max((entry.mod_revision for entry in result.failed.values() if entry), default=image.revision + 1)
             await self._until_revision(newest, timeout_s)  # an ISR changed, or the topic did
         if result is None:
-            await self._until_settled()
+            await self._until_settled(key, keys.partition(state.topic_id, index))
         else:
             await self._until_revision(result.revision, timeout_s)
         wanted = (state.topic_id, index)
@@ -280,7 +284,7 @@ class Intents:
             result = await self._transact([Guard(key, broker.revision)], [Delete(key)])
             if isinstance(result, Committed):
                 return await self._until_revision(result.revision, timeout_s)
-            await self._until_settled()
+            await self._until_settled(key)
 
     async def confirm_deletion(self, broker_id: int, topic_id: UUID) -> None:
         """Says that this broker has nothing left of a deleted topic. Raises StoreUnavailable."""
@@ -441,13 +445,19 @@ class Intents:
         except TimeoutError:
             raise KafkaError(ErrorCode.request_timed_out) from None
 
-    async def _until_settled(self) -> None:
-        """Waits until the image is as new as the store is now."""
+    async def _until_settled(self, *settled: str) -> None:
+        """Waits until the image is as new as what the store holds under these keys now.
+
+        Not until the store's revision: on an etcd that clusters share, that may be another's, and never comes here.
+        """
+        newest = 0
         try:
-            snapshot = await self._store.read(keys.CLUSTER)
+            for key in settled:
+                entries = (await self._store.read(key)).entries
+                newest = max([newest, *(entry.mod_revision for entry in entries if entry.key == key)])
         except StoreUnavailable as reason:
             raise KafkaError(ErrorCode.request_timed_out, f"The metadata store can't be reached: {reason}") from reason
-        await self._until_revision(snapshot.revision, 10.0)
+        await self._until_revision(newest, 10.0)
 
 
 def _appeared(image: Image, topic_id: UUID, partition_count: int) -> Topic | bool | None:

@@ -21,7 +21,7 @@ from ottla.metadata.keys import ConfigResource
 from ottla.metadata.model import Broker, BrokerState, Config, Endpoint, Feature, TopicIntent
 from ottla.metadata.producer_ids import BLOCK_SIZE, allocate_block
 from ottla.metadata.registration import Registration
-from ottla.metadata.store import Compacted, Delete, LeaseExpired, Put, StoreUnavailable
+from ottla.metadata.store import Compacted, Delete, LeaseExpired, Put, Snapshot, StoreUnavailable
 from ottla.protocol.errors import ErrorCode, KafkaError
 
 from .faulty import DONE_BUT_UNKNOWN, LOST, OK, REFUSED, FaultyStore
@@ -230,6 +230,47 @@ def test_settings_of_unknown_outcome_are_edited_exactly_as_asked(run: Callable[[
         store.plan.append(fate)
         await intents.alter_quota((("user", None),), lambda present: {**present, "r": 1.0})
         assert follower.image.quotas[("user", None),].limits == {"r": 1.0}
+        task.cancel()
+
+    run(body)
+
+
+def test_unknown_outcomes_are_settled_where_other_clusters_move_the_revision(run: Callable[[Body], None]) -> None:
+    """On an etcd that clusters share, a read carries the revision of whoever wrote last."""
+
+    async def body(store: FaultyStore) -> None:
+        intents, follower, task = await admin(store)
+        reading = store.read
+
+        async def read(prefix: str = "") -> Snapshot:
+            snapshot = await reading(prefix)
+            return snapshot._replace(revision=snapshot.revision + 1_000)
+
+        store.read = read  # type: ignore[method-assign]
+        resource = ConfigResource("broker", "")
+        store.plan.append(DONE_BUT_UNKNOWN)
+        async with asyncio.timeout(5):
+            await intents.alter_config(resource, lambda present: {**present, "a": "1"})
+        assert follower.image.config("broker", "") == {"a": "1"}
+        task.cancel()
+
+    run(body)
+
+
+def test_settings_of_a_topic_that_grows_meanwhile_are_changed(run: Callable[[Body], None]) -> None:
+    async def body(store: FaultyStore) -> None:
+        topic_id = keys.uuid_from_text("AAAAAAAAQACAAAAAAAAAAg")
+        await store.transact([], [Put(keys.topic("t"), TopicIntent("t", topic_id, ((1,),)).encode())])
+        follower = Follower(store)
+        await follower.start()  # and isn't run yet: its image is old
+        intents = Intents(store, follower, Random(1))
+        await store.transact([], [Put(keys.topic("t"), TopicIntent("t", topic_id, ((1,), (2,))).encode())])
+        resource = ConfigResource("topic", "t")
+        altering = asyncio.ensure_future(intents.alter_config(resource, lambda present: {**present, "a": "1"}))
+        await asyncio.sleep(0.05)
+        task = asyncio.ensure_future(follower.run())
+        await altering
+        assert follower.image.config("topic", "t") == {"a": "1"}
         task.cancel()
 
     run(body)
