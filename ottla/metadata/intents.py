@@ -23,7 +23,7 @@ from . import keys
 from .follower import Follower
 from .image import Image, Topic
 from .keys import ConfigResource, QuotaEntity
-from .model import Broker, Config, Election, Partition, Quota, Reassignment, Tombstone, TopicIntent
+from .model import NO_LEADER, Broker, Config, Election, Partition, Quota, Reassignment, Tombstone, TopicIntent
 from .naming import METADATA_TOPIC, check_any_runs, check_assignments, check_topic_name, metric_name
 from .reassignment import check_cancellable, check_target
 from .store import Committed, Delete, Entry, Guard, Put, Rejected, Store, StoreUnavailable, UnknownOutcome, Write
@@ -217,17 +217,22 @@ class Intents:
         if not unclean and not (
             preferred in partition.isr and self._runs(preferred) and preferred not in self._image.drained
         ):
-            raise KafkaError(ErrorCode.preferred_leader_not_available, "The preferred leader was not available.")
+            raise _not_elected(unclean)
         if unclean and not any(self._runs(replica) for replica in partition.replicas):
-            raise KafkaError(
-                ErrorCode.eligible_leaders_not_available, "Eligible topic partition leaders are not available."
-            )
+            raise _not_elected(unclean)
         key = keys.election(known.id, index)
-        # A wish that stands already is taken for this one; it is deleted when it has come true.
+        # A wish that stands already is taken for this one; it is deleted when it was decided on.
         result = await self._transact([Guard(key, 0)], [Put(key, Election(unclean).encode())])
         if isinstance(result, Committed):
             await self._until_revision(result.revision, timeout_s)
+        else:
+            await self._until_settled(key)
         await self._until(lambda image: None if (known.id, index) in image.elections else True, timeout_s)
+        after = self._image.partition(known.id, index)
+        if after is None:
+            raise KafkaError(ErrorCode.unknown_topic_or_partition, f"No such partition as {topic}-{index}")
+        if after.leader == NO_LEADER if unclean else after.leader != after.replicas[0]:
+            raise _not_elected(unclean)
 
     async def reassign(
         self, topic: str, index: int, target: Sequence[int] | None, allow_another_factor: bool, timeout_s: float
@@ -477,6 +482,14 @@ def _being_moved(topic: str, index: int) -> KafkaError:
         ErrorCode.reassignment_in_progress,
         f"Somebody else has asked for another assignment of {topic}-{index} at this moment.",
     )
+
+
+def _not_elected(unclean: bool) -> KafkaError:
+    if unclean:
+        return KafkaError(
+            ErrorCode.eligible_leaders_not_available, "Eligible topic partition leaders are not available."
+        )
+    return KafkaError(ErrorCode.preferred_leader_not_available, "The preferred leader was not available.")
 
 
 def _check_deadline(timeout_s: float) -> None:

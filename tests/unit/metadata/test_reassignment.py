@@ -19,7 +19,7 @@ from ottla.metadata.follower import Follower
 from ottla.metadata.image import DRAINED
 from ottla.metadata.intents import Intents, NewTopic
 from ottla.metadata.keys import ConfigResource
-from ottla.metadata.model import Broker, BrokerState, Partition, Reassignment
+from ottla.metadata.model import NO_EPOCH, NO_LEADER, Broker, BrokerState, Partition, Reassignment
 from ottla.metadata.reassignment import check_cancellable
 from ottla.metadata.store import Delete, Put
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -213,5 +213,19 @@ def test_new_topics_leave_drained_brokers_out_where_they_can(run: Any) -> None:
         with pytest.raises(KafkaError) as raised:
             await cluster.intents.elect_leader("t", 0, False, 5)
         assert raised.value.code is ErrorCode.preferred_leader_not_available
+
+    run(body)
+
+
+def test_an_election_that_nobody_could_win_is_no_success(run: Any) -> None:
+    """After a restore, before anybody has said what its logs hold: the wish is decided on, and brings nothing."""
+
+    async def body(cluster: Cluster) -> None:
+        state = replace(cluster.state, leader=NO_LEADER, isr_epochs=(NO_EPOCH, NO_EPOCH), restored=True)
+        await cluster.write(Put(keys.partition(state.topic_id, 0), state.encode()))
+        with pytest.raises(KafkaError) as raised:
+            await cluster.intents.elect_leader("t", 0, True, 5)
+        assert raised.value.code is ErrorCode.eligible_leaders_not_available
+        assert not cluster.follower.image.elections
 
     run(body)
