@@ -45,6 +45,7 @@ KNOWN_ACKS = (ALL, 0, 1)
 INTERNAL_WRITER = "__admin_client"  # the one client id that Kafka lets write to internal topics
 
 Answers = list[tuple[str | bytes, list[PartitionAnswer]]]
+_Wait = tuple[asyncio.Future[None], list[PartitionAnswer], int]  # and whose answer that is
 
 
 def serve(
@@ -93,7 +94,7 @@ class _Produce:
         self._request = request
         self.acks = request.acks
         self.answers: Answers = []
-        self.waits: list[asyncio.Future[None]] = []
+        self.waits: list[_Wait] = []
         self.failed = False
 
     def find(self, topic: str | bytes, index: int) -> Partition:
@@ -108,13 +109,14 @@ class _Produce:
         return partition
 
     def appended(self, partition: Partition, appended: Appended) -> PartitionAnswer:
-        """A batch was written: its answer; notes what that has to wait for."""
+        """A batch was written: its answer, the next in order; notes what that has to wait for."""
         log = partition.log
         base_offset, last_offset, append_time = appended
+        answers = self.answers[-1][1]
         if self.acks == ALL and last_offset >= partition.high_watermark:
-            self.waits.append(partition.committed(last_offset))
+            self.waits.append((partition.committed(last_offset), answers, len(answers)))
         if log.flush_overdue:
-            self.waits.append(partition.flush())
+            self.waits.append((partition.flush(), answers, len(answers)))
         return success(partition.index, base_offset, append_time, log.log_start_offset)
 
     def refused(self, topic: str | bytes, index: int, size_bytes: int, error: KafkaError) -> PartitionAnswer:
@@ -177,23 +179,19 @@ class _Produce:
             pending.close_connection()  # unless it has been answered
 
     async def _outcome(self) -> bytes | bytearray:
-        error = ErrorCode.none
+        """What became of each partition: a producer repeats what failed, and must not repeat what didn't."""
         if self.waits:
-            done, late = await asyncio.wait(self.waits, timeout=max(self._request.timeout, 0) / 1000)
-            if late:
-                error = ErrorCode.request_timed_out
-            for future in done:
+            await asyncio.wait([future for future, _, _ in self.waits], timeout=max(self._request.timeout, 0) / 1000)
+        for future, answers, at in self.waits:
+            error = ErrorCode.request_timed_out
+            if future.done():
                 problem = future.exception()
-                if problem is not None:
-                    error = problem.code if isinstance(problem, KafkaError) else ErrorCode.kafka_storage_error
-        answers = self.answers
-        if error:
-            answers = [
-                (topic, [answer if answer.error else PartitionAnswer(answer.index, error) for answer in partitions])
-                for topic, partitions in answers
-            ]
+                if problem is None:
+                    continue
+                error = problem.code if isinstance(problem, KafkaError) else ErrorCode.kafka_storage_error
             self.failed = True
-        return self.response(answers)
+            answers[at] = PartitionAnswer(answers[at].index, error)
+        return self.response(self.answers)
 
     def response(self, answers: Answers) -> bytes | bytearray:
         """The frame; who asked the wrong broker is told the right one."""

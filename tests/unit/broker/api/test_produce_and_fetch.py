@@ -449,3 +449,18 @@ def test_who_asks_the_wrong_broker_is_told_the_right_one(play: Any) -> None:
             assert (node.node_id, node.host, node.port, node.rack) == (7, "there", 9092, "r")
 
     play(body)
+
+
+def test_a_partition_that_is_lost_fails_alone(play: Any) -> None:
+    async def body(stage: Stage) -> None:
+        follower = Follower(stage)
+        records = [{"index": index, "records": bytes(batch_of([b"x"]))} for index in (0, 1)]
+        written = {"acks": -1, "timeout": 1000, "topic_data": [{"name": "t", "partition_data": records}]}
+        waiting = stage.ask(produce, PRODUCE, written, 9)
+        follower.fetch((1, 1, -1), session_epoch=-1)
+        stage.partitions.find("t", 0).resign("another one leads")
+        await stage.settle()
+        [topic] = read_response(PRODUCE, 9, b"".join(map(bytes, waiting.parts))[9:]).responses
+        assert [(part.error_code, part.base_offset) for part in topic.partition_responses] == [(6, -1), (0, 0)]
+
+    play(body)
