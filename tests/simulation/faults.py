@@ -382,7 +382,7 @@ KINDS: dict[str, tuple[float, Callable[[Faults], str]]] = {
     "kill": (1.0, Faults.kill),
     "kill in a step": (1.0, Faults.kill_in_a_step),
     "power": (0.7, Faults.power),
-    "power everywhere": (0.03, Faults.power_everywhere),
+    "power everywhere": (0.15, Faults.power_everywhere),
     "clean restart": (1.0, Faults.clean_restart),
     "pause": (1.0, Faults.pause),
     "clock": (0.3, Faults.clock),

@@ -85,6 +85,7 @@ class Observer:
         self._world.note(
             f"{name}: state {state.partition_epoch}: leader {state.leader} in epoch {state.leader_epoch}, ISR {members}"
             + (f", ELR {list(state.elr)}" if state.elr else "")
+            + (f", replicas {list(state.replicas)}" if state.adding or state.removing else "")
         )
         if not state.isr:
             self.wrong.append(f"{name}: the ISR is empty: {state}")

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 RUN_SECONDS_MAX = 120
+ENOUGH_RUNS = 100  # for each kind of fault to happen
 
 # What a swarm must have seen, or it has tested nothing.
 SEEN = (
@@ -160,7 +161,7 @@ def main() -> int:
     unseen = never_seen(counts)
     if unseen and not options.planted:
         print(f"never happened: {', '.join(unseen)}")
-    return 1 if failing or (unseen and runs >= 50) else 0
+    return 1 if failing or (unseen and runs >= ENOUGH_RUNS) else 0
 
 
 def planting(name: str) -> Callable[[], None]:
