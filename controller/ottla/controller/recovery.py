@@ -10,7 +10,8 @@ that leader had committed of earlier epochs looks like something that nobody eve
    wish for an unclean election ends the waiting for one partition: one of those that have reported leads.
 2. The replica with the greatest log leads, alone in the ISR. It needn't be one of the state's replicas: where the
    partition was moved after the backup, the others copy from it, and it is removed when they have.
-3. The leader epoch begins above every epoch that a log or a replica knows, whoever led meanwhile.
+3. The leader epoch begins far above every epoch that a log or a replica knows: an epoch in which nothing was written
+   may be known to clients alone, and they ignore a leader with an earlier one.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from dataclasses import replace
 from ottla.metadata.image import Image
 from ottla.metadata.model import NO_EPOCH, LogEnd, Partition
 from ottla.metadata.reports import reported, reporters, silent
+
+EPOCHS_SKIPPED = 1000
 
 
 def recovered(image: Image, partition: Partition, *, unclean: bool) -> Partition:
@@ -41,7 +44,7 @@ def recovered(image: Image, partition: Partition, *, unclean: bool) -> Partition
         isr=(leader,),
         isr_epochs=(registered.epoch,),
         leader=leader,
-        leader_epoch=max(partition.leader_epoch, known, NO_EPOCH) + 1,
+        leader_epoch=max(partition.leader_epoch, known, NO_EPOCH) + EPOCHS_SKIPPED,
         partition_epoch=partition.partition_epoch + 1,
         restored=False,
     )
