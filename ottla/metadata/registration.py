@@ -178,6 +178,11 @@ class Registration:
                 self._adopt(entry)
                 break
             holder = Broker.decode(entry)
+            if holder.incarnation == self.broker.incarnation:  # a try of our own, under a lease that was given up
+                self.broker = replace(self.broker, previous_epoch=holder.epoch)
+                put = Put(key, self.broker.encode(), self._lease)
+                await self._store.revoke(entry.lease)
+                continue
             if loop.time() > deadline:
                 await self._store.revoke(self._lease)
                 raise NodeIdTaken(
