@@ -10,6 +10,7 @@ write of unknown outcome is looked for in the image by the id or the revision th
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 DEFAULT = -1  # partition count or replication factor: not given
 PARTITIONS_PER_REQUEST_MAX = 10_000  # as Kafka's ReplicationControlManager
+_RETRY_S = 0.5
 _NO_ENTRIES: Mapping[str, str] = {}
 _NO_LIMITS: Mapping[str, float] = {}
 
@@ -292,7 +294,10 @@ class Intents:
             await self._until_settled(key)
 
     async def confirm_deletion(self, broker_id: int, topic_id: UUID) -> None:
-        """Says that this broker has nothing left of a deleted topic. Raises StoreUnavailable."""
+        """Says that this broker has nothing left of a deleted topic, however long the store may be away.
+
+        Nobody would ask again: a tombstone that waits for this broker would stay until it restarts.
+        """
         tombstone = self._image.tombstones.get(topic_id)
         key = keys.tombstone(topic_id)
         while tombstone is not None and broker_id in tombstone.pending:
@@ -301,6 +306,10 @@ class Intents:
             try:
                 result = await self._store.transact([guard], [Put(key, replace(tombstone, pending=rest).encode())])
             except UnknownOutcome:
+                continue
+            except StoreUnavailable as reason:
+                logger.info("the deletion of %s waits to be confirmed: %s", tombstone.name, reason)
+                await asyncio.sleep(_RETRY_S)
                 continue
             if isinstance(result, Committed):
                 return

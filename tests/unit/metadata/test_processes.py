@@ -18,7 +18,7 @@ from ottla.metadata.follower import Follower
 from ottla.metadata.image import Changed, Image
 from ottla.metadata.intents import Intents, NewTopic
 from ottla.metadata.keys import ConfigResource
-from ottla.metadata.model import Broker, BrokerState, Config, Endpoint, Feature, TopicIntent
+from ottla.metadata.model import Broker, BrokerState, Config, Endpoint, Feature, Tombstone, TopicIntent
 from ottla.metadata.producer_ids import BLOCK_SIZE, allocate_block
 from ottla.metadata.registration import Registration
 from ottla.metadata.store import Compacted, Delete, LeaseExpired, Put, Snapshot, StoreUnavailable
@@ -162,6 +162,28 @@ def test_a_lost_lease_is_followed_by_a_registration_with_a_new_epoch(
     run(body)
 
 
+def test_a_registration_that_was_made_under_a_lease_given_up_is_no_predecessor(run: Callable[[Body], None]) -> None:
+    """Registering anew, the write's outcome was unknown, then the store was away: what came of it is our own."""
+
+    async def body(store: FaultyStore) -> None:
+        own = Registration(store, broker(), 5)
+        await own.register()
+        first = own.epoch
+        keeping = asyncio.ensure_future(own.run())
+        store.plan.extend([DONE_BUT_UNKNOWN, REFUSED])
+        await store.revoke(own.lease)
+        async with asyncio.timeout(4):
+            while own.epoch == first:
+                await asyncio.sleep(0.05)
+        entry = (await store.read(keys.broker(1))).entries[0]
+        assert own.epoch == entry.create_revision
+        assert entry.lease == own.lease
+        assert first < Broker.decode(entry).previous_epoch < own.epoch
+        keeping.cancel()
+
+    run(body)
+
+
 @pytest.mark.parametrize("plan", [[], [LOST], [DONE_BUT_UNKNOWN], [LOST, DONE_BUT_UNKNOWN, DONE_BUT_UNKNOWN]])
 def test_no_producer_id_is_handed_out_twice(run: Callable[[Body], None], plan: list[str]) -> None:
     async def body(store: FaultyStore) -> None:
@@ -284,6 +306,20 @@ def test_what_a_later_version_wrote_into_settings_survives_an_edit(run: Callable
         intents, follower, task = await admin(store)
         await intents.alter_config(resource, lambda present: {"a": "2"})
         assert follower.image.configs[resource].unknown == {"of_later": True}
+        task.cancel()
+
+    run(body)
+
+
+def test_a_deletion_is_confirmed_when_the_store_is_back(run: Callable[[Body], None]) -> None:
+    async def body(store: FaultyStore) -> None:
+        topic_id = keys.uuid_from_text("AAAAAAAAQACAAAAAAAAAAg")
+        await store.transact([], [Put(keys.tombstone(topic_id), Tombstone(topic_id, "t", (1, 2)).encode())])
+        intents, follower, task = await admin(store)
+        store.plan.append(REFUSED)
+        await intents.confirm_deletion(1, topic_id)
+        await follower.wait_for_revision((await store.read()).revision, 5)
+        assert follower.image.tombstones[topic_id].pending == (2,)
         task.cancel()
 
     run(body)
