@@ -81,6 +81,7 @@ class Controller:
         self._balances = defaults.get(BALANCE, "true") == "true"
         self._balance_due = False
         self._lease = NO_LEASE
+        self._left_behind = NO_LEASE  # an own lease that couldn't be given up: nobody decides under it
         self._term: Guard | None = None
         self._changed = Changed()
         self._woken = asyncio.Event()
@@ -119,7 +120,9 @@ class Controller:
             await self._store.revoke(self._lease)
             self._lease = NO_LEASE
             other = result.failed[keys.CONTROLLER]
-            if other is not None:
+            if other is not None and other.lease == self._left_behind != NO_LEASE:
+                await self._store.revoke(other.lease)
+            elif other is not None:
                 await self._wait_until_vacant(other.mod_revision)
 
     async def _wait_until_vacant(self, revision: int) -> None:
@@ -136,7 +139,8 @@ class Controller:
             try:
                 await self._store.revoke(lease)
             except (StoreUnavailable, UnknownOutcome):
-                logger.info("controller %s: the lease ends by itself", self._name)
+                self._left_behind = lease
+                logger.info("controller %s: the lease ends by itself, or when the store is back", self._name)
 
     async def _govern(self) -> None:
         assert self._term is not None

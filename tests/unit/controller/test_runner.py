@@ -27,10 +27,12 @@ from ottla.metadata.store import (
     TRANSACTION_SIZE_BYTES_MAX,
     Delete,
     Guard,
+    LeaseId,
     Put,
+    StoreUnavailable,
     check_transaction,
 )
-from tests.unit.metadata.faulty import DONE_BUT_UNKNOWN, LOST, OK, FaultyStore
+from tests.unit.metadata.faulty import DONE_BUT_UNKNOWN, LOST, OK, REFUSED, FaultyStore
 
 Body = Callable[[FaultyStore, Follower, Intents, Controller], Coroutine[Any, Any, None]]
 
@@ -188,5 +190,20 @@ def test_a_controller_that_was_taken_for_dead_takes_office_again(run: Any) -> No
         assert (await follower.wait(newer, 5)).name == "test"
         await intents.create_topic(NewTopic("t", 1, 1), 10)
         assert controller.active
+
+    run(body)
+
+
+def test_a_controller_that_could_not_give_up_its_lease_does_not_wait_for_itself(run: Any) -> None:
+    async def body(store: FaultyStore, follower: Follower, intents: Intents, controller: Controller) -> None:
+        revoke = store.revoke
+
+        async def refused(lease: LeaseId) -> None:
+            store.revoke = revoke  # type: ignore[method-assign]
+            raise StoreUnavailable("planned")
+
+        store.revoke = refused  # type: ignore[method-assign]
+        store.plan.append(REFUSED)
+        await intents.create_topic(NewTopic("t", 1, 1), 4)  # well below a session
 
     run(body)
