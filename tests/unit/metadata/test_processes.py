@@ -167,14 +167,13 @@ def test_a_registration_that_was_made_under_a_lease_given_up_is_no_predecessor(r
 
     async def body(store: FaultyStore) -> None:
         own = Registration(store, broker(), 5)
-        await own.register()
-        first = own.epoch
+        first = (await own.register()).epoch
+        again = asyncio.Event()
+        own.registered = lambda broker: again.set()
         keeping = asyncio.ensure_future(own.run())
         store.plan.extend([DONE_BUT_UNKNOWN, REFUSED])
         await store.revoke(own.lease)
-        async with asyncio.timeout(4):
-            while own.epoch == first:
-                await asyncio.sleep(0.05)
+        await asyncio.wait_for(again.wait(), 4)
         entry = (await store.read(keys.broker(1))).entries[0]
         assert own.epoch == entry.create_revision
         assert entry.lease == own.lease
