@@ -4,6 +4,9 @@ Version 0 takes an empty list for all topics, later ones null; version 12 asks b
 at, as in Kafka). Topics that the client names may be created (`auto.create.topics.enable`, and its own flag from
 version 4); unlike Kafka the answer waits for that, so the client needn't ask again. Every broker serves administrators'
 requests, so the answering one is named as controller.
+
+A client whose leader died asks at once who leads now, and if it is told that the dead one does, not again for a second.
+So while a leader has just hung up on this broker, too, answers wait for the election, half a second at most.
 """
 
 from __future__ import annotations
@@ -33,12 +36,15 @@ API = Api(key=3, versions=(0, 13))
 FIRST_VERSION_BY_ID = 12
 OPERATIONS = "topic_authorized_operations"
 CREATION_WAIT_SECONDS = 2.0
+ELECTION_WAIT_SECONDS = 0.5
 
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
     asked = request.topics
     if asked and (refused := _refusal(asked, context.api_version)) is not None:
         return refused
+    if broker.replication.loses_a_leader and (asked is None or asked):
+        await _election(broker)
     operations = ON_TOPIC if request.include_topic_authorized_operations else NOT_ASKED
     missing: list[dict[str, Any]] = []
     if asked is None or (context.api_version == 0 and not asked):
@@ -68,6 +74,15 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[
         if getattr(request, "include_cluster_authorized_operations", False)
         else NOT_ASKED,
     }
+
+
+async def _election(broker: Broker) -> None:
+    try:
+        await broker.follower.wait(
+            lambda image: None if broker.replication.loses_a_leader else True, ELECTION_WAIT_SECONDS
+        )
+    except TimeoutError:
+        return
 
 
 def _unknown_id(topic_id: UUID) -> dict[str, Any]:

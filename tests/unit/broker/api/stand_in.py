@@ -83,6 +83,7 @@ async def broker_stand_in(folder: Path, settings: str = "", *, controlled: bool 
         intents=Intents(store, follower, Random(1)),
         encoded_topics=EncodedTopics(),
         internal_topics=SimpleNamespace(want_offsets_topic=lambda: None),
+        replication=SimpleNamespace(loses_a_leader=False),
     )
     await join_cluster(store, None)
     await follower.start()

@@ -11,6 +11,7 @@ import pytest
 
 from ottla.broker.api import metadata
 from ottla.broker.bounded import AT_A_TIME, gather_bounded
+from ottla.metadata.keys import ConfigResource
 from ottla.protocol.errors import ErrorCode
 from tests.unit.broker.api.stand_in import BrokerStandIn, broker_stand_in
 
@@ -62,6 +63,31 @@ def test_clients_are_not_kept_waiting_for_a_controller(tmp_path: Path, monkeypat
             assert time.monotonic() - began < 5
 
     asyncio.run(body())
+
+
+def test_clients_hear_of_the_leader_to_come_where_one_has_just_hung_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metadata, "ELECTION_WAIT_SECONDS", 0.3)
+
+    async def seconds(broker: BrokerStandIn, topics: list[Any] | None) -> float:
+        began = time.monotonic()
+        await broker.ask(3, 12, {"topics": topics, "allow_auto_topic_creation": False})
+        return time.monotonic() - began
+
+    async def scene() -> None:
+        async with broker_stand_in(tmp_path) as broker:
+            assert await seconds(broker, None) < 0.1
+            broker.replication.loses_a_leader = True
+            assert await seconds(broker, []) < 0.1, "only brokers were asked for"
+            assert await seconds(broker, None) > 0.25, "nobody is elected"
+            asking = asyncio.ensure_future(seconds(broker, [{"topic_id": None, "name": "t"}]))
+            await asyncio.sleep(0.02)
+            broker.replication.loses_a_leader = False
+            await broker.intents.alter_config(ConfigResource("broker", ""), lambda present: {"num.partitions": "2"})
+            assert await asking < 0.25
+
+    asyncio.run(scene())
 
 
 def test_thousands_of_topics_in_one_request(tmp_path: Path) -> None:
