@@ -40,7 +40,7 @@ class RestoreReports:
         self._table = table
         self._registered = (NO_EPOCH, LeaseId(0))
         self._reported_epoch = NO_EPOCH
-        self._reported: frozenset[PartitionId] = frozenset()
+        self._reported: set[PartitionId] = set()
         self._parts = 0
         self._waiting: dict[PartitionId, int] = {}  # with the newest epoch that is known here
         self._restored: set[PartitionId] = set()  # the part of them that a backup left without a leader
@@ -59,7 +59,7 @@ class RestoreReports:
             (self._restored.add if state is not None and state.restored else self._restored.discard)(key)
             if state is None or not (state.restored or self._contends_for(state)):
                 self._waiting.pop(key, None)
-                self._reported -= {key}
+                self._reported.discard(key)
             elif key not in self._waiting:
                 partition = self._table.get_by_id(*key)
                 self._waiting[key] = NO_EPOCH if partition is None else partition.epoch
@@ -106,7 +106,7 @@ class RestoreReports:
     async def _report(self, epoch: int, lease: LeaseId) -> None:
         ends = list(self._ends())
         parts = [dict(ends[start : start + PART_LOGS_MAX]) for start in range(0, len(ends), PART_LOGS_MAX)] or [{}]
-        reported = frozenset(self._waiting)
+        reported = set(self._waiting)
         if self._parts:  # never a mixture of two: without its first part a report doesn't count
             await self._store.transact([], [Delete(keys.report(self._broker_id, 0))])
         for number, logs in reversed(list(enumerate(parts))):
@@ -118,7 +118,7 @@ class RestoreReports:
     async def _withdraw(self) -> None:
         for number in range(self._parts):
             await self._store.transact([], [Delete(keys.report(self._broker_id, number))])
-        self._parts, self._reported_epoch, self._reported = 0, NO_EPOCH, frozenset()
+        self._parts, self._reported_epoch, self._reported = 0, NO_EPOCH, set()
         logger.info("every reported partition has a leader")
 
     def _ends(self) -> Iterator[tuple[PartitionId, LogEnd]]:
