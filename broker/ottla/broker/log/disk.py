@@ -25,12 +25,21 @@ OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # of the process 
 
 @contextlib.contextmanager
 def unless_full() -> Iterator[None]:
-    """Around a write that is made again later, or isn't needed: a full disk doesn't fail it."""
+    """Around a write that is made again later, or isn't needed: neither a full disk nor want of descriptors fails it."""
     try:
         yield
     except OSError as error:
-        if error.errno not in NO_ROOM:
+        if error.errno not in NO_ROOM + OUT_OF_RESOURCES:
             raise
+
+
+@contextlib.contextmanager
+def all_or_unusable() -> Iterator[None]:
+    """Around changes that only make sense together: where one fails, whatever the reason, only recovery helps."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(errno.EIO, f"a change was made by half: {error}") from error
 
 
 class Entry(NamedTuple):

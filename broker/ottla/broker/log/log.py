@@ -18,7 +18,7 @@ from ottla.protocol.batches import CONTROL, BatchHeader
 
 from . import names
 from .config import LogConfig
-from .disk import Buffer
+from .disk import Buffer, all_or_unusable
 from .epochs import LeaderEpochs
 from .pending_flush import PendingFlush
 from .producers import Producers
@@ -436,27 +436,35 @@ class Log:
             # A leader that wrote nothing in its epoch noted it all the same, and the next one knows nothing of it.
             self.epochs.truncate_from_end(self.log_end_offset)
             return False
-        if offset <= self.segments[0].base_offset:
+        if offset < self.segments[0].base_offset:
             self.truncate_fully_and_start_at(offset)
             return True
-        keep = self._segment_index(offset) + 1
-        self._drop(keep, None, from_end=True)
-        self._active = self.segments[-1]
-        end = self._active.truncate(offset)
-        self._ended_at(end)
-        self._rebuild_producers(end)
+        # What may fail for want of descriptors comes first: then the log is as it was.
+        at = self._segment_index(offset)
+        position, end = self.segments[at].cut_for(offset)
+        producers = self._producers_at(end)
+        with all_or_unusable():
+            self._drop(at + 1, None, from_end=True)
+            self._active = self.segments[-1]
+            if position < self._active.size:
+                self._active.cut(position, end)
+            self._ended_at(end)
+            self._drop_snapshots(lambda offset: offset > end)
+        self.producers = producers
         return True
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drops everything; the log is empty and begins at `offset`."""
-        self._drop(0, None, from_end=True)
-        self._active = self._new_segment(offset)
-        self.segments.append(self._active)
-        self._bases.append(offset)
-        self.log_start_offset = offset
-        self.epochs.clear()
-        self._ended_at(offset)
-        self._drop_snapshots(lambda _: True)
+        fresh = None if offset in self._bases else self._new_segment(offset)
+        with all_or_unusable():
+            self._drop(0, None, from_end=True)
+            self._active = fresh or self._new_segment(offset)
+            self.segments.append(self._active)
+            self._bases.append(offset)
+            self.log_start_offset = offset
+            self.epochs.clear()
+            self._ended_at(offset)
+            self._drop_snapshots(lambda _: True)
         self.producers.clear()
 
     def _ended_at(self, offset: int) -> None:
@@ -467,18 +475,16 @@ class Log:
         self.recovery_point = min(self.recovery_point, offset)
         self.epochs.truncate_from_end(offset)
 
-    def _rebuild_producers(self, end: int) -> None:
-        self._drop_snapshots(lambda offset: offset > end)
-        self.producers.clear()
-        start = restore_snapshot(
-            self._surroundings.disk,
-            self.directory,
-            self.snapshots,
-            self.producers,
-            self._surroundings.now_ms(),
-            self.config.producer_id_expiration_ms,
-        )
-        replay_producers(self.producers, self.segments, start, end)
+    def _producers_at(self, end: int) -> Producers:
+        """The producers as they were when the log ended at `end`."""
+        producers = Producers()
+        usable = [offset for offset in self.snapshots if offset <= end]
+        later = self.snapshots[len(usable) :]
+        around, keep_ms = self._surroundings, self.config.producer_id_expiration_ms
+        start = restore_snapshot(around.disk, self.directory, usable, producers, around.now_ms(), keep_ms)
+        self.snapshots = usable + later  # without damaged ones
+        replay_producers(producers, self.segments, start, end)
+        return producers
 
     def delete_records_before(self, offset: int) -> bool:
         """Raises the log start offset (DeleteRecords, a leader's start); whether it rose. Segments go with retention.

@@ -238,16 +238,16 @@ class Segment:
         """The open files, for a sync: held, so that a deletion meanwhile doesn't matter."""
         return [self._file or self.disk.open(self._path), self.offsets.file(create=True), self.times.file(create=True)]
 
-    def truncate(self, offset: int) -> int:
-        """Drops every batch that holds `offset` or comes after; where the log may go on: at `offset`, or at the start
-        of a batch that had to go whole."""
+    def cut_for(self, offset: int) -> tuple[int, int]:
+        """Where to `cut` so that every batch goes that holds `offset` or comes after: the position, and where the log
+        may go on: at `offset`, or at the start of a batch that had to go whole. Opens all that will be cut."""
+        self.offsets.file(create=True)
+        self.times.file(create=True)
         position = self.position_of(offset)
-        if position is None:
-            return offset
-        header = self.header_at(position)
-        end = offset if header is None else min(offset, header.base_offset)
-        self.cut(position, end)
-        return end
+        header = None if position is None else self.header_at(position)
+        if position is None or header is None:
+            return self.size, offset
+        return position, min(offset, header.base_offset)
 
     def cut(self, position: int, end_offset: int) -> None:
         """Drops what stands from `position` on, where `end_offset` would come next."""
