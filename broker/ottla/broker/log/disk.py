@@ -25,7 +25,7 @@ OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # of the process 
 
 @contextlib.contextmanager
 def unless_full() -> Iterator[None]:
-    """Around a write that is made again later, or isn't needed: neither a full disk nor want of descriptors fails it."""
+    """Around a write that is made again later, or isn't needed: lack of room or of descriptors doesn't fail it."""
     try:
         yield
     except OSError as error:
