@@ -35,7 +35,7 @@ from ottla.metadata.store import (
     Write,
 )
 
-from .decide import Scope, decide, imbalanced, scope_of, whole_scope
+from .decide import Scope, decide, imbalanced, in_order, in_order_of_topics, scope_of, whole_scope
 from .proposal import Proposal
 
 logger = logging.getLogger(__name__)
@@ -47,7 +47,8 @@ BALANCE_INTERVAL_S = "leader.imbalance.check.interval.seconds"
 
 _RETRY_S = 0.2
 _REJECTED_S = 0.05
-_SLICE = 500  # topics or partitions that are decided on without a pause
+# Topics or partitions that are decided on without a pause: two transactions' worth of changed partitions.
+_SLICE = 2 * (TRANSACTION_OPERATIONS_MAX - 1)
 _NOTHING = Scope(frozenset(), frozenset())
 
 
@@ -243,9 +244,9 @@ class Controller:
 
 def _slices(scope: Scope) -> Iterator[Scope]:
     """The scope in parts whose decision takes some milliseconds at most: topics, then partitions."""
-    for topics in _chunks(sorted(scope.topics)):
+    for topics in _chunks(in_order(scope.topics)):
         yield Scope(topics, frozenset())
-    for part in _chunks(sorted(scope.partitions | scope.preferred)):
+    for part in _chunks(in_order_of_topics(scope.partitions | scope.preferred)):
         yield Scope(frozenset(), part & scope.partitions, part & scope.preferred)
 
 
