@@ -108,8 +108,8 @@ class Image:
     configs: PersistentMap[ConfigResource, Config] = field(default_factory=PersistentMap)
     quotas: Mapping[QuotaEntity, Quota] = field(default_factory=dict)
     features: Mapping[str, Feature] = field(default_factory=dict)
-    elections: Mapping[tuple[UUID, int], Election] = field(default_factory=dict)
-    reassignments: Mapping[tuple[UUID, int], Reassignment] = field(default_factory=dict)
+    elections: PersistentMap[tuple[UUID, int], Election] = field(default_factory=PersistentMap)
+    reassignments: PersistentMap[tuple[UUID, int], Reassignment] = field(default_factory=PersistentMap)
     reports: Mapping[tuple[int, int], Report] = field(default_factory=dict)  # by (broker id, part)
 
     @classmethod
