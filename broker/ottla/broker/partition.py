@@ -263,7 +263,15 @@ class Partition:
         for waiter in self.follower_waiters:
             waiter.watermark_moved(self)
         if self.waiters:
-            self._wake(self.waiters, max(self.log.bytes_between(before, after), 1))
+            self._wake(self.waiters, self._bytes_between(before, after))
+
+    def _bytes_between(self, before: int, after: int) -> int:
+        """What consumers may read now that the high watermark has risen. Where the files can't be read 0, with which
+        they look for themselves, and meet the error."""
+        try:
+            return max(self.log.bytes_between(before, after), 1)
+        except OSError:
+            return 0
 
     def check_leader_epoch(self, epoch: int, *, follower_will_do: bool = False) -> None:
         """Raises what a client's idea of the leader epoch deserves; −1 means that it has none. KIP-320, and for a
@@ -301,10 +309,6 @@ class Partition:
         if self.leader_epoch == NO_EPOCH or self.offline:
             self.check_leader_epoch(-1)
         batch, header = admit(frame, start, end, self.rules, version, self.now_ms())
-        if header.producer_id >= 0:
-            duplicate = self.log.producers.check(header)
-            if duplicate is not None:
-                return Appended(duplicate.first_offset, duplicate.last_offset, duplicate.append_time)
         return self._append_admitted(batch, header)
 
     def takes_turns(self, frame: bytearray, start: int) -> bool:
@@ -330,10 +334,6 @@ class Partition:
         self.counters.produce_requests += 1
         self.check_leader_epoch(-1)
         _, header = admit(batch, 0, len(batch), self.rules, version, self.now_ms())
-        if header.producer_id >= 0:
-            duplicate = self.log.producers.check(header)
-            if duplicate is not None:
-                return Appended(duplicate.first_offset, duplicate.last_offset, duplicate.append_time)
         if self.target_codec is not None and header.codec != self.target_codec:
             batch = await asyncio.to_thread(batches.recompress, batch, self.target_codec)
             self.check_leader_epoch(-1)
@@ -341,6 +341,10 @@ class Partition:
         return self._append_admitted(memoryview(batch), header)
 
     def _append_admitted(self, batch: memoryview, header: BatchHeader) -> Appended:
+        if header.producer_id >= 0:
+            duplicate = self.log.producers.check(header)
+            if duplicate is not None:
+                return Appended(duplicate.first_offset, duplicate.last_offset, duplicate.append_time)
         append_time = -1
         if not self.rules.create_time:
             append_time = self.now_ms()
@@ -481,7 +485,7 @@ class Partition:
         before = self.high_watermark
         self.high_watermark = max(before, min(leader_high_watermark, log.log_end_offset))
         if self.waiters and self.high_watermark > before:  # consumers that read from the replica next to them
-            self._wake(self.waiters, max(log.bytes_between(before, self.high_watermark), 1))
+            self._wake(self.waiters, self._bytes_between(before, self.high_watermark))
 
     def truncate_to(self, offset: int) -> None:
         """Drops what the leader doesn't have, from `offset` on. Raises KafkaError KAFKA_STORAGE_ERROR."""

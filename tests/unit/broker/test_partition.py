@@ -1,0 +1,88 @@
+"""One replica while other things happen: files that can't be read, leadership that goes and comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from ottla.broker.counters import TopicCounters
+from ottla.broker.log.log import Log
+from ottla.broker.partition import Partition
+from ottla.metadata import model
+from ottla.protocol import batches
+from ottla.protocol.codecs import Codec
+from ottla.protocol.errors import ErrorCode, KafkaError
+from tests.unit.broker.log.workbench import Workbench, batch_of
+
+TOPIC_ID = UUID(int=7)
+
+
+def partition_of(folder: Path) -> Partition:
+    return Partition("t", TOPIC_ID, 0, Workbench(folder).log(), TopicCounters(), lambda: 1_000_000)
+
+
+def state(epoch: int, leader: int = 0, *isr: int) -> model.Partition:
+    return model.Partition(TOPIC_ID, 0, (0, 1), isr, tuple(1 for _ in isr), leader, epoch)
+
+
+def produce(partition: Partition, sequence: int) -> int:
+    batch = batch_of([b"x"], producer=(1, 0, sequence))
+    return partition.append(batch, 0, len(batch), 9).base_offset
+
+
+def test_a_high_watermark_rises_though_nobody_can_say_by_how_many_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition = partition_of(tmp_path)
+    partition.become_leader(state(0, 0, 0, 1))
+    produce(partition, 0)
+    consumer: Any = SimpleNamespace(heard=[])
+    consumer.moved = lambda partition, new_bytes: consumer.heard.append(new_bytes)
+    partition.waiters.append(consumer)
+
+    def unreadable(*offsets: int) -> int:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr(Log, "bytes_between", unreadable)
+    partition.become_leader(state(0, 0, 0))
+    assert partition.high_watermark == 1
+    assert consumer.heard[0] == 0, "it has to look for itself"
+
+
+@pytest.mark.parametrize(
+    ("kept", "meanwhile", "outcome"), [(2, 2, 2), (1, None, ErrorCode.out_of_order_sequence_number), (2, None, 2)]
+)
+def test_what_a_producer_wrote_is_asked_again_after_a_recompression(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int, meanwhile: int | None, outcome: int
+) -> None:
+    """While sequence 2 is recompressed others lead: they keep as many records, and maybe get a repeat of it."""
+    partition = partition_of(tmp_path)
+    partition.become_leader(state(0, 0, 0))
+    produce(partition, 0)
+    produce(partition, 1)
+    partition.target_codec = Codec.gzip
+
+    def recompress(batch: bytearray, codec: int) -> bytearray:
+        partition.become_follower(state(1, 1, 1))
+        partition.truncate_to(kept)
+        partition.become_leader(state(2, 0, 0))
+        if meanwhile is not None:
+            produce(partition, meanwhile)
+        return batch
+
+    monkeypatch.setattr(batches, "recompress", recompress)
+
+    async def main() -> int:
+        try:
+            return (await partition.append_recompressed(batch_of([b"x"], producer=(1, 0, 2)), 9)).base_offset
+        except KafkaError as error:
+            return error.code
+
+    assert asyncio.run(main()) == outcome
+    assert partition.log.log_end_offset == (3 if kept == 2 else 1)
