@@ -41,6 +41,8 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[
         problem = future.exception() if future.done() else KafkaError(ErrorCode.request_timed_out)
         if isinstance(problem, KafkaError):
             answer["error_code"] = problem.code
+        elif partition.leading is None:  # done, but others were waited for, and it leads no longer
+            answer["error_code"] = ErrorCode.not_leader_or_follower
         else:
             answer["low_watermark"] = partition.low_watermark
     return {"topics": topics}

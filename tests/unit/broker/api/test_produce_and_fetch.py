@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Callable, Coroutine
+from datetime import timedelta
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ from uuid import UUID
 
 import pytest
 
-from ottla.broker.api import fetch, produce
+from ottla.broker.api import delete_records, fetch, produce
 from ottla.broker.counters import TopicCounters
 from ottla.broker.fetch_sessions import FetchSessionCache
 from ottla.broker.partition import Partition
@@ -22,6 +23,7 @@ from ottla.metadata import model
 from ottla.net.connection import Pending
 from ottla.protocol import batches
 from ottla.protocol.codecs import Codec
+from ottla.protocol.errors import ErrorCode
 from ottla.protocol.frames import RequestHeader
 from ottla.protocol.messages import read_response, write_request
 from tests.unit.broker.log.workbench import Workbench, contents
@@ -462,5 +464,26 @@ def test_a_partition_that_is_lost_fails_alone(play: Any) -> None:
         await stage.settle()
         [topic] = read_response(PRODUCE, 9, b"".join(map(bytes, waiting.parts))[9:]).responses
         assert [(part.error_code, part.base_offset) for part in topic.partition_responses] == [(6, -1), (0, 0)]
+
+    play(body)
+
+
+def test_records_deleted_where_this_broker_leads_no_longer_when_the_others_are(play: Any) -> None:
+    async def body(stage: Stage) -> None:
+        stage.produce({0: batch_of([b"x"]), 1: batch_of([b"x"])})
+        moved, kept = stage.partitions.find("t", 0), stage.partitions.find("t", 1)
+        kept.become_leader(model.Partition(TOPIC_ID, 1, (0, 1), (0, 1), (1, 1), 0))
+        partitions = [SimpleNamespace(partition_index=index, offset=1) for index in (0, 1)]
+        request = SimpleNamespace(
+            topics=[SimpleNamespace(name="t", partitions=partitions)], timeout=timedelta(seconds=5)
+        )
+        context: Any = None
+        asking = asyncio.ensure_future(delete_records.handle(stage.broker, context, request))
+        await asyncio.sleep(0)
+        moved.resign("another one leads")
+        kept.follower_fetched(1, 1, 1, 1)
+        [topic] = (await asking)["topics"]
+        codes = [(part.get("error_code"), part["low_watermark"]) for part in topic["partitions"]]
+        assert codes == [(ErrorCode.not_leader_or_follower, -1), (None, 1)]
 
     play(body)
