@@ -61,7 +61,8 @@ class FollowerSession:
     def want(self, key: Key, position: Position) -> None:
         """This partition is fetched, from there."""
         if self.wanted.get(key) != position:
-            self.wanted[key] = position
+            self.wanted.pop(key, None)
+            self.wanted[key] = position  # behind the others: what fills the answers is named last, and starves nobody
             self._changed[key] = None
         self._dropped.pop(key, None)
 

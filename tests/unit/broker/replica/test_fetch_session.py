@@ -115,3 +115,16 @@ def test_epochs_wrap() -> None:
     follower.id, follower.epoch = 3, 2**31 - 1
     follower.answered(0, 3)
     assert follower.epoch == 1
+
+
+def test_without_a_session_nobody_is_named_first_for_ever() -> None:
+    session = FollowerSession()
+    for index in range(3):
+        session.want((TOPIC, index), position(0))
+    served = []
+    for offset in range(1, 7):
+        first = next(iter(session.request().asked))
+        served.append(first[1])
+        assert session.answered(0, 0), "the leader has no room for a session"
+        session.want(first, position(offset))  # it had more than fits into an answer
+    assert served == [0, 1, 2, 0, 1, 2]
