@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from . import register
 from .java import ensure_java
+from .worker_python import worker_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,12 +22,13 @@ def spark_session(name: str, **settings: str) -> SparkSession:
     JavaMissing.
     """
     ensure_java()
-    # Workers must run this very Python, which has Ottla, and not whatever python3 is on the PATH.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
     conf = SparkConf().setAppName(name)
+    submitted = conf.contains("spark.master")
+    # Workers must run this very Python, which has Ottla, and not whatever python3 is on the PATH.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable if submitted else worker_python())
     local = {
         "spark.master": "local[*]",
         "spark.ui.enabled": "false",
@@ -37,7 +39,7 @@ def spark_session(name: str, **settings: str) -> SparkSession:
         "spark.sql.session.timeZone": "UTC",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}",
     }
-    if not conf.contains("spark.master"):
+    if not submitted:
         for key, value in local.items():
             conf.set(key, value)
     for key, value in settings.items():
