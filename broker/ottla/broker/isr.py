@@ -21,7 +21,15 @@ from ottla.broker.partition import Partition
 from ottla.broker.replica.leader import LeaderState
 from ottla.metadata import eligibility, keys, model
 from ottla.metadata.image import Changed, Image
-from ottla.metadata.store import Guard, Put, Rejected, Store, StoreUnavailable, UnknownOutcome
+from ottla.metadata.store import (
+    TRANSACTION_OPERATIONS_MAX,
+    Guard,
+    Put,
+    Rejected,
+    Store,
+    StoreUnavailable,
+    UnknownOutcome,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -194,11 +202,14 @@ class IsrChanges:
 
     async def _write(self, proposals: list[_Proposal]) -> list[_Proposal]:
         """Writes all in one transaction, or one by one where that is rejected; those that must be thought over."""
+        guards = {guard.key: guard for proposal in proposals for guard in proposal.guards}
+        if len(guards) > TRANSACTION_OPERATIONS_MAX:  # a hundred brokers join at once
+            middle = len(proposals) // 2
+            return await self._write(proposals[:middle]) + await self._write(proposals[middle:])
         for proposal in proposals:
             if proposal.leading is not None:
                 proposal.leading.proposed(proposal.after.isr)
                 proposal.partition.isr_moved()
-        guards = {guard.key: guard for proposal in proposals for guard in proposal.guards}
         try:
             result = await self._store.transact(list(guards.values()), [proposal.put for proposal in proposals])
         except UnknownOutcome:

@@ -10,11 +10,11 @@ from uuid import UUID
 
 import pytest
 
-from ottla.broker.isr import IsrChanges
+from ottla.broker.isr import IsrChanges, _Proposal
 from ottla.broker.replica.leader import LeaderState
 from ottla.metadata import keys
 from ottla.metadata.model import NO_LEADER, Broker, BrokerState, Partition
-from ottla.metadata.store import Committed, Guard, Put, Write
+from ottla.metadata.store import Committed, Guard, Put, Write, check_transaction
 
 TOPIC = UUID(int=7)
 
@@ -79,3 +79,29 @@ def test_nobody_else_could_lead(isr: tuple[int, ...], alive: dict[int, int], off
 
 def test_who_can_write_stays() -> None:
     assert written(isr=(0, 1, 2), alive={1: 11, 2: 12}, offline=False, writable=True) == []
+
+
+def test_any_number_of_brokers_may_join_at_once() -> None:
+    """Each that joins is a guard, and a transaction has room for 120."""
+
+    sizes: list[int] = []
+
+    class Checking:
+        async def transact(self, guards: Sequence[Guard], writes: Sequence[Write]) -> Committed:
+            check_transaction(guards, writes)
+            sizes.append(len(writes))
+            return Committed(9)
+
+    image: Any = SimpleNamespace(brokers={})
+    store: Any = Checking()
+    changes = IsrChanges(0, store, lambda: image, lambda: 10, lambda: 30.0, list)
+    state = Partition(TOPIC, 0, (0, 1), (0,), (10,), 0)
+    proposals: list[Any] = [
+        _Proposal(
+            SimpleNamespace(topic_id=TOPIC, index=index), None, state, state,  # type: ignore[arg-type]
+            tuple(Guard(f"{index}/{broker}", 1) for broker in range(6)),
+        )
+        for index in range(30)
+    ]  # fmt: skip
+    assert asyncio.run(changes._write(proposals)) == []
+    assert sum(sizes) == 30
