@@ -109,10 +109,11 @@ class RestoreReports:
         reported = set(self._waiting)
         if self._parts:  # never a mixture of two: without its first part a report doesn't count
             await self._store.transact([], [Delete(keys.report(self._broker_id, 0))])
+        self._parts = max(self._parts, len(parts))  # whatever becomes of the writes, they may be there
         for number, logs in reversed(list(enumerate(parts))):
             put = Put(keys.report(self._broker_id, number), Report(epoch, len(parts), logs).encode(), lease)
             await self._store.transact([], [put])
-        self._reported_epoch, self._reported, self._parts = epoch, reported, max(self._parts, len(parts))
+        self._reported_epoch, self._reported = epoch, reported
         logger.info("reported what %d logs hold of partitions that nobody leads", len(ends))
 
     async def _withdraw(self) -> None:
