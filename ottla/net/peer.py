@@ -144,9 +144,12 @@ class _TcpStream:
 
 
 async def connect_tcp(host: str, port: int) -> Stream:
-    """A TCP connection to the first address of `host` that takes it. Raises OSError."""
+    """A TCP connection to the first address of `host` that takes it.
+
+    Raises OSError; ConnectionRefusedError only if every address refuses, which is what a dead process's do.
+    """
     loop = asyncio.get_running_loop()
-    failure: OSError = OSError(f"{host} has no address")
+    failure: OSError | None = None
     for family, kind, protocol, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
         candidate = socket.socket(family, kind, protocol)
         candidate.setblocking(False)
@@ -155,10 +158,11 @@ async def connect_tcp(host: str, port: int) -> Stream:
             await loop.sock_connect(candidate, address)
         except OSError as error:
             candidate.close()
-            failure = error
+            if failure is None or isinstance(failure, ConnectionRefusedError):
+                failure = error
         except BaseException:
             candidate.close()
             raise
         else:
             return _TcpStream(loop, candidate)
-    raise failure
+    raise failure or OSError(f"{host} has no address")

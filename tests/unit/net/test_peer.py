@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -178,5 +179,21 @@ def test_who_cant_be_reached_is_an_os_error() -> None:
             await Peer(refuse, "nobody", 1, "me").request(FETCH, VERSION, b"", 5)
         with pytest.raises(ConnectionRefusedError):
             await connect_tcp("127.0.0.1", 1)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("addresses", [("127.0.0.1", "255.255.255.255"), ("255.255.255.255", "127.0.0.1")])
+def test_refused_is_only_who_is_refused_everywhere(addresses: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """One refusal among failures of other kinds is no sign of a death: the process may listen at the other address."""
+
+    async def main() -> None:
+        async def found(host: str, port: int, **_: Any) -> list[Any]:
+            return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (address, port)) for address in addresses]
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", found)
+        with pytest.raises(OSError, match=r"unreachable|denied") as raised:
+            await connect_tcp("both", 1)
+        assert not isinstance(raised.value, ConnectionRefusedError)
 
     asyncio.run(main())
