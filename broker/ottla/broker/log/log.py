@@ -440,8 +440,7 @@ class Log:
             self.truncate_fully_and_start_at(offset)
             return True
         # What may fail for want of descriptors comes first: then the log is as it was.
-        at = self._segment_index(offset)
-        position, end = self.segments[at].cut_for(offset)
+        position, end = self.segments[at := self._segment_index(offset)].cut_for(offset)
         producers = self._producers_at(end)
         with all_or_unusable():
             self._drop(at + 1, None, from_end=True)
@@ -477,6 +476,8 @@ class Log:
 
     def _producers_at(self, end: int) -> Producers:
         """The producers as they were when the log ended at `end`."""
+        if (known := self.producers.before(end)) is not None:
+            return known  # to read a segment's headers would take seconds
         producers = Producers()
         usable = [offset for offset in self.snapshots if offset <= end]
         later = self.snapshots[len(usable) :]

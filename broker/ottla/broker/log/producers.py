@@ -22,7 +22,8 @@ from crc32c import crc32c
 from ottla.protocol.batches import BatchHeader
 from ottla.protocol.errors import ErrorCode, KafkaError
 
-BATCHES_KEPT = 5
+BATCHES_KNOWN = 5  # whose repeats are known, as in Kafka: a producer has no more on the way
+BATCHES_KEPT = BATCHES_KNOWN + 1  # so that where all on the way are truncated, the one before is still there
 NO_EPOCH = -1
 NO_SEQUENCE = -1
 _SEQUENCE_MASK = 0x7FFFFFFF
@@ -111,7 +112,7 @@ class Producers:
             return None
         sequence, delta = header.base_sequence, header.last_offset_delta
         last_sequence = sequence + delta & _SEQUENCE_MASK
-        for kept in entry.batches:
+        for kept in entry.batches[-BATCHES_KNOWN:]:
             if kept.last_sequence == last_sequence and kept.offset_delta == delta:
                 return Duplicate(kept.last_offset - delta, kept.last_offset, kept.timestamp)
         last = entry.last_sequence
@@ -170,6 +171,27 @@ class Producers:
         for producer_id in old:
             del self._entries[producer_id]
         return len(old)
+
+    def before(self, end_offset: int) -> Producers | None:
+        """The producers as they were when the log ended at `end_offset`; None where only the log itself can say.
+
+        Of those that have a batch below it the batches above are dropped: that there may have been older ones than are
+        left needn't be known, since a producer that sent those above had an answer to these. One whose very first batch
+        lies above it wasn't there yet.
+        """
+        kept = Producers()
+        for producer_id, entry in self._entries.items():
+            if entry.coordinator_epoch >= 0 or entry.transaction_start >= 0:
+                return None  # what markers did isn't among the batches
+            if entry.last_offset < end_offset:
+                kept._entries[producer_id] = entry
+            elif entry.batches[0].last_offset < end_offset:
+                earlier = kept._entries[producer_id] = ProducerEntry(entry.epoch)
+                earlier.batches = tuple(batch for batch in entry.batches if batch.last_offset < end_offset)
+                earlier.last_timestamp = earlier.batches[-1].timestamp
+            elif entry.epoch or entry.batches[0].last_sequence != entry.batches[0].offset_delta:
+                return None
+        return kept
 
     def clear(self) -> None:
         """Forgets all producers."""

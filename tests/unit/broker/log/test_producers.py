@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ottla.broker.log.producers import Duplicate, Producers, read_snapshot
 from ottla.protocol.batches import BatchHeader
@@ -102,3 +104,59 @@ def test_a_marker_ends_the_transaction() -> None:
     assert producers.transaction_ended(7, 0, 3, 2000) == 4
     assert producers.first_unstable_offset() is None
     note(producers, header(1), 6)
+
+
+@given(
+    written=st.lists(st.tuples(st.integers(0, 3), st.integers(1, 3), st.booleans()), max_size=60),
+    begun_before=st.booleans(),
+    dropped=st.integers(0, 20),
+)
+def test_what_truncation_leaves_is_what_a_replay_would_find(
+    written: list[tuple[int, int, bool]], begun_before: bool, dropped: int
+) -> None:
+    """`written`: (producer, records, whether its epoch is a new one); `begun_before`: older batches were deleted."""
+    sequences: dict[int, tuple[int, int]] = {}
+    batches = []
+    offset = 0
+    for producer, count, anew in written:
+        epoch, sequence = sequences.get(producer, (0, 50 if begun_before else 0))
+        if anew:
+            epoch, sequence = epoch + 1, 0
+        batches.append((offset, header(sequence, count, epoch=epoch, producer=producer)))
+        sequences[producer] = epoch, sequence + count
+        offset += count
+
+    def replayed(some: list[tuple[int, BatchHeader]]) -> Producers:
+        producers = Producers()
+        for at, batch in some:
+            note(producers, batch, at, 1000 + at)
+        return producers
+
+    kept = batches[: max(len(batches) - dropped, 0)]
+    end = kept[-1][0] + kept[-1][1].count if kept else 0
+    found, expected = replayed(batches).before(end), replayed(kept)
+    if found is None:
+        return
+    assert dict(found.items()).keys() == dict(expected.items()).keys()
+    for producer_id, entry in expected.items():
+        left = found.get(producer_id)
+        assert left is not None
+        assert (left.epoch, left.last_timestamp) == (entry.epoch, entry.last_timestamp)
+        assert left.batches == entry.batches[-len(left.batches) :]
+        # Whoever has five on the way at most may still repeat those that were sent with the dropped ones.
+        on_the_way = 5 - sum(batch.producer_id == producer_id for _, batch in batches[len(kept) :])
+        assert len(left.batches) >= min(on_the_way, len(entry.batches))
+
+
+def test_five_batches_on_the_way_are_forgotten_without_reading_the_log() -> None:
+    producers = Producers()
+    for index in range(20):
+        note(producers, header(index), index)
+    note(producers, header(0, producer=8), 20)
+    before = producers.before(15)
+    assert before is not None
+    assert [producer_id for producer_id, _ in before.items()] == [7]
+    assert refused(before, header(16)) == ErrorCode.out_of_order_sequence_number
+    assert before.check(header(14)) == Duplicate(14, 14, 1000)
+    note(before, header(15), 15)
+    assert producers.before(14) is None, "nobody knows the sequence before"
