@@ -49,6 +49,7 @@ _RETRY_S = 0.2
 _REJECTED_S = 0.05
 # Topics or partitions that are decided on without a pause: two transactions' worth of changed partitions.
 _SLICE = 2 * (TRANSACTION_OPERATIONS_MAX - 1)
+_WRITES_MAX = 8  # transactions under way at a time: they share a round trip, and a sync of the disk
 _NOTHING = Scope(frozenset(), frozenset())
 
 
@@ -205,20 +206,38 @@ class Controller:
             raise Deposed("the controller key isn't this one's any more")
 
     async def _perform(self, scope: Scope) -> Scope:
-        """Decides and writes slice by slice, batch by batch; returns what has to be thought over again."""
+        """Decides slice by slice, writes some batches at a time; returns what has to be thought over again."""
         again = _NOTHING
         latest = 0
+        decided: list[tuple[Scope, list[Proposal]]] = []
         for part in _slices(scope):
             for batch in _batches(decide(self._follower.image, part, self._defaults)):
-                for result in await self._write(batch):
-                    if isinstance(result, Committed):
-                        latest = max(latest, result.revision)
-                    else:
-                        again |= part
-            await asyncio.sleep(0)  # thousands of partitions mustn't keep a broker's loop from serving
+                decided.append((part, batch))
+                if len(decided) == _WRITES_MAX:
+                    rejected, revision = await self._write_all(decided)
+                    again, latest, decided = again | rejected, max(latest, revision), []
+                await asyncio.sleep(0)  # thousands of partitions mustn't keep a broker's loop from serving
+            await asyncio.sleep(0)
+        rejected, revision = await self._write_all(decided)
+        again, latest = again | rejected, max(latest, revision)
         if latest:  # a follower that is behind is no reason to step down: the lease alone says how long this may take
             await self._follower.wait_for_revision(latest, None)
         return again
+
+    async def _write_all(self, decided: Sequence[tuple[Scope, list[Proposal]]]) -> tuple[Scope, int]:
+        """Writes all batches at once: (the parts of which something wasn't written, the last revision)."""
+        again = _NOTHING
+        latest = 0
+        outcomes = await asyncio.gather(*(self._write(batch) for _, batch in decided), return_exceptions=True)
+        for (part, _), results in zip(decided, outcomes, strict=True):
+            if isinstance(results, BaseException):
+                raise results
+            for result in results:
+                if isinstance(result, Committed):
+                    latest = max(latest, result.revision)
+                else:
+                    again |= part
+        return again, latest
 
     async def _write(self, batch: Sequence[Proposal]) -> list[Committed | Rejected | UnknownOutcome]:
         """One transaction for all; where a guard fails, another one without the proposals that it belongs to."""

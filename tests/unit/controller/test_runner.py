@@ -101,6 +101,25 @@ def test_topics_come_into_being_whatever_happens_to_the_writes(run: Any, seed: i
     run(body)
 
 
+def test_transactions_share_the_way_to_the_store(run: Any) -> None:
+    async def body(store: FaultyStore, follower: Follower, intents: Intents, controller: Controller) -> None:
+        under_way: list[int] = [0]
+        transact = store.transact
+
+        async def counted(guards: Any, writes: Any) -> Any:
+            under_way.append(under_way[-1] + 1)
+            try:
+                return await transact(guards, writes)
+            finally:
+                under_way.append(under_way[-1] - 1)
+
+        store.transact = counted  # type: ignore[method-assign]
+        await intents.create_topic(NewTopic("t", 1500, 1), 20)
+        assert max(under_way) == runner._WRITES_MAX
+
+    run(body)
+
+
 def test_one_rejected_proposal_does_not_hold_up_the_others(run: Any) -> None:
     async def body(store: FaultyStore, follower: Follower, intents: Intents, controller: Controller) -> None:
         first, second = (keys.uuid_from_text(f"AAAAAAAAQACAAAAAAAAAA{letter}") for letter in "gw")
