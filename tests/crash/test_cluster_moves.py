@@ -18,7 +18,7 @@ from tests.peers.wire import Closed, Wire
 pytestmark = pytest.mark.timeout(3600 if LONG else 150)
 
 ALTER_PARTITION_REASSIGNMENTS, LIST_PARTITION_REASSIGNMENTS = 45, 46
-STORM_S = 900 if LONG else 15
+STORM_S = 900 if LONG else 10
 _ASSIGNMENTS = list(permutations(range(4), 3))
 
 
