@@ -87,7 +87,7 @@ class Broker:
             threads=surroundings.threads,
         )
         self.replicas: Replicas = Replicas(self.id, self.partitions, self.logs, config, now_ms, _loop_time)
-        self.isr_changes = IsrChanges(
+        self.isr_changes: IsrChanges = IsrChanges(
             self.id,
             store,
             lambda: self.image,
@@ -129,6 +129,7 @@ class Broker:
         self.monitoring: Monitoring = Monitoring(self)
         self.controller_name = ""  # of the controller in this process, where there is one
         self.recovered = False
+        self.replication_bytes_out: int = 0
         self.ready = False
         self._registration: Registration | None = None
         self._keeping_alive: asyncio.Task[Any] | None = None

@@ -195,6 +195,7 @@ class _Fetch:
             limit, minimum_one = 0, False
         readable = partition.read_as_follower(offset, limit, minimum_one)
         throttle.pause_seconds(partition, readable.size, False, now)
+        self._broker.replication_bytes_out += readable.size
         if partition.follower_fetched(replica_id, self.request.replica_epoch, offset, asked.follower_log_start):
             self._broker.isr_changes.joins(partition, replica_id)
         return readable._replace(high_watermark=partition.high_watermark)

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ottla.broker.metrics import groups, process, replicas, replication, traffic
+from ottla.broker.metrics import controller, groups, process, replicas, replication, traffic
 from ottla.broker.metrics.metric import Metric
 
 SECTIONS: tuple[tuple[str, tuple[Metric, ...]], ...] = (
     ("Topics, requests, connections", traffic.METRICS),
-    ("Replicas, logs, the controller", replicas.METRICS),
-    ("Following other brokers", replication.METRICS),
+    ("Replicas and logs", replicas.METRICS),
+    ("Replication", replication.METRICS),
+    ("The controller", controller.METRICS),
     ("Groups", groups.METRICS),
     ("The process", process.METRICS),
 )
 METRICS = tuple(metric for _, metrics in SECTIONS for metric in metrics)
 
-REPLICATION = "comes with replication; until then no broker copies from another"
 NO_QUEUE = "no such queue: a request is served by the callback that reads it; see `ottla_event_loop_lag_seconds`"
 QUOTAS = "quotas are stored, and enforced by a later release; until then nobody is throttled"
 
 NOT_THERE: tuple[tuple[str, str], ...] = (
-    ("kafka.server:type=BrokerTopicMetrics,name=ReplicationBytesOutPerSec", REPLICATION),
-    ("kafka.server:type=ReplicaManager,name=IsrShrinksPerSec", REPLICATION),
-    ("kafka.server:type=ReplicaManager,name=IsrExpandsPerSec", REPLICATION),
     ("kafka.network:type=RequestMetrics,request=*,name=RequestQueueTimeMs", NO_QUEUE),
     ("kafka.network:type=RequestMetrics,request=*,name=ResponseQueueTimeMs", NO_QUEUE),
     (

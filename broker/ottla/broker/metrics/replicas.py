@@ -1,43 +1,19 @@
-"""Metrics of the replicas that this broker holds, their logs, and of the cluster as far as it is the controller's."""
+"""Metrics of the replicas that this broker holds, and of their logs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ottla.broker.exposition import Sample, powers_of_two
 from ottla.broker.metrics.metric import COUNTER, GAUGE, HISTOGRAM, NO_LABELS, Metric, by_partition, count_of, single
-from ottla.metadata.model import BrokerState
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
     from ottla.broker.partition import Partition
-    from ottla.metadata import model
 
 _REPLICAS = "kafka.server:type=ReplicaManager,name="
-_CONTROLLER = "kafka.controller:type=KafkaController,name="
 _LOG = "kafka.log:type=Log,topic=*,partition=*,name="
-
-
-def _by_state(holds: Callable[[model.Partition], bool]) -> Callable[[Broker], Iterator[Sample]]:
-    """On the controller's broker: the partitions of the cluster that a condition holds for; elsewhere 0."""
-
-    def collect(broker: Broker) -> Iterator[Sample]:
-        count = 0
-        if broker.controls:
-            for states in broker.image.partitions.values():
-                count += sum(1 for state in states.values() if holds(state))
-        yield NO_LABELS, count
-
-    return collect
-
-
-def _brokers(registered: Callable[[BrokerState], bool]) -> Callable[[Broker], Iterator[Sample]]:
-    def collect(broker: Broker) -> Iterator[Sample]:
-        brokers = broker.image.brokers.values() if broker.controls else ()
-        yield NO_LABELS, sum(1 for other in brokers if registered(other.state))
-
-    return collect
 
 
 def _reassigning(broker: Broker) -> int:
@@ -152,58 +128,20 @@ METRICS = (
         single(lambda broker: broker.image.revision),
     ),
     Metric(
+        "kafka_server_replicamanager_isrshrinks_total", COUNTER,
+        "ISRs that this broker, as leader, took a replica out of.",
+        single(lambda broker: broker.isr_changes.shrinks), _REPLICAS + "IsrShrinksPerSec",
+    ),
+    Metric(
+        "kafka_server_replicamanager_isrexpands_total", COUNTER,
+        "ISRs that this broker, as leader, let a replica into.",
+        single(lambda broker: broker.isr_changes.expands), _REPLICAS + "IsrExpandsPerSec",
+    ),
+    Metric(
         "ottla_metadata_store_silence_seconds", GAUGE,
         "Seconds since the metadata store last confirmed the registration. Beyond the session changes wait: topics, "
         "settings, elections.",
         single(lambda broker: broker.store_silence_seconds),
     ),
-    Metric(
-        "kafka_controller_kafkacontroller_activecontrollercount", GAUGE,
-        "1 where the controller's lease is held, else 0.",
-        single(lambda broker: int(broker.controls)), _CONTROLLER + "ActiveControllerCount",
-    ),
-    Metric(
-        "kafka_controller_kafkacontroller_offlinepartitionscount", GAUGE,
-        "Partitions of the cluster without a leader; reported by the controller, 0 elsewhere.",
-        _by_state(lambda state: state.leader < 0), _CONTROLLER + "OfflinePartitionsCount",
-    ),
-    Metric(
-        "kafka_controller_kafkacontroller_preferredreplicaimbalancecount", GAUGE,
-        "Partitions of the cluster led by another than their first replica; reported by the controller, 0 elsewhere.",
-        _by_state(lambda state: state.leader != state.replicas[0]), _CONTROLLER + "PreferredReplicaImbalanceCount",
-    ),
-    Metric(
-        "kafka_controller_kafkacontroller_globalpartitioncount", GAUGE,
-        "Partitions of the cluster; reported by the controller, 0 elsewhere.",
-        _by_state(lambda state: True), _CONTROLLER + "GlobalPartitionCount",
-    ),
-    Metric(
-        "kafka_controller_kafkacontroller_globaltopiccount", GAUGE,
-        "Topics of the cluster; reported by the controller, 0 elsewhere.",
-        single(lambda broker: len(broker.image.topics) if broker.controls else 0), _CONTROLLER + "GlobalTopicCount",
-    ),
-    Metric(
-        "kafka_controller_kafkacontroller_activebrokercount", GAUGE,
-        "Registered brokers that may lead; reported by the controller, 0 elsewhere.",
-        _brokers(lambda state: state is BrokerState.RUNNING), _CONTROLLER + "ActiveBrokerCount",
-    ),
-    Metric(
-        "kafka_controller_kafkacontroller_fencedbrokercount", GAUGE,
-        "Registered brokers that may not lead: starting or draining; reported by the controller, 0 elsewhere. A broker "
-        "that is gone is not registered and not counted.",
-        _brokers(lambda state: state is not BrokerState.RUNNING), _CONTROLLER + "FencedBrokerCount",
-    ),
-    Metric(
-        "kafka_controller_controllerstats_leaderelections_total", COUNTER,
-        "Leaders elected while this process was the controller. How long each took is not measured.",
-        single(lambda broker: broker.monitoring.elections.clean + broker.monitoring.elections.unclean),
-        "kafka.controller:type=ControllerStats,name=LeaderElectionRateAndTimeMs",
-    ),
-    Metric(
-        "kafka_controller_controllerstats_uncleanleaderelections_total", COUNTER,
-        "Leaders elected from outside the in-sync replicas while this process was the controller.",
-        single(lambda broker: broker.monitoring.elections.unclean),
-        "kafka.controller:type=ControllerStats,name=UncleanLeaderElectionsPerSec",
-    ),
 )  # fmt: skip
-"""Replicas, logs and the cluster."""
+"""Replicas and logs."""

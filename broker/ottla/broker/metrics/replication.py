@@ -1,4 +1,4 @@
-"""Metrics of what this broker copies from the leaders of other brokers."""
+"""Metrics of what this broker copies from the leaders of other brokers, and they from it."""
 
 from __future__ import annotations
 
@@ -41,6 +41,12 @@ METRICS = (
         "Bytes of record batches copied from leaders.",
         single(lambda broker: broker.replication.bytes_in),
         "kafka.server:type=BrokerTopicMetrics,name=ReplicationBytesInPerSec",
+    ),
+    Metric(
+        "kafka_server_brokertopicmetrics_replicationbytesout_total", COUNTER,
+        "Bytes of record batches sent to followers.",
+        single(lambda broker: broker.replication_bytes_out),
+        "kafka.server:type=BrokerTopicMetrics,name=ReplicationBytesOutPerSec",
     ),
 )  # fmt: skip
 """What is copied, and how far behind it is."""

@@ -71,6 +71,7 @@ class Stage:
             config=SimpleNamespace(fetch_bytes_max=1 << 20),
             spawn=lambda coroutine: self._tasks.append(asyncio.ensure_future(coroutine)),
             count_produce_failure=lambda topic, size, error: None,
+            replication_bytes_out=0,
             leader_throttle=SimpleNamespace(pause_seconds=lambda partition, size, behind, now: 0.0),
             count_fetch_failure=lambda topic, error: None,
         )
