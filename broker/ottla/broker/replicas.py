@@ -297,9 +297,10 @@ class Replicas:
 
     def _delete_topic(self, topic_id: UUID) -> None:
         tombstone = self._image.tombstones[topic_id]
-        if self._broker_id not in tombstone.pending:
-            return
-        for partition in self._table.of_id(topic_id):
+        held = self._table.of_id(topic_id)
+        if self._broker_id not in tombstone.pending and not held:
+            return  # done; who deleted the topic may not have known yet that it was being moved here
+        for partition in held:
             self._retire(partition, "the topic is deleted")
         self._logs.delete_topic(topic_id)
         if not self._table.of_topic(tombstone.name):

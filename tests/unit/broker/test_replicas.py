@@ -17,7 +17,7 @@ from ottla.broker.log.disk import RealDisk
 from ottla.broker.partitions import PartitionTable
 from ottla.broker.replicas import Replicas
 from ottla.metadata.keys import ConfigResource
-from ottla.metadata.model import Partition
+from ottla.metadata.model import Partition, Tombstone
 
 TOPIC_ID = UUID(int=5)
 NOTHING = {"tombstones": (), "configs": (), "partitions": ()}
@@ -45,12 +45,14 @@ class World:
         self.replicas = Replicas(0, self.table, self.logs, config, lambda: 1000)
         self.logs.open("c", 0, lambda topic: self.replicas.rules_of(topic).log)
         self.configs: dict[ConfigResource, Any] = {}
+        self.tombstones: dict[UUID, Tombstone] = {}
         self.state = Partition(TOPIC_ID, 0, (0,), (0,), (self.replicas.broker_epoch,), 0)
 
     def changed(self, **changed: Any) -> None:
         image: Any = SimpleNamespace(
             partition=lambda topic_id, index: self.state,
             intents_by_id={TOPIC_ID: SimpleNamespace(name="t")},
+            tombstones=self.tombstones,
             topics={},
             topics_by_id={},
             configs=self.configs,
@@ -122,3 +124,17 @@ def test_who_waits_at_a_follower_hears_that_its_log_directory_failed(tmp_path: P
     partition.waiters.append(consumer)
     world.logs.directory_failed(str(tmp_path), OSError(errno.EIO, "broken"))
     assert consumer.heard == [0]
+
+
+@pytest.mark.parametrize("pending", [(0, 1), (1,)])
+def test_a_deleted_topics_replica_goes_also_where_nobody_expected_one(tmp_path: Path, pending: tuple[int, ...]) -> None:
+    """Who deletes a topic while it is moved names the brokers that held it in an image that may be old."""
+    world = World(tmp_path)
+    world.changed(partitions=[(TOPIC_ID, 0)])
+    confirmed: list[UUID] = []
+    world.replicas.tombstone_done = confirmed.append
+    world.tombstones[TOPIC_ID] = Tombstone(TOPIC_ID, "t", pending)
+    world.changed(tombstones=[TOPIC_ID])
+    assert world.table.get("t", 0) is None
+    assert world.logs.get(TOPIC_ID, 0) is None
+    assert confirmed == [TOPIC_ID]
