@@ -1,8 +1,9 @@
 """Which leader epoch began at which offset: what a log diverges by, and is truncated to (KIP-101, KIP-279).
 
-Entries ascend in both columns. The file beside the segments is replaced at every change, without fsync: recovery reads
-the epochs of unsynced batches from the batches themselves. Where there is no room for it, the next sync makes up for
-it.
+Entries ascend in both columns. The file beside the segments is replaced when the log is shortened, and before each sync
+for the epochs that began meanwhile: recovery reads those of unsynced batches from the batches themselves, and a broker
+that begins to lead thousands of partitions at once needn't write as many files. Where there is no room for it, the next
+sync makes up for it.
 
 Source: Kafka's LeaderEpochFileCache; file `leader-epoch-checkpoint`: version 0, count, then "epoch startOffset" lines.
 """
@@ -55,13 +56,17 @@ class LeaderEpochs:
 
     def assign(self, epoch: int, start_offset: int) -> None:
         """`epoch` begins at `start_offset`; entries that contradict it are dropped. Nothing changes for a known epoch
-        that began before."""
-        if self._assign(epoch, start_offset):
-            self.write()
-
-    def assign_unwritten(self, epoch: int, start_offset: int) -> None:
-        """As `assign`, for recovery, which writes once at its end."""
-        self._assign(epoch, start_offset)
+        that began before. Written with the next sync."""
+        if epoch < 0 or start_offset < 0:
+            raise ValueError(f"leader epoch {epoch} at offset {start_offset}")
+        if self.epochs and epoch == self.latest and start_offset >= self._starts[-1]:
+            return
+        keep = min(bisect_left(self.epochs, epoch), bisect_left(self._starts, start_offset))
+        del self.epochs[keep:], self._starts[keep:]
+        self.epochs.append(epoch)
+        self._starts.append(start_offset)
+        self.latest = epoch
+        self._unwritten = True
 
     def forget_from(self, offset: int) -> dict[int, int]:
         """Drops, unwritten, what began at or after `offset`: recovery reads it anew from the batches. Returns it, start
@@ -70,18 +75,6 @@ class LeaderEpochs:
         forgotten = dict(zip(self.epochs[keep:], self._starts[keep:], strict=True))
         self._keep(keep)
         return forgotten
-
-    def _assign(self, epoch: int, start_offset: int) -> bool:
-        if epoch < 0 or start_offset < 0:
-            raise ValueError(f"leader epoch {epoch} at offset {start_offset}")
-        if self.epochs and epoch == self.latest and start_offset >= self._starts[-1]:
-            return False
-        keep = min(bisect_left(self.epochs, epoch), bisect_left(self._starts, start_offset))
-        del self.epochs[keep:], self._starts[keep:]
-        self.epochs.append(epoch)
-        self._starts.append(start_offset)
-        self.latest = epoch
-        return True
 
     def start_of(self, epoch: int) -> int | None:
         """Where exactly this epoch began."""

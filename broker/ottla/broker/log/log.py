@@ -150,7 +150,7 @@ class Log:
         ):
             segment = self.roll(base_offset)
             position = 0
-        if leader_epoch > self.epochs.latest:  # before the batch, since this may fail too
+        if leader_epoch > self.epochs.latest:
             self.epochs.assign(leader_epoch, base_offset)
         segment.write(batch, position)
         segment.appended(last_offset, position, size, max_timestamp, config)

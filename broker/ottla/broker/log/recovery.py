@@ -345,7 +345,7 @@ def recover_segment(
                 # Compaction may have taken an epoch's first batches: then only the checkpoint knows where it began.
                 if not next_offset <= start <= header.base_offset:
                     start = header.base_offset
-                epochs.assign_unwritten(header.leader_epoch, start)
+                epochs.assign(header.leader_epoch, start)
             if header.producer_id >= 0:
                 if header.attributes & CONTROL:
                     note_marker(producers, batch, header)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from ottla.broker.log.disk import RealDisk
 from ottla.broker.log.epochs import EpochEnd, EpochEntry, LeaderEpochs, load, parse, render
+from tests.unit.broker.log.workbench import Workbench, append, batch_of
 
 
 def epochs(path: Path, *entries: tuple[int, int]) -> LeaderEpochs:
@@ -65,3 +66,16 @@ def test_the_file_is_kafkas() -> None:
     for damaged in (b"", b"1\n0\n", b"0\n2\n0 0\n", b"0\nx\n"):
         with pytest.raises(ValueError, match=r".*"):
             parse(damaged)
+
+
+def test_an_epoch_that_begins_is_written_with_the_next_sync(tmp_path: Path) -> None:
+    log = Workbench(tmp_path).log()
+    append(log, batch_of([b"x"]), epoch=3)
+    log.epochs.assign(5, log.log_end_offset)
+    assert not (tmp_path / "leader-epoch-checkpoint").exists(), (
+        "who leads thousands anew can't wait for as many"
+    )
+    assert Workbench(tmp_path).log(clean=False).epochs.entries == [(3, 0)]
+    append(log, batch_of([b"x"]), epoch=5)
+    log.flush()
+    assert load(RealDisk(), str(tmp_path)).entries == [(3, 0), (5, 1)]

@@ -81,7 +81,7 @@ def test_a_full_disk_is_opened_and_read(tmp_path: Path) -> None:
     before = contents(log)
     crash(logs)
 
-    (tmp_path / "t-0" / "leader-epoch-checkpoint").unlink()
+    (tmp_path / "t-0" / "leader-epoch-checkpoint").unlink(missing_ok=True)
     again = opened(tmp_path, disk=Full())
     log = again.logs[IDS[0], 0]
     assert contents(log) == before
