@@ -68,6 +68,7 @@ class _Watch:
     after_revision: int
     queue: asyncio.Queue[Revision | None] = field(default_factory=lambda: asyncio.Queue(_WATCH_QUEUE_MAX))
     compacted: bool = False
+    ended: bool = False  # nobody reads it any more
 
 
 class EmbeddedStore:
@@ -115,6 +116,7 @@ class EmbeddedStore:
                     return
                 yield revision
         finally:
+            watch.ended = True
             self._watches.discard(watch)
 
     async def transact(self, guards: Sequence[Guard], writes: Sequence[Write]) -> Committed | Rejected:
@@ -273,6 +275,8 @@ class EmbeddedStore:
         self._watched = True
 
         def on_loop() -> None:
+            if watch.ended:  # its reader didn't wait so long
+                return
             self._watches.add(watch)
             for revision in backlog:
                 _offer(watch, revision)

@@ -277,3 +277,17 @@ def test_the_store_goes_on_when_a_look_at_the_leases_or_the_changes_failed(tmp_p
         await store.close()
 
     asyncio.run(body())
+
+
+def test_a_watch_that_came_too_late_for_its_reader_keeps_nothing(tmp_path: Path) -> None:
+    async def body() -> None:
+        store = await EmbeddedStore.open(tmp_path / "metadata.db", timeout_s=0.1)
+        with pytest.raises(StoreUnavailable):
+            await store._ask(lambda: time.sleep(0.4))
+        with pytest.raises(StoreUnavailable):
+            await anext(store.watch("", 0))
+        await asyncio.sleep(0.5)
+        assert not store._watches
+        await store.close()
+
+    asyncio.run(body())
