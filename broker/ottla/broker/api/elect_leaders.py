@@ -5,7 +5,6 @@ With no partitions named all are meant, and only those for which something was t
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.registry import Api, RequestContext
@@ -32,16 +31,18 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[
         error = KafkaError(ErrorCode.invalid_request, f"Unknown election type {kind}")
         topics = [_topic(name, [_result(index, error) for index in indexes]) for name, indexes in asked]
         return {"error_code": error.code, "replica_election_results": topics}
+    pairs = [(name, index) for name, indexes in asked for index in indexes]
+    elected = iter(await gather_bounded(lambda pair: _elect(broker, *pair, kind, timeout_s), pairs))
     topics = []
     for name, indexes in asked:
-        results = await gather_bounded(partial(_elect, broker, name, kind, timeout_s), indexes)
+        results = [next(elected) for _ in indexes]
         if everything:
             results = [result for result in results if result["error_code"] is not ErrorCode.election_not_needed]
         topics.append(_topic(name, results))
     return {"replica_election_results": topics}
 
 
-async def _elect(broker: Broker, topic: str, kind: int, timeout_s: float, index: int) -> dict[str, Any]:
+async def _elect(broker: Broker, topic: str, index: int, kind: int, timeout_s: float) -> dict[str, Any]:
     try:
         await broker.intents.elect_leader(topic, index, kind == UNCLEAN, timeout_s)
     except KafkaError as error:
