@@ -21,6 +21,7 @@ from ottla.cli import (
     configs,
     consume,
     contexts,
+    controller,
     dev,
     drain,
     groups,
@@ -69,6 +70,7 @@ app.add_typer(reassign.app, name="reassign", rich_help_panel=_CLUSTER)
 app.command("log-dirs", rich_help_panel=_CLUSTER)(cluster.log_dirs)
 app.command("dev", rich_help_panel=_RUNNING)(dev.dev)
 app.add_typer(broker.app, name="broker", rich_help_panel=_RUNNING)
+app.command("controller", rich_help_panel=_RUNNING)(controller.controller)
 app.add_typer(log_files.app, name="log", rich_help_panel=_RUNNING)
 app.command("adopt", rich_help_panel=_RUNNING)(adopt.adopt)
 app.add_typer(metadata.app, name="metadata", rich_help_panel=_RUNNING)

@@ -1,7 +1,7 @@
-"""The broker's process: `python -m ottla.cli.server [--config FILE] [--set NAME=VALUE]…`.
+"""The process of a broker, a controller or both: `python -m ottla.cli.server [--config FILE] [--set NAME=VALUE]…`.
 
-Brokers and controllers don't know each other, so the process that is both is put together here. It imports neither the
-command line's libraries nor anything else that a broker doesn't need: its memory is the broker's.
+`process.roles` says which. Brokers and controllers don't know each other, so what is both is put together here. It
+imports neither the command line's libraries nor anything else that a broker doesn't need: its memory is the broker's.
 
 Exit codes: 0 stopped by a signal, 1 it couldn't start or failed, 2 the settings are wrong.
 """
@@ -36,7 +36,7 @@ from ottla.metadata.cluster import ForeignStore
 from ottla.metadata.eligibility import MIN_ISR
 from ottla.metadata.model import UnsupportedFormat
 from ottla.metadata.registration import NodeIdTaken
-from ottla.metadata.store import StoreUnavailable
+from ottla.metadata.store import Store, StoreUnavailable
 from ottla.net.peer import Connect, connect_tcp
 
 logger = logging.getLogger(__name__)
@@ -88,6 +88,8 @@ async def _run(config: BrokerConfig) -> int:
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stopping.set)
     store = await open_store(config)
+    if "broker" not in config.roles:
+        return await _control(config, store, stopping)
     broker = Broker(config, store)
     try:
         await broker.open()
@@ -103,6 +105,21 @@ async def _run(config: BrokerConfig) -> int:
         return 1 if broker.failed.is_set() else 0
     finally:
         await broker.stop()
+        await store.close()
+
+
+async def _control(config: BrokerConfig, store: Store, stopping: asyncio.Event) -> int:
+    """Stands for controller, without a broker, until a signal comes; the exit code."""
+    from ottla.cli.controlling import ControllerProcess
+
+    process = ControllerProcess(config, store, _defaults(config))
+    try:
+        await process.start()
+        print(f"ottla controller {config.node_id} ready pid={os.getpid()}", flush=True)
+        await _first((stopping, process.failed))
+        return 1 if process.failed.is_set() else 0
+    finally:
+        await process.stop()
         await store.close()
 
 

@@ -1,0 +1,113 @@
+"""A controller without a broker: what runs where `process.roles` is `controller` alone.
+
+It holds no records and listens to no client; its lease, a watch and its decisions are all there is. Metrics and health
+are served as a broker's are. Any number may run: one decides, the others wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, cast
+
+from ottla.broker.config import BrokerConfig
+from ottla.broker.elections import Elections
+from ottla.broker.exposition import CONTENT_TYPE, lines
+from ottla.broker.http import HttpServer, Request, Response
+from ottla.broker.metrics import controller as metrics
+from ottla.controller.quick_death import QuickDeath
+from ottla.controller.runner import Controller
+from ottla.metadata.cluster import join_cluster
+from ottla.metadata.follower import Follower
+from ottla.metadata.image import Image
+from ottla.metadata.store import Store
+from ottla.net.peer import Connect, connect_tcp
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Broker
+
+logger = logging.getLogger(__name__)
+
+_NO_BROKERS_BELOW = -2  # the ids by which processes without a broker are told apart: -2, -3, …
+
+
+class ControllerProcess:
+    """One candidate for controller. `start`, then wait for `failed` or a signal, then `stop`."""
+
+    def __init__(
+        self, config: BrokerConfig, store: Store, defaults: dict[str, str], connect: Connect = connect_tcp
+    ) -> None:
+        self.name = f"controller-{config.node_id}"
+        self.failed = asyncio.Event()
+        self.monitoring = self  # where a broker's metrics look for elections
+        self.elections = Elections(lambda: self.controls)
+        self._config = config
+        self._store = store
+        self._follower = Follower(store)
+        identity = _NO_BROKERS_BELOW - config.node_id
+        session_seconds = config.get_int("broker.session.timeout.ms") / 1000
+        self._controller = Controller(store, self._follower, self.name, defaults, session_seconds, identity)
+        self._watch = QuickDeath(store, self._follower, identity, config.listeners.inter_broker, connect)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._http = HttpServer(
+            {
+                ("GET", "/metrics"): self._metrics,
+                ("GET", "/healthz"): self._healthz,
+                ("GET", "/readyz"): self._readyz,
+            }
+        )
+
+    @property
+    def image(self) -> Image:
+        """The metadata as this process knows it."""
+        return self._follower.image
+
+    @property
+    def controls(self) -> bool:
+        """Whether it decides."""
+        holder = self.image.controller
+        return holder is not None and holder.name == self.name
+
+    async def start(self) -> None:
+        """Stands for controller. Raises ForeignStore, StoreUnavailable, OSError."""
+        await join_cluster(self._store, None)
+        self._follower.listen(self.elections.changed)
+        await self._follower.start()
+        host, separator, port = self._config.get_str("ottla.http.listener").rpartition(":")
+        if separator:
+            bound = await self._http.start(host.strip("[]"), int(port))
+            logger.info("metrics and health at http://%s:%d/", host or "0.0.0.0", bound)
+        duties = [self._follower.run(), self._controller.run()]
+        if self._config.get_bool("ottla.quick.death.enable"):
+            duties.append(self._watch.run())
+        for duty in duties:
+            task = asyncio.create_task(duty)
+            task.add_done_callback(self._ended)
+            self._tasks.append(task)
+
+    async def stop(self) -> None:
+        """Gives up the lease, so that another decides at once."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._http.stop()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            logger.error("the controller stops: %s ended", task.get_name(), exc_info=task.exception())
+            self.failed.set()
+
+    async def _metrics(self, request: Request) -> Response:
+        return Response(200, self._page(), CONTENT_TYPE)
+
+    async def _page(self) -> AsyncIterator[bytes]:
+        source = cast("Broker", self)  # as far as these metrics look
+        for metric in metrics.METRICS:
+            yield "".join(lines(metric.name, metric.kind, metric.doc, metric.collect(source))).encode()
+
+    async def _healthz(self, request: Request) -> Response:
+        return Response(200, b"ok\n")
+
+    async def _readyz(self, request: Request) -> Response:
+        return Response(200, b"it decides\n" if self.controls else b"it stands by\n")
