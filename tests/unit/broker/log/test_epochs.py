@@ -72,9 +72,7 @@ def test_an_epoch_that_begins_is_written_with_the_next_sync(tmp_path: Path) -> N
     log = Workbench(tmp_path).log()
     append(log, batch_of([b"x"]), epoch=3)
     log.epochs.assign(5, log.log_end_offset)
-    assert not (tmp_path / "leader-epoch-checkpoint").exists(), (
-        "who leads thousands anew can't wait for as many"
-    )
+    assert not (tmp_path / "leader-epoch-checkpoint").exists(), "who leads thousands anew can't wait for as many"
     assert Workbench(tmp_path).log(clean=False).epochs.entries == [(3, 0)]
     append(log, batch_of([b"x"]), epoch=5)
     log.flush()
