@@ -20,7 +20,7 @@ from typing import NamedTuple
 from ottla.metadata import keys
 from ottla.metadata.follower import Follower
 from ottla.metadata.image import Changed, Image
-from ottla.metadata.model import BrokerState
+from ottla.metadata.model import Broker, BrokerState
 from ottla.metadata.store import Committed, Delete, Guard, Store, StoreUnavailable, UnknownOutcome, Write
 from ottla.net.peer import Connect, connect_tcp
 
@@ -87,12 +87,12 @@ class QuickDeath:
 
     def _wanted(self, image: Image, controller_id: int) -> set[_Watched]:
         watched = image.brokers if controller_id == self._own_id else {controller_id}
-        wanted = set()
-        for broker in image.brokers.values():
-            endpoint = broker.endpoints.get(self._listener)
-            if broker.id in watched and broker.id != self._own_id and endpoint is not None:
-                wanted.add(_Watched(broker.id, broker.epoch, endpoint.host, endpoint.port))
-        return wanted
+        others = (broker for broker in image.brokers.values() if broker.id in watched and broker.id != self._own_id)
+        return {wanted for broker in others if (wanted := self._watched(broker)) is not None}
+
+    def _watched(self, broker: Broker) -> _Watched | None:
+        endpoint = broker.endpoints.get(self._listener)
+        return None if endpoint is None else _Watched(broker.id, broker.epoch, endpoint.host, endpoint.port)
 
     async def _watch(self, watched: _Watched) -> None:
         was_connected = False
@@ -126,8 +126,8 @@ class QuickDeath:
         """Deletes the registration, if it is still the one that was watched; whether there is nothing left to do."""
         image = self._follower.image
         broker, holder = image.brokers.get(watched.id), image.controller
-        if broker is None or broker.epoch != watched.epoch:
-            return True
+        if broker is None or self._watched(broker) != watched:
+            return True  # another registration, or another address: that it is refused at the old one says nothing
         if broker.state is BrokerState.DRAINING:
             return False
         key = keys.broker(broker.id)

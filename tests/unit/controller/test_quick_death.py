@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ottla.controller import quick_death
-from ottla.controller.quick_death import QuickDeath
+from ottla.controller.quick_death import QuickDeath, _Watched
 from ottla.metadata import keys
 from ottla.metadata.embedded import EmbeddedStore
 from ottla.metadata.follower import Follower
@@ -156,6 +157,19 @@ def test_whatever_is_not_a_refusal_waits_for_the_session(run: Any, failure: OSEr
         del cluster.sockets.failures[9002]
         await cluster.sockets.connected(9002)
         assert 2 in cluster.follower.image.brokers
+
+    run(body)
+
+
+def test_refusals_at_an_old_address_say_nothing(run: Any) -> None:
+    async def body(cluster: Cluster) -> None:
+        cluster.sockets.refuse(9002)
+        broker = cluster.follower.image.brokers[2]
+        moved = replace(broker, endpoints={LISTENER: Endpoint(LISTENER, "h", 9102)})
+        # Nothing runs between the news and the refusal that was under way.
+        cluster.follower.image = replace(cluster.follower.image, brokers={2: moved})
+        assert await cluster.watch._declare_dead(_Watched(2, broker.epoch, "h", 9002))
+        assert any(entry.key == keys.broker(2) for entry in (await cluster.store.read()).entries)
 
     run(body)
 
