@@ -155,7 +155,7 @@ class Partition:
 
     def become_leader(self, state: model.Partition) -> None:
         """Leads from now on, by `state`; under the epoch that it leads in already, only the replicas and the ISR are
-        news. Raises OSError."""
+        news."""
         now = self._clock()
         if self.leading is None or state.leader_epoch != self.leader_epoch:
             self.log.epochs.assign(state.leader_epoch, self.log.log_end_offset)

@@ -258,12 +258,8 @@ class Replicas:
                 self.look_at_isr(partition)
             return
         if state.leads(self._broker_id, self.broker_epoch):
-            try:
-                self.unfollow(partition)
-                partition.become_leader(state)
-            except OSError as error:
-                partition.failed(error)
-                return
+            self.unfollow(partition)
+            partition.become_leader(state)
             if not led or partition.leader_epoch != epoch:
                 self._tell(partition, True)
             if state.recovering or len(state.isr) < len(state.replicas):
