@@ -25,7 +25,10 @@ class Commits:
         if offset < high_watermark:
             future.set_result(None)
         else:
-            self._waiting.append((offset, future))
+            at = len(self._waiting)
+            while at and self._waiting[at - 1][0] > offset:  # a repeat waits for where the first went
+                at -= 1
+            self._waiting.insert(at, (offset, future))
         return future
 
     def reached(self, high_watermark: int) -> None:

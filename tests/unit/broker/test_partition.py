@@ -86,3 +86,16 @@ def test_what_a_producer_wrote_is_asked_again_after_a_recompression(
 
     assert asyncio.run(main()) == outcome
     assert partition.log.log_end_offset == (3 if kept == 2 else 1)
+
+
+def test_a_repeat_is_answered_when_the_first_is_committed(tmp_path: Path) -> None:
+    async def main() -> None:
+        partition = partition_of(tmp_path)
+        partition.become_leader(state(0, 0, 0, 1))
+        for sequence in range(3):
+            produce(partition, sequence)
+        last, first = partition.committed(2), partition.committed(produce(partition, 0))
+        partition.follower_fetched(1, 1, 1, 0)
+        assert (first.done(), last.done()) == (True, False)
+
+    asyncio.run(main())
