@@ -43,6 +43,7 @@ from .store import (
 FILE_FORMAT = 1
 _MAGIC = "ottla-metadata-backup"
 _PRODUCER_IDS_PER_SECOND = 1 << 30
+_CLOCK_ERROR_S_MAX = 60  # between machines; and a restore may follow another one at once
 _PRODUCER_IDS_SINCE_S = 1_577_836_800  # 2020; an id has 63 bits, enough until 2292
 _ONLY_LIVING = frozenset({Kind.BROKER, Kind.CONTROLLER, Kind.REPORT})
 _WISHES = frozenset({Kind.ELECTION, Kind.REASSIGNMENT})
@@ -139,9 +140,7 @@ async def restore(store: Store, backup: Backup, *, replace_all: bool = False, go
     before = {entry.key: entry for entry in snapshot.entries}
     present = Cluster.decode(before[keys.CLUSTER]) if keys.CLUSTER in before else None
     _check(backup, before, present, replace_all=replace_all)
-    handed_out = int(time.time() - _PRODUCER_IDS_SINCE_S) * _PRODUCER_IDS_PER_SECOND
-    if keys.PRODUCER_IDS in before:
-        handed_out = max(handed_out, ProducerIds.decode(before[keys.PRODUCER_IDS]).next_id)
+    handed_out = _handed_out((*backup.entries, *snapshot.entries))
     generation = max(backup.cluster.generation, 0 if present is None else present.generation) + 1
     cluster, puts = restored(backup, generation, handed_out, gone)
     begun = replace(cluster, restoring=True).encode()
@@ -154,6 +153,17 @@ async def restore(store: Store, backup: Backup, *, replace_all: bool = False, go
         await _write(store, revision, batch)
     await _write(store, revision, [Put(keys.CLUSTER, cluster.encode())])
     return cluster
+
+
+def _handed_out(entries: Iterable[Entry]) -> int:
+    """A producer id above all that were handed out, by the clock. Raises RestoreRefused where that is wrong."""
+    by_clock = int(time.time() - _PRODUCER_IDS_SINCE_S) * _PRODUCER_IDS_PER_SECOND
+    known = max((ProducerIds.decode(entry).next_id for entry in entries if entry.key == keys.PRODUCER_IDS), default=0)
+    if by_clock + _CLOCK_ERROR_S_MAX * _PRODUCER_IDS_PER_SECOND < known:
+        raise RestoreRefused(
+            "producer ids are restored by the clock, and this machine's is set to a time before the backup: correct it"
+        )
+    return max(by_clock, known)
 
 
 def _check(backup: Backup, before: dict[str, Entry], present: Cluster | None, *, replace_all: bool) -> None:

@@ -214,3 +214,18 @@ def test_a_restore_may_break_off_anywhere(tmp_path: Path, last: str) -> None:
         raise AssertionError("the restore never ends")
 
     run(test)
+
+
+def test_a_clock_that_is_set_back_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Producer ids begin by the clock: by a wrong one those would come again that were handed out since the backup."""
+
+    async def test() -> None:
+        backup = await backed_up(tmp_path / "source")
+        target = await EmbeddedStore.open(tmp_path / "target")
+        monkeypatch.setattr("ottla.metadata.backup.time.time", lambda: 3600.0)
+        with pytest.raises(RestoreRefused, match="clock"):
+            await restore(target, backup)
+        assert (await target.read()).entries == ()
+        await target.close()
+
+    run(test)
