@@ -18,7 +18,17 @@ from ottla.metadata.follower import Follower
 from ottla.metadata.image import Changed, Image
 from ottla.metadata.intents import Intents, NewTopic
 from ottla.metadata.keys import ConfigResource
-from ottla.metadata.model import Broker, BrokerState, Config, Endpoint, Feature, Tombstone, TopicIntent
+from ottla.metadata.model import (
+    Broker,
+    BrokerState,
+    Config,
+    Endpoint,
+    Feature,
+    Partition,
+    Ready,
+    Tombstone,
+    TopicIntent,
+)
 from ottla.metadata.producer_ids import BLOCK_SIZE, allocate_block
 from ottla.metadata.registration import Registration
 from ottla.metadata.store import Compacted, Delete, LeaseExpired, Put, Snapshot, StoreUnavailable
@@ -110,6 +120,35 @@ def test_waiters_go_on_after_the_listeners_and_give_up_in_time(run: Callable[[Bo
         with pytest.raises(TimeoutError):
             await follower.wait(lambda image: image.features.get("never"), 0.05)
         task.cancel()
+
+    run(body)
+
+
+def test_a_new_snapshot_is_taken_over_with_pauses_and_whole(run: Callable[[Body], None]) -> None:
+    async def body(store: FaultyStore) -> None:
+        topic_id = keys.uuid_from_text("AAAAAAAAQACAAAAAAAAAAg")
+        state = Partition(topic_id, 0, (1,), (1,), (5,), 1).encode()
+        for start in range(0, 1500, 100):
+            await store.transact([], [Put(keys.partition(topic_id, start + i), state) for i in range(100)])
+        topic = Put(keys.topic("t"), TopicIntent("t", topic_id, ((1,),) * 1500).encode())
+        await store.transact([], [topic, Put(keys.ready(topic_id), Ready(1500).encode())])
+        follower = Follower(store)
+        turns = 0
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        snapshot = await store.read()
+        beside = asyncio.ensure_future(others())
+        image = await following._image_of(snapshot)
+        beside.cancel()
+        assert turns >= len(snapshot.entries) // following._SLICE
+        await follower.start()
+        assert follower.image == image == Image.of(snapshot)
+        assert len(image.topics["t"].partitions) == 1500
 
     run(body)
 
