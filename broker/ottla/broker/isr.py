@@ -202,14 +202,14 @@ class IsrChanges:
 
     async def _write(self, proposals: list[_Proposal]) -> list[_Proposal]:
         """Writes all in one transaction, or one by one where that is rejected; those that must be thought over."""
+        for proposal in proposals:  # all of them now, before anything is waited for
+            if proposal.leading is not None:
+                proposal.leading.proposed(proposal.after.isr)
+                proposal.partition.isr_moved()
         guards = {guard.key: guard for proposal in proposals for guard in proposal.guards}
         if len(guards) > TRANSACTION_OPERATIONS_MAX:  # a hundred brokers join at once
             middle = len(proposals) // 2
             return await self._write(proposals[:middle]) + await self._write(proposals[middle:])
-        for proposal in proposals:
-            if proposal.leading is not None:
-                proposal.leading.proposed(proposal.after.isr)
-                proposal.partition.isr_moved()
         try:
             result = await self._store.transact(list(guards.values()), [proposal.put for proposal in proposals])
         except UnknownOutcome:
