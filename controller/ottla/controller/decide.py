@@ -107,13 +107,14 @@ def decide(image: Image, scope: Scope, defaults: Mapping[str, str]) -> Iterator[
     """
     if image.cluster is not None and image.cluster.restoring:
         return
+    settings = {**_DEFAULTS, **defaults}
     for topic_id in in_order(scope.topics):
         if topic_id in image.tombstones:
             yield from delete_topic(image, topic_id)
         elif intent := image.intents_by_id.get(topic_id):
             yield from create_partitions(image, intent)
     for partition_id in in_order_of_topics(scope.partitions | scope.preferred):
-        yield from _look_at(image, partition_id, partition_id in scope.preferred, {**_DEFAULTS, **defaults})
+        yield from _look_at(image, partition_id, partition_id in scope.preferred, settings)
 
 
 def _look_at(
