@@ -37,6 +37,7 @@ def spark_session(name: str, **settings: str) -> SparkSession:
         "spark.driver.host": "127.0.0.1",
         "spark.sql.shuffle.partitions": "4",
         "spark.sql.session.timeZone": "UTC",
+        "spark.python.authenticate.socketTimeout": "60s",  # 15 s by default, which a busy machine's workers may miss
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}",
     }
     if not submitted:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -25,9 +25,9 @@ COUNT = 1000
 
 
 @contextmanager
-def running(bootstrap: str, topic: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+def running(bootstrap: str, topic: str, folder: Path, *hold: str) -> Iterator[subprocess.Popen[bytes]]:
     """A driver; it, its JVM and its workers are killed at the end, so that none of them can tidy up."""
-    command = [sys.executable, "-m", "tests.spark.driver", bootstrap, topic, str(folder)]
+    command = [sys.executable, "-m", "tests.spark.driver", bootstrap, topic, str(folder), *hold]
     with (folder / "driver.log").open("ab") as log:
         process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
     try:
@@ -43,11 +43,11 @@ def committed(folder: Path) -> int:
     return len([each for each in commits.iterdir() if each.name.isdigit()]) if commits.is_dir() else 0
 
 
-def until_committed(process: subprocess.Popen[bytes], folder: Path, batches: int) -> None:
+def wait_until(process: subprocess.Popen[bytes], folder: Path, what: str, reached: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 200
-    while committed(folder) < batches:
+    while not reached():
         assert process.poll() is None, (folder / "driver.log").read_text()[-3000:]
-        assert time.monotonic() < deadline, "no micro-batch is committed"
+        assert time.monotonic() < deadline, f"not within 200 s: {what}"
         time.sleep(0.01)
 
 
@@ -58,7 +58,7 @@ def kill_workers(process: subprocess.Popen[bytes]) -> None:
                 child.kill()
 
 
-@pytest.mark.timeout(600)  # up to three drivers start; a busy machine takes a minute for each
+@pytest.mark.timeout(900)  # three drivers start; a busy machine takes a minute for each
 def test_killed_between_and_within_micro_batches(
     spark: SparkSession, bootstrap: str, topics: Topics, tmp_path: Path
 ) -> None:
@@ -66,15 +66,16 @@ def test_killed_between_and_within_micro_batches(
     for partition in range(2):
         topics.fill(topic, partition, COUNT)
     with running(bootstrap, topic, tmp_path) as process:
-        until_committed(process, tmp_path, 1)
-    assert committed(tmp_path) < 2 * COUNT // LIMIT, "it was done before it was killed"
-    with running(bootstrap, topic, tmp_path) as process:
-        until_committed(process, tmp_path, 2)
+        wait_until(process, tmp_path, "a micro-batch is committed", lambda: committed(tmp_path) >= 1)
+    before = committed(tmp_path)
+    assert before < 2 * COUNT // LIMIT, "it was done before it was killed"
+    with running(bootstrap, topic, tmp_path, "hold") as process:
+        wait_until(process, tmp_path, "one task has written, another is writing", (tmp_path / "within").exists)
         kill_workers(process)
-        ended = process.wait(200)  # Spark fails the query, or starts the workers again and ends it
-    if ended != 0:
-        with running(bootstrap, topic, tmp_path) as process:
-            assert process.wait(200) == 0, (tmp_path / "driver.log").read_text()[-3000:]
+        assert process.wait(200) != 0  # Spark doesn't try a task twice on one machine
+    assert committed(tmp_path) == before
+    with running(bootstrap, topic, tmp_path) as process:
+        assert process.wait(200) == 0, (tmp_path / "driver.log").read_text()[-3000:]
 
     expected = Counter(f"{partition}:{index}" for partition in range(2) for index in range(COUNT))
     found = Counter(row.value for row in spark.read.parquet(str(tmp_path / "rows")).select("value").collect())
