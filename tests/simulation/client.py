@@ -484,7 +484,7 @@ class Committer:
             self._coordinator = -1
             await asyncio.sleep(self.client.backoff_s)
             return False
-        self.client.history.end(begun, "ok", offset=result.committed_offset)
+        self.client.history.end(begun, "ok", offset=result.committed_offset, by=self._coordinator)
         return True
 
     async def _commit(self) -> None:

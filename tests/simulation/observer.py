@@ -93,6 +93,8 @@ class Observer:
             self.wrong.append(f"{name}: the ISR isn't a subset of the replicas: {state}")
         if state.leader != model.NO_LEADER and state.leader not in state.isr:
             self.wrong.append(f"{name}: the leader isn't in the ISR: {state}")
+        if before is None or state.leader != before.leader:
+            self._world.history.add("leads", "ok", partition=[self._topics.get(key[0]), key[1]], broker=state.leader)
         if before is None:
             return
         if state.leader_epoch < before.leader_epoch or state.partition_epoch <= before.partition_epoch:

@@ -11,6 +11,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from ottla.broker.group.partitioning import OFFSETS_TOPIC, partition_for
+
 from .history import Event
 
 Key = tuple[str, int]
@@ -180,15 +182,22 @@ def group_offsets(events: Sequence[Event]) -> Iterator[str]:
     """A group's offset is the last one committed, or one whose commit nobody knows the outcome of: that may have been
     late on its way, and overtaken.
 
+    A coordinator that doesn't know yet that another has taken over answers what it had: Kafka's does, and whoever reads
+    it has it read the records again, which at-least-once allows. So those answers prove nothing, unless the offset is
+    one that nobody committed.
+
     Each group has one process, which commits growing offsets, one request at a time.
     """
-    permitted = {key for key in _permitted(events) if key[0] == "__consumer_offsets"}
+    permitted = {key for key in _permitted(events) if key[0] == OFFSETS_TOPIC}
     acknowledged: dict[tuple[str, Key], int] = {}
     asked: dict[tuple[str, Key], int] = {}
     unknown: dict[tuple[str, Key], set[int]] = defaultdict(set)
     at_least: dict[int, int] = {}
+    coordinators: dict[int, int] = {}
     for event in events:
-        if event["op"] == "commit":
+        if event["op"] == "leads" and event["partition"][0] == OFFSETS_TOPIC:
+            coordinators[event["partition"][1]] = event["broker"]
+        elif event["op"] == "commit":
             group = (event["group"], _key(event))
             if event["phase"] == "invoke":
                 asked[group] = event["offset"]
@@ -202,6 +211,8 @@ def group_offsets(events: Sequence[Event]) -> Iterator[str]:
                 at_least[event["id"]] = acknowledged.get(group, -1)
             elif event["phase"] == "ok" and not permitted:
                 least = at_least.get(event["id"], acknowledged.get(group, -1))
+                if coordinators and event.get("by") != _coordinator(coordinators, event["group"]):
+                    least = -1
                 if event["offset"] < least and event["offset"] not in unknown[group]:
                     yield (
                         f"lost commit: group {event['group']} has {event['offset']} at {event['t']} s;"
@@ -211,6 +222,10 @@ def group_offsets(events: Sequence[Event]) -> Iterator[str]:
                     yield f"phantom commit: group {event['group']} has {event['offset']}, which nobody committed"
                 else:  # what was seen committed stays so
                     acknowledged[group] = max(acknowledged.get(group, -1), event["offset"])
+
+
+def _coordinator(leaders: dict[int, int], group: str) -> int:
+    return leaders.get(partition_for(group, max(leaders) + 1), -1)
 
 
 ORACLES = (

@@ -39,12 +39,17 @@ def commit(offset: int, phase: str = "ok") -> list[Event]:
     return [{"op": "commit", "phase": "invoke", **known}, {"op": "commit", "phase": phase, **known}]
 
 
-def committed(offset: int, number: int = 1) -> list[Event]:
+def leads(broker: int) -> list[Event]:
+    """A broker becomes the coordinator of all groups."""
+    return [{"op": "leads", "phase": "ok", "partition": ["__consumer_offsets", 0], "broker": broker}]
+
+
+def committed(offset: int, number: int = 1, by: int = -1) -> list[Event]:
     """A group's offset is asked for, and told."""
     known = {"group": "g", "partition": P, "id": number}
     return [
         {"op": "committed", "phase": "invoke", **known},
-        {"op": "committed", "phase": "ok", **known, "offset": offset},
+        {"op": "committed", "phase": "ok", **known, "offset": offset, "by": by},
     ]
 
 
@@ -109,6 +114,13 @@ def test_what_all_in_sync_replicas_lost_at_once_is_excused_and_nothing_else() ->
 
 def test_writes_that_only_the_leader_acknowledged_may_be_lost() -> None:
     assert wrong([*send(["a"], 0, acks=1, idempotent=False), *final()]) == []
+
+
+def test_only_the_present_coordinator_must_know_the_last_commit() -> None:
+    begun = [*leads(1), *commit(1), *commit(2), *leads(2)]
+    assert wrong([*begun, *committed(1, by=1)]) == []
+    assert wrong([*begun, *committed(1, by=2)])
+    assert wrong([*begun, *committed(5, by=1)]), "nobody committed that"
 
 
 def test_a_commit_that_was_late_on_its_way_may_overtake() -> None:

@@ -13,8 +13,7 @@ import sys
 
 import pytest
 
-SECONDS = 45
-FIRST_SEEDS = 20_000_000  # none of those that were run while a bug was looked for
+SEEDS = "0-99"  # so few that what they find is a regression, and not a new bug; those are for `make swarm`
 
 # Some bugs, and seeds that catch them: the whole table takes an hour.
 CAUGHT_BY = {
@@ -37,7 +36,7 @@ def swarm(*arguments: str, module: str = "swarm") -> subprocess.CompletedProcess
 
 
 def test_a_short_swarm() -> None:
-    done = swarm("--seeds", f"{FIRST_SEEDS}-{FIRST_SEEDS + 9999}", "--seconds", str(SECONDS))
+    done = swarm("--seeds", SEEDS)
     assert done.returncode == 0, done.stdout + done.stderr
     print(done.stdout)
 
