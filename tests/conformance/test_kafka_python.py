@@ -17,7 +17,6 @@ DIFFERENCES = {
     "test_producer_integration::test_transactional_producer_messages": "transactions are a later issue",
     "test_producer_integration::test_transactional_producer_offsets": "transactions are a later issue",
     "test_admin_integration::test_describe_metadata_quorum": "there is no Raft quorum to describe",
-    "test_admin_integration::test_alter_partition_reassignments": "moving replicas needs replication",
 }
 
 
