@@ -19,8 +19,8 @@ class LimitedBroker(OttlaBroker):
     """A broker that may have LIMIT files open."""
 
     def _start(self) -> subprocess.Popen[bytes]:
-        if self._command[0] != "sh":
-            self._command = ["sh", "-c", f'ulimit -n {LIMIT}; exec "$@"', "sh", *self._command]
+        if self.command[0] != "sh":
+            self.command = ["sh", "-c", f'ulimit -n {LIMIT}; exec "$@"', "sh", *self.command]
         return super()._start()
 
 
