@@ -99,10 +99,11 @@ def test_a_broker_of_several_is_started_again(tmp_path: Path, environment: dict[
     deadline = time.monotonic() + 30
     while True:
         listed = run(environment, "brokers", "list", "--json", "-b", dev.bootstrap.split(",")[1])
-        assert listed.returncode == 0, listed.stderr
-        if len(json.loads(listed.stdout)) == 2:
+        # Until its death is known the client may be sent to it, and say that it found nobody.
+        assert listed.returncode in (0, 3), listed.stderr
+        if not listed.returncode and len(json.loads(listed.stdout)) == 2:
             break
         assert time.monotonic() < deadline
-    while len(json.loads(run(environment, "brokers", "list", "--json", "-b", dev.bootstrap).stdout)) < 3:
+    while len(json.loads(run(environment, "brokers", "list", "--json", "-b", dev.bootstrap).stdout or "[]")) < 3:
         assert time.monotonic() < deadline
     assert dev.stop() == 0

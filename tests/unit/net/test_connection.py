@@ -300,10 +300,12 @@ def test_who_holds_memory_too_slowly_is_named_only_while_others_wait():
 
 
 def test_unanswered_bytes_stop_the_reading():
+    count = 3000  # 30 MB: more than the kernel's own buffers ever take
+
     async def scenario(server, port, echo):
         reader, writer = await connect(port)
         request = frame(PIPELINED, b"later".ljust(10_000, b"."))
-        writer.write(request * 400)
+        writer.write(request * count)
         await asyncio.sleep(0.1)
         assert len(echo.later) == 3, "the third one passes the limit"
         (connection,) = server.listeners["PLAINTEXT"].connections
@@ -311,12 +313,12 @@ def test_unanswered_bytes_stop_the_reading():
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(writer.drain(), 0.2)
         answered = 0
-        while answered < 400:
+        while answered < count:
             for pending, payload in echo.later[answered:]:
                 pending.answer([payload[:5]])
                 answered += 1
             await asyncio.sleep(0)
-        assert await reader.readexactly(400 * 5) == b"later" * 400
+        assert await reader.readexactly(count * 5) == b"later" * count
 
     run(scenario, unanswered_bytes_max=25_000)
 
