@@ -23,7 +23,6 @@ QUESTIONS = (
     "produce",
     "consume",
     "latency",
-    "replication",
     "failover",
     "spark_read",
     "spark_write",
