@@ -74,10 +74,7 @@ class ControllerProcess:
         await join_cluster(self._store, None)
         self._follower.listen(self.elections.changed)
         await self._follower.start()
-        host, separator, port = self._config.get_str("ottla.http.listener").rpartition(":")
-        if separator:
-            bound = await self._http.start(host.strip("[]"), int(port))
-            logger.info("metrics and health at http://%s:%d/", host or "0.0.0.0", bound)
+        await self._http.start_at(self._config.get_str("ottla.http.listener"))
         duties = [self._follower.run(), self._controller.run()]
         if self._config.get_bool("ottla.quick.death.enable"):
             duties.append(self._watch.run())

@@ -69,6 +69,13 @@ class HttpServer:
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
 
+    async def start_at(self, listener: str) -> None:
+        """Opens the port that `ottla.http.listener` names, HOST:PORT; nothing where it is empty. Raises OSError."""
+        host, separator, port = listener.rpartition(":")
+        if separator:
+            bound = await self.start(host.strip("[]"), int(port))
+            logger.info("metrics and health at http://%s:%d/", host or "0.0.0.0", bound)
+
     async def stop(self) -> None:
         """Closes the port and cuts what is under way."""
         if self._server is not None:

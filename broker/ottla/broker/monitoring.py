@@ -7,7 +7,6 @@ registered, recovered and serving; never caught up, never that the metadata stor
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -21,8 +20,6 @@ from ottla.broker.restart_pages import RestartPages
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
-
-logger = logging.getLogger(__name__)
 
 TURN_SECONDS = 0.002  # for so long a page of metrics may hold the loop
 
@@ -49,10 +46,7 @@ class Monitoring:
         """Begins to watch the loop, and opens `ottla.http.listener` where there is one. Raises OSError."""
         self.loop_lag.start()
         self._broker.follower.listen(self.elections.changed)
-        host, separator, port = self._broker.config.get_str("ottla.http.listener").rpartition(":")
-        if separator:
-            bound = await self.http.start(host.strip("[]"), int(port))
-            logger.info("metrics and health at http://%s:%d/", host or "0.0.0.0", bound)
+        await self.http.start_at(self._broker.config.get_str("ottla.http.listener"))
 
     async def stop(self) -> None:
         """Closes the port."""
