@@ -27,8 +27,10 @@ T = TypeVar("T")
 PORT_DEFAULT = 9092
 CLIENT_ID = "ottla-cli"
 _CONNECT_TIMEOUT_S_MAX = 5.0
-# Coordinator loading, not available, moved: each passes by itself, for instance while the offsets topic is created.
-_COORDINATOR_CODES = (14, 15, 16)
+# Each passes by itself: a coordinator that is loading, not available or moved (while the offsets topic is created, for
+# instance), and a partition between two leaders (no leader yet, an epoch not known everywhere, a new leader that doesn't
+# know yet how far its predecessor's consumers could read).
+_PASSING_CODES = (14, 15, 16, 5, 74, 75, 78)
 
 
 def resolve_bootstrap(bootstrap: str | None, context: str | None) -> str:
@@ -111,13 +113,13 @@ class Cluster:
         return self._open(KafkaProducer, settings)
 
     def patiently(self, call: Callable[[], T]) -> T:
-        """Call until a group's coordinator is there; the last error is raised when the time is over."""
+        """Call until the coordinator or the leader is there; the last error is raised when the time is over."""
         deadline = time.monotonic() + self.timeout_s
         while True:
             try:
                 return call()
             except Exception as error:
-                if getattr(error, "errno", None) not in _COORDINATOR_CODES or time.monotonic() > deadline:
+                if getattr(error, "errno", None) not in _PASSING_CODES or time.monotonic() > deadline:
                     raise
                 time.sleep(0.2)
 

@@ -138,6 +138,7 @@ _SENTENCES: dict[int, _Sentence] = {
     68: _Sentence("{0} still has active members", "Stop its consumers first, then try again."),
     69: _Sentence("{0} doesn't exist", "`ottla groups list` shows what does.", ExitCode.not_found),
     73: _Sentence("deleting topics is switched off in the cluster", "Set delete.topic.enable=true in the brokers."),
+    78: _Sentence("the new leader of {0} doesn't know yet how far its predecessor got", "Try again in a moment."),
     84: _Sentence("there is no leader to elect for {0}"),
     86: _Sentence("{0}: the members of the group still read that topic", "Stop the consumers first, then try again."),
     87: _Sentence("{0} refused a record", "A compacted topic needs a key in every record."),

@@ -106,7 +106,7 @@ def offsets_at(cluster: Cluster, partitions: Iterable[TopicPartition], moment: A
     if not asked:
         return {}
     with explained("the offsets of " + _few(asked)):
-        found = cluster.admin.list_partition_offsets(asked)
+        found = cluster.patiently(lambda: cluster.admin.list_partition_offsets(asked))
     missing = [partition for partition in asked if partition not in found]
     if missing:
         raise CommandError(f"no offset was returned for {_few(missing)}")
