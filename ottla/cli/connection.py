@@ -27,8 +27,8 @@ T = TypeVar("T")
 PORT_DEFAULT = 9092
 CLIENT_ID = "ottla-cli"
 _CONNECT_TIMEOUT_S_MAX = 5.0
-# Each passes by itself: a coordinator that is loading, not available or moved (while the offsets topic is created, for
-# instance), and a partition between two leaders (no leader yet, an epoch not known everywhere, a new leader that doesn't
+# Each passes by itself: a coordinator that is loading, not available or moved (while the offsets topic is created,
+# say), and a partition between two leaders (no leader yet, an epoch not known everywhere, a new leader that doesn't
 # know yet how far its predecessor's consumers could read).
 _PASSING_CODES = (14, 15, 16, 5, 74, 75, 78)
 
