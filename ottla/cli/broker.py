@@ -20,7 +20,7 @@ from ottla.cli.output import Output
 from ottla.cli.processes import PidFile, server_command, serving, tail
 
 if TYPE_CHECKING:
-    from ottla.broker.config import BrokerConfig
+    from ottla.settings.config import BrokerConfig
 
 app = typer.Typer(
     help="Start one broker from a server.properties file.",
@@ -44,8 +44,8 @@ DataOption = Annotated[
 
 def load_configuration(file: Path | None, settings: list[str] | None) -> BrokerConfig:
     """The configuration that the broker will start with; every mistake in it is one error."""
-    from ottla.broker.config import BrokerConfig, InvalidConfiguration
     from ottla.cli.topics import parse_settings
+    from ottla.settings.config import BrokerConfig, InvalidConfiguration
 
     overrides = parse_settings(settings, "--set log.retention.hours=24")
     try:

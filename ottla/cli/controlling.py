@@ -11,7 +11,6 @@ import logging
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, cast
 
-from ottla.broker.config import BrokerConfig
 from ottla.broker.elections import Elections
 from ottla.broker.exposition import CONTENT_TYPE, lines
 from ottla.broker.http import HttpServer, Request, Response
@@ -23,6 +22,7 @@ from ottla.metadata.follower import Follower
 from ottla.metadata.image import Image
 from ottla.metadata.store import Store
 from ottla.net.peer import Connect, connect_tcp
+from ottla.settings.config import BrokerConfig
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker

@@ -24,7 +24,6 @@ if __name__ == "__main__":
     # kio makes strategies for Hypothesis wherever that is installed: 9 MB and a third of the start, for tests only.
     sys.modules["hypothesis"] = None  # type: ignore[assignment]
 
-from ottla.broker.config import BrokerConfig, InvalidConfiguration
 from ottla.broker.descriptors import raise_limit
 from ottla.broker.log_format import configure_logging
 from ottla.broker.node import Broker
@@ -38,6 +37,7 @@ from ottla.metadata.model import UnsupportedFormat
 from ottla.metadata.registration import NodeIdTaken
 from ottla.metadata.store import Store, StoreUnavailable
 from ottla.net.peer import Connect, connect_tcp
+from ottla.settings.config import BrokerConfig, InvalidConfiguration
 
 logger = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ottla.broker.config import BrokerConfig
 from ottla.metadata.store import Store, StoreUnavailable
+from ottla.settings.config import BrokerConfig
 
 METADATA_FILE = "metadata.sqlite"
 ETCD = "etcd:"

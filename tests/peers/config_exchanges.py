@@ -18,7 +18,7 @@ from ottla.protocol.messages import milliseconds
 from tests.peers.apache_kafka import ApacheKafka
 from tests.peers.wire import Wire
 
-RECORDED = Path(__file__).resolve().parents[1] / "unit/broker/settings/apache_kafka_4_3_1.json"
+RECORDED = Path(__file__).resolve().parents[1] / "unit/settings/apache_kafka_4_3_1.json"
 TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
 DESCRIBE, ALTER, INCREMENTAL, LIST = 32, 33, 44, 74

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.config import BrokerConfig
 from ottla.broker.node import Broker
 from ottla.broker.partition import Partition
 from ottla.broker.surroundings import Surroundings
@@ -21,6 +20,7 @@ from ottla.cli.server import stand_for_controller
 from ottla.metadata.cluster import ForeignStore
 from ottla.metadata.registration import NodeIdTaken
 from ottla.metadata.store import LeaseExpired, StoreUnavailable, UnknownOutcome
+from ottla.settings.config import BrokerConfig
 
 from .disk import SimulatedDisk
 from .loop import Process, SimulationLoop

@@ -9,7 +9,7 @@ from pathlib import Path
 from ottla.broker.api.compatibility import compatibility_page
 from ottla.broker.api.registry import load_routes
 from ottla.broker.metrics.catalogue import metrics_page
-from ottla.broker.settings.page import settings_page
+from ottla.settings.page import settings_page
 
 PAGES: dict[str, Callable[[], str]] = {
     "compatibility.md": lambda: compatibility_page(route.api for route in load_routes().values()),

@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from ottla.broker.config import BrokerConfig
 from ottla.broker.group.partitioning import OFFSETS_TOPIC
 from ottla.metadata.intents import Intents, NewTopic
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.settings.config import BrokerConfig
 
 logger = logging.getLogger(__name__)
 

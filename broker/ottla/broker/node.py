@@ -17,7 +17,6 @@ from uuid import UUID
 
 from ottla.broker import descriptors
 from ottla.broker.api.registry import Api, load_routes
-from ottla.broker.config import BrokerConfig
 from ottla.broker.coordinator import GroupService
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.fetch_sessions import FetchSessionCache
@@ -47,6 +46,7 @@ from ottla.metadata.registration import Registration
 from ottla.metadata.store import Store
 from ottla.net.server import Limits, Server
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.settings.config import BrokerConfig
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,6 @@ import logging
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.config import BrokerConfig
 from ottla.broker.replica.fetch_session import FollowerSession, Key, Position, Request
 from ottla.broker.replica.follower import (
     Append,
@@ -35,6 +34,7 @@ from ottla.protocol.batches import BatchHeader
 from ottla.protocol.errors import ErrorCode, KafkaError, ProtocolError
 from ottla.protocol.follower_fetch import FetchedPartition, FetchLimits, write_follower_fetch
 from ottla.protocol.messages import read_response, write_request
+from ottla.settings.config import BrokerConfig
 
 if TYPE_CHECKING:
     from ottla.broker.partition import Partition

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from uuid import UUID
 
 from ottla.broker.admission import AdmissionRules
-from ottla.broker.config import BrokerConfig
 from ottla.broker.counters import TopicCounters
 from ottla.broker.log.config import LogConfig
 from ottla.broker.log.directories import LogDirectories, NewLog
@@ -24,10 +23,11 @@ from ottla.broker.log.disk import NO_ROOM
 from ottla.broker.log.log import Log
 from ottla.broker.partition import Partition
 from ottla.broker.partitions import PartitionTable
-from ottla.broker.topic_config import TopicConfig
 from ottla.broker.topic_rules import admission_rules, log_config, target_codec
 from ottla.metadata import model
 from ottla.metadata.image import Changed, Image
+from ottla.settings.config import BrokerConfig
+from ottla.settings.topic_config import TopicConfig
 
 logger = logging.getLogger(__name__)
 

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.config import BrokerConfig
 from ottla.broker.replica.fetch_session import Key
 from ottla.broker.replica_fetcher import ReplicaFetcher, key_of
 from ottla.broker.replication_throttle import FOLLOWER, ReplicationThrottle
 from ottla.metadata.image import Image
 from ottla.net.peer import Connect, connect_tcp
+from ottla.settings.config import BrokerConfig
 
 if TYPE_CHECKING:
     from ottla.broker.partition import Partition

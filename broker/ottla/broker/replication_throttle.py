@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ottla.broker.config import BrokerConfig
 from ottla.metadata.image import Image
+from ottla.settings.config import BrokerConfig
 
 if TYPE_CHECKING:
     from ottla.broker.partition import Partition

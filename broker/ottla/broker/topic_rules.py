@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ottla.broker.admission import AdmissionRules
-from ottla.broker.config import BrokerConfig
 from ottla.broker.log.config import LogConfig
-from ottla.broker.topic_config import TopicConfig
 from ottla.protocol.codecs import Codec
+from ottla.settings.config import BrokerConfig
+from ottla.settings.topic_config import TopicConfig
 
 AS_PRODUCED = "producer"
 UNCOMPRESSED = "uncompressed"

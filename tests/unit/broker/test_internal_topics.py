@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.config import BrokerConfig
 from ottla.broker.internal_topics import InternalTopics
 from ottla.metadata.intents import NewTopic
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.settings.config import BrokerConfig
 
 
 class RefusingIntents:

@@ -11,13 +11,13 @@ from uuid import UUID
 
 import pytest
 
-from ottla.broker.config import BrokerConfig
 from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.disk import RealDisk
 from ottla.broker.partitions import PartitionTable
 from ottla.broker.replicas import Replicas
 from ottla.metadata.keys import ConfigResource
 from ottla.metadata.model import Partition, Tombstone
+from ottla.settings.config import BrokerConfig
 
 TOPIC_ID = UUID(int=5)
 NOTHING = {"tombstones": (), "configs": (), "partitions": ()}

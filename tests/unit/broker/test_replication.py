@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from ottla.broker import replica_fetcher
-from ottla.broker.config import BrokerConfig
 from ottla.broker.counters import TopicCounters
 from ottla.broker.partition import Partition
 from ottla.broker.replication import Replication
 from ottla.metadata.model import Endpoint
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.fetch import PartitionAnswer, diverging_epoch_tags
+from ottla.settings.config import BrokerConfig
 from tests.unit.broker.leader_stand_in import TOPIC_ID, LeaderStandIn
 from tests.unit.broker.log.workbench import Workbench, append, batch_of
 

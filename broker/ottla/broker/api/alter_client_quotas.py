@@ -7,8 +7,8 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.registry import Api, RequestContext
-from ottla.broker.settings.quotas import IP, Entity, Limit, altered_limits, check_entity
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.settings.quotas import IP, Entity, Limit, altered_limits, check_entity
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker

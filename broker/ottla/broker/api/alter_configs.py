@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.config_resources import alter, answer_each
 from ottla.broker.api.registry import Api, RequestContext
-from ottla.broker.settings.alteration import Edit, Operation, altered
+from ottla.settings.alteration import Edit, Operation, altered
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker

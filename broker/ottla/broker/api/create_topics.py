@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.registry import Api, RequestContext
 from ottla.broker.bounded import gather_bounded
-from ottla.broker.settings.description import describe_topic
-from ottla.broker.settings.resource_checks import check_topic
 from ottla.metadata.intents import DEFAULT, PARTITIONS_PER_REQUEST_MAX, NewTopic
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import milliseconds
+from ottla.settings.description import describe_topic
+from ottla.settings.resource_checks import check_topic
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.registry import Api, RequestContext
-from ottla.broker.settings.quotas import Component, matching
 from ottla.protocol.errors import KafkaError
+from ottla.settings.quotas import Component, matching
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker

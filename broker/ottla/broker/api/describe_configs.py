@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.api.config_resources import ResourceType, check_broker_name
 from ottla.broker.api.registry import Api, RequestContext
 from ottla.broker.log_levels import log_levels
-from ottla.broker.settings.description import (
+from ottla.metadata.naming import check_topic_name
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.settings.description import (
     Description,
     describe_broker,
     describe_client_metrics,
@@ -18,8 +20,6 @@ from ottla.broker.settings.description import (
     describe_topic,
     only,
 )
-from ottla.metadata.naming import check_topic_name
-from ottla.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker

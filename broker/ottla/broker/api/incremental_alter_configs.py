@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.api.config_resources import ResourceType, alter, answer_each, check_broker_name
 from ottla.broker.api.registry import Api, RequestContext
 from ottla.broker.log_levels import check_log_level, set_log_level
-from ottla.broker.settings.alteration import Edit, Operation, altered
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.settings.alteration import Edit, Operation, altered
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker

@@ -24,7 +24,6 @@ from ottla.broker.api import (
     unregister_broker,
 )
 from ottla.broker.api.registry import RequestContext
-from ottla.broker.config import BrokerConfig
 from ottla.broker.topic_descriptions import EncodedTopics
 from ottla.controller.runner import Controller
 from ottla.metadata.cluster import join_cluster
@@ -36,6 +35,7 @@ from ottla.metadata.model import Broker as Registered
 from ottla.metadata.model import BrokerState, Endpoint
 from ottla.metadata.registration import Registration
 from ottla.protocol.messages import read_request, read_response, write_request, write_response
+from ottla.settings.config import BrokerConfig
 
 HANDLERS = {
     module.API.key: module.handle

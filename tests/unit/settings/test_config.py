@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.broker.config import BrokerConfig, InvalidConfiguration
-from ottla.broker.listeners import Endpoint
-from ottla.broker.topic_config import TopicConfig
+from ottla.settings.config import BrokerConfig, InvalidConfiguration
+from ottla.settings.listeners import Endpoint
+from ottla.settings.topic_config import TopicConfig
 
 # What is given, and every sentence that the start stops with.
 REFUSED = [

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
 from typing import Any
 
-from ottla.broker.config import BrokerConfig
-from ottla.broker.settings.catalogue import BROKER, CLIENT_METRICS, GROUP, TOPIC
-from ottla.broker.settings.setting import Setting, Update, format_value
-from ottla.broker.settings.sources import known_setting
-from ottla.broker.topic_config import TopicConfig
+from ottla.settings.catalogue import BROKER, CLIENT_METRICS, GROUP, TOPIC
+from ottla.settings.config import BrokerConfig
+from ottla.settings.setting import Setting, Update, format_value
+from ottla.settings.sources import known_setting
+from ottla.settings.topic_config import TopicConfig
 
 # Kafka knows these as dynamic settings only, so a broker's description holds them only when they are set.
 _DYNAMIC_ONLY = frozenset(

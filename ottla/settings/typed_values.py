@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from ottla.broker.settings.setting import Value
+from ottla.settings.setting import Value
 
 
 class TypedValues:

@@ -22,8 +22,6 @@ from ottla.broker.api import (
     list_config_resources,
 )
 from ottla.broker.api.registry import RequestContext
-from ottla.broker.config import BrokerConfig
-from ottla.broker.settings.description import Source
 from ottla.metadata import keys
 from ottla.metadata.embedded import EmbeddedStore
 from ottla.metadata.follower import Follower
@@ -32,6 +30,8 @@ from ottla.metadata.model import Broker as Registered
 from ottla.metadata.model import BrokerState, Config, Partition, Ready, TopicIntent
 from ottla.metadata.store import Guard, Put
 from ottla.protocol.messages import read_request, read_response, write_request, write_response
+from ottla.settings.config import BrokerConfig
+from ottla.settings.description import Source
 from tests.peers.config_exchanges import EXCHANGES, RECORDED, plain
 
 HANDLERS = {

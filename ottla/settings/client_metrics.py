@@ -3,7 +3,7 @@
 Pure: one row per setting. Names, types, defaults, bounds and update modes are those of Apache Kafka 4.3.1.
 """
 
-from ottla.broker.settings.setting import Importance, Kind, Members, Setting
+from ottla.settings.setting import Importance, Kind, Members, Setting
 
 _TELEMETRY = "clients are not asked for their metrics"
 

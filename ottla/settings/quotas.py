@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
-from ottla.broker.settings.setting import Kind
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.settings.setting import Kind
 
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
 _CLIENT_QUOTAS = {

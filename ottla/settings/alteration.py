@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-from ottla.broker.config import BrokerConfig
-from ottla.broker.settings.catalogue import CLIENT_METRICS, GROUP, TOPIC
-from ottla.broker.settings.resource_checks import check_broker, check_client_metrics, check_group, check_topic
-from ottla.broker.settings.setting import Kind, Setting, format_value
-from ottla.broker.settings.sources import known_setting
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.settings.catalogue import CLIENT_METRICS, GROUP, TOPIC
+from ottla.settings.config import BrokerConfig
+from ottla.settings.resource_checks import check_broker, check_client_metrics, check_group, check_topic
+from ottla.settings.setting import Kind, Setting, format_value
+from ottla.settings.sources import known_setting
 
 Entries = Mapping[str, str]
 

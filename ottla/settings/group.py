@@ -3,7 +3,7 @@
 Pure: one row per setting. Names, types, defaults, bounds and update modes are those of Apache Kafka 4.3.1.
 """
 
-from ottla.broker.settings.setting import Importance, Kind, OneOf, Pattern, Range, Setting
+from ottla.settings.setting import Importance, Kind, OneOf, Pattern, Range, Setting
 
 _RESET = Pattern(r"latest|earliest|by_duration:P[0-9A-Z.]+", "latest, earliest or by_duration:PnDTnHnMn.nS")
 _CONSUMER = "only the classic group protocol is served yet"

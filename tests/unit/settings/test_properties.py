@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.broker.properties import format_properties, parse_properties
+from ottla.settings.properties import format_properties, parse_properties
 
 CASES = [
     ("", {}),

@@ -6,7 +6,7 @@ Pure. Names are unique within a scope; the same name may be a broker and a topic
 import difflib
 from collections.abc import Iterable
 
-from ottla.broker.settings import (
+from ottla.settings import (
     broker,
     client_metrics,
     group,
@@ -21,7 +21,7 @@ from ottla.broker.settings import (
     topic,
     transactions,
 )
-from ottla.broker.settings.setting import Setting
+from ottla.settings.setting import Setting
 
 BROKER_PAGES: tuple[tuple[str, tuple[Setting, ...]], ...] = (
     ("Ottla's own", own.SETTINGS),

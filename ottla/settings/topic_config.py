@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ottla.broker.config import BrokerConfig
-from ottla.broker.settings.catalogue import TOPIC
-from ottla.broker.settings.setting import InvalidSetting, Value
-from ottla.broker.settings.typed_values import TypedValues
+from ottla.settings.catalogue import TOPIC
+from ottla.settings.config import BrokerConfig
+from ottla.settings.setting import InvalidSetting, Value
+from ottla.settings.typed_values import TypedValues
 
 
 class TopicConfig(TypedValues):

@@ -10,9 +10,9 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ottla.broker.properties import parse_properties
-from ottla.broker.settings.catalogue import BROKER, nearest_name, retired_instead
-from ottla.broker.settings.setting import Setting
+from ottla.settings.catalogue import BROKER, nearest_name, retired_instead
+from ottla.settings.properties import parse_properties
+from ottla.settings.setting import Setting
 
 ENVIRONMENT_PREFIX = "OTTLA_"
 _LISTENER_PREFIX = re.compile(r"listener\.name\.([^.]+)\.(.+)")

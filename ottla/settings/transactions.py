@@ -3,7 +3,7 @@
 Pure: one row per setting. Names, types, defaults, bounds and update modes are those of Apache Kafka 4.3.1.
 """
 
-from ottla.broker.settings.setting import Importance, Kind, Range, Setting, Update
+from ottla.settings.setting import Importance, Kind, Range, Setting, Update
 
 _TRANSACTIONS = "there are no transactions yet"
 

@@ -3,7 +3,7 @@
 Pure: one row per setting. Names, types, defaults, bounds and update modes are those of Apache Kafka 4.3.1.
 """
 
-from ottla.broker.settings.setting import Importance, Kind, Members, OneOf, Pattern, Range, Setting
+from ottla.settings.setting import Importance, Kind, Members, OneOf, Pattern, Range, Setting
 
 _THROTTLED = Pattern(r"|\*|[0-9]+:[0-9]+", "partition:broker, or *")
 _TIERED = "there is no tiered storage yet"

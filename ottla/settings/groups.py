@@ -3,7 +3,7 @@
 Pure: one row per setting. Names, types, defaults, bounds and update modes are those of Apache Kafka 4.3.1.
 """
 
-from ottla.broker.settings.setting import Importance, Kind, Members, OneOf, Range, Setting, Update
+from ottla.settings.setting import Importance, Kind, Members, OneOf, Range, Setting, Update
 
 _THREADS = "one event loop serves everything, so thread counts have no meaning"
 _CONSUMER = "only the classic group protocol is served yet"

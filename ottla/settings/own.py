@@ -3,7 +3,7 @@
 Pure: one row per setting.
 """
 
-from ottla.broker.settings.setting import Importance, Kind, OneOf, Pattern, Range, Setting, Update
+from ottla.settings.setting import Importance, Kind, OneOf, Pattern, Range, Setting, Update
 
 _STORE = Pattern(
     r"embedded(:.+)?|etcd:[^\s,/]+:[0-9]+(,[^\s,/]+:[0-9]+)*",

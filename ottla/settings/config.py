@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from ottla.broker.listeners import Listeners, check_listeners, parse_endpoints, parse_protocol_map
-from ottla.broker.settings.catalogue import BROKER, TOPIC
-from ottla.broker.settings.consistency import inconsistencies
-from ottla.broker.settings.setting import InvalidSetting, Update, Value
-from ottla.broker.settings.sources import gather, known_setting
-from ottla.broker.settings.typed_values import TypedValues
+from ottla.settings.catalogue import BROKER, TOPIC
+from ottla.settings.consistency import inconsistencies
+from ottla.settings.listeners import Listeners, check_listeners, parse_endpoints, parse_protocol_map
+from ottla.settings.setting import InvalidSetting, Update, Value
+from ottla.settings.sources import gather, known_setting
+from ottla.settings.typed_values import TypedValues
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _DEFAULTS = {name: setting.default_value for name, setting in BROKER.items()}

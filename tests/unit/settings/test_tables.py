@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.broker.documentation import PAGES
-from ottla.broker.settings.catalogue import BROKER, CLIENT_METRICS, GROUP, TOPIC, nearest_name, retired_instead
-from ottla.broker.settings.setting import Setting, format_value
-from ottla.broker.settings.sources import environment_name
+from ottla.settings.catalogue import BROKER, CLIENT_METRICS, GROUP, TOPIC, nearest_name, retired_instead
+from ottla.settings.setting import Setting, format_value
+from ottla.settings.sources import environment_name
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 ALL = [setting for table in (BROKER, TOPIC, GROUP, CLIENT_METRICS) for setting in table.values()]
 
 

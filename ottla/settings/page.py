@@ -5,9 +5,9 @@ A test fails when the page in the repository is not what this makes.
 
 from collections.abc import Iterable, Iterator
 
-from ottla.broker.settings.catalogue import BROKER_PAGES, CLIENT_METRICS, GROUP, TOPIC
-from ottla.broker.settings.retired import FAMILIES, RETIRED
-from ottla.broker.settings.setting import Setting
+from ottla.settings.catalogue import BROKER_PAGES, CLIENT_METRICS, GROUP, TOPIC
+from ottla.settings.retired import FAMILIES, RETIRED
+from ottla.settings.setting import Setting
 
 _HEAD = """# Settings
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from ottla.broker.config import BrokerConfig, InvalidConfiguration
-from ottla.broker.settings.catalogue import BROKER, CLIENT_METRICS, GROUP, TOPIC, nearest_name
-from ottla.broker.settings.setting import InvalidSetting, Setting, Update, Value
-from ottla.broker.settings.sources import known_setting
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.settings.catalogue import BROKER, CLIENT_METRICS, GROUP, TOPIC, nearest_name
+from ottla.settings.config import BrokerConfig, InvalidConfiguration
+from ottla.settings.setting import InvalidSetting, Setting, Update, Value
+from ottla.settings.sources import known_setting
 
 CLIENT_METRICS_INTERVAL_MS = (100, 3_600_000)
 _MATCH_FIELDS = (

@@ -3,7 +3,7 @@
 Pure: one row per setting. Names, types, defaults, bounds and update modes are those of Apache Kafka 4.3.1.
 """
 
-from ottla.broker.settings.setting import Importance, Kind, Members, Pattern, Range, Setting
+from ottla.settings.setting import Importance, Kind, Members, Pattern, Range, Setting
 
 _VOTERS = Pattern(r"[0-9]+@\S+:[0-9]+", "id@host:port")
 _ADDRESSES = Pattern(r"\S+:[0-9]+", "host:port")

@@ -3,7 +3,7 @@
 Pure: one row per setting. Names, types, defaults, bounds and update modes are those of Apache Kafka 4.3.1.
 """
 
-from ottla.broker.settings.setting import Importance, Kind, Members, OneOf, Range, Setting, Update
+from ottla.settings.setting import Importance, Kind, Members, OneOf, Range, Setting, Update
 
 _JAVA = "it names Java code, which has no place in a Python process"
 _PURGATORY = "a finished wait is forgotten at once"
