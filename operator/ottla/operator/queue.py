@@ -1,0 +1,168 @@
+"""The operator's work: keys of resources that wait to be reconciled, each at most once, one at a time for each key.
+
+Events only add a key; what is to be done follows from the cluster as it is then, so nothing is lost when several events
+become one reconcile, and nothing breaks when one comes twice. A key that fails comes again after a growing pause, one
+that succeeds when it asks to or for the resync, and one whose resource is gone never.
+
+Idea: the work queues of Kubernetes' own controllers (client-go `workqueue`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+from time import monotonic
+from typing import NamedTuple, Protocol
+
+logger = logging.getLogger(__name__)
+
+RESYNC_S = 120.0
+RECONCILE_S_MAX = 120.0
+PAUSE_S_MIN = 0.5
+PAUSE_S_MAX = 60.0
+
+
+class Key(NamedTuple):
+    """A resource by its name; its kind is the queue's."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a reconcile leaves: when to look again at the latest, in seconds (None: at the resync)."""
+
+    requeue_after: float | None = None
+    gone: bool = False  # the resource doesn't exist any more, and nothing is left to do for it
+
+
+class Reconciler(Protocol):
+    """Brings one kind of resource to what its spec says."""
+
+    async def reconcile(self, key: Key) -> Result:
+        """One step nearer; raises whatever it can't handle, and is called again."""
+
+
+class Retry(Exception):
+    """Something that isn't there yet or can't be reached: try again, and don't write a stack trace about it."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """What the metrics page shows of a queue."""
+
+    reconciles: int = 0
+    errors: int = 0
+    seconds: float = 0.0
+    failing: dict[Key, int] = field(default_factory=dict)  # key → failures in a row
+
+
+class Queue:
+    """The keys of one kind, and the tasks that reconcile them."""
+
+    def __init__(
+        self, kind: str, reconciler: Reconciler, workers: int = 4, clock: Callable[[], float] = monotonic
+    ) -> None:
+        self.kind = kind
+        self.counters = Counters()
+        self._reconciler = reconciler
+        self._workers = workers
+        self._clock = clock
+        self._due: dict[Key, float] = {}
+        self._heap: list[tuple[float, int, Key]] = []
+        self._order = count()
+        self._running: dict[Key, asyncio.Task[None]] = {}
+        self._again: dict[Key, float] = {}  # added while it was reconciled
+        self._wake = asyncio.Event()
+
+    def add(self, key: Key, after: float = 0.0) -> None:
+        """Reconciles the key `after` seconds from now, or earlier if it waits for that already."""
+        due = self._clock() + after
+        if key in self._running:
+            self._again[key] = min(due, self._again.get(key, due))
+        elif due < self._due.get(key, due + 1):
+            self._due[key] = due
+            heapq.heappush(self._heap, (due, next(self._order), key))
+            self._wake.set()
+
+    @property
+    def depth(self) -> int:
+        """How many keys are due or being reconciled; those that wait for their time aren't counted."""
+        now = self._clock()
+        return len(self._running) + sum(due <= now for due in self._due.values())
+
+    async def run(self) -> None:
+        """Reconciles until it is cancelled; what runs then is cancelled, too."""
+        try:
+            while True:
+                self._start_due()
+                wait = self._seconds_until_next()
+                self._wake.clear()
+                try:
+                    async with asyncio.timeout(wait):
+                        await self._wake.wait()
+                except TimeoutError:
+                    continue
+        finally:
+            running = list(self._running.values())
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    def _start_due(self) -> None:
+        now = self._clock()
+        while self._heap and self._heap[0][0] <= now and len(self._running) < self._workers:
+            due, _, key = heapq.heappop(self._heap)
+            if self._due.get(key) != due:
+                continue  # an earlier one was added after this
+            del self._due[key]
+            self._running[key] = asyncio.get_running_loop().create_task(self._reconcile(key), name=f"{self.kind} {key}")
+
+    def _seconds_until_next(self) -> float | None:
+        if not self._heap or len(self._running) >= self._workers:
+            return None
+        return max(0.0, self._heap[0][0] - self._clock())
+
+    async def _reconcile(self, key: Key) -> None:
+        started = self._clock()
+        after: float | None = None
+        try:
+            async with asyncio.timeout(RECONCILE_S_MAX):
+                result = await self._reconciler.reconcile(key)
+            self.counters.failing.pop(key, None)
+            if not result.gone:
+                after = RESYNC_S if result.requeue_after is None else result.requeue_after
+        except Exception as error:
+            after = self._failed(key, error)
+        finally:
+            self.counters.reconciles += 1
+            self.counters.seconds += self._clock() - started
+            del self._running[key]
+            again = self._again.pop(key, None)
+            if after is not None:
+                self.add(key, after)
+            if again is not None:
+                self.add(key, max(0.0, again - self._clock()))
+            self._wake.set()
+
+    def _failed(self, key: Key, error: Exception) -> float:
+        """Counts and logs a failure; the pause before the next attempt."""
+        failures = self.counters.failing.get(key, 0) + 1
+        self.counters.failing[key] = failures
+        self.counters.errors += 1
+        pause = min(PAUSE_S_MIN * 2.0 ** min(failures - 1, 16), PAUSE_S_MAX)
+        if isinstance(error, Retry | TimeoutError):
+            text = str(error) or "it took too long"
+        else:
+            text = "".join(traceback.format_exception(error))
+        logger.warning("%s %s: %s; again in %.1f s", self.kind, key, text, pause)
+        return pause
