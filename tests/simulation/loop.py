@@ -36,7 +36,7 @@ class Process:
         self.host = host
         self.dead = False
         self.paused = False
-        self.parked: deque[asyncio.Handle] = deque()
+        self.parked: deque[Step] = deque()
         self.tasks: list[asyncio.Task[Any]] = []
         self.fuse = 0  # steps until `burnt` is called; 0: never
         self.burnt: Callable[[], None] = lambda: None
@@ -79,6 +79,29 @@ class OrderedTask(asyncio.Task[Any]):
             return self._serial
 
 
+class Step:
+    """A callback that was asked for: `asyncio.TimerHandle`, as far as asyncio needs one, at a third of its cost."""
+
+    __slots__ = ("args", "callback", "context", "is_cancelled", "when_s")
+
+    def __init__(self, when_s: float, callback: Callback, args: tuple[Any, ...], context: contextvars.Context) -> None:
+        self.when_s = when_s
+        self.callback = callback
+        self.args = args
+        self.context = context
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+        self.args = ()
+
+    def cancelled(self) -> bool:
+        return self.is_cancelled
+
+    def when(self) -> float:
+        return self.when_s
+
+
 class SimulationLoop(asyncio.BaseEventLoop):
     """`random` decides how long threads take; `steps_max` bounds the run."""
 
@@ -91,24 +114,33 @@ class SimulationLoop(asyncio.BaseEventLoop):
         self._random = random
         self._steps_max = steps_max
         self._now = 0.0
-        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._timers: list[tuple[float, int, Step]] = []
         self._timer_count = 0
         self.set_task_factory(self._make_task)
 
     def time(self) -> float:
         return self._now
 
-    def call_at(
+    def call_soon(  # type: ignore[override]
+        self, callback: Callback, *args: Any, context: contextvars.Context | None = None
+    ) -> Step:
+        step = Step(self._now, callback, args, contextvars.copy_context() if context is None else context)
+        self._ready.append(step)  # type: ignore[attr-defined]
+        return step
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callback, *args: Any, context: contextvars.Context | None = None
+    ) -> Step:
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]
         self, when: float, callback: Callback, *args: Any, context: contextvars.Context | None = None
-    ) -> asyncio.TimerHandle:
+    ) -> Step:
         """In order of time; at the same time in the order of the calls."""
-        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        timer = Step(when, callback, args, contextvars.copy_context() if context is None else context)
         self._timer_count += 1
         heapq.heappush(self._timers, (when, self._timer_count, timer))
         return timer
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Dropped when its time comes."""
 
     def create_future(self) -> asyncio.Future[Any]:
         return OrderedFuture(loop=self)
@@ -132,18 +164,18 @@ class SimulationLoop(asyncio.BaseEventLoop):
         self.call_later(self._random.expovariate(2000.0), _execute, future, func, args)
         return future
 
-    def in_world(self, delay_s: float, callback: Callback, *args: Any) -> asyncio.TimerHandle:
+    def in_world(self, delay_s: float, callback: Callback, *args: Any) -> Step:
         """Runs what belongs to no process: networks, disks, the store, faults."""
         return self.call_at(self._now + delay_s, callback, *args, context=_WORLD)
 
     # ---- what BaseEventLoop asks of a loop
 
     def _run_once(self) -> None:
-        ready: deque[asyncio.Handle] = self._ready  # type: ignore[attr-defined]
+        ready: deque[Step] = self._ready  # type: ignore[attr-defined]
         timers = self._timers
         self._now += STEP_S
         if not ready:
-            while timers and timers[0][2].cancelled():
+            while timers and timers[0][2].is_cancelled:
                 heapq.heappop(timers)
             if not timers:
                 if self._stopping:  # type: ignore[attr-defined]
@@ -153,7 +185,7 @@ class SimulationLoop(asyncio.BaseEventLoop):
         now = self._now
         while timers and timers[0][0] <= now:
             timer = heapq.heappop(timers)[2]
-            if not timer.cancelled():
+            if not timer.is_cancelled:
                 ready.append(timer)
         count = len(ready)
         self.steps += count
@@ -161,15 +193,16 @@ class SimulationLoop(asyncio.BaseEventLoop):
             raise Stuck(f"{self.steps} steps")
         process_of = PROCESS
         for _ in range(count):
-            handle = ready.popleft()
-            if handle._cancelled:  # type: ignore[attr-defined]
+            step = ready.popleft()
+            if step.is_cancelled:
                 continue
-            process = handle._context.get(process_of)  # type: ignore[attr-defined]
+            context = step.context
+            process = context.get(process_of)
             if process is not None:
                 if process.dead:
                     continue
                 if process.paused:
-                    process.parked.append(handle)
+                    process.parked.append(step)
                     continue
                 if process.fuse:
                     process.fuse -= 1
@@ -177,7 +210,12 @@ class SimulationLoop(asyncio.BaseEventLoop):
                         process.burnt()
                         if process.dead:
                             continue
-            handle._run()  # type: ignore[attr-defined]
+            try:
+                context.run(step.callback, *step.args)
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as error:
+                self.call_exception_handler({"message": f"exception in {step.callback}", "exception": error})
 
     def resume(self, process: Process) -> None:
         """A paused process goes on with what came meanwhile."""

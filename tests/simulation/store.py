@@ -33,7 +33,7 @@ from ottla.metadata.store import (
     check_transaction,
 )
 
-from .loop import SimulationLoop
+from .loop import SimulationLoop, Step
 
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ class StoreServer:
         self.observers: list[Callable[[Revision], None]] = []
         self.latency_s = 0.001
         self.timeout_s = 5.0
-        self._leases: dict[LeaseId, tuple[float, asyncio.TimerHandle]] = {}
+        self._leases: dict[LeaseId, tuple[float, Step]] = {}
         self._next_lease = 100
         self._connections: list[SimulatedStore] = []
 
