@@ -20,9 +20,11 @@ import confluent_kafka
 
 from ottla.net.peer import connect_tcp
 from ottla.protocol.errors import KafkaError
-from tests.simulation.client import Client, Committer, Consumer, Producer, Unavailable
+from tests.simulation.client import Client, Unavailable
+from tests.simulation.consumer import Committer, Consumer
 from tests.simulation.history import Event, History
 from tests.simulation.oracles import check_all
+from tests.simulation.producer import Producer
 
 TOPIC = "worked"
 GROUP = "workers"

@@ -15,8 +15,9 @@ from random import Random
 from ottla.broker.log.log import Log
 from ottla.protocol.errors import KafkaError
 
-from .client import Client, Committer, Consumer, Producer, Unavailable, create_topic
+from .client import Client, Unavailable, create_topic
 from .cluster import World
+from .consumer import Committer, Consumer
 from .faults import TOPIC, Faults, Knobs, knobs_of
 from .history import History
 from .loop import PROCESS, SimulationLoop, Stuck, run
@@ -24,6 +25,7 @@ from .machine import Descriptors, simulated_machine
 from .network import Stream, connect
 from .observer import Observer
 from .oracles import check_all
+from .producer import Producer
 
 CONVERGENCE_S = 90.0
 STEPS_MAX = 3_000_000

@@ -1,0 +1,186 @@
+"""Producers as persistent as Kafka's: an idempotent one sends again, in order, whatever isn't acknowledged; a plain
+one sends once, and says what it doesn't know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from ottla.protocol.batches import Record, build_batch
+from ottla.protocol.errors import ErrorCode, KafkaError
+
+from .client import INIT_PRODUCER_ID, PRODUCE, Client, Connection, Partition, Unavailable
+from .history import Event
+
+# Nothing was appended, for certain.
+REFUSED = frozenset(
+    {
+        ErrorCode.not_enough_replicas,
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.out_of_order_sequence_number,
+        ErrorCode.corrupt_message,
+    }
+)
+# As an answer to the first batch that isn't acknowledged.
+FORGOTTEN = frozenset(
+    {
+        ErrorCode.out_of_order_sequence_number,
+        ErrorCode.unknown_producer_id,
+        ErrorCode.invalid_producer_epoch,
+    }
+)
+
+
+class _Batch:
+    """A batch on its way."""
+
+    def __init__(self, values: list[str], frame: bytes, sequence: int, begun: Event) -> None:
+        self.values = values
+        self.frame = frame
+        self.sequence = sequence
+        self.begun = begun
+
+
+class Producer:
+    """Sends numbered values to one partition. `depth` batches may be under way."""
+
+    def __init__(
+        self, client: Client, partition: Partition, *, acks: int, idempotent: bool, depth: int, padding: int
+    ) -> None:
+        self.client = client
+        self.partition = partition
+        self.acks = acks
+        self.idempotent = idempotent
+        self.stopped = False
+        self.done = False
+        self._depth = depth
+        self._padding = padding
+        self._producer = (-1, -1)  # id, epoch
+        self._sequence = 0
+        self._number = 0
+        self._unacknowledged: list[_Batch] = []
+
+    async def run(self, pause_s: float) -> None:
+        """Sends until stopped, and then until all is acknowledged."""
+        while not self.stopped or self._unacknowledged:
+            if self.idempotent and self._producer[0] < 0:
+                await self._become_idempotent()
+            if not self.stopped:
+                for _ in range(self.client.random.randint(1, self._depth) - len(self._unacknowledged)):
+                    self._unacknowledged.append(self._batch())
+            if self.idempotent:
+                await self._send_in_order()
+            else:
+                await self._send_once()
+            if not self.stopped:
+                await asyncio.sleep(pause_s * self.client.random.uniform(0.2, 1.8))
+        self.done = True
+
+    async def _become_idempotent(self) -> None:
+        message = {"transactional_id": None, "transaction_timeout": 1000, "producer_id": -1}
+        while self._producer[0] < 0:
+            try:
+                answer = await self.client.to_any(INIT_PRODUCER_ID, message)
+            except Unavailable:
+                await asyncio.sleep(self.client.backoff_s)
+                continue
+            if answer.error_code:
+                await asyncio.sleep(self.client.backoff_s)
+            else:
+                self._producer = (answer.producer_id, answer.producer_epoch)
+        self._sequence = 0
+
+    def _forgotten(self, batch: _Batch, error: KafkaError) -> None:
+        """The broker doesn't know what it acknowledged: noted, and begun anew under another producer id."""
+        self.client.history.add(
+            "forgotten", "fail", process=self.client.name, partition=list(self.partition), value=batch.values[0],
+            error=error.code.name,
+        )  # fmt: skip
+        for waiting in self._unacknowledged:
+            self.client.history.end(waiting.begun, "unknown")
+        self._unacknowledged = []
+        self._producer = (-1, -1)
+
+    def _batch(self) -> _Batch:
+        count = self.client.random.randint(1, 4)
+        values = []
+        for _ in range(count):
+            self._number += 1
+            values.append(f"{self.client.name}/{self._number}")
+        padding = self.client.random.randrange(self._padding + 1)
+        items = [
+            Record(at, self.client.epoch_ms + self._number, None, value.encode().ljust(padding, b"."))
+            for at, value in enumerate(values)
+        ]
+        sequence = self._sequence if self.idempotent else -1
+        frame = build_batch(
+            items, producer_id=self._producer[0], producer_epoch=self._producer[1], base_sequence=sequence
+        )
+        self._sequence += count
+        begun = self.client.history.invoke(
+            "send", process=self.client.name, partition=list(self.partition), values=values, acks=self.acks,
+            idempotent=self.idempotent,
+        )  # fmt: skip
+        return _Batch(values, frame, sequence, begun)
+
+    async def _send_in_order(self) -> None:
+        """One round: everything that isn't acknowledged, in order; what fails stays for the next."""
+        outcomes: list[Any] = []
+        try:
+            connection, _ = await self.client.connection_to_leader(self.partition)
+            outcomes = await asyncio.gather(
+                *(self._produce(connection, batch) for batch in self._unacknowledged), return_exceptions=True
+            )
+        except Unavailable:
+            pass
+        left: list[_Batch] = []
+        for batch, outcome in zip(self._unacknowledged, outcomes or [None] * len(self._unacknowledged), strict=True):
+            if isinstance(outcome, int):
+                self.client.history.end(batch.begun, "ok", offset=outcome)
+                continue
+            if isinstance(outcome, BaseException) and not isinstance(outcome, (KafkaError, Unavailable)):
+                raise outcome
+            if isinstance(outcome, KafkaError) and outcome.code in FORGOTTEN and not left:
+                self._unacknowledged = self._unacknowledged[self._unacknowledged.index(batch) :]
+                self._forgotten(batch, outcome)
+                return
+            left.append(batch)
+        self._unacknowledged = left
+        if left:
+            self.client.history.counts["sends repeated"] += len(left)
+            await self.client.refreshed(self.partition[0])
+
+    async def _send_once(self) -> None:
+        """Each batch once: what isn't answered stays unknown."""
+        batches, self._unacknowledged = self._unacknowledged, []
+        again = False
+        for batch in batches:
+            try:
+                connection, _ = await self.client.connection_to_leader(self.partition)
+                offset = await self._produce(connection, batch)
+            except Unavailable as error:
+                self.client.history.end(batch.begun, "unknown" if error.sent else "fail")
+                again = True
+            except KafkaError as error:
+                self.client.history.end(batch.begun, "fail" if error.code in REFUSED else "unknown")
+                again = True
+            else:
+                self.client.history.end(batch.begun, "ok", offset=offset)
+        if again:
+            await self.client.refreshed(self.partition[0])
+
+    async def _produce(self, connection: Connection, batch: _Batch) -> int:
+        topic, index = self.partition
+        message = {
+            "acks": self.acks,
+            "timeout": int(self.client.timeout_s * 800),
+            "topic_data": [{"name": topic, "partition_data": [{"index": index, "records": batch.frame}]}],
+        }
+        answer = await connection.call(PRODUCE, message, self.client.timeout_s)
+        (result,) = answer.responses[0].partition_responses
+        if result.error_code == ErrorCode.duplicate_sequence_number:
+            return -1
+        if result.error_code:
+            raise KafkaError(result.error_code)
+        return int(result.base_offset)
