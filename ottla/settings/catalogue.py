@@ -46,7 +46,7 @@ def _by_name(settings: Iterable[Setting]) -> dict[str, Setting]:
 
 
 BROKER = _by_name(setting for _, settings in BROKER_PAGES for setting in settings)
-TOPIC = _by_name(topic.SETTINGS)
+TOPIC = _by_name((*topic.SETTINGS, *own.TOPIC_SETTINGS))
 GROUP = _by_name(group.SETTINGS)
 CLIENT_METRICS = _by_name(client_metrics.SETTINGS)
 

@@ -7,13 +7,15 @@ broker setting only from the first that bears the name asked for.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
 from typing import Any
 
 from ottla.settings.catalogue import BROKER, CLIENT_METRICS, GROUP, TOPIC
 from ottla.settings.config import BrokerConfig
-from ottla.settings.setting import Setting, Update, format_value
+from ottla.settings.own import OVERRIDES, TOPIC_SETTINGS
+from ottla.settings.setting import Kind, Setting, Update, format_value
 from ottla.settings.sources import known_setting
 from ottla.settings.topic_config import TopicConfig
 
@@ -25,6 +27,8 @@ _DYNAMIC_ONLY = frozenset(
         "replica.alter.log.dirs.io.max.bytes.per.second",
     }
 )
+# A client of Kafka's doesn't expect these of every topic.
+_ONLY_WHERE_GIVEN = frozenset(setting.name for setting in TOPIC_SETTINGS)
 
 Description = dict[str, Any]
 """One setting in the shape of the response's `configs`."""
@@ -68,7 +72,7 @@ def describe_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> Iterat
     """Every setting of a topic."""
     topic = TopicConfig.resolve(config, overrides)
     for name, setting in TOPIC.items():
-        if setting.internal and name not in overrides:
+        if name not in overrides and (setting.internal or name in _ONLY_WHERE_GIVEN):
             continue
         synonyms: list[Description] = []
         if setting.synonyms:
@@ -78,6 +82,19 @@ def describe_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> Iterat
         if name in overrides:
             synonyms.insert(0, _synonym(setting, name, value, Source.TOPIC))
         yield _description(setting, name, value, synonyms)
+
+
+def describe_overrides(overrides: Mapping[str, str]) -> Description:
+    """All that was given to a topic, in one value: of thousands of topics it is asked often, by the operator."""
+    value = json.dumps(dict(sorted(overrides.items())), separators=(",", ":"))
+    return {
+        "name": OVERRIDES,
+        "value": value,
+        "read_only": True,
+        "config_source": Source.TOPIC,
+        "config_type": Kind.STRING.value,
+        "documentation": "All settings that were given to the topic.",
+    }
 
 
 def describe_group(config: BrokerConfig, overrides: Mapping[str, str]) -> Iterator[Description]:

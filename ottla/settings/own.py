@@ -1,4 +1,4 @@
-"""Settings that only Ottla has. All begin with `ottla.`.
+"""Settings that only Ottla has, of brokers and of topics. All begin with `ottla.`.
 
 Pure: one row per setting.
 """
@@ -10,6 +10,9 @@ _STORE = Pattern(
     "embedded, embedded:PATH, or etcd:HOST:PORT,HOST:PORT,…",
 )
 _ADDRESS = Pattern(r"|\S*:[0-9]+", "host:port, or nothing")
+_OWNER = Pattern(
+    r"|[a-z0-9-]{1,63}/[a-z0-9.-]{1,253}/[0-9A-Za-z-]{1,64}/[0-9TZ:.+-]{1,40}", "namespace/name/uid/created, or nothing"
+)
 
 SETTINGS = (
     Setting(
@@ -94,3 +97,21 @@ SETTINGS = (
         bounds=OneOf(("DEBUG", "INFO", "WARNING", "ERROR"), ignore_case=True),
     ),
 )
+
+TOPIC_SETTINGS = (
+    Setting(
+        "ottla.owner", Kind.STRING, "", Importance.LOW,
+        "The Kubernetes resource that this topic follows. The operator sets it, and knows by it which topic is left "
+        "over when that resource is gone.",
+        bounds=_OWNER,
+    ),
+    Setting(
+        "ottla.owner.deletion.policy", Kind.STRING, "Retain", Importance.LOW,
+        "Whether the operator deletes the topic when its owner is gone, or leaves it to nobody.",
+        bounds=OneOf(("Delete", "Retain")),
+    ),
+)
+"""Of a topic. Clients are told of them only where they were given: no other system's topics have them."""
+
+OVERRIDES = "ottla.overrides"
+"""A name under which DescribeConfigs tells all that was given to a topic, as JSON; for those who ask for it by name."""

@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[3]
 READERS = (
     "broker/ottla/broker",
     "controller",
+    "operator",
     "ottla/metadata",
     "ottla/net",
     "ottla/cli",
@@ -22,7 +23,7 @@ READERS = (
 
 @cache
 def _readers(*but: str) -> str:
-    """All code that may read a broker's settings, apart from the tables."""
+    """All code that may read settings, apart from the tables."""
     paths = [path for reader in READERS for path in ([ROOT / reader, *(ROOT / reader).rglob("*.py")]) if path.is_file()]
     return "\n".join(path.read_text() for path in paths if path.name not in but)
 

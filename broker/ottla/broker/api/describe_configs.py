@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.config_resources import ResourceType, check_broker_name
@@ -10,6 +10,7 @@ from ottla.broker.api.registry import Api, RequestContext
 from ottla.broker.log_levels import log_levels
 from ottla.metadata.naming import check_topic_name
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.settings import own
 from ottla.settings.description import (
     Description,
     describe_broker,
@@ -17,6 +18,7 @@ from ottla.settings.description import (
     describe_cluster_default,
     describe_group,
     describe_loggers,
+    describe_overrides,
     describe_topic,
     only,
 )
@@ -24,7 +26,11 @@ from ottla.settings.description import (
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
 
-API = Api(key=32, versions=(1, 4))
+API = Api(
+    key=32,
+    versions=(1, 4),
+    gaps=(f"Beyond Kafka: asked for `{own.OVERRIDES}` alone, it tells all that was given to a topic, as JSON.",),
+)
 
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
@@ -38,7 +44,8 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[
             "configs": [],
         }
         try:
-            found = only(_describe(broker, resource.resource_type, resource.resource_name), resource.configuration_keys)
+            keys = resource.configuration_keys
+            found = only(_describe(broker, resource.resource_type, resource.resource_name, keys), keys)
             result["configs"] = [_asked(entry, request) for entry in found]
         except KafkaError as error:
             result |= {"error_code": error.code, "error_message": error.message}
@@ -53,12 +60,14 @@ def _asked(description: Description, request: Any) -> Description:
     return {**description, "synonyms": synonyms, "documentation": documentation}
 
 
-def _describe(broker: Broker, kind: int, name: str) -> Iterable[Description]:
+def _describe(broker: Broker, kind: int, name: str, keys: Sequence[str] | None) -> Iterable[Description]:
     image = broker.image
     if kind == ResourceType.TOPIC:
         check_topic_name(name)
         if name not in image.topics:
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
+        if keys is not None and list(keys) == [own.OVERRIDES]:
+            return [describe_overrides(image.config("topic", name))]
         return describe_topic(broker.config, image.config("topic", name))
     if kind == ResourceType.BROKER:
         if not name:

@@ -1,0 +1,144 @@
+"""A Topic resource as the operator reads it. Pure.
+
+The schema and the rules of `crds/topics.yaml` have refused most of what can't be; here is what they can't know (which
+values a setting takes), and again what an older definition may have let through. A resource that is refused is still a
+resource: it claims its topic's name, and its status says what to change.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, NamedTuple
+
+from ottla.settings.catalogue import TOPIC, nearest_name
+from ottla.settings.own import TOPIC_SETTINGS
+from ottla.settings.setting import InvalidSetting
+
+PARTITIONS_MAX = 10_000  # what one request may create
+INTERNAL = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"})
+OWNERSHIP = frozenset(setting.name for setting in TOPIC_SETTINGS)
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+class DeletionPolicy(Enum):
+    """What becomes of the topic when its resource is gone."""
+
+    DELETE = "Delete"
+    RETAIN = "Retain"
+
+
+class Ref(NamedTuple):
+    """A namespaced resource."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicResource:
+    """A Topic. `partitions` and `replication_factor` None: the cluster's defaults at creation, then as they are."""
+
+    ref: Ref
+    uid: str
+    created: str  # RFC 3339 in UTC, whole seconds: sorts as text
+    generation: int
+    cluster: Ref
+    topic: str
+    partitions: int | None = None
+    replication_factor: int | None = None
+    config: Mapping[str, str] = field(default_factory=dict)
+    deletion_policy: DeletionPolicy = DeletionPolicy.DELETE
+    paused: bool = False
+    deleting: bool = False  # somebody's finalizer keeps it
+    status: Mapping[str, Any] = field(default_factory=dict)
+    refusal: str = ""  # what to change; nothing where the spec can be followed
+
+    @property
+    def owner(self) -> str:
+        """How a topic names this resource as its owner."""
+        return f"{self.ref.namespace}/{self.ref.name}/{self.uid}/{self.created}"
+
+    @property
+    def ready(self) -> bool:
+        """Whether its status says so."""
+        return any(
+            condition.get("type") == "Ready" and condition.get("status") == "True"
+            for condition in self.status.get("conditions", ())
+        )
+
+
+def parse_topic(resource: Mapping[str, Any]) -> TopicResource:
+    """The resource as the API server gives it. Never raises for what stands in its spec."""
+    metadata, spec = resource["metadata"], resource.get("spec") or {}
+    ref = Ref(metadata["namespace"], metadata["name"])
+    cluster = spec.get("cluster") or {}
+    config = {str(name): _text(value) for name, value in (spec.get("config") or {}).items()}
+    topic = str(spec.get("topicName") or ref.name)
+    partitions, factor = spec.get("partitions"), spec.get("replicationFactor")
+    policy = spec.get("deletionPolicy") or DeletionPolicy.DELETE.value
+    return TopicResource(
+        ref=ref,
+        uid=metadata["uid"],
+        created=metadata["creationTimestamp"],
+        generation=int(metadata.get("generation", 1)),
+        cluster=Ref(cluster.get("namespace") or ref.namespace, str(cluster.get("name", ""))),
+        topic=topic,
+        partitions=partitions,
+        replication_factor=factor,
+        config=config,
+        deletion_policy=DeletionPolicy.RETAIN if policy == DeletionPolicy.RETAIN.value else DeletionPolicy.DELETE,
+        paused=bool(spec.get("paused", False)),
+        deleting="deletionTimestamp" in metadata,
+        status=resource.get("status") or {},
+        refusal=_name_refusal(topic) or _numbers_refusal(partitions, factor) or _config_refusal(config, factor),
+    )
+
+
+def _text(value: object) -> str:
+    """A setting's value as text: YAML makes numbers and truth values of what people write without quotes."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def _name_refusal(topic: str) -> str:
+    if topic in INTERNAL:
+        return f"'{topic}' belongs to the brokers themselves: choose another topicName"
+    if topic in (".", "..") or not _TOPIC_NAME.fullmatch(topic):
+        return f"'{topic}' can't be a topic's name: say a topicName of up to 249 letters, digits, '.', '_' and '-'"
+    return ""
+
+
+def _numbers_refusal(partitions: object, factor: object) -> str:
+    for name, value, most in (("partitions", partitions, PARTITIONS_MAX), ("replicationFactor", factor, 32767)):
+        if value is not None and not (isinstance(value, int) and 1 <= value <= most):
+            return f"{name} is {value}: say a number from 1 to {most}"
+    return ""
+
+
+def _config_refusal(config: Mapping[str, str], factor: object) -> str:
+    for name, text in config.items():
+        if name in OWNERSHIP:
+            return f"config holds {name}, which is the operator's own: take it out"
+        setting = TOPIC.get(name)
+        if setting is None:
+            nearest = nearest_name(name, TOPIC)
+            hint = f" (the nearest is {nearest})" if nearest else ""
+            return f"topics have no setting {name}{hint}: correct it in config, or take it out"
+        try:
+            setting.parse(text)
+        except InvalidSetting as error:
+            return f"{name} is '{error.value}' in config: it {error.reason}"
+    least = config.get("min.insync.replicas")
+    if least is not None and isinstance(factor, int) and int(least) > factor:
+        return (
+            f"min.insync.replicas is {least} with a replicationFactor of {factor}, so that nothing could be written: "
+            "lower the one or raise the other"
+        )
+    return ""
