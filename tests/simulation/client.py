@@ -23,10 +23,13 @@ from .network import Stream
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
 OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR = 8, 9, 10
-CREATE_TOPICS, INIT_PRODUCER_ID, ELECT_LEADERS, ALTER_PARTITION_REASSIGNMENTS = 19, 22, 43, 45
+JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = 11, 12, 13, 14
+CREATE_TOPICS, DELETE_TOPICS, INIT_PRODUCER_ID = 19, 20, 22
+ELECT_LEADERS, INCREMENTAL_ALTER_CONFIGS, ALTER_PARTITION_REASSIGNMENTS = 43, 44, 45
 VERSIONS = {
     PRODUCE: 9, FETCH: 12, LIST_OFFSETS: 7, METADATA: 12, OFFSET_COMMIT: 8, OFFSET_FETCH: 7, FIND_COORDINATOR: 3,
-    CREATE_TOPICS: 7, INIT_PRODUCER_ID: 4, ELECT_LEADERS: 2, ALTER_PARTITION_REASSIGNMENTS: 0,
+    JOIN_GROUP: 6, HEARTBEAT: 4, LEAVE_GROUP: 4, SYNC_GROUP: 4, CREATE_TOPICS: 7, DELETE_TOPICS: 5, INIT_PRODUCER_ID: 4,
+    ELECT_LEADERS: 2, INCREMENTAL_ALTER_CONFIGS: 1, ALTER_PARTITION_REASSIGNMENTS: 0,
 }  # fmt: skip
 
 Partition = tuple[str, int]
@@ -42,6 +45,34 @@ class Unavailable(Exception):
         self.sent = sent
 
 
+class Bell:
+    """Wakes all who pause before their time: work comes in bursts."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[asyncio.Future[None], None] = {}
+
+    async def pause(self, seconds: float) -> None:
+        """Until the bell rings, or so long."""
+        loop = asyncio.get_running_loop()
+        woken: asyncio.Future[None] = loop.create_future()
+        timer = loop.call_later(seconds, _wake, woken)
+        self._waiting[woken] = None
+        try:
+            await woken
+        finally:
+            timer.cancel()
+            del self._waiting[woken]
+
+    def ring(self) -> None:
+        for woken in self._waiting:
+            _wake(woken)
+
+
+def _wake(woken: asyncio.Future[None]) -> None:
+    if not woken.done():
+        woken.set_result(None)
+
+
 class Connection:
     """Requests over one stream; several may be under way, and are answered in order."""
 
@@ -50,21 +81,21 @@ class Connection:
         self._stream = stream
         self._client_id = client_id
         self._correlation_id = 0
-        self._waiting: dict[int, tuple[int, asyncio.Future[Any]]] = {}
+        self._waiting: dict[int, tuple[int, int, asyncio.Future[Any]]] = {}
         self._reader = asyncio.create_task(self._read())
         self._writing = asyncio.Lock()
 
-    async def call(self, api_key: int, message: Mapping[str, Any], timeout_s: float) -> Any:
+    async def call(self, api_key: int, message: Mapping[str, Any], timeout_s: float, version: int = -1) -> Any:
         """The answer. Raises Unavailable."""
         if self.closed:
             raise Unavailable("closed", sent=False)
-        version = VERSIONS[api_key]
+        version = VERSIONS[api_key] if version < 0 else version
         self._correlation_id += 1
         frame = request_frame(
             api_key, version, self._correlation_id, self._client_id, write_request(api_key, version, message)
         )
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting[self._correlation_id] = (api_key, answer)
+        self._waiting[self._correlation_id] = (api_key, version, answer)
         try:
             async with asyncio.timeout(timeout_s):
                 async with self._writing:
@@ -80,7 +111,7 @@ class Connection:
             self.closed = True
             self._stream.close()
             self._reader.cancel()
-            for _, answer in self._waiting.values():
+            for *_, answer in self._waiting.values():
                 if not answer.done():
                     answer.set_exception(ConnectionResetError(str(reason)))
                     answer.exception()
@@ -95,10 +126,10 @@ class Connection:
                 await self._stream.read_exactly(memoryview(body))
                 frame = bytes(body)
                 (correlation_id,) = _size.unpack_from(frame)
-                api_key, answer = self._waiting.pop(correlation_id)
-                _, start = response_body(api_key, VERSIONS[api_key], frame)
+                api_key, version, answer = self._waiting.pop(correlation_id)
+                _, start = response_body(api_key, version, frame)
                 if not answer.done():
-                    answer.set_result(read_response(api_key, VERSIONS[api_key], frame, start))
+                    answer.set_result(read_response(api_key, version, frame, start))
         except OSError as error:
             self.close(error)
 
@@ -107,11 +138,18 @@ class Client:
     """One client process: what it knows of the cluster, and its connections."""
 
     def __init__(
-        self, name: str, bootstrap: list[tuple[str, int]], opener: Opener, history: History, random: Random
+        self,
+        name: str,
+        bootstrap: list[tuple[str, int]],
+        opener: Opener,
+        history: History,
+        random: Random,
+        bell: Bell | None = None,
     ) -> None:
         self.name = name
         self.history = history
         self.random = random
+        self.bell = bell or Bell()
         self.timeout_s = 3.0
         self.backoff_s = 0.1
         self.epoch_ms = 1_700_000_000_000  # when its records were made: brokers forget producers by that
@@ -127,12 +165,12 @@ class Client:
         known = list(self._addresses.values()) or self._bootstrap
         return await self._to(self.random.choice(known + self._bootstrap), api_key, message)
 
-    async def to_broker(self, broker_id: int, api_key: int, message: Mapping[str, Any]) -> Any:
+    async def to_broker(self, broker_id: int, api_key: int, message: Mapping[str, Any], version: int = -1) -> Any:
         """Asks one broker. Raises Unavailable."""
         address = self._addresses.get(broker_id)
         if address is None:
             raise Unavailable(f"no address of broker {broker_id}", sent=False)
-        return await self._to(address, api_key, message)
+        return await self._to(address, api_key, message, version)
 
     async def connection_to_leader(self, partition: Partition) -> tuple[Connection, int]:
         """A connection to the leader, and the leader epoch. Raises Unavailable."""
@@ -161,13 +199,17 @@ class Client:
         with contextlib.suppress(Unavailable):
             await self.refresh(topic)
 
+    async def pause(self, seconds: float) -> None:
+        """About so long, unless the bell rings."""
+        await self.bell.pause(seconds * self.random.uniform(0.2, 1.8))
+
     def close(self) -> None:
         for connection in self._connections.values():
             connection.close()
 
-    async def _to(self, address: tuple[str, int], api_key: int, message: Mapping[str, Any]) -> Any:
+    async def _to(self, address: tuple[str, int], api_key: int, message: Mapping[str, Any], version: int = -1) -> Any:
         connection = await self._connection(address)
-        return await connection.call(api_key, message, self.timeout_s)
+        return await connection.call(api_key, message, self.timeout_s, version)
 
     async def _connection(self, address: tuple[str, int]) -> Connection:
         connection = self._connections.get(address)
@@ -219,3 +261,11 @@ async def elect_preferred(client: Client, topic: str, indexes: list[int]) -> Non
     wish = [{"topic": topic, "partitions": indexes}]
     with contextlib.suppress(Unavailable):
         await client.to_any(ELECT_LEADERS, {"election_type": 0, "topic_partitions": wish, "timeout": 2000})
+
+
+async def drain(client: Client, brokers: list[int]) -> None:
+    """Wishes that these brokers lead nothing, and no others; whatever comes of it."""
+    config = {"name": "ottla.brokers.drained", "config_operation": 0, "value": ",".join(map(str, brokers))}
+    resource = {"resource_type": 4, "resource_name": "", "configs": [config]}
+    with contextlib.suppress(Unavailable):
+        await client.to_any(INCREMENTAL_ALTER_CONFIGS, {"resources": [resource], "validate_only": False})

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from ottla.broker.log.compaction_child import Job, Result, compact
+from ottla.broker.log.compactor import CompactionFailed
 from ottla.broker.node import Broker
 from ottla.broker.partition import Partition
 from ottla.broker.surroundings import Surroundings
@@ -169,6 +171,7 @@ class Node:
             Surroundings(self.now_ms, world.random, self.disk, open_socket, connect_to, InlineExecutor),
         )
         self.broker = broker
+        broker.compactor._in_child = self._compact  # type: ignore[method-assign]
         try:
             await broker.open()
             await broker.register()
@@ -183,6 +186,15 @@ class Node:
             self.serving = False
             await broker.stop()
             await store.close()
+
+    async def _compact(self, job: Job) -> Result:
+        """In place of the child process."""
+        await asyncio.sleep(self.world.random.expovariate(20))
+        self.world.counts["compactions"] += 1
+        try:
+            return compact(job, self.disk, lambda count: None)
+        except (ValueError, OSError) as error:
+            raise CompactionFailed(str(error)) from error
 
     def _exited(self, process: Process) -> None:
         if self.process is not process:

@@ -40,7 +40,7 @@ class Consumer:
             self.client.history.end(begun, "ok", records=found)
             if found:
                 self.position = found[-1][0] + 1
-            await asyncio.sleep(pause_s * self.client.random.uniform(0.2, 1.8))
+            await self.client.pause(pause_s)
 
     async def poll(self, wait_ms: int) -> list[tuple[int, str]]:
         """(offset, value) of what comes next. Raises Unavailable, KafkaError."""
@@ -108,7 +108,7 @@ class Committer:
                 self._coordinator = -1
             else:
                 self.client.history.end(begun, "ok")
-            await asyncio.sleep(pause_s * self.client.random.uniform(0.2, 1.8))
+            await self.client.pause(pause_s)
             if self.client.random.random() < 0.2:
                 await self.look()
 
@@ -116,7 +116,7 @@ class Committer:
         """Reads the committed offset again and again until stopped, whatever somebody else is just committing."""
         while not self.stopped:
             await self.look()
-            await asyncio.sleep(pause_s * self.client.random.uniform(0.2, 1.8))
+            await self.client.pause(pause_s)
 
     async def look(self) -> bool:
         """Reads the committed offset; whether that worked."""

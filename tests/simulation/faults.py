@@ -13,11 +13,16 @@ from typing import Any
 
 from ottla.metadata.keys import CONTROLLER
 
-from .client import Client, elect_preferred, reassign
+from . import ambushes
+from .client import Bell, Client, drain, elect_preferred, reassign
 from .cluster import Node, World
 from .loop import Process
+from .observer import Observer
+from .store import SimulatedStore
 
 TOPIC = "t"
+BURSTS = 0.7  # of the faults come while something is being written: so soon after all clients were woken
+AFTER_A_BURST_S = 0.004
 
 
 @dataclass
@@ -32,9 +37,14 @@ class Knobs:
     plain_producers: int = 1
     depth: int = 3
     padding: int = 60
+    members: int = 0
+    recreates: bool = False
+    spread_s: float = 0.0
     send_pause_s: float = 0.1
-    faulty_s: float = 12.0
-    pause_between_faults_s: float = 1.2
+    client_timeout_s: float = 3.0
+    store_timeout_s: float = 5.0
+    faulty_s: float = 6.0
+    pause_between_faults_s: float = 0.6
     network_latency_s: float = 0.0005
     partial: float = 0.0
     settings: dict[str, str] = field(default_factory=dict)
@@ -46,22 +56,23 @@ def knobs_of(random: Random) -> Knobs:
     """A run's knobs."""
     brokers = random.choice((1, 3, 3, 3, 3, 3, 4))
     factor = min(brokers, random.choice((1, 2, 3, 3, 3, 3)))
-    session_ms = random.choice((3000, 4000, 6000))
-    lag_ms = random.choice((1000, 2000, 4000))
+    session_ms = random.choice((1500, 2000, 3000))
+    lag_ms = random.choice((700, 1000, 2000))
     settings = {
         "broker.session.timeout.ms": str(session_ms),
         "replica.lag.time.max.ms": str(lag_ms),
-        "replica.fetch.wait.max.ms": str(random.choice((50, 200, 500))),
-        "replica.socket.timeout.ms": str(random.choice((1000, 3000))),
+        "replica.fetch.wait.max.ms": str(random.choice((100, 300, 500))),
+        "replica.socket.timeout.ms": str(random.choice((600, 2000))),
         "replica.fetch.backoff.ms": str(random.choice((50, 200))),
         "replica.high.watermark.checkpoint.interval.ms": str(random.choice((200, 1000, 5000))),
         "log.flush.offset.checkpoint.interval.ms": str(random.choice((500, 5000, 60000))),
         "offsets.topic.num.partitions": str(random.choice((1, 2))),
         "offsets.topic.replication.factor": str(factor),
-        "offsets.commit.timeout.ms": str(random.choice((1000, 5000))),
+        "offsets.commit.timeout.ms": str(random.choice((500, 3000))),
         "group.initial.rebalance.delay.ms": "0",
+        "group.min.session.timeout.ms": "1500",
         "ottla.quick.death.enable": random.choice(("true", "false")),
-        "leader.imbalance.check.interval.seconds": random.choice(("2", "300")),
+        "leader.imbalance.check.interval.seconds": random.choice(("1", "300")),
     }
     min_isr = random.randint(1, max(factor - 1, 1))
     settings["min.insync.replicas"] = str(min_isr)
@@ -74,6 +85,11 @@ def knobs_of(random: Random) -> Knobs:
         topic["segment.ms"] = str(random.choice((500, 3000)))
     if random.random() < 0.15:
         topic["compression.type"] = random.choice(("gzip", "lz4", "zstd", "uncompressed"))
+    if random.random() < 0.3:
+        settings["log.cleaner.enable"] = "true"
+        settings["log.cleaner.backoff.ms"] = "100"
+        settings["log.cleaner.min.cleanable.ratio"] = "0.01"
+        settings["log.roll.ms"] = str(random.choice((300, 1000)))
     weights = {name: random.choice((0.0, 0.0, 1.0, 1.0, 3.0)) * weight for name, (weight, _) in KINDS.items()}
     return Knobs(
         brokers=brokers,
@@ -82,11 +98,16 @@ def knobs_of(random: Random) -> Knobs:
         partitions=random.randint(1, 3),
         producers=random.randint(1, 3),
         plain_producers=random.randint(0, 1),
+        members=random.choice((0, 0, 2, 3)),
+        recreates=random.random() < 0.25,
         depth=random.randint(1, 5),
         padding=random.choice((0, 60, 400)),
-        send_pause_s=random.choice((0.05, 0.15)),
-        faulty_s=random.uniform(6.0, 14.0),
-        pause_between_faults_s=random.choice((0.5, 1.0, 2.0)),
+        spread_s=random.choice((0.0, 0.0, 0.005, 0.05)),
+        send_pause_s=random.choice((0.2, 0.5)),
+        client_timeout_s=random.choice((0.8, 2.0)),
+        store_timeout_s=random.choice((0.5, 2.0, 5.0)),
+        faulty_s=random.uniform(3.0, 7.0),
+        pause_between_faults_s=random.choice((0.25, 0.5, 1.0)),
         network_latency_s=random.choice((0.0002, 0.001, 0.005)),
         partial=random.choice((0.0, 0.05, 0.3)),
         settings=settings,
@@ -98,15 +119,18 @@ def knobs_of(random: Random) -> Knobs:
 class Faults:
     """What goes wrong in one world, and how it is put right at the end."""
 
-    def __init__(self, world: World, knobs: Knobs, random: Random, process: Process) -> None:
+    def __init__(self, world: World, knobs: Knobs, random: Random, process: Process, observer: Observer) -> None:
         """`process` is the administrator's, whose `admin` makes requests."""
         self.admin: Client | None = None
+        self.bell = Bell()  # that clients hear
+        self.topic = TOPIC
+        self.observer = observer
         self._process = process
         self.world = world
         self.knobs = knobs
         self.random = random
         self.session_s = int(knobs.settings.get("broker.session.timeout.ms", "9000")) / 1000
-        self._over = False
+        self.over = False
 
     def inject(self) -> None:
         """One fault, by lot."""
@@ -114,6 +138,13 @@ class Faults:
         if not kinds:
             return
         kind = self.random.choices(kinds, [self.knobs.weights[name] for name in kinds])[0]
+        if self.random.random() < BURSTS:
+            self.bell.ring()
+        self.world.loop.in_world(self.random.expovariate(1 / AFTER_A_BURST_S), self._strike, kind)
+
+    def _strike(self, kind: str) -> None:
+        if self.over:
+            return
         told = KINDS[kind][1](self)
         if told:
             self.world.counts[f"fault: {kind}"] += 1
@@ -121,7 +152,7 @@ class Faults:
 
     def heal(self) -> None:
         """Nothing goes wrong any more; who is down is started."""
-        self._over = True
+        self.over = True
         world = self.world
         world.note("all is healed")
         for source, target in sorted(world.network.cut):
@@ -138,7 +169,7 @@ class Faults:
                 node.process.fuse = 0
                 node.wanted = True
             elif not node.stopping:
-                self._start(node)
+                self.start(node)
 
     # ---- choosing
 
@@ -155,12 +186,13 @@ class Faults:
         """Puts a fault right after a while, or at the end."""
 
         def put_right() -> None:
-            if not self._over:
+            if not self.over:
                 heal()
 
         self.world.loop.in_world(self.random.uniform(low_s, high_s), put_right)
 
-    def _start(self, node: Node) -> None:
+    def start(self, node: Node) -> None:
+        """Starts a process there, if there is none."""
         if node.process is None:
             node.start()
 
@@ -171,7 +203,7 @@ class Faults:
         if node is None:
             return ""
         node.kill()
-        self.later(0.05, 1.5 * self.session_s, lambda: self._start(node))
+        self.later(0.05, 1.5 * self.session_s, lambda: self.start(node))
         return node.host
 
     def kill_in_a_step(self) -> str:
@@ -180,7 +212,7 @@ class Faults:
             return ""
         steps = self.random.randint(1, 300)
         node.kill_after(steps)
-        self.later(0.2, 1.5 * self.session_s, lambda: self._start(node))
+        self.later(0.2, 1.5 * self.session_s, lambda: self.start(node))
         return f"{node.host} after {steps} steps"
 
     def power(self) -> str:
@@ -188,14 +220,14 @@ class Faults:
         if node is None:
             return ""
         node.lose_power()
-        self.later(0.1, 2 * self.session_s, lambda: self._start(node))
+        self.later(0.1, 2 * self.session_s, lambda: self.start(node))
         return node.host
 
     def power_everywhere(self) -> str:
         nodes = [node for node in self.world.nodes.values() if node.process is not None and not node.stopping]
         for node in nodes:
             node.lose_power()
-            self.later(0.1, self.session_s, lambda node=node: self._start(node))  # type: ignore[misc]
+            self.later(0.1, self.session_s, lambda node=node: self.start(node))  # type: ignore[misc]
         return ", ".join(node.host for node in nodes)
 
     def clean_restart(self) -> str:
@@ -208,10 +240,10 @@ class Faults:
     def _restart(self, node: Node) -> None:
         async def restart() -> None:
             await node.stop()
-            if node.process is None and not self._over:
-                self.world.loop.in_world(self.random.uniform(0.0, 3.0), self._start, node)
+            if node.process is None and not self.over:
+                self.world.loop.in_world(self.random.uniform(0.0, self.session_s), self.start, node)
             elif node.process is None:
-                self._start(node)
+                self.start(node)
 
         self.world.loop.create_task(restart())
 
@@ -302,17 +334,21 @@ class Faults:
             return ""
         store = node.store
         store.unknown_chance = self.random.choice((0.1, 0.5))
-        self.later(0.5, 5.0, lambda: setattr(store, "unknown_chance", 0.0))
+        self.later(0.3, 2.5, lambda: setattr(store, "unknown_chance", 0.0))
         return node.host
 
     def slow_watch(self) -> str:
         node = self.running()
         if node is None or node.store is None:
             return ""
-        store = node.store
-        store.watch_delay_s = self.random.choice((0.1, 0.5, 2.0, 8.0))
-        self.later(0.5, 8.0, lambda: setattr(store, "watch_delay_s", 0.0))
-        return f"{node.host} by {store.watch_delay_s} s"
+        delay_s = self.random.choice((0.1, 0.5, 1.0, 4.0))
+        self.slow_down(node.store, delay_s)
+        return f"{node.host} by {delay_s} s"
+
+    def slow_down(self, store: SimulatedStore, delay_s: float) -> None:
+        """A process hears of changes so much later, for a while."""
+        store.watch_delay_s = delay_s
+        self.later(0.3, 4.0, lambda: setattr(store, "watch_delay_s", 0.0))
 
     def compaction(self) -> str:
         store = self.world.store
@@ -341,13 +377,17 @@ class Faults:
         ids = list(self.world.nodes)
         index = self.random.randrange(self.knobs.partitions)
         target = self.random.sample(ids, self.random.randint(1, len(ids))) if self.random.random() < 0.85 else None
-        return self._ask(lambda admin: reassign(admin, (TOPIC, index), target), f"{TOPIC}-{index} to {target}")
+        return self.ask(lambda admin: reassign(admin, (TOPIC, index), target), f"{TOPIC}-{index} to {target}")
 
     def elect(self) -> str:
         indexes = list(range(self.knobs.partitions))
-        return self._ask(lambda admin: elect_preferred(admin, TOPIC, indexes), "of the preferred")
+        return self.ask(lambda admin: elect_preferred(admin, TOPIC, indexes), "of the preferred")
 
-    def _ask(self, request: Callable[[Client], Coroutine[Any, Any, None]], told: str) -> str:
+    def drain(self) -> str:
+        wished = self.random.sample(list(self.world.nodes), self.random.randrange(len(self.world.nodes)))
+        return self.ask(lambda admin: drain(admin, wished), ", ".join(map(str, wished)) or "nobody any more")
+
+    def ask(self, request: Callable[[Client], Coroutine[Any, Any, None]], told: str) -> str:
         admin = self.admin
         if admin is None or len(self.world.nodes) == 1:
             return ""
@@ -363,7 +403,7 @@ class Faults:
         def put_right() -> None:
             node.disk.full = False
 
-        self.later(0.1, 6.0, put_right)
+        self.later(0.02, 3.0, put_right)
         return node.host
 
     def disk_errors(self) -> str:
@@ -374,7 +414,7 @@ class Faults:
         def put_right() -> None:
             node.disk.failing = frozenset()
 
-        self.later(0.05, 2.0, put_right)
+        self.later(0.02, 1.0, put_right)
         return f"{node.host}: {', '.join(kinds)}"
 
 
@@ -398,6 +438,10 @@ KINDS: dict[str, tuple[float, Callable[[Faults], str]]] = {
     "controller loss": (0.5, Faults.controller_loss),
     "reassignment": (0.6, Faults.reassign),
     "wished election": (0.3, Faults.elect),
+    "drain": (0.3, Faults.drain),
+    "a deposed leader leads again": (0.7, ambushes.deposed_leader_leads_again),
+    "restart at once": (0.7, ambushes.restart_at_once),
+    "a controller sleeps": (0.5, ambushes.controller_sleeps),
     "disk full": (0.3, Faults.disk_full),
     "disk errors": (0.2, Faults.disk_errors),
 }

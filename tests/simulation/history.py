@@ -7,7 +7,8 @@ Events are mappings; `phase` is "invoke" before a request, and then "ok", "fail"
 |---|---|
 | send | process, partition, values, acks, idempotent; ok: offset of the first value, −1 where it isn't known |
 | poll | process, partition, position; ok: records as [offset, value] |
-| commit | group, partition, offset |
+| commit | group, partition, offset; of members: generation |
+| sync | process, group, generation, member; ok: token of the assignment, partitions that are the member's |
 | committed | group, partition; ok: offset |
 | final | partition; ok: start, records: what is there when all is healed |
 | permitted | partition, offset: what lies from there on may be lost: all of the ISR lost its unsynced tail |

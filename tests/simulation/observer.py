@@ -1,9 +1,10 @@
 """Looks into brokers and the store while they run: what clients can't see, and must be true all the same.
 
-- An epoch never falls, neither in the store nor in a broker nor inside a log; nobody leads in the epoch of another.
+- An epoch never falls, neither in the store nor in a broker nor inside a log; nobody leads in the epoch of another, nor
+  by a state from before its process was registered.
 - A leader's high watermark doesn't fall within its epoch.
 - The last member of an ISR is never removed, and whoever is added to one is a registered, running broker.
-- At the end, replicas are the same, byte for byte, below the high watermark.
+- At the end, replicas are the same, byte for byte, below the high watermark; compacted ones, key for key.
 
 It also decides what a loss of power may cost (`permitted`): what all members of the ISR of that moment have lost.
 """
@@ -20,7 +21,9 @@ from ottla.metadata import keys, model
 from ottla.metadata.keys import Kind, kind_of
 from ottla.metadata.model import BrokerState
 from ottla.metadata.store import Revision
-from ottla.protocol.batches import iterate_headers
+from ottla.protocol.batches import iterate_headers, records
+
+from .recreation import NAME
 
 if TYPE_CHECKING:
     from .cluster import Node, World
@@ -38,6 +41,8 @@ class Observer:
         self._world = world
         self._states: dict[Key, model.Partition] = {}
         self._brokers: dict[int, model.Broker] = {}
+        self._latest_epochs: dict[int, int] = {}  # broker → of its latest registration, ended or not
+        self._first_epochs: dict[str, int] = {}  # incarnation → of its first registration
         self._topics: dict[UUID, str] = {}
         self._led_by: dict[tuple[Key, int], int] = {}
         self._watermarks: dict[tuple[Key, int, str], int] = {}
@@ -51,6 +56,16 @@ class Observer:
     def name(self, key: Key) -> str:
         """A partition for people."""
         return f"{self._topics.get(key[0], key[0])}-{key[1]}"
+
+    def state(self, topic: str, index: int) -> model.Partition | None:
+        """What the store has of a partition."""
+        topic_id = next((topic_id for topic_id, name in self._topics.items() if name == topic), None)
+        return None if topic_id is None else self._states.get((topic_id, index))
+
+    def _told(self, topic_id: UUID) -> str:
+        """What the history calls a topic."""
+        name = self._topics.get(topic_id, "")
+        return f"{NAME}/{topic_id}" if name == NAME else name
 
     def start(self) -> None:
         """Samples from now on."""
@@ -73,6 +88,8 @@ class Observer:
                 else:
                     broker = model.Broker.decode(entry)
                     self._brokers[broker.id] = broker
+                    self._latest_epochs[broker.id] = broker.epoch
+                    self._first_epochs.setdefault(broker.incarnation, broker.epoch)
             elif kind is Kind.CONTROLLER and entry is not None:
                 self.counts["controllers"] += 1
 
@@ -144,6 +161,13 @@ class Observer:
         leader = self._led_by.setdefault((key, partition.leader_epoch), node.id)
         if leader != node.id:
             self.wrong.append(f"{partition!r}: brokers {leader} and {node.id} lead in epoch {partition.leader_epoch}")
+        state = self._states.get(key)
+        if state is not None and state.leader_epoch == partition.leader_epoch:
+            first = self._first_epochs.get(_incarnation(node), -1)
+            if state.epoch_in_isr(node.id) < first:
+                self.wrong.append(
+                    f"{partition!r}: {incarnation} leads by a state from before its registration: {state}"
+                )
         watermark = self._watermarks.get((key, partition.leader_epoch, incarnation), -1)
         if partition.high_watermark < watermark:
             self.wrong.append(
@@ -154,9 +178,9 @@ class Observer:
 
     def _losing_power(self, node: Node) -> None:
         """Called before the node's unsynced data goes."""
-        registered = self._brokers.get(node.id)
-        if registered is not None:
-            self._lost_under[node.id] = registered.epoch
+        self._lost_under[node.id] = self._latest_epochs.get(node.id, -1)
+        for partition in node.broker.partitions if node.broker is not None else ():
+            self._durable[(partition.topic_id, partition.index), node.id] = partition.log.recovery_point
         for key, state in self._states.items():
             if node.id in state.replicas:
                 lost = self._lost_by.setdefault(key, {})
@@ -169,7 +193,7 @@ class Observer:
         eligible = {*state.isr, *state.elr}
         if eligible <= set(lost):
             self._world.history.add(
-                "permitted", "ok", partition=[self._topics.get(key[0]), key[1]],
+                "permitted", "ok", partition=[self._told(key[0]), key[1]],
                 offset=max(lost[member] for member in eligible), isr=list(state.isr),
             )  # fmt: skip
 
@@ -184,6 +208,9 @@ class Observer:
         by_key: dict[Key, list[tuple[Node, Partition]]] = {}
         for node, partition in world.replicas():
             by_key.setdefault((partition.topic_id, partition.index), []).append((node, partition))
+        for key in by_key:
+            if keys.partition(*key) not in world.store.entries:
+                return f"{self.name(key)}, which was deleted, is still held"
         for key, state in self._states.items():
             if keys.partition(*key) not in world.store.entries:
                 continue
@@ -192,6 +219,8 @@ class Observer:
                 return f"{name} has no leader: {state}"
             if state.adding or state.removing:
                 return f"{name} is still being reassigned: {state}"
+            if any(state.epoch_in_isr(member) != self._latest_epochs.get(member) for member in state.isr):
+                return f"{name}: a member of the ISR has registered anew: {state}"
             if set(state.isr) != set(state.replicas):
                 return f"{name}: not all replicas are in sync: {state}"
             held = by_key.get(key, [])
@@ -213,7 +242,8 @@ class Observer:
         for replicas in by_key.values():
             start = max(partition.log.log_start_offset for _, partition in replicas)
             end = min(partition.high_watermark for _, partition in replicas)
-            contents = [(node, _content(partition.log, start, end)) for node, partition in replicas]
+            content_of = _latest_by_key if replicas[0][1].log.config.compacts else _content
+            contents = [(node, content_of(partition.log, start, end)) for node, partition in replicas]
             for node, content in contents[1:]:
                 if content != contents[0][1]:
                     self.wrong.append(
@@ -226,6 +256,20 @@ class Observer:
                         if header.leader_epoch < latest:
                             self.wrong.append(f"{partition!r}: epochs regress inside the log of {node.host}")
                         latest = max(latest, header.leader_epoch)
+
+
+def _incarnation(node: Node) -> str:
+    registration = node.broker and node.broker._registration
+    return registration.broker.incarnation if registration else ""
+
+
+def _latest_by_key(log: Log, start: int, end: int) -> dict[bytes | None, bytes]:
+    """What compaction must leave: it comes to each replica in its own time."""
+    found: dict[bytes | None, bytes | None] = {}
+    content = _content(log, start, end)
+    for at, header in iterate_headers(content):
+        found.update((record.key, record.value) for record in records(content[at : at + header.size]))
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def _content(log: Log, start: int, end: int) -> bytes:

@@ -66,6 +66,14 @@ def unsent_reads(events: Sequence[Event]) -> Iterator[str]:
             yield f"aborted read: {value} was refused, and read at {_at(key, offset)}"
 
 
+def strayed(events: Sequence[Event]) -> Iterator[str]:
+    """What is read from a partition was sent to it: not to another, nor to a deleted topic of the same name."""
+    sent_to = {value: _key(event) for event in _of(events, "send", "invoke") for value in event["values"]}
+    for key, offset, value, _ in _reads(events):
+        if sent_to.get(value, key) != key:
+            yield f"strayed: {value} was sent to {_name(sent_to[value])}, and read at {_at(key, offset)}"
+
+
 def two_values_at_one_offset(events: Sequence[Event]) -> Iterator[str]:
     """What is at an offset never changes, once it was read or acknowledged by all."""
     permitted = _permitted(events)
@@ -186,7 +194,7 @@ def group_offsets(events: Sequence[Event]) -> Iterator[str]:
     it has it read the records again, which at-least-once allows. So those answers prove nothing, unless the offset is
     one that nobody committed.
 
-    Each group has one process, which commits growing offsets, one request at a time.
+    A group's offsets grow, and are committed one at a time: by its one process, or by the members that own them.
     """
     permitted = {key for key in _permitted(events) if key[0] == OFFSETS_TOPIC}
     acknowledged: dict[tuple[str, Key], int] = {}
@@ -200,7 +208,7 @@ def group_offsets(events: Sequence[Event]) -> Iterator[str]:
         elif event["op"] == "commit":
             group = (event["group"], _key(event))
             if event["phase"] == "invoke":
-                asked[group] = event["offset"]
+                asked[group] = max(asked.get(group, -1), event["offset"])
             elif event["phase"] == "ok":
                 acknowledged[group] = event["offset"]
             elif event["phase"] == "unknown":
@@ -224,6 +232,40 @@ def group_offsets(events: Sequence[Event]) -> Iterator[str]:
                     acknowledged[group] = max(acknowledged.get(group, -1), event["offset"])
 
 
+def superseded_generations(events: Sequence[Event]) -> Iterator[str]:
+    """Nobody commits under a generation after a commit under a later one was acknowledged."""
+    if any(key[0] == OFFSETS_TOPIC for key in _permitted(events)):
+        return
+    latest: dict[str, int] = defaultdict(lambda: -1)
+    allowed: dict[int, int] = {}
+    for event in events:
+        if event["op"] == "commit" and "generation" in event:
+            if event["phase"] == "invoke":
+                allowed[event["id"]] = latest[event["group"]]
+            elif event["phase"] == "ok":
+                if event["generation"] < allowed[event["id"]]:
+                    yield (
+                        f"superseded generation: {event['process']} committed under generation {event['generation']} at"
+                        f" {event['t']} s, when there had been {allowed[event['id']]}"
+                    )
+                latest[event["group"]] = max(latest[event["group"]], event["generation"])
+
+
+def two_assignments(events: Sequence[Event]) -> Iterator[str]:
+    """The members of a generation got the same leader's assignment, and no partition is two members'."""
+    if any(key[0] == OFFSETS_TOPIC for key in _permitted(events)):
+        return
+    tokens: dict[tuple[str, int], str] = {}
+    owners: dict[tuple[str, int, int], str] = {}
+    for event in _of(events, "sync", "ok"):
+        generation = (event["group"], event["generation"])
+        if tokens.setdefault(generation, event["token"]) != event["token"]:
+            yield f"two assignments: {event['process']} has another in generation {event['generation']}"
+        for index in event["partitions"]:
+            if owners.setdefault((*generation, index), event["member"]) != event["member"]:
+                yield f"two owners: of partition {index} in generation {event['generation']}"
+
+
 def _coordinator(leaders: dict[int, int], group: str) -> int:
     return leaders.get(partition_for(group, max(leaders) + 1), -1)
 
@@ -231,6 +273,7 @@ def _coordinator(leaders: dict[int, int], group: str) -> int:
 ORACLES = (
     lost_writes,
     unsent_reads,
+    strayed,
     two_values_at_one_offset,
     duplicates,
     reordered,
@@ -240,6 +283,8 @@ ORACLES = (
     holes,
     forgotten_producers,
     group_offsets,
+    superseded_generations,
+    two_assignments,
 )
 
 

@@ -14,8 +14,9 @@ from typing import Any
 from ottla.broker import isr, replica_fetcher
 from ottla.broker.api import produce
 from ottla.broker.coordinator import GroupService
+from ottla.broker.group.classic import ClassicGroup
 from ottla.broker.group.offsets import Offsets
-from ottla.broker.log import recovery
+from ottla.broker.log import compactor, recovery
 from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.epochs import LeaderEpochs
 from ottla.broker.log.log import Log
@@ -33,7 +34,7 @@ from ottla.metadata.follower import Follower
 from ottla.metadata.image import Changed, Image
 from ottla.metadata.registration import Registration
 from ottla.metadata.store import Guard
-from ottla.protocol.errors import KafkaError
+from ottla.protocol.errors import ErrorCode, KafkaError
 
 BUGS: dict[str, Callable[[], None]] = {}
 
@@ -119,6 +120,11 @@ def a_coordinator_shows_what_isnt_committed() -> None:
         return both
 
     _replace(Offsets, "appended", appended)
+
+
+@bug
+def members_commit_under_any_generation() -> None:
+    ClassicGroup.commit = lambda self, *args: ErrorCode.none  # type: ignore[method-assign]
 
 
 @bug
@@ -368,6 +374,17 @@ def a_failed_start_is_marked_as_a_clean_stop() -> None:
 @bug
 def recovery_believes_every_batch() -> None:
     recovery.crc_valid = lambda *args: True  # type: ignore[attr-defined]
+
+
+@bug
+def compaction_goes_beyond_the_high_watermark() -> None:
+    def everything(original: Any) -> Any:
+        def careless(sizes: Any, **rest: Any) -> Any:
+            return original(sizes, **{**rest, "stable_offset": 1 << 60})
+
+        return careless
+
+    _replace(compactor, "cleanable", everything)
 
 
 @bug

@@ -43,11 +43,12 @@ class _Batch:
 
 
 class Producer:
-    """Sends numbered values to one partition. `depth` batches may be under way."""
+    """Sends numbered values to one partition. `depth` batches may be under way, sent at most `spread_s` apart."""
 
     def __init__(
-        self, client: Client, partition: Partition, *, acks: int, idempotent: bool, depth: int, padding: int
-    ) -> None:
+        self, client: Client, partition: Partition, *, acks: int, idempotent: bool, depth: int, padding: int,
+        spread_s: float = 0.0,
+    ) -> None:  # fmt: skip
         self.client = client
         self.partition = partition
         self.acks = acks
@@ -56,6 +57,7 @@ class Producer:
         self.done = False
         self._depth = depth
         self._padding = padding
+        self._spread_s = spread_s
         self._producer = (-1, -1)  # id, epoch
         self._sequence = 0
         self._number = 0
@@ -74,7 +76,7 @@ class Producer:
             else:
                 await self._send_once()
             if not self.stopped:
-                await asyncio.sleep(pause_s * self.client.random.uniform(0.2, 1.8))
+                await self.client.pause(pause_s)
         self.done = True
 
     async def _become_idempotent(self) -> None:
@@ -129,9 +131,12 @@ class Producer:
         outcomes: list[Any] = []
         try:
             connection, _ = await self.client.connection_to_leader(self.partition)
-            outcomes = await asyncio.gather(
-                *(self._produce(connection, batch) for batch in self._unacknowledged), return_exceptions=True
-            )
+            sending: list[asyncio.Task[int]] = []
+            for batch in self._unacknowledged:
+                if sending and self._spread_s:
+                    await asyncio.sleep(self._spread_s * self.client.random.random())
+                sending.append(asyncio.create_task(self._produce(connection, batch)))
+            outcomes = await asyncio.gather(*sending, return_exceptions=True)
         except Unavailable:
             pass
         left: list[_Batch] = []

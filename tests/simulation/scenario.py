@@ -13,19 +13,22 @@ from dataclasses import dataclass, field
 from random import Random
 
 from ottla.broker.log.log import Log
+from ottla.metadata import keys
 from ottla.protocol.errors import KafkaError
 
-from .client import Client, Unavailable, create_topic
+from .client import Bell, Client, Unavailable, create_topic
 from .cluster import World
 from .consumer import Committer, Consumer
 from .faults import TOPIC, Faults, Knobs, knobs_of
 from .history import History
 from .loop import PROCESS, SimulationLoop, Stuck, run
 from .machine import Descriptors, simulated_machine
+from .members import Member
 from .network import Stream, connect
 from .observer import Observer
 from .oracles import check_all
 from .producer import Producer
+from .recreation import NAME, Recreated
 
 CONVERGENCE_S = 90.0
 STEPS_MAX = 3_000_000
@@ -85,6 +88,7 @@ class Scenario:
         self.virtual_s = 0.0
         self.steps = 0
         self.world: World | None = None
+        self.bell = Bell()
 
     async def main(self, loop: SimulationLoop) -> None:
         """The whole of it, as a task of no process."""
@@ -94,12 +98,13 @@ class Scenario:
         world = self.world = World(loop, self.random, self.descriptors, self.history)
         world.network.latency_s = knobs.network_latency_s
         world.network.partial = knobs.partial
+        world.store.timeout_s = knobs.store_timeout_s
         observer = Observer(world)
         observer.start()
         for node_id in range(1, knobs.brokers + 1):
             world.add_node(node_id, knobs.settings).start()
         process = world.client_process("client")
-        faults = Faults(world, knobs, self.random, process)
+        faults = Faults(world, knobs, self.random, process, observer)
         work = loop.create_task(self._work(faults, observer), context=process.context)
         try:
             await work
@@ -112,6 +117,7 @@ class Scenario:
     async def _work(self, faults: Faults, observer: Observer) -> None:
         world, knobs = faults.world, self.knobs
         factor = knobs.replication_factor
+        self.bell = faults.bell
         setup = faults.admin = self._client("setup")
         await self._served(observer)
         ids = list(world.nodes)
@@ -125,16 +131,22 @@ class Scenario:
                 idempotent=number < knobs.producers,
                 depth=knobs.depth,
                 padding=knobs.padding,
+                spread_s=knobs.spread_s,
             )
             for number in range(knobs.producers + knobs.plain_producers)
         ]
         consumers = [Consumer(self._client(f"c{index}"), (TOPIC, index)) for index in range(knobs.partitions)]
         committer = Committer(self._client("g"), "group", (TOPIC, 0))
         sending = [asyncio.create_task(producer.run(knobs.send_pause_s)) for producer in producers]
-        reading = [asyncio.create_task(consumer.run(0.1, 300)) for consumer in consumers]
-        committing = asyncio.create_task(committer.run(0.3))
+        reading = [asyncio.create_task(consumer.run(0.3, 300)) for consumer in consumers]
+        committing = asyncio.create_task(committer.run(0.35))
         watcher = Committer(self._client("w"), "group", (TOPIC, 0))
-        watching = asyncio.create_task(watcher.watch(0.4))
+        watching = asyncio.create_task(watcher.watch(0.5))
+        session_s = int(knobs.settings["group.min.session.timeout.ms"]) / 1000
+        members = [Member(self._client(f"m{number}"), "members", session_s) for number in range(knobs.members)]
+        joining = [asyncio.create_task(member.run(0.5)) for member in members]
+        recreated = Recreated(self._client("r"), self.random.sample(ids, factor)) if knobs.recreates else None
+        recreating = asyncio.create_task(recreated.run(0.2)) if recreated is not None else None
         loop = world.loop
         until = loop.time() + knobs.faulty_s
         while loop.time() < until:
@@ -149,8 +161,14 @@ class Scenario:
             self.wrong.append(f"no convergence: {', '.join(late)} still can't send {CONVERGENCE_S:.0f} s after healing")
             self.wrong.append(observer.unconverged() or "though the cluster looks well")
             return
-        committer.stopped = watcher.stopped = True
-        await asyncio.gather(committing, watching)
+        for stopping in (committer, watcher, *members):
+            stopping.stopped = True
+        await asyncio.gather(committing, watching, *joining)
+        if recreated is not None and recreating is not None:
+            recreated.stopped = True
+            if not await self._until(recreating.done, CONVERGENCE_S):
+                self.wrong.append(f"no convergence: {NAME} can't be created anew {CONVERGENCE_S:.0f} s after healing")
+                return
         if not await self._until(lambda: not observer.unconverged(), CONVERGENCE_S):
             self.wrong.append(f"no convergence {CONVERGENCE_S:.0f} s after healing: {observer.unconverged()}")
             return
@@ -161,6 +179,8 @@ class Scenario:
             return
         for index in range(knobs.partitions):
             await self._read_all(index)
+        if recreated is not None and not await self._until_true(lambda: self._read_last(recreated), 30.0):
+            self.wrong.append(f"no convergence: {NAME} can't be read")
         if not await self._until(lambda: all(self._read_to_end(consumer) for consumer in consumers), 30.0):
             late = [consumer.client.name for consumer in consumers if not self._read_to_end(consumer)]
             self.wrong.append(f"consumers don't come to the end: {', '.join(late)}")
@@ -197,6 +217,18 @@ class Scenario:
                 reader.position = records[-1][0] + 1
         self.history.end(begun, "ok", start=reader.log_start, records=found)
 
+    async def _read_last(self, recreated: Recreated) -> bool:
+        """What is in the topic that was created last; nothing where a deletion came late on its way."""
+        assert self.world is not None
+        if keys.topic(NAME) not in self.world.store.entries:
+            return True
+        await recreated.look()
+        found = await recreated.read()
+        if found is None or len(found) != recreated.high_watermark:
+            return False
+        self.history.add("final", "ok", partition=recreated.partition, start=0, records=found)
+        return True
+
     def _client(self, name: str) -> Client:
         world = self.world
         assert world is not None
@@ -204,7 +236,9 @@ class Scenario:
         async def opener(host: str, port: int) -> Stream:
             return await connect(world.network, host, port)
 
-        return Client(name, world.bootstrap, opener, self.history, self.random)
+        client = Client(name, world.bootstrap, opener, self.history, self.random, self.bell)
+        client.timeout_s = self.knobs.client_timeout_s
+        return client
 
     async def _until(self, condition: object, limit_s: float) -> bool:
         loop = asyncio.get_running_loop()

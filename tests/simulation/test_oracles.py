@@ -58,6 +58,20 @@ def permitted(offset: int) -> list[Event]:
     return [{"op": "permitted", "phase": "ok", "partition": P, "offset": offset}]
 
 
+def commits(generation: int, *phases: str, number: int) -> list[Event]:
+    """A member's commit."""
+    known = {
+        "process": "m", "group": "m", "partition": P, "offset": generation, "generation": generation, "id": number,
+    }  # fmt: skip
+    return [{"op": "commit", "phase": phase, **known} for phase in phases]
+
+
+def sync(member: str, token: str, *partitions: int) -> list[Event]:
+    """A member gets its assignment."""
+    known = {"process": member, "member": member, "group": "m", "generation": 3, "token": token}
+    return [{"op": "sync", "phase": "ok", **known, "partitions": list(partitions)}]
+
+
 GOOD = [
     *send(["a", "b"], 0),
     *send(["c"], phase="unknown"),
@@ -67,6 +81,11 @@ GOOD = [
     *commit(1),
     *commit(2, "unknown"),
     *committed(2),
+    *commits(1, "invoke", number=1),
+    *commits(2, "invoke", "ok", number=2),
+    *commits(1, "ok", number=1),  # it was under way already
+    *sync("m0", "x", 0),
+    *sync("m1", "x", 1),
     *final((0, "a"), (1, "b"), (2, "c")),
 ]
 
@@ -74,6 +93,10 @@ BAD = {
     "lost write": [*send(["a", "b"], 0), *final((0, "a"))],
     "moved write": [*send(["a"], 0), *send(["b"], 1), *final((0, "b"), (1, "a"))],
     "phantom": [*final((0, "nobody's"))],
+    "strayed": [*send(["a"], 0, partition=["u", 0]), *final((0, "a"))],
+    "superseded generation": [*commits(2, "invoke", "ok", number=1), *commits(1, "invoke", "ok", number=2)],
+    "two assignments": [*sync("m0", "x"), *sync("m1", "y")],
+    "two owners": [*sync("m0", "x", 0), *sync("m1", "x", 0)],
     "aborted read": [*send(["a"], phase="fail"), *final((0, "a"))],
     "two values": [*send(["a"], 0), *send(["b"], phase="unknown"), *poll(0, (0, "b")), *final((0, "a"))],
     "duplicate": [*send(["a"], phase="unknown"), *final((0, "a"), (1, "a"))],

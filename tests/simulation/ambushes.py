@@ -1,0 +1,145 @@
+"""Faults of several steps: each step happens by itself too, but hardly ever in the order that hurts most.
+
+All of them are legal: processes die, links break, leases end, and are put right again. What they have in common is
+that they wait for the cluster to do something, and strike then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ottla.metadata.keys import CONTROLLER, broker
+from ottla.metadata.model import NO_LEADER, ControllerHolder, Partition
+
+if TYPE_CHECKING:
+    from .cluster import Node
+    from .faults import Faults
+
+LOOK_S = 0.02
+
+
+def deposed_leader_leads_again(faults: Faults) -> str:
+    """A leader gets records that nobody else has, loses its place to another, truncates, and leads once more, perhaps
+    before its producers have heard of the other one.
+    """
+    index = faults.random.randrange(faults.knobs.partitions)
+    state = _state(faults, index)
+    if state is None or state.leader == NO_LEADER or len(state.isr) < 2:
+        return ""
+    node = faults.world.nodes[state.leader]
+    if node.process is None or node.stopping:
+        return ""
+    how = faults.random.choice(("kill", "power", "lease"))
+    faults.world.loop.create_task(_depose_and_reelect(faults, node, index, how))
+    return f"{node.host}, of partition {index}, by {how}"
+
+
+async def _depose_and_reelect(faults: Faults, node: Node, index: int, how: str) -> None:
+    world, random = faults.world, faults.random
+    others = [other.host for other in world.nodes.values() if other is not node]
+    for other in others:
+        world.network.cut_link(other, node.host)  # no follower's fetch arrives
+    faults.bell.ring()
+    await asyncio.sleep(0.005 + random.expovariate(100))
+    if how == "kill":
+        node.kill()
+    elif how == "power":
+        node.lose_power()
+    else:
+        _end_registration(faults, node)
+    await _until(faults, lambda: _leader(faults, index) not in (node.id, NO_LEADER), 2 * faults.session_s)
+    interim = world.nodes.get(_leader(faults, index))
+    hidden = interim is not None and interim is not node and random.random() < 0.6
+    if interim is not None and hidden and not faults.over:
+        world.network.cut_link("client", interim.host)
+    for other in others:
+        world.network.heal_link(other, node.host)
+    if not faults.over:
+        faults.start(node)
+    await _until(faults, lambda: _in_sync(faults, node, index), 3 * faults.session_s)
+    if interim is not None and interim is not node and not faults.over:
+        if interim.process is not None and random.random() < 0.7:
+            interim.kill()
+            faults.later(0.3, 1.5 * faults.session_s, lambda: faults.start(interim))
+        else:
+            _end_registration(faults, interim)
+    await _until(faults, lambda: _leader(faults, index) == node.id, faults.session_s)
+    if interim is not None and hidden:
+        world.network.heal_link("client", interim.host)
+
+
+def restart_at_once(faults: Faults) -> str:
+    """A host is on again before anybody has noticed that it was off: its registration ends just when it comes back,
+    and the controller goes, or is slow to see it.
+    """
+    node = faults.running()
+    if node is None:
+        return ""
+    random = faults.random
+    how = random.choice(("kill", "power"))
+    if random.random() < 0.5:
+        for other in faults.world.nodes.values():
+            if other is not node and other.store is not None:
+                faults.slow_down(other.store, random.choice((0.2, 0.8)))
+    if how == "kill":
+        node.kill()
+    else:
+        node.lose_power()
+    faults.later(0.0, 0.1, lambda: faults.start(node))
+    faults.later(0.0, 0.3, lambda: _end_registration(faults, node))
+    if random.random() < 0.5:
+        faults.later(0.0, 0.3, faults.controller_loss)
+    return f"{node.host} by {how}"
+
+
+def controller_sleeps(faults: Faults) -> str:
+    """Something happens that the controller must act upon, and it is stopped while it does; it wakes when another has
+    taken over.
+    """
+    entry = faults.world.store.entries.get(CONTROLLER)
+    if entry is None:
+        return ""
+    node = faults.world.nodes.get(ControllerHolder.decode(entry).broker_id)
+    if node is None or node.process is None or node.process.paused:
+        return ""
+    others = [other for other in faults.world.nodes.values() if other is not node and other.process is not None]
+    if not others:
+        return ""
+    random = faults.random
+    victim = random.choice(others)
+    _end_registration(faults, victim)
+    faults.later(0.0, 0.006, node.pause)
+    faults.later(0.01, faults.session_s, faults.controller_loss)
+    faults.later(0.2, 2 * faults.session_s, node.resume)
+    if random.random() < 0.5:
+        faults.later(0.0, faults.session_s, faults.kill)
+    return f"{node.host}, when {victim.host} lost its registration"
+
+
+def _end_registration(faults: Faults, node: Node) -> None:
+    entry = faults.world.store.entries.get(broker(node.id))
+    if entry is not None and entry.lease:
+        faults.world.store.revoke(entry.lease)
+
+
+def _state(faults: Faults, index: int) -> Partition | None:
+    return faults.observer.state(faults.topic, index)
+
+
+def _leader(faults: Faults, index: int) -> int:
+    state = _state(faults, index)
+    return NO_LEADER if state is None else state.leader
+
+
+def _in_sync(faults: Faults, node: Node, index: int) -> bool:
+    state = _state(faults, index)
+    return state is not None and node.id in state.isr and node.serving
+
+
+async def _until(faults: Faults, condition: Callable[[], bool], limit_s: float) -> None:
+    for _ in range(int(limit_s / LOOK_S)):
+        if condition() or faults.over:
+            return
+        await asyncio.sleep(LOOK_S)
