@@ -93,7 +93,8 @@ def test_a_broker_knows_what_its_end_would_break(brokers: list[OttlaBroker]) -> 
     foretold = page(victim, "/v1/restart-risk")
     assert (foretold["safe"], foretold["replicas"], foretold["leads"]) == (False, 3, 3)
     assert {kind: named["partitions"] for kind, named in foretold["risks"].items()} == {
-        "only_copy": ["alone-0"], "offline": [], "loses_records": [], "below_min_isr": ["pair-0"],
+        "only_copy": ["alone-0"], "offline": [], "loses_records": [], "too_few_replicas": ["pair-0"],
+        "below_min_isr": [],
     }  # fmt: skip
     assert [send(brokers, topic) for topic in TOPICS] == [None] * len(TOPICS)
 
@@ -107,7 +108,8 @@ def test_a_broker_knows_what_its_end_would_break(brokers: list[OttlaBroker]) -> 
     assert sorted(failed) == ["alone", "pair"]
     risks = page(others[0], "/v1/restart-risk")["risks"]
     assert risks["offline"]["partitions"] == ["pair-0"]
-    assert risks["below_min_isr"]["partitions"] == ["elsewhere-0", "whole-0"]
+    assert risks["too_few_replicas"]["partitions"] == ["elsewhere-0"]
+    assert risks["below_min_isr"]["partitions"] == ["whole-0"]
 
     victim.start_again()
     wait_until(lambda: page(victim, "/v1/caught-up")["caught_up"])

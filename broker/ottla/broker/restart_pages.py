@@ -36,10 +36,12 @@ class RestartPages:
         """What breaks if this broker stops now. Not safe either while the metadata store is away: nobody is elected."""
         broker, image = self._broker, self._broker.image
         found: dict[Risk, list[str]] = {kind: [] for kind in Risk}
-        count = leads = 0
+        count = leads = under_replicated = 0
         async for held in _held(image, broker.id):
             count += 1
-            leads += held.state.leader == broker.id
+            if held.state.leader == broker.id:
+                leads += 1
+                under_replicated += len(held.state.isr) < len(held.state.replicas)
             rules = broker.replicas.rules_of(held.topic)
             kind = risk(image, broker.id, held, rules.min_isr, unclean=rules.unclean)
             if kind is not None and not self._is_offline(held):  # else it is broken already
@@ -51,8 +53,10 @@ class RestartPages:
                 "safe": connected and not any(found.values()),
                 "metadata_connected": connected,
                 "metadata_revision": image.revision,
+                "controls": broker.controls,
                 "replicas": count,
                 "leads": leads,
+                "under_replicated": under_replicated,
                 "risks": {kind.value: _named(names) for kind, names in found.items()},
             }
         )

@@ -23,6 +23,7 @@ class Risk(enum.Enum):
     ONLY_COPY = "only_copy"  # no other broker has a replica: offline until this one is back, its records with it
     OFFLINE = "offline"  # others have replicas, but none may lead: offline until this one is back
     LOSES_RECORDS = "loses_records"  # an unclean election: another one leads, and the newest records are gone
+    TOO_FEW_REPLICAS = "too_few_replicas"  # it has no more replicas than its minimal ISR: whoever stops, as the next
     BELOW_MIN_ISR = "below_min_isr"  # somebody leads, and producers with acks=all are refused
 
 
@@ -63,7 +64,11 @@ def risk(image: Image, broker_id: int, held: Held, min_isr: int, *, unclean: boo
     left = _left_in_sync(image, broker_id, state)
     if left == 0:
         return Risk.LOSES_RECORDS if unclean and _others_run(image, broker_id, state) else Risk.OFFLINE
-    return Risk.BELOW_MIN_ISR if left < min(min_isr, len(state.replicas)) else None
+    if left >= min(min_isr, len(state.replicas)):
+        return None
+    # With all others in sync there is nothing that anybody could wait for.
+    unavoidable = len(state.replicas) <= min_isr and left == len(state.replicas) - 1
+    return Risk.TOO_FEW_REPLICAS if unavoidable else Risk.BELOW_MIN_ISR
 
 
 def _left_in_sync(image: Image, broker_id: int, state: Partition) -> int:

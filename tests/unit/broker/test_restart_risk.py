@@ -93,7 +93,10 @@ class Cluster:
             return Risk.ONLY_COPY if len(before.replicas) == 1 else Risk.OFFLINE
         if (after.recovering and not before.recovering) or after.leader not in (*before.isr, *before.elr):
             return Risk.LOSES_RECORDS
-        return Risk.BELOW_MIN_ISR if len(after.isr) < min(self.min_isr[held.topic], len(after.replicas)) else None
+        min_isr, replicas = self.min_isr[held.topic], len(after.replicas)
+        if len(after.isr) >= min(min_isr, replicas):
+            return None
+        return Risk.TOO_FEW_REPLICAS if replicas <= min_isr and len(after.isr) == replicas - 1 else Risk.BELOW_MIN_ISR
 
 
 def test_the_risk_is_what_happens() -> None:
@@ -150,5 +153,5 @@ def test_what_a_cluster_of_that_many_brokers_may_lose(replicas: list[int]) -> No
     world.topic([replicas])
     world.settle()
     held = next(found for found in replicas_of(world.image, 1) if found is not None)
-    expected = {1: Risk.ONLY_COPY, 2: Risk.BELOW_MIN_ISR, 3: None}
+    expected = {1: Risk.ONLY_COPY, 2: Risk.TOO_FEW_REPLICAS, 3: None}
     assert risk(world.image, 1, held, 2, unclean=False) == expected[len(replicas)]
