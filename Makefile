@@ -7,6 +7,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 # What `make test` hands to pytest: make test PYTEST="tests/unit -k batches"
 PYTEST ?= tests
+# Helm for what `make docs` renders: that of the tests, once they have built it, or make docs HELM=/path/to/helm
+HELM ?= $(wildcard .cache/go/kubernetes_tools/helm4)
+# make e2e E2E=tests/e2e/test_scale.py
+E2E ?= tests/e2e
 # make swarm SEEDS=0-99999
 SEEDS ?= 0-9999
 
@@ -51,12 +55,12 @@ bench: setup  ## throughput, latency, start-up and memory, beside Apache Kafka
 swarm: setup  ## simulated clusters under every fault, one a seed (SEEDS=0-9999)
 	$(BIN)/python -m tests.simulation.swarm --seeds $(SEEDS)
 
-e2e: setup  ## scenarios on a real Kubernetes
-	@test -d tests/e2e || { echo "no end-to-end scenario yet: they come with the operator"; exit 0; }; \
-	test ! -d tests/e2e || $(BIN)/python -m pytest tests/e2e
+e2e: setup  ## scenarios on a real Kubernetes, that of KUBECONFIG (E2E=tests/e2e/test_scale.py for one)
+	$(BIN)/python -m pytest -s $(E2E)
 
-docs: setup  ## the pages of docs/ that are generated from tables in the source
+docs: setup  ## what is generated: pages of docs/, charts' schemas and tables, manifests/
 	$(BIN)/python -m ottla.broker.documentation
+	$(BIN)/python -m ottla.operator.manifests $(if $(HELM),--helm $(HELM))
 
 lock:  ## requirements.lock anew, for Python 3.11 to 3.14 on every platform (uv resolves; pip installs)
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is missing" >&2; exit 1; }
