@@ -195,12 +195,15 @@ class Replicas:
         return rules
 
     def open_again(self) -> None:
-        """A log directory that was full has room: what couldn't be created is."""
+        """A log directory that was full has room: what couldn't be created is, and who waits to join an ISR may."""
         unopened, self._unopened = self._unopened, set()
         for topic_id, index in unopened:
             state = self._image.partition(topic_id, index)
             if state is not None:
                 self._follow(topic_id, index, state)
+        for partition in self._table:
+            if partition.leads:
+                self.look_at_isr(partition)  # a leader that can't write admits nobody
 
     def _follow(self, topic_id: UUID, index: int, state: model.Partition) -> None:
         partition = self._table.get_by_id(topic_id, index)

@@ -76,6 +76,17 @@ def test_a_partition_that_found_no_room_is_opened_when_there_is_some(tmp_path: P
     assert [item.name for item in tmp_path.iterdir() if item.is_dir()] == ["t-0"], "nothing half made is left"
 
 
+def test_who_waits_to_join_an_isr_may_when_the_leader_has_room_again(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.changed(partitions=[(TOPIC_ID, 0)])
+    looked_at: list[Any] = []
+    world.replicas.look_at_isr = looked_at.append
+    world.logs.directory_failed(str(tmp_path), OSError(errno.ENOSPC, "no room"))
+    assert looked_at == []
+    world.logs.look_for_room()
+    assert looked_at == [world.table.get("t", 0)]
+
+
 @pytest.mark.parametrize(("setting", "any_takes_turns"), [("producer", False), ("lz4", True), ("uncompressed", True)])
 def test_a_brokers_own_compression_type_counts_from_the_start(
     tmp_path: Path, setting: str, any_takes_turns: bool
