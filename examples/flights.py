@@ -57,16 +57,37 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--bootstrap", help="a running cluster's host:port; without it three brokers are started")
     arguments = parser.parse_args()
-    started = time.monotonic()
-    # One of its own for each run: two people may show the demo on one machine at the same time.
-    directory = Path(tempfile.mkdtemp(prefix="ottla-demo-"))
     try:
         say("1. Java", ensure_java())
     except JavaMissing as error:
         console.print(f"[red]{error}[/]")
         return 1
-    theirs = Running(arguments.bootstrap, {})
-    running = contextlib.nullcontext(theirs) if arguments.bootstrap else brokers(directory / "data")
+    with workplace() as directory:
+        return run(arguments.bootstrap, directory)
+
+
+@contextlib.contextmanager
+def workplace() -> Iterator[Path]:
+    """A directory of its own for each run; what people don't want to look at is deleted, unless the run breaks off."""
+    directory = Path(tempfile.mkdtemp(prefix="ottla-demo-"))
+    try:
+        yield directory
+    except KeyboardInterrupt:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+    except BaseException:
+        say("Left", f"{directory}: the brokers' log, their data, the stream's state")
+        raise
+    for made in ("data", "state"):
+        shutil.rmtree(directory / made, ignore_errors=True)
+    for made in ("flights.csv", "data.log"):
+        (directory / made).unlink(missing_ok=True)
+
+
+def run(theirs: str | None, directory: Path) -> int:
+    """All steps, on the cluster at `theirs` or one of its own; the process's exit code."""
+    started = time.monotonic()
+    running = contextlib.nullcontext(Running(theirs, {})) if theirs else brokers(directory / "data")
     with running as (bootstrap, pids):
         flights, hourly = (f"{name}-{uuid.uuid4().hex[:6]}" for name in ("flights", "hourly"))
         create(bootstrap, flights)
@@ -80,9 +101,6 @@ def main() -> int:
         console.print(f"{INDENT}{rows_in / seconds:,.0f} rows a second; the table that the second topic stands for:")
         rows_out = report(spark, bootstrap, hourly, directory)
         spark.stop()
-    for made in ("data", "state"):
-        shutil.rmtree(directory / made, ignore_errors=True)
-    (directory / "flights.csv").unlink(missing_ok=True)
     same = rows_in == rows_out == FLIGHTS
     verdict = "[green]every row arrived[/]" if same else "[red]rows are missing or doubled[/]"
     say("5. Checked", f"{rows_in:,} rows in, {rows_out:,} rows out: {verdict}")
@@ -220,6 +238,7 @@ def draw(hours: list[Row], path: Path) -> None:
     figure, bars = pyplot.subplots(figsize=(9, 4.5))
     bars.bar([row.hour for row in hours], [row.departures for row in hours], color="#9db7d5")
     bars.set(xlabel="scheduled hour", ylabel="departures", title="New York City's flights, 2013")
+    bars.set(xticks=range(24), xlim=(-0.5, 23.5))
     line = bars.twinx()
     line.plot([row.hour for row in hours], [row.delay for row in hours], color="#b3401f", marker="o")
     line.set_ylabel("mean departure delay (minutes)")

@@ -16,9 +16,12 @@ from ottla.spark.jobs import frames, window_counts
 from ottla.spark.jobs import join as join_job
 from ottla.spark.jobs import sink as sink_job
 from ottla.spark.jobs.join import join
+from ottla.spark.jobs.lines import one_line_errors
 from ottla.spark.jobs.load import load
 from ottla.spark.jobs.sink import sink
 from tests.spark.topics import BEGIN_MS, Topics
+
+NOBODY = "127.0.0.1:1"  # a port that nobody listens on
 
 
 @pytest.fixture(scope="module")
@@ -96,12 +99,31 @@ def test_failures_are_one_line(
     assert "Traceback" not in done.stderr
 
 
+def test_a_stream_that_finds_nobody_ends_in_one_line(
+    spark: SparkSession, bootstrap: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    @one_line_errors
+    def job() -> None:
+        options = {"kafka.bootstrap.servers": NOBODY, "subscribe": "t", "kafka.default.api.timeout.ms": "1000"}
+        records = spark.readStream.format("ottla").options(**options).load()
+        frames.run(records.writeStream.format("noop").option("checkpointLocation", str(tmp_path)), "")
+
+    with pytest.raises(SystemExit):
+        job()
+    errors = capfd.readouterr().err.strip().splitlines()
+    assert errors == [
+        f"error: Metadata failed for 1000 ms (bootstrap {NOBODY}): cannot connect to {NOBODY}: Connection refused"
+    ]
+
+
 @pytest.mark.parametrize(
     ("job", "options", "says"),
     [
         (sink_job.main, {"topic": "no-such-topic", "path": "{folder}/rows"}, "topic 'no-such-topic' does not exist"),
         (sink_job.main, {"bootstrap": "nohost", "path": "{folder}/rows"}, "'nohost' is no broker address"),
         (sink_job.main, {"path": "{folder}/rows", "format": "avro"}, "it must be parquet or json"),
+        (sink_job.main, {"bootstrap": NOBODY, "path": "{folder}/rows"}, f"cannot connect to {NOBODY}"),
+        (window_counts.main, {"bootstrap": NOBODY, "into": "{events}"}, f"cannot connect to {NOBODY}"),
         (window_counts.main, {"topic": "no-such-topic", "into": "{events}"}, "topic 'no-such-topic' does not exist"),
         (window_counts.main, {"into": "no-such-topic"}, "topic 'no-such-topic' does not exist"),
         (window_counts.main, {"into": "{events}", "time": "tiem"}, "no field 'tiem' in the first 4 records of topic"),
@@ -116,10 +138,12 @@ def test_what_is_wrong_is_said_in_one_line(
     events: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
     job: Callable[..., None],
     options: dict[str, str],
     says: str,
 ) -> None:
+    monkeypatch.setattr(frames, "FIRST_ANSWER_MS", 1000)
     given = {"bootstrap": bootstrap, "topic": events, "checkpoint": str(tmp_path / "state")} | options
     with pytest.raises(SystemExit) as ended:
         job(

@@ -17,7 +17,7 @@ from rich.table import Table
 from ottla.spark.session import spark_session
 
 from .arguments import Bootstrap, Topic
-from .frames import batch, latest_by_key
+from .frames import batch, check_topics, latest_by_key
 from .lines import one_line_errors
 
 SHOWN = 20
@@ -30,6 +30,7 @@ def main(
     path: Annotated[str, typer.Option(help="Directory for Parquet files, replaced; without it rows are shown.")] = "",
 ) -> None:
     """Writes or shows the latest value of each key."""
+    check_topics(bootstrap, topic)
     spark = spark_session("ottla-compact-table")
     text = [f.col(name).cast("string").alias(name) for name in ("key", "value")]
     table = latest_by_key(batch(spark, bootstrap, topic)).select(*text, "timestamp")

@@ -9,9 +9,23 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from ottla.spark.options import OptionError
+from ottla.spark.options import OptionError, read_options
+from ottla.spark.planning import assigned, open_client
 
 LOOKED_AT = 100
+# A person waits for the first sign of life, and a Kubernetes Job is started again.
+FIRST_ANSWER_MS = 20_000
+
+
+def check_topics(bootstrap: str, *topics: str) -> None:
+    """Raises OptionError for a topic that doesn't exist, Unreachable when no broker answers in FIRST_ANSWER_MS.
+
+    Asked before Spark starts: it takes a second instead of ten, and nothing of Spark's is around the answer.
+    """
+    names = {"kafka.bootstrap.servers": bootstrap, "subscribe": ",".join(topics)}
+    options = read_options(names | {"kafka.default.api.timeout.ms": str(FIRST_ANSWER_MS)}, streaming=False)
+    with open_client(options.properties) as client:
+        assigned(client, options.subscription)
 
 
 def batch(spark: SparkSession, bootstrap: str, topic: str) -> DataFrame:

@@ -18,7 +18,7 @@ from pyspark.sql import functions as f
 from ottla.spark.session import spark_session
 
 from .arguments import Bootstrap, Checkpoint, Every, Into, Limit, Topic
-from .frames import append, batch, latest_by_key, run, stream
+from .frames import append, batch, check_topics, latest_by_key, run, stream
 from .lines import one_line_errors
 
 
@@ -33,6 +33,7 @@ def main(
     limit: Limit = 0,
 ) -> None:
     """Joins a stream with a table, by key."""
+    check_topics(bootstrap, topic, table, into)
     join(spark_session("ottla-join"), bootstrap, topic, table, into, checkpoint, every=every, limit=limit)
 
 

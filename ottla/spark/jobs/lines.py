@@ -38,6 +38,6 @@ def one_line_errors(function: Callable[_Arguments, _Result]) -> Callable[_Argume
 def _last_line(text: str) -> str:
     """What a worker raised, out of the trace that Spark wraps around it."""
     raised = re.findall(
-        r"^(?:[\w.]+\.)?(?:\w+(?:Error|Exception|Unreachable|DataLoss|RecordsMissing)): (.+)$", text, re.M
+        r"^(?:[\w.]+\.)?(?:\w*(?:Error|Exception|Unreachable|DataLoss|RecordsMissing)): (.+)$", text, re.M
     )
     return str(raised[-1]) if raised else next(iter(text.strip().splitlines()), "Spark failed")

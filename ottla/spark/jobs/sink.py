@@ -19,7 +19,7 @@ from ottla.spark.options import OptionError
 from ottla.spark.session import spark_session
 
 from .arguments import Bootstrap, Checkpoint, Every, Limit, Topic
-from .frames import run, stream
+from .frames import check_topics, run, stream
 from .lines import one_line_errors
 
 FORMATS = ("parquet", "json")
@@ -38,6 +38,7 @@ def main(
     """Writes a topic to files, partitioned by the records' date."""
     if format not in FORMATS:
         raise OptionError(f"--format is '{format}': it must be parquet or json")
+    check_topics(bootstrap, topic)
     sink(spark_session("ottla-sink"), bootstrap, topic, path, checkpoint, format=format, every=every, limit=limit)
 
 

@@ -18,7 +18,7 @@ from pyspark.sql import functions as f
 from ottla.spark.session import spark_session
 
 from .arguments import Bootstrap, Checkpoint, Every, Into, Limit, Topic
-from .frames import append, check_fields, field, run, stream
+from .frames import append, check_fields, check_topics, field, run, stream
 from .lines import one_line_errors
 
 Time = Annotated[str, typer.Option(help="The JSON field with the event's time; without it the record's timestamp.")]
@@ -41,6 +41,7 @@ def main(
     limit: Limit = 0,
 ) -> None:
     """Counts a topic's records in windows of event time."""
+    check_topics(bootstrap, topic, into)
     spark = spark_session("ottla-window-counts")
     check_fields(spark, bootstrap, topic, [name for name in (time, key, average) if name])
     records = stream(spark, bootstrap, topic, limit)
