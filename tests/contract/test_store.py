@@ -57,6 +57,8 @@ def newer_etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Test], None]:
     """Runs a coroutine function with an opener of connections to one fresh store."""
     servers: list[StoreServer] = []
+    if request.param in ("etcd", "newer_etcd"):
+        request.getfixturevalue(request.param)  # here, because building etcd may take longer than a test
 
     async def connect() -> Store:
         if request.param == "simulated":
