@@ -70,7 +70,7 @@ def knobs_of(random: Random) -> Knobs:
         "offsets.topic.replication.factor": str(factor),
         "offsets.commit.timeout.ms": str(random.choice((500, 3000))),
         "group.initial.rebalance.delay.ms": "0",
-        "group.min.session.timeout.ms": "1500",
+        "group.min.session.timeout.ms": "800",
         "ottla.quick.death.enable": random.choice(("true", "false")),
         "leader.imbalance.check.interval.seconds": random.choice(("1", "300")),
     }
@@ -124,6 +124,7 @@ class Faults:
         self.admin: Client | None = None
         self.bell = Bell()  # that clients hear
         self.topic = TOPIC
+        self.members: list[Process] = []  # of the group
         self.observer = observer
         self._process = process
         self.world = world
@@ -157,6 +158,8 @@ class Faults:
         world.note("all is healed")
         for source, target in sorted(world.network.cut):
             world.network.heal_link(source, target)
+        for member in self.members:
+            world.loop.resume(member)
         for node in world.nodes.values():
             world.reach_store_again(node)
             node.disk.full = False
@@ -255,6 +258,14 @@ class Faults:
         self.later(0.05, 2 * self.session_s, node.resume)
         return node.host
 
+    def member_sleeps(self) -> str:
+        if not self.members:
+            return ""
+        member = self.random.choice(self.members)
+        member.paused = True
+        self.later(0.2, 2.5 * self.session_s, lambda: self.world.loop.resume(member))
+        return member.host
+
     def clock(self) -> str:
         node = self.node()
         node.clock_ms += self.random.choice((-3_600_000, -5000, -50, 50, 5000, 3_600_000))
@@ -264,7 +275,7 @@ class Faults:
 
     def cut_link(self) -> str:
         nodes = list(self.world.nodes.values())
-        hosts = [node.host for node in nodes] + ["client"]
+        hosts = [node.host for node in nodes] + ["client"] + [member.host for member in self.members]
         source, target = self.random.sample(hosts, 2)
         both = self.random.random() < 0.4
         links = [(source, target)] + ([(target, source)] if both else [])
@@ -425,6 +436,7 @@ KINDS: dict[str, tuple[float, Callable[[Faults], str]]] = {
     "power everywhere": (0.15, Faults.power_everywhere),
     "clean restart": (1.0, Faults.clean_restart),
     "pause": (1.0, Faults.pause),
+    "a member sleeps": (0.7, Faults.member_sleeps),
     "clock": (0.3, Faults.clock),
     "cut link": (1.5, Faults.cut_link),
     "isolate": (1.0, Faults.isolate),

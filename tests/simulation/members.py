@@ -110,10 +110,18 @@ class Member:
 
     async def _committed(self, index: int) -> int:
         topic = {"name": TOPIC, "partition_indexes": [index]}
-        answer = await self._ask(OFFSET_FETCH, {"group_id": self.group, "topics": [topic], "require_stable": False})
-        self._raise(answer.error_code)
-        (result,) = answer.topics[0].partitions
-        self._raise(result.error_code)
+        begun = self.client.history.invoke(
+            "committed", process=self.client.name, group=self.group, partition=[TOPIC, index]
+        )
+        try:
+            answer = await self._ask(OFFSET_FETCH, {"group_id": self.group, "topics": [topic], "require_stable": False})
+            self._raise(answer.error_code)
+            (result,) = answer.topics[0].partitions
+            self._raise(result.error_code)
+        except (Unavailable, KafkaError) as error:
+            self.client.history.end(begun, "fail", error=str(error))
+            raise
+        self.client.history.end(begun, "ok", offset=result.committed_offset, by=self._coordinator)
         return int(result.committed_offset)
 
     async def _commit(self, index: int, offset: int) -> None:

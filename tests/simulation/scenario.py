@@ -30,7 +30,7 @@ from .oracles import check_all
 from .producer import Producer
 from .recreation import NAME, Recreated
 
-CONVERGENCE_S = 90.0
+CONVERGENCE_S = 60.0
 STEPS_MAX = 3_000_000
 
 
@@ -144,7 +144,11 @@ class Scenario:
         watching = asyncio.create_task(watcher.watch(0.5))
         session_s = int(knobs.settings["group.min.session.timeout.ms"]) / 1000
         members = [Member(self._client(f"m{number}"), "members", session_s) for number in range(knobs.members)]
-        joining = [asyncio.create_task(member.run(0.5)) for member in members]
+        faults.members = [world.client_process(f"member-{number}") for number in range(knobs.members)]
+        joining = [
+            world.loop.create_task(member.run(0.4), context=process.context)
+            for member, process in zip(members, faults.members, strict=True)
+        ]
         recreated = Recreated(self._client("r"), self.random.sample(ids, factor)) if knobs.recreates else None
         recreating = asyncio.create_task(recreated.run(0.2)) if recreated is not None else None
         loop = world.loop

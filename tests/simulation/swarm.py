@@ -116,11 +116,11 @@ def _run(scenario: Any, seed: int, writing: int, prepare: Callable[[], None]) ->
         os._exit(0)
 
 
-def with_fixed_hashes() -> None:
+def with_fixed_hashes(module: str) -> None:
     """Starts this program anew unless strings hash as they always do here."""
     if os.environ.get("PYTHONHASHSEED") != "0":
         os.environ["PYTHONHASHSEED"] = "0"
-        os.execv(sys.executable, [sys.executable, "-m", "tests.simulation.swarm", *sys.argv[1:]])
+        os.execv(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]])
 
 
 def main() -> int:
@@ -129,14 +129,12 @@ def main() -> int:
     parser.add_argument("--seeds", default="0-99", help="FIRST-LAST")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--seconds", type=float, default=0.0, help="start no further run after so long")
-    parser.add_argument("--planted", default="", help="with this bug planted; with 'all', who catches which")
+    parser.add_argument("--planted", default="", help="with this bug planted (`catches.py` finds who catches which)")
     parser.add_argument("--stop", action="store_true", help="at the first seed that fails")
     options = parser.parse_args()
-    with_fixed_hashes()
+    with_fixed_hashes("tests.simulation.swarm")
     sys.modules["hypothesis"] = None  # type: ignore[assignment]  # kio would load it
     first, _, last = options.seeds.partition("-")
-    if options.planted == "all":
-        return 1 if uncaught(range(int(first), int(last or first) + 1), options.jobs) else 0
     ends = time.monotonic() + options.seconds if options.seconds else float("inf")
     failing: list[int] = []
 
@@ -186,35 +184,6 @@ def planting(name: str) -> Callable[[], None]:
             plant(name)
 
     return prepare
-
-
-def first_caught(name: str, seeds: Iterable[int], jobs: int) -> tuple[int, str] | None:
-    """The first seed that fails with a bug planted, and passes without; and why."""
-    caught: list[tuple[int, str]] = []
-
-    def until_caught() -> Iterator[int]:
-        for seed in seeds:
-            if caught:
-                return
-            yield seed
-
-    for outcome in outcomes(until_caught(), jobs, planting(name)):
-        if outcome.wrong and not any(sound.wrong for sound in outcomes([outcome.seed], 1)):
-            caught.append((outcome.seed, outcome.wrong[0].splitlines()[0]))
-    return min(caught, default=None)
-
-
-def uncaught(seeds: range, jobs: int) -> list[str]:
-    """Prints which seed catches which planted bug; those that none catches."""
-    from .planted import BUGS
-
-    left = []
-    for name in BUGS:
-        found = first_caught(name, seeds, jobs)
-        if found is None:
-            left.append(name)
-        print(f"{name:60} {'not caught' if found is None else f'seed {found[0]}: {found[1]}'}"[:180], flush=True)
-    return left
 
 
 def never_seen(counts: Counter[str]) -> list[str]:
