@@ -35,7 +35,7 @@ def ours() -> list[tuple[str, dict[str, Any]]]:
 
 def test_settings_are_those_of_the_brokers() -> None:
     (rule,) = SPEC["config"]["x-kubernetes-validations"]
-    names = set(re.findall(r"'([a-z.]+)'", rule["rule"]))
+    names = set(re.findall(r"'([a-z0-9.]+)'", rule["rule"]))
     assert names == {name for name, setting in TOPIC.items() if not setting.internal} - OWNERSHIP
 
 
