@@ -29,6 +29,7 @@ from ottla.cli import (
     metadata,
     metadata_backup,
     offsets,
+    operator,
     produce,
     reassign,
     topics,
@@ -71,6 +72,7 @@ app.command("log-dirs", rich_help_panel=_CLUSTER)(cluster.log_dirs)
 app.command("dev", rich_help_panel=_RUNNING)(dev.dev)
 app.add_typer(broker.app, name="broker", rich_help_panel=_RUNNING)
 app.command("controller", rich_help_panel=_RUNNING)(controller.controller)
+app.command("operator", rich_help_panel=_RUNNING)(operator.operator)
 app.add_typer(log_files.app, name="log", rich_help_panel=_RUNNING)
 app.command("adopt", rich_help_panel=_RUNNING)(adopt.adopt)
 app.add_typer(metadata.app, name="metadata", rich_help_panel=_RUNNING)

@@ -1,0 +1,214 @@
+"""The operator's process: watches put keys into queues, queues reconcile, one process of several acts.
+
+kopf watches, and nothing else of it is used: its handlers of events only say which resource to look at, so an event
+that comes late, twice or not at all does no harm. Topics are looked after a cluster at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import kopf
+
+from ottla.operator.brokers import BrokerPages
+from ottla.operator.cluster import ClusterReconciler
+from ottla.operator.etcd import EtcdKeeper
+from ottla.operator.etcd_client import EtcdClient
+from ottla.operator.kube import GROUP, Kube
+from ottla.operator.lease import Lease, LeaseLost
+from ottla.operator.page import Page, Watched
+from ottla.operator.plan.names import INSTANCE, MANAGED_BY
+from ottla.operator.queue import Key, Queue
+from ottla.operator.spec.cluster import Defaults
+from ottla.operator.topic import TopicReconciler
+from ottla.operator.topic_resources import TopicResources
+
+logger = logging.getLogger(__name__)
+
+VERSION = "v1alpha1"
+# An event of something that a Cluster owns is often one of several: they are one reconcile.
+GATHERED_S = 0.3
+OWNED = ("statefulsets", "pods", "persistentvolumeclaims", "services", "configmaps", "poddisruptionbudgets")
+CLUSTER_WORKERS = 8
+TOPIC_WORKERS = 4
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the operator was started with."""
+
+    defaults: Defaults
+    namespaces: frozenset[str] = frozenset()  # none: all of them
+    selector: str = ""  # only Clusters with these labels
+    lease: str = ""  # the name of the Lease; none: this is the only operator
+    lease_namespace: str = "default"
+    identity: str = "operator"
+    http_port: int = 9100
+
+
+class Operator:
+    """All of it, put together. `run` returns when a signal has come or the lease is lost."""
+
+    def __init__(self, options: Options, kube: Kube) -> None:
+        self._options = options
+        self._kube = kube
+        self._pages = BrokerPages()
+        self._etcd_client = EtcdClient()
+        self._resources = TopicResources(kube, options.namespaces or None)
+        self._known: set[Key] = set()  # Clusters that are ours to look after
+        self.watched = Watched()
+        self._topics = TopicReconciler(kube, self._resources, held_changed=self._held_changed)
+        self._clusters = ClusterReconciler(
+            kube,
+            self._pages,
+            EtcdKeeper(kube, self._etcd_client),
+            options.defaults,
+            topics_held=self._topics.held,
+            read=self._read,
+        )
+        self.queues = {
+            "Cluster": Queue("Cluster", self._clusters, CLUSTER_WORKERS),
+            "Topic": Queue("Topic", self._topics, TOPIC_WORKERS),
+        }
+        self._page = Page(self.queues, self.watched, lambda: kube.writes)
+        self._stop = asyncio.Event()
+
+    async def run(self) -> int:
+        """The process's exit code."""
+        loop = asyncio.get_running_loop()
+        for name in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(name, self._stop.set)
+        await self._page.start(self._options.http_port)
+        lease = None
+        try:
+            if self._options.lease:
+                lease = Lease(
+                    self._kube,
+                    self._options.lease_namespace,
+                    self._options.lease,
+                    self._options.identity,
+                    lambda: datetime.now(UTC),
+                )
+                if not await self._unless_stopped(lease.acquire()):
+                    return 0
+            self._page.leading = True
+            return await self._act(lease)
+        finally:
+            self._page.leading = False
+            if lease is not None:
+                await lease.release()
+            self._topics.close()
+            self._clusters.close()
+            await self._pages.close()
+            await self._etcd_client.close()
+            await self._page.stop()
+            await self._kube.close()
+
+    async def _act(self, lease: Lease | None) -> int:
+        """Watches and reconciles; what ends first ends everything."""
+        duties = [asyncio.create_task(queue.run(), name=f"queue of {kind}") for kind, queue in self.queues.items()]
+        duties.append(asyncio.create_task(self._watch(), name="watch"))
+        if lease is not None:
+            duties.append(asyncio.create_task(lease.keep(), name="lease"))
+        stopping = asyncio.create_task(self._stop.wait(), name="stop")
+        await asyncio.wait([*duties, stopping], return_when=asyncio.FIRST_COMPLETED)
+        failed = next((duty for duty in duties if duty.done()), None)
+        for duty in (*duties, stopping):
+            duty.cancel()
+        await asyncio.gather(*duties, stopping, return_exceptions=True)
+        if failed is None or self._stop.is_set():
+            return 0
+        error = None if failed.cancelled() else failed.exception()
+        if isinstance(error, LeaseLost):
+            logger.error("%s: it stops", error)
+        else:
+            logger.error("the %s ended: the operator stops", failed.get_name(), exc_info=error)
+        return 1
+
+    async def _unless_stopped(self, waited_for: Any) -> bool:
+        """Whether it ended before a signal came."""
+        task, stopping = asyncio.ensure_future(waited_for), asyncio.ensure_future(self._stop.wait())
+        await asyncio.wait([task, stopping], return_when=asyncio.FIRST_COMPLETED)
+        ended = bool(task.done())
+        for one in (task, stopping):
+            one.cancel()
+        await asyncio.gather(task, stopping, return_exceptions=True)
+        return ended
+
+    # ---- what the watches tell
+
+    async def _watch(self) -> None:
+        settings = kopf.OperatorSettings()
+        settings.posting.enabled = False
+        settings.scanning.disabled = bool(self._options.namespaces)  # it may not be allowed to see CRDs
+        if self._options.selector:
+            settings.watching.label_selectors["clusters"] = self._options.selector
+        for plural in OWNED:
+            settings.watching.label_selectors[plural] = f"app.kubernetes.io/managed-by={MANAGED_BY}"
+        await kopf.operator(
+            registry=self._registry(),
+            settings=settings,
+            standalone=True,
+            clusterwide=not self._options.namespaces,
+            namespaces=sorted(self._options.namespaces),
+        )
+
+    def _registry(self) -> kopf.OperatorRegistry:
+        registry = kopf.OperatorRegistry()
+
+        @kopf.on.login(registry=registry)
+        def login(**given: Any) -> kopf.ConnectionInfo | None:
+            return kopf.login_with_service_account(**given) or kopf.login_with_kubeconfig(**given)
+
+        @kopf.on.event(GROUP, VERSION, "clusters", registry=registry)
+        async def cluster(type: str | None, body: kopf.Body, **_: Any) -> None:
+            self._cluster_seen(type, body)
+
+        @kopf.on.event(GROUP, VERSION, "topics", registry=registry)
+        async def topic(type: str | None, body: kopf.Body, **_: Any) -> None:
+            self._topic_seen(type, body)
+
+        async def owned(body: kopf.Body, **_: Any) -> None:
+            self._owned_seen(body)
+
+        for plural in OWNED:
+            kopf.on.event(plural, registry=registry, id=f"owned-{plural}")(owned)
+        return registry
+
+    def _cluster_seen(self, event: str | None, body: Mapping[str, Any]) -> None:
+        meta = body["metadata"]
+        key = Key(meta["namespace"], meta["name"])
+        gone = event == "DELETED"
+        self.watched.told(("Cluster", *key), meta["resourceVersion"], gone=gone)
+        (self._known.discard if gone else self._known.add)(key)
+        self.queues["Cluster"].add(key)
+        self.queues["Topic"].add(key)
+
+    def _topic_seen(self, event: str | None, body: Mapping[str, Any]) -> None:
+        self.watched.told(("Topic", "", ""), "", gone=False)
+        key = self._resources.seen(event, body)
+        if key is not None and (key in self._known or not self._options.selector):
+            self.queues["Topic"].add(key, GATHERED_S)
+
+    def _owned_seen(self, body: Mapping[str, Any]) -> None:
+        meta = body["metadata"]
+        key = Key(meta["namespace"], meta.get("labels", {}).get(INSTANCE, ""))
+        if key in self._known:
+            self.queues["Cluster"].add(key, GATHERED_S)
+
+    def _held_changed(self, key: Key) -> None:
+        self.queues["Cluster"].add(key)
+
+    def _read(self, key: Key, version: str) -> None:
+        self.watched.read(("Cluster", *key), version)
+
+
+async def operate(options: Options) -> int:
+    """Runs an operator until a signal comes; the exit code."""
+    return await Operator(options, await Kube.connect()).run()

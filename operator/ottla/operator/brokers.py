@@ -1,0 +1,70 @@
+"""The edge to the brokers' HTTP pages: what each says about stopping, and about what it has caught up with.
+
+A broker that doesn't answer has no report, and that is an answer, too: whoever decides waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import aiohttp
+
+from ottla.operator.plan.roll import Report
+from ottla.operator.spec.cluster import HTTP_PORT
+
+logger = logging.getLogger(__name__)
+
+PAGE_S_MAX = 5.0
+AT_ONCE = 20
+
+
+class BrokerPages:
+    """Reads the pages of any broker."""
+
+    def __init__(self) -> None:
+        self._session: aiohttp.ClientSession | None = None
+        self._turns = asyncio.Semaphore(AT_ONCE)
+
+    async def close(self) -> None:
+        """Ends all connections."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def reports(self, addresses: Mapping[int, str]) -> dict[int, Report]:
+        """The reports of those that answer; `addresses`: broker → the pod's address."""
+        answers = await asyncio.gather(*(self._report(address) for address in addresses.values()))
+        return {broker: report for broker, report in zip(addresses, answers, strict=True) if report is not None}
+
+    async def _report(self, address: str) -> Report | None:
+        async with self._turns:
+            try:
+                caught_up = await self._page(address, "/v1/caught-up")
+                risk = await self._page(address, "/v1/restart-risk")
+                return report(risk, caught_up)
+            except (OSError, TimeoutError, aiohttp.ClientError, ValueError, KeyError) as error:
+                logger.debug("the broker at %s doesn't answer: %s", address, error)
+                return None
+
+    async def _page(self, address: str, path: str) -> Any:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PAGE_S_MAX))
+        host = f"[{address}]" if ":" in address else address
+        async with self._session.get(f"http://{host}:{HTTP_PORT}{path}") as answer:
+            answer.raise_for_status()
+            return await answer.json(content_type=None)
+
+
+def report(risk: Mapping[str, Any], caught_up: Mapping[str, Any]) -> Report:
+    """The two pages in one. Raises KeyError for pages of something else."""
+    return Report(
+        risks={kind: tuple(found["partitions"]) for kind, found in risk["risks"].items() if found["count"]},
+        metadata_connected=risk["metadata_connected"],
+        controls=risk.get("controls", False),
+        missing=tuple(caught_up["missing"]["partitions"]),
+        offline=tuple(caught_up["offline"]["partitions"]),
+        not_ready_because=caught_up["not_ready_because"],
+        under_replicated=risk.get("under_replicated", 0),
+    )

@@ -1,0 +1,117 @@
+"""Keeps the etcd of a cluster as it is to be: formed once, its members there, replaced when they lost their data.
+
+One step at a time, each decided by `plan/etcd_members.py` from what etcd and Kubernetes say now.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+from ottla.operator.etcd_client import EtcdClient, EtcdUnreachable
+from ottla.operator.found import Found
+from ottla.operator.kube import Kube, Object
+from ottla.operator.plan import disruption, etcd_pods, names
+from ottla.operator.plan.etcd_members import Add, Member, Remove, Restart, Seen, next_step, start_rules
+from ottla.operator.plan.observed import address, is_current, outdated, stuck
+from ottla.operator.plan.observed import etcd_pods as seen_pods
+from ottla.operator.spec.cluster import Cluster, Etcd
+
+logger = logging.getLogger(__name__)
+
+Tell = Callable[[str, str], Awaitable[None]]
+"""Writes an Event: its reason, and a sentence."""
+
+
+class EtcdKeeper:
+    """Looks after the etcd of any cluster."""
+
+    def __init__(self, kube: Kube, client: EtcdClient) -> None:
+        self._kube = kube
+        self._client = client
+
+    async def keep(self, cluster: Cluster, etcd: Etcd, found: Found, tell: Tell) -> tuple[bool, str]:
+        """(whether brokers can be started on it, what is waited for)."""
+        pods = found.all("Pod", etcd_pods.ETCD)
+        seen = seen_pods(pods)
+        members = await self._members(pods)
+        formed = self._formed(cluster, found) or (members is not None and len(members) > 0)
+        await self._apply(cluster, etcd, found, members, formed)
+        if members is not None:
+            ready = {pod.name for pod in seen if pod.ready}
+            answering = [address(pod) for pod in pods if pod["metadata"]["name"] in ready]
+            await self._step(cluster, etcd, members, seen, answering, tell)
+        await self._roll(cluster, etcd, found, pods, seen, tell)
+        answer = sum(pod.ready for pod in seen)
+        troubles = [f"{pod['metadata']['name']}: {why}" for pod in pods if (why := stuck(pod))]
+        waits_for = "" if answer >= etcd.members else f"{answer} of {etcd.members} members answer"
+        if waits_for and troubles:
+            waits_for += f" ({troubles[0]})"
+        return formed, waits_for
+
+    async def _members(self, pods: list[Object]) -> list[Member] | None:
+        """The list; None where no majority answers."""
+        addresses = [found for pod in pods if (found := address(pod))]
+        if not addresses:
+            return None
+        try:
+            return await self._client.members(addresses)
+        except EtcdUnreachable:
+            return None
+
+    def _formed(self, cluster: Cluster, found: Found) -> bool:
+        """Whether there was an etcd once: its own ConfigMap says so, or brokers were started on it."""
+        rules = found.get("ConfigMap", names.etcd_set(cluster))
+        noted = rules is not None and (rules.get("data") or {}).get("state") == "existing"
+        return noted or any(
+            item["metadata"]["labels"].get(names.COMPONENT) == "broker" for item in found.all("StatefulSet")
+        )
+
+    async def _apply(
+        self, cluster: Cluster, etcd: Etcd, found: Found, members: list[Member] | None, formed: bool
+    ) -> None:
+        present = found.get("ConfigMap", names.etcd_set(cluster))
+        if members is None and formed and present is not None:
+            rules = {name: value for name, value in (present.get("data") or {}).items() if name != "start.sh"}
+        else:
+            rules = start_rules(cluster, etcd, members, formed=formed)
+        await found.apply(etcd_pods.config_map(cluster, rules))
+        await found.apply(etcd_pods.member_service(cluster))
+        await found.apply(disruption.etcd(cluster))
+        await found.apply(etcd_pods.member_set(cluster, etcd, etcd.members))
+
+    async def _step(
+        self,
+        cluster: Cluster,
+        etcd: Etcd,
+        members: list[Member],
+        seen: list[Seen],
+        addresses: list[str],
+        tell: Tell,
+    ) -> None:
+        step = next_step(cluster, etcd, members, seen)
+        if isinstance(step, Remove):
+            await tell("EtcdMemberRemoved", step.why)
+            await self._client.remove(addresses, step.member)
+        elif isinstance(step, Add):
+            await tell("EtcdMemberAdded", f"{step.name} joins etcd")
+            await self._client.add(addresses, step.peer_url)
+        elif isinstance(step, Restart):
+            await self._kube.delete("Pod", cluster.namespace, step.name)
+
+    async def _roll(
+        self, cluster: Cluster, etcd: Etcd, found: Found, pods: list[Object], seen: list[Seen], tell: Tell
+    ) -> None:
+        """Replaces one outdated member while all others answer, or one that is stuck."""
+        stateful_set = found.get("StatefulSet", names.etcd_set(cluster))
+        if stateful_set is None or not is_current(stateful_set):
+            return
+        ready = {pod.name for pod in seen if pod.ready}
+        for pod in pods:
+            name = pod["metadata"]["name"]
+            if "deletionTimestamp" in pod["metadata"] or not (why := outdated(stateful_set, pod)):
+                continue
+            if (name not in ready and stuck(pod)) or len(ready) == etcd.members:
+                await tell("RollingRestart", f"{name} is restarted: {why}")
+                await self._kube.delete("Pod", cluster.namespace, name, uid=pod["metadata"]["uid"])
+                return

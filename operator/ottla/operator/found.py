@@ -1,0 +1,95 @@
+"""What there is of a cluster in Kubernetes, read in one go, and how it is brought to what is wanted.
+
+Reading is by the labels that every object of a cluster carries. Nothing is taken over that belongs to somebody else,
+and only what the Cluster itself owns is taken away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from ottla.operator.kube import Kube, Object
+from ottla.operator.plan import names
+from ottla.operator.queue import Retry
+from ottla.operator.spec.cluster import Cluster
+
+OWNED = (
+    "ConfigMap",
+    "Service",
+    "StatefulSet",
+    "PodDisruptionBudget",
+    "CronJob",
+    "NetworkPolicy",
+)
+SEEN = ("Pod", "PersistentVolumeClaim")
+# Taken away once nothing wants them; StatefulSets go by steps of their own, because brokers are drained before.
+PRUNED = ("ConfigMap", "Service", "PodDisruptionBudget", "CronJob", "NetworkPolicy")
+
+
+class NameTaken(Retry):
+    """An object that the cluster needs is there and belongs to somebody else."""
+
+
+class Found:
+    """The objects of one cluster, by kind and name."""
+
+    def __init__(self, kube: Kube, cluster: Cluster, objects: dict[str, dict[str, Object]]) -> None:
+        self._kube = kube
+        self._cluster = cluster
+        self._objects = objects
+
+    @classmethod
+    async def look(cls, kube: Kube, cluster: Cluster) -> Found:
+        """Reads everything anew."""
+        selector = names.selector(cluster.name)
+        kinds = (*OWNED, *SEEN)
+        lists = await asyncio.gather(*(kube.list(kind, cluster.namespace, selector) for kind in kinds))
+        found = {
+            kind: {item["metadata"]["name"]: item for item in items} for kind, items in zip(kinds, lists, strict=True)
+        }
+        return cls(kube, cluster, found)
+
+    def get(self, kind: str, name: str) -> Object | None:
+        """One object, as it was read or applied last."""
+        return self._objects[kind].get(name)
+
+    def all(self, kind: str, component: str = "") -> list[Object]:
+        """All of a kind, in the order of their names; of one component, if it is named."""
+        return [
+            item
+            for _, item in sorted(self._objects[kind].items())
+            if not component or item["metadata"]["labels"].get(names.COMPONENT) == component
+        ]
+
+    async def apply(self, wanted: Object) -> Object:
+        """Brings one object to what is wanted. Raises NameTaken, KubeError."""
+        kind, name = wanted["kind"], wanted["metadata"]["name"]
+        present = self.get(kind, name)
+        if present is None:
+            present = await self._kube.get(kind, self._cluster.namespace, name)
+        if present is not None and not self._owns(present) and not _adoptable(present):
+            raise NameTaken(
+                f"the {kind} {name} is there already and isn't this Cluster's: rename one of them, or delete it"
+            )
+        done = await self._kube.apply(wanted, present)
+        self._objects[kind][name] = done
+        return done
+
+    async def prune(self, wanted: Iterable[tuple[str, str]]) -> None:
+        """Deletes what nothing wants any more; `wanted` are kinds and names."""
+        kept = set(wanted)
+        for kind in PRUNED:
+            for name, item in list(self._objects[kind].items()):
+                if (kind, name) not in kept and self._owns(item) and "deletionTimestamp" not in item["metadata"]:
+                    await self._kube.delete(kind, self._cluster.namespace, name, uid=item["metadata"]["uid"])
+                    del self._objects[kind][name]
+
+    def _owns(self, item: Object) -> bool:
+        return any(owner["uid"] == self._cluster.uid for owner in item["metadata"].get("ownerReferences") or ())
+
+
+def _adoptable(item: Object) -> bool:
+    """Whether it was made by an operator and nobody owns it: the Cluster was deleted and its objects orphaned."""
+    managed = (item["metadata"].get("labels") or {}).get("app.kubernetes.io/managed-by") == names.MANAGED_BY
+    return managed and not item["metadata"].get("ownerReferences")

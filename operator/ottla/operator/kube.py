@@ -1,0 +1,261 @@
+"""The edge to Kubernetes: plain dictionaries in and out, server-side apply under one field manager.
+
+Everything goes through one client of `kubernetes.aio`; paths are made here, from a table of the kinds that the operator
+uses, so nothing has to be discovered first. What is applied is remembered with what the cluster made of it, so that
+applying it again to an object that nobody has touched costs no request at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from datetime import datetime
+from typing import Any, NamedTuple, cast
+from urllib.parse import quote, urlencode
+
+from kubernetes.aio import client, config
+from kubernetes.aio.client.exceptions import ApiException
+
+from ottla.operator.queue import Retry
+
+logger = logging.getLogger(__name__)
+
+FIELD_MANAGER = "ottla-operator"
+GROUP = "ottla.dev"
+API_VERSION = f"{GROUP}/v1alpha1"
+PAGE = 500
+REQUEST_S_MAX = 30
+
+Object = dict[str, Any]
+
+
+class Kind(NamedTuple):
+    """Where the objects of a kind are: the API's version and the plural of the name."""
+
+    api_version: str
+    plural: str
+
+
+KINDS = {
+    "Cluster": Kind(API_VERSION, "clusters"),
+    "Topic": Kind(API_VERSION, "topics"),
+    "ConfigMap": Kind("v1", "configmaps"),
+    "Event": Kind("v1", "events"),
+    "Namespace": Kind("v1", "namespaces"),
+    "Node": Kind("v1", "nodes"),
+    "PersistentVolumeClaim": Kind("v1", "persistentvolumeclaims"),
+    "Pod": Kind("v1", "pods"),
+    "Secret": Kind("v1", "secrets"),
+    "Service": Kind("v1", "services"),
+    "ServiceAccount": Kind("v1", "serviceaccounts"),
+    "StatefulSet": Kind("apps/v1", "statefulsets"),
+    "Lease": Kind("coordination.k8s.io/v1", "leases"),
+    "CronJob": Kind("batch/v1", "cronjobs"),
+    "NetworkPolicy": Kind("networking.k8s.io/v1", "networkpolicies"),
+    "PodDisruptionBudget": Kind("policy/v1", "poddisruptionbudgets"),
+    "StorageClass": Kind("storage.k8s.io/v1", "storageclasses"),
+}
+
+
+class KubeError(Retry):
+    """Kubernetes refused a request; `status` is HTTP's, the text its own."""
+
+    def __init__(self, status: int, doing: str, message: str) -> None:
+        super().__init__(f"{doing}: {message}")
+        self.status = status
+        self.message = message
+
+    @property
+    def invalid(self) -> bool:
+        """Whether what was sent can't be right, however often it is tried."""
+        return self.status in (400, 422)
+
+
+class Kube:
+    """Kubernetes as the operator sees it. `connect` makes one."""
+
+    def __init__(self, api: client.ApiClient) -> None:
+        self._api = api
+        self._applied: dict[
+            tuple[str, str, str], tuple[str, str]
+        ] = {}  # what was applied → hashes of it and its result
+        self.writes = 0  # requests that change something; a metric
+
+    @classmethod
+    async def connect(cls) -> Kube:
+        """As the pod's service account, or, outside a cluster, as $KUBECONFIG says. Raises ConfigException."""
+        try:
+            config.load_incluster_config()
+        except config.ConfigException:
+            await config.load_kube_config()
+        return cls(client.ApiClient())
+
+    @property
+    def api(self) -> client.ApiClient:
+        """The client itself, for the election of a leader."""
+        return self._api
+
+    async def close(self) -> None:
+        """Ends all connections."""
+        await self._api.close()
+
+    async def get(self, kind: str, namespace: str, name: str) -> Object | None:
+        """One object; None where there is none, or none of its kind."""
+        try:
+            return await self._request("GET", _path(kind, namespace, name), f"reading {kind} {name}")
+        except KubeError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    async def list(self, kind: str, namespace: str = "", labels: str = "") -> list[Object]:
+        """All objects of a kind; of all namespaces where none is named."""
+        found: list[Object] = []
+        query: dict[str, str] = {"limit": str(PAGE)}
+        if labels:
+            query["labelSelector"] = labels
+        while True:
+            page = await self._request("GET", f"{_path(kind, namespace)}?{urlencode(query)}", f"listing {kind}")
+            found.extend(page.get("items") or ())
+            token = page.get("metadata", {}).get("continue")
+            if not token:
+                return found
+            query["continue"] = token
+
+    async def apply(self, wanted: Object, observed: Object | None = None) -> Object:
+        """Server-side apply, taking over what others set; `observed` is the object as it was just read.
+
+        Without a difference since the last time nothing is sent, and `observed` is returned.
+        """
+        meta = wanted["metadata"]
+        kind, key = wanted["kind"], (wanted["kind"], meta.get("namespace", ""), meta["name"])
+        digest = _digest(wanted)
+        if observed is not None and self._applied.get(key) == (digest, _fingerprint(observed)):
+            return observed
+        query = urlencode({"fieldManager": FIELD_MANAGER, "force": "true"})
+        path = f"{_path(kind, key[1], key[2])}?{query}"
+        done = await self._request("PATCH", path, f"applying {kind} {key[2]}", wanted, "application/apply-patch+yaml")
+        self._applied[key] = (digest, _fingerprint(done))
+        return done
+
+    async def merge(self, kind: str, namespace: str, name: str, patch: Object, subresource: str = "") -> Object:
+        """A JSON merge patch."""
+        path = _path(kind, namespace, name) + (f"/{subresource}" if subresource else "")
+        query = urlencode({"fieldManager": FIELD_MANAGER})
+        return await self._request(
+            "PATCH", f"{path}?{query}", f"patching {kind} {name}", patch, "application/merge-patch+json"
+        )
+
+    async def write_status(self, resource: Object, status: Object) -> None:
+        """Replaces the status of a resource of ours. Raises KubeError (409) if it was changed since it was read."""
+        meta = resource["metadata"]
+        gone: Object = dict.fromkeys(set(resource.get("status") or {}) - set(status))
+        patch = {"metadata": {"resourceVersion": meta["resourceVersion"]}, "status": {**status, **gone}}
+        await self.merge(resource["kind"], meta["namespace"], meta["name"], patch, "status")
+
+    async def replace(self, wanted: Object) -> Object:
+        """Replaces an object, if nobody has changed it since it was read."""
+        meta = wanted["metadata"]
+        path = _path(wanted["kind"], meta.get("namespace", ""), meta["name"])
+        return await self._request("PUT", path, f"replacing {wanted['kind']} {meta['name']}", wanted)
+
+    async def create(self, wanted: Object) -> Object:
+        """Makes an object that isn't there yet."""
+        meta = wanted["metadata"]
+        return await self._request(
+            "POST", _path(wanted["kind"], meta.get("namespace", "")), f"creating {wanted['kind']}", wanted
+        )
+
+    async def delete(
+        self, kind: str, namespace: str, name: str, *, uid: str | None = None, propagation: str = "Background"
+    ) -> bool:
+        """Deletes an object, with `uid` only that one; whether there was anything to delete."""
+        body: Object = {"propagationPolicy": propagation}
+        if uid is not None:
+            body["preconditions"] = {"uid": uid}
+        try:
+            await self._request("DELETE", _path(kind, namespace, name), f"deleting {kind} {name}", body)
+        except KubeError as error:
+            if error.status in (404, 409):  # gone, or another one by now
+                return False
+            raise
+        return True
+
+    async def event(self, about: Object, reason: str, message: str, now: datetime, *, warning: bool = False) -> None:
+        """An Event about a resource. One that can't be written is only missed."""
+        meta = about["metadata"]
+        stamp = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+        body = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"generateName": f"{meta['name'][:40]}.", "namespace": meta["namespace"]},
+            "involvedObject": {
+                "apiVersion": about["apiVersion"],
+                "kind": about["kind"],
+                "namespace": meta["namespace"],
+                "name": meta["name"],
+                "uid": meta["uid"],
+            },
+            "reason": reason,
+            "message": message[:1024],
+            "type": "Warning" if warning else "Normal",
+            "source": {"component": FIELD_MANAGER},
+            "firstTimestamp": stamp,
+            "lastTimestamp": stamp,
+            "count": 1,
+        }
+        try:
+            await self.create(body)
+        except Retry as error:
+            logger.warning("event %s of %s is missing: %s", reason, meta["name"], error)
+
+    async def _request(
+        self, method: str, path: str, doing: str, body: Object | None = None, content: str = "application/json"
+    ) -> Object:
+        headers = {"Accept": "application/json", "Content-Type": content}
+        if method != "GET":
+            self.writes += 1
+        try:
+            # A str is sent as it is, but only under a type that isn't JSON's: the client turns dictionaries into text.
+            request = await self._api.param_serialize(
+                method, path, header_params=headers, body=body, auth_settings=["BearerToken"]
+            )
+            answer = await self._api.call_api(*request, _request_timeout=REQUEST_S_MAX)
+            content_bytes = await answer.read()
+        except (OSError, TimeoutError, ApiException) as error:
+            raise KubeError(0, doing, f"Kubernetes can't be reached ({error or type(error).__name__})") from error
+        try:
+            document = cast(Object, json.loads(content_bytes))
+        except ValueError:
+            document = {"message": content_bytes.decode(errors="replace")[:200]}
+        if not 200 <= answer.status <= 299:
+            raise KubeError(answer.status, doing, document.get("message") or f"HTTP {answer.status}")
+        return document
+
+
+def _path(kind: str, namespace: str, name: str = "") -> str:
+    known = KINDS[kind]
+    root = f"/api/{known.api_version}" if "/" not in known.api_version else f"/apis/{known.api_version}"
+    parts = [root]
+    if namespace:
+        parts += ["namespaces", quote(namespace)]
+    parts.append(known.plural)
+    if name:
+        parts.append(quote(name))
+    return "/".join(parts)
+
+
+def _fingerprint(found: Object) -> str:
+    """What a drift would change: everything but the status and what each write changes."""
+    meta = {
+        name: value
+        for name, value in found["metadata"].items()
+        if name not in ("managedFields", "resourceVersion", "generation")
+    }
+    rest = {name: value for name, value in found.items() if name not in ("status", "metadata", "apiVersion", "kind")}
+    return _digest({"metadata": meta, **rest})
+
+
+def _digest(document: Object) -> str:
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()

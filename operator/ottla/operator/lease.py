@@ -1,0 +1,103 @@
+"""One operator of several acts: the one that holds a Lease.
+
+A holder renews it and stops at once when it couldn't for a while; the others take it when it hasn't changed for longer
+than that, by their own clocks, so clocks needn't agree. Who ends in order gives it back, and another one goes on at
+once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime
+from time import monotonic
+
+from ottla.operator.kube import Kube, Object
+from ottla.operator.queue import Retry
+
+logger = logging.getLogger(__name__)
+
+DURATION_S = 15
+RENEWED_WITHIN_S = 10.0  # else the holder stops, well before another one may begin
+RENEW_S = 3.0
+
+
+class LeaseLost(Exception):
+    """It couldn't be renewed: whoever acts under it has to stop."""
+
+
+class Lease:
+    """A Lease that this process wants."""
+
+    def __init__(self, kube: Kube, namespace: str, name: str, holder: str, utc: Callable[[], datetime]) -> None:
+        self._kube = kube
+        self._namespace = namespace
+        self._name = name
+        self._holder = holder
+        self._utc = utc
+        self._seen: tuple[str, float] = ("", 0.0)  # its version, and since when it is that
+        self._renewed = 0.0
+
+    async def acquire(self) -> None:
+        """Waits until it is ours."""
+        while True:
+            with suppress(Retry):
+                if await self._take():
+                    logger.info("%s holds the lease %s/%s", self._holder, self._namespace, self._name)
+                    return
+            await asyncio.sleep(RENEW_S)
+
+    async def keep(self) -> None:
+        """Renews it until cancelled. Raises LeaseLost."""
+        while True:
+            await asyncio.sleep(RENEW_S)
+            try:
+                async with asyncio.timeout(max(0.1, self._renewed + RENEWED_WITHIN_S - monotonic())):
+                    if not await self._take():
+                        raise LeaseLost(f"another one holds the lease {self._namespace}/{self._name}")
+            except (Retry, TimeoutError) as error:
+                if monotonic() - self._renewed > RENEWED_WITHIN_S:
+                    raise LeaseLost(f"the lease couldn't be renewed: {error or 'no answer'}") from error
+
+    async def release(self) -> None:
+        """Gives it back."""
+        with suppress(Retry):
+            found = await self._kube.get("Lease", self._namespace, self._name)
+            if found is not None and found["spec"].get("holderIdentity") == self._holder:
+                found["spec"]["holderIdentity"] = ""
+                await self._kube.replace(found)
+
+    async def _take(self) -> bool:
+        found = await self._kube.get("Lease", self._namespace, self._name)
+        asked_at = monotonic()
+        if found is None:
+            await self._kube.create(self._document({}))
+            self._renewed = asked_at
+            return True
+        spec = found.get("spec") or {}
+        version = found["metadata"]["resourceVersion"]
+        if self._seen[0] != version:
+            self._seen = (version, asked_at)
+        ours = spec.get("holderIdentity") in ("", None, self._holder)
+        expired = asked_at - self._seen[1] > (spec.get("leaseDurationSeconds") or DURATION_S)
+        if not ours and not expired:
+            return False
+        await self._kube.replace(self._document(found))
+        self._renewed = asked_at
+        return True
+
+    def _document(self, found: Object) -> Object:
+        now = self._utc().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        spec = dict(found.get("spec") or {})
+        if spec.get("holderIdentity") != self._holder:
+            spec["acquireTime"] = now
+            spec["leaseTransitions"] = int(spec.get("leaseTransitions") or 0) + 1
+        spec |= {"holderIdentity": self._holder, "leaseDurationSeconds": DURATION_S, "renewTime": now}
+        return {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": found.get("metadata") or {"name": self._name, "namespace": self._namespace},
+            "spec": spec,
+        }

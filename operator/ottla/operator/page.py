@@ -1,0 +1,120 @@
+"""The operator's own HTTP page: metrics, whether it lives, and whether it looks after anything.
+
+Alive means that its watches tell what its reads find: a watch that has gone silent while resources change is dead, and
+only a restart helps. Ready means that it reads Kubernetes; one that stands by for the lease is ready, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from time import monotonic
+
+from aiohttp import web
+
+from ottla.operator.queue import Queue
+
+SILENT_S_MAX = 240.0
+
+_HELP = {
+    "ottla_operator_reconciles_total": ("counter", "Reconciles, failed ones too."),
+    "ottla_operator_reconcile_errors_total": ("counter", "Reconciles that failed."),
+    "ottla_operator_reconcile_seconds_total": ("counter", "Time that reconciles took."),
+    "ottla_operator_queue_depth": ("gauge", "Resources that are due or being reconciled."),
+    "ottla_operator_failing_resources": ("gauge", "Resources whose last reconcile failed."),
+    "ottla_operator_last_event_age_seconds": ("gauge", "Since when the watches have told nothing."),
+    "ottla_operator_kubernetes_writes_total": ("counter", "Requests to Kubernetes that may change something."),
+    "ottla_operator_leading": ("gauge", "Whether this process acts (1) or stands by."),
+}
+
+
+class Watched:
+    """What the watches have told, compared with what was read since."""
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._told: dict[tuple[str, str, str], str] = {}
+        self._missed: dict[tuple[str, str, str], float] = {}  # a newer version was read, and since when
+        self._last = clock()
+
+    def told(self, key: tuple[str, str, str], version: str, *, gone: bool) -> None:
+        """An event: kind, namespace and name; the version of the resource."""
+        self._last = self._clock()
+        self._missed.pop(key, None)
+        if gone:
+            self._told.pop(key, None)
+        else:
+            self._told[key] = version
+
+    def read(self, key: tuple[str, str, str], version: str) -> None:
+        """What a read has found."""
+        if self._told.get(key) == version:
+            self._missed.pop(key, None)
+        else:
+            self._missed.setdefault(key, self._clock())
+
+    @property
+    def age_s(self) -> float:
+        """Since the last event."""
+        return self._clock() - self._last
+
+    @property
+    def dead(self) -> bool:
+        """Whether something that was read long ago hasn't been told yet."""
+        now = self._clock()
+        return any(now - since > SILENT_S_MAX for since in self._missed.values())
+
+
+class Page:
+    """Serves it."""
+
+    def __init__(self, queues: Mapping[str, Queue], watched: Watched, writes: Callable[[], int]) -> None:
+        self.leading = False
+        self._queues = queues
+        self._watched = watched
+        self._writes = writes
+        self._runner: web.AppRunner | None = None
+
+    async def start(self, port: int) -> None:
+        """Opens the port. Raises OSError."""
+        app = web.Application()
+        app.router.add_get("/metrics", self._metrics)
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/readyz", self._readyz)
+        self._runner = web.AppRunner(app, access_log=None)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, None, port).start()
+
+    async def stop(self) -> None:
+        """Closes it."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    def text(self) -> str:
+        """The metrics in Prometheus' format."""
+        rows: dict[str, list[tuple[str, float]]] = {name: [] for name in _HELP}
+        for kind, queue in self._queues.items():
+            label = f'{{kind="{kind}"}}'
+            rows["ottla_operator_reconciles_total"].append((label, queue.counters.reconciles))
+            rows["ottla_operator_reconcile_errors_total"].append((label, queue.counters.errors))
+            rows["ottla_operator_reconcile_seconds_total"].append((label, queue.counters.seconds))
+            rows["ottla_operator_queue_depth"].append((label, queue.depth))
+            rows["ottla_operator_failing_resources"].append((label, len(queue.counters.failing)))
+        rows["ottla_operator_last_event_age_seconds"].append(("", self._watched.age_s))
+        rows["ottla_operator_kubernetes_writes_total"].append(("", self._writes()))
+        rows["ottla_operator_leading"].append(("", int(self.leading)))
+        lines = []
+        for name, (kind, doc) in _HELP.items():
+            lines += [f"# HELP {name} {doc}", f"# TYPE {name} {kind}"]
+            lines += [f"{name}{label} {value:g}" for label, value in rows[name]]
+        return "\n".join(lines) + "\n"
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        return web.Response(text=self.text(), content_type="text/plain", charset="utf-8")
+
+    async def _healthz(self, _: web.Request) -> web.Response:
+        if self._watched.dead:
+            return web.Response(status=503, text="the watches tell nothing of what has changed\n")
+        return web.Response(text="ok\n")
+
+    async def _readyz(self, _: web.Request) -> web.Response:
+        return web.Response(text="it acts\n" if self.leading else "it stands by\n")

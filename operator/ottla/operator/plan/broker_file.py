@@ -1,0 +1,68 @@
+"""The brokers' server.properties: what the operator decides, then what the spec says. Pure.
+
+One file serves all brokers and controllers of a cluster; what differs between them comes from the environment of their
+pods. Settings that can change while a broker runs are not in it: those are written as dynamic ones, so that a change of
+them never makes a pod look outdated.
+"""
+
+from __future__ import annotations
+
+from ottla.operator.plan import names
+from ottla.operator.spec.cluster import HTTP_PORT, REPLICATION_PORT, Cluster, Etcd
+
+REPLICATION = "REPLICATION"
+FACTOR_MAX = 3
+ETCD_PORT = 2379
+SECRETS = "/etc/ottla-etcd"
+
+
+def server_properties(cluster: Cluster) -> str:
+    """The file."""
+    opened = [f"{REPLICATION}://:{REPLICATION_PORT}"]
+    opened += [f"{listener.kafka_name}://:{listener.port}" for listener in cluster.listeners]
+    protocols = [f"{REPLICATION}:PLAINTEXT"] + [f"{listener.kafka_name}:PLAINTEXT" for listener in cluster.listeners]
+    factor = str(min(FACTOR_MAX, sum(pool.replicas for pool in cluster.pools)))
+    settings = {
+        "process.roles": "broker" if cluster.controllers.replicas else "broker,controller",
+        "listeners": ",".join(opened),
+        "listener.security.protocol.map": ",".join(protocols),
+        "inter.broker.listener.name": REPLICATION,
+        "default.replication.factor": factor,
+        "offsets.topic.replication.factor": factor,
+        "ottla.http.listener": f":{HTTP_PORT}",
+        "ottla.log.format": "json",
+        **store(cluster),
+        **cluster.static_config,
+    }
+    return "".join(f"{name}={_escaped(value)}\n" for name, value in settings.items())
+
+
+def store(cluster: Cluster) -> dict[str, str]:
+    """Where the metadata is and how to be let in."""
+    settings = {
+        "ottla.metadata.store": "etcd:" + ",".join(etcd_endpoints(cluster)),
+        "ottla.metadata.etcd.prefix": cluster.prefix,
+    }
+    if isinstance(cluster.metadata, Etcd):
+        return settings
+    if cluster.metadata.tls:
+        settings["ottla.metadata.etcd.tls"] = "true"
+    if cluster.metadata.tls_secret:
+        settings["ottla.metadata.etcd.tls.ca.file"] = f"{SECRETS}/tls/ca.crt"
+    if cluster.metadata.credentials_secret:
+        settings["ottla.metadata.etcd.password.file"] = f"{SECRETS}/credentials/password"
+    return settings
+
+
+def etcd_endpoints(cluster: Cluster) -> list[str]:
+    """etcd's members as host:port."""
+    if not isinstance(cluster.metadata, Etcd):
+        return list(cluster.metadata.endpoints)
+    service = names.etcd_set(cluster)
+    pods = [f"{service}-{number}" for number in range(cluster.metadata.members)]
+    return [f"{names.pod_host(cluster, pod, service)}:{ETCD_PORT}" for pod in pods]
+
+
+def _escaped(value: str) -> str:
+    """As java.util.Properties reads it back."""
+    return value.replace("\\", "\\\\")

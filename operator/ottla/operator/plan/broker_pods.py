@@ -1,0 +1,165 @@
+"""The brokers: a StatefulSet for each pool, and what its pods mount and say. Pure.
+
+A pod's ordinal is its broker's id: a pool's ordinals begin at its first id, and Kubernetes tells the pod by a label,
+which becomes `node.id`. Pods are replaced only by the operator (`OnDelete`); `roll.py` decides when.
+"""
+
+from __future__ import annotations
+
+from ottla.operator.plan import names
+from ottla.operator.plan.broker_file import REPLICATION, SECRETS, server_properties
+from ottla.operator.plan.names import Object
+from ottla.operator.plan.pods import TMP_MOUNT, claim, container, http_probe, pod_template, stateful_set
+from ottla.operator.spec.cluster import HTTP_PORT, REPLICATION_PORT, Cluster, ExternalEtcd, Pool, Template
+
+BROKER = "broker"
+CONTROLLER = "controller"
+CONFIG_FOLDER = "/etc/ottla"
+DEFAULT_RESOURCES: Object = {"requests": {"cpu": "100m", "memory": "256Mi"}}
+START_S_MAX = 600  # until the process answers at all; recovery of the logs counts as running
+
+
+def config_map(cluster: Cluster) -> Object:
+    """The ConfigMap with the file."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": names.metadata(cluster, names.broker_config(cluster), BROKER),
+        "data": {"server.properties": server_properties(cluster)},
+    }
+
+
+def broker_set(cluster: Cluster, pool: Pool, replicas: int) -> Object:
+    """A pool's StatefulSet. `replicas` differs from the pool's while brokers are drained before they go."""
+    labelled = {names.POOL: pool.name}
+    environment = [
+        *_environment(cluster, pool.template),
+        {"name": "OTTLA_ADVERTISED_LISTENERS", "value": _advertised(cluster)},
+        {"name": "OTTLA_LOG_DIRS", "value": ",".join(f"{path}/log" for path in _mounts(pool).values())},
+    ]
+    if pool.rack:
+        environment.append({"name": "OTTLA_BROKER_RACK", "value": pool.rack})
+    ports = [{"name": REPLICATION.lower(), "containerPort": REPLICATION_PORT}]
+    ports += [{"name": listener.name, "containerPort": listener.port} for listener in cluster.listeners]
+    mounts = [{"name": name, "mountPath": path} for name, path in _mounts(pool).items()]
+    process = _process(cluster, BROKER, environment, mounts, ports, pool.resources)
+    template = pod_template(
+        cluster,
+        BROKER,
+        pool.template,
+        [process],
+        _volumes(cluster),
+        more_labels=labelled,
+        more_annotations=_annotations(cluster),
+    )
+    stored = {**names.labels(cluster, BROKER), **labelled}
+    return stateful_set(
+        cluster,
+        names.broker_set(cluster, pool),
+        BROKER,
+        service=names.broker_service(cluster),
+        replicas=replicas,
+        first=pool.first_id,
+        template=template,
+        claims=[claim(name, volume, stored) for name, volume in zip(_mounts(pool), pool.volumes, strict=True)],
+        keep_volumes=pool.keep_volumes,
+        more_labels=labelled,
+    )
+
+
+def controller_set(cluster: Cluster) -> Object:
+    """The controllers where they have pods of their own: they hold nothing, so Kubernetes replaces them by itself."""
+    wanted = cluster.controllers
+    environment = [
+        *_environment(cluster, wanted.template),
+        {"name": "OTTLA_PROCESS_ROLES", "value": "controller"},
+        {"name": "OTTLA_LOG_DIRS", "value": "/tmp/log"},
+        {"name": "OTTLA_ADVERTISED_LISTENERS", "value": _advertised(cluster)},
+    ]
+    process = _process(cluster, CONTROLLER, environment, [], [], wanted.resources)
+    template = pod_template(
+        cluster, CONTROLLER, wanted.template, [process], _volumes(cluster), more_annotations=_annotations(cluster)
+    )
+    return stateful_set(
+        cluster,
+        names.controller_set(cluster),
+        CONTROLLER,
+        service=names.broker_service(cluster),
+        replicas=wanted.replicas,
+        template=template,
+        claims=[],
+        update="RollingUpdate",
+    )
+
+
+def _process(
+    cluster: Cluster,
+    name: str,
+    environment: list[Object],
+    mounts: list[Object],
+    ports: list[Object],
+    resources: Object,
+) -> Object:
+    mounts = [{"name": "config", "mountPath": CONFIG_FOLDER, "readOnly": True}, TMP_MOUNT, *mounts]
+    if isinstance(cluster.metadata, ExternalEtcd):
+        for secret in ("tls", "credentials"):
+            if getattr(cluster.metadata, f"{secret}_secret"):
+                mounts.append({"name": f"etcd-{secret}", "mountPath": f"{SECRETS}/{secret}", "readOnly": True})
+    return container(
+        cluster,
+        name,
+        cluster.image,
+        command=["ottla", "broker", "--config", f"{CONFIG_FOLDER}/server.properties"],
+        env=environment,
+        ports=[*ports, {"name": "http", "containerPort": HTTP_PORT}],
+        volumeMounts=mounts,
+        resources=resources or DEFAULT_RESOURCES,
+        startupProbe=http_probe("/healthz", "http", 2, START_S_MAX // 2),
+        # The loop's heartbeat and nothing else: a broker without etcd or out of sync is not helped by a restart.
+        livenessProbe=http_probe("/healthz", "http", 10, 6),
+        readinessProbe=http_probe("/readyz", "http", 3, 2),
+    )
+
+
+def _environment(cluster: Cluster, template: Template) -> list[Object]:
+    environment: list[Object] = [
+        {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        {
+            "name": "OTTLA_NODE_ID",
+            "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{names.POD_INDEX}']"}},
+        },
+        {"name": "HOME", "value": "/tmp"},
+    ]
+    if isinstance(cluster.metadata, ExternalEtcd) and (secret := cluster.metadata.credentials_secret):
+        user = {"secretKeyRef": {"name": secret, "key": "username"}}
+        environment.append({"name": "OTTLA_METADATA_ETCD_USER", "valueFrom": user})
+    return [*environment, *template.env]
+
+
+def _advertised(cluster: Cluster) -> str:
+    """What clients inside Kubernetes are told; those from outside are told what `external.py` finds out."""
+    host = names.pod_host(cluster, "$(POD_NAME)", names.broker_service(cluster))
+    told = [f"{REPLICATION}://{host}:{REPLICATION_PORT}"]
+    told += [f"{each.kafka_name}://{host}:{each.port}" for each in cluster.listeners if not each.external]
+    return ",".join(told)
+
+
+def _mounts(pool: Pool) -> dict[str, str]:
+    """The volumes' names and where they are mounted."""
+    return {f"data-{number}": f"/data/{number}" for number in range(len(pool.volumes))}
+
+
+def _volumes(cluster: Cluster) -> list[Object]:
+    volumes: list[Object] = [{"name": "config", "configMap": {"name": names.broker_config(cluster)}}]
+    if isinstance(cluster.metadata, ExternalEtcd):
+        for name, secret in (
+            ("etcd-tls", cluster.metadata.tls_secret),
+            ("etcd-credentials", cluster.metadata.credentials_secret),
+        ):
+            if secret:
+                volumes.append({"name": name, "secret": {"secretName": secret}})
+    return volumes
+
+
+def _annotations(cluster: Cluster) -> dict[str, str]:
+    return {names.CONFIG_CHECKSUM: names.checksum(server_properties(cluster))}

@@ -1,0 +1,166 @@
+"""The status of a Cluster: one line that says what is waited for, counts, and conditions. Pure.
+
+The same findings always make the same document, but for the times of conditions that flip: what is written only on a
+difference must not differ by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from ottla.operator.plan.broker_pods import BROKER
+from ottla.operator.plan.pods import found_by
+from ottla.operator.plan.roll import Decision, Pod
+from ottla.operator.spec.cluster import Cluster
+from ottla.operator.status import Condition, conditions
+
+Object = dict[str, Any]
+
+MESSAGE_MAX = 1024
+
+
+@dataclass
+class Findings:
+    """What a reconcile has learnt, as far as it came."""
+
+    pods: list[Pod] = field(default_factory=list)
+    version: str = ""
+    decision: Decision | None = None
+    metadata_waits_for: str | None = None  # None: it wasn't looked at; empty: it is there
+    config_waits_for: str | None = None  # as above, for the dynamic settings
+    reassigning: str | None = None  # what replicas are moved for; empty: nothing moves
+    partitions_remaining: int = 0
+    scaling_waits_for: str = ""
+    bootstrap: dict[str, str] = field(default_factory=dict)
+    listeners_wait_for: str = ""
+    storage_waits_for: str = ""
+    failure: str = ""  # why the rest wasn't reached
+    topics_held: Condition | None = None
+
+
+def refused(resource: Object, why: str, now: datetime) -> Object:
+    """The status of a spec that can't be carried out: the rest stays as it was."""
+    before = resource.get("status") or {}
+    generation = resource["metadata"].get("generation", 0)
+    found = [Condition("Ready", False, "InvalidSpec", why)]
+    return {
+        **before,
+        "observedGeneration": generation,
+        "message": why[:MESSAGE_MAX],
+        "conditions": conditions(before.get("conditions") or (), found, generation, now),
+    }
+
+
+def cluster_status(cluster: Cluster, findings: Findings, before: Mapping[str, Any], now: datetime) -> Object:
+    """The status as it is now."""
+    pods = [pod for pod in findings.pods if pod.id in cluster.broker_ids]
+    ready = sum(pod.ready for pod in pods)
+    message = _message(cluster, findings, ready, len(pods))
+    status: Object = {
+        "observedGeneration": cluster.generation,
+        "message": message[:MESSAGE_MAX],
+        "brokers": {
+            "desired": len(cluster.broker_ids),
+            "ready": ready,
+            "replicas": sum(bool(pod.uid) for pod in findings.pods),
+            "summary": f"{ready}/{len(cluster.broker_ids)}",
+            "selector": ",".join(f"{name}={value}" for name, value in sorted(found_by(cluster, BROKER).items())),
+        },
+        "pools": [_pool(pool.name, pool.first_id, pool.ids, findings.pods) for pool in cluster.pools],
+        "listeners": [{"name": name, "bootstrap": servers} for name, servers in sorted(findings.bootstrap.items())],
+        "underReplicatedPartitions": sum(pod.report.under_replicated for pod in findings.pods if pod.report),
+        "conditions": conditions(
+            [each for each in before.get("conditions") or () if each["type"] not in ("Paused", "TopicsHeld")],
+            _conditions(cluster, findings, message, ready),
+            cluster.generation,
+            now,
+        ),
+    }
+    if findings.version:
+        status["version"] = findings.version
+    if findings.reassigning:
+        status["reassignment"] = {
+            "reason": findings.reassigning[:256],
+            "remaining": findings.partitions_remaining,
+        }
+    return status
+
+
+def _message(cluster: Cluster, findings: Findings, ready: int, known: int) -> str:
+    """The first of what is worth a line."""
+    if cluster.paused:
+        return "paused: nothing is changed"
+    if findings.failure:
+        return findings.failure
+    if findings.metadata_waits_for:
+        return f"waiting for etcd: {findings.metadata_waits_for}"
+    decision = findings.decision
+    if decision is not None and decision.rolling:
+        return decision.message
+    if findings.scaling_waits_for:
+        return findings.scaling_waits_for
+    if findings.reassigning:
+        return f"{findings.reassigning}: {findings.partitions_remaining} partitions to go"
+    if decision is not None and decision.message:
+        return f"waiting for {decision.message}"
+    for text in (findings.storage_waits_for, findings.listeners_wait_for, findings.config_waits_for):
+        if text:
+            return text
+    return f"{ready} of {known} brokers serve"
+
+
+def _conditions(cluster: Cluster, findings: Findings, message: str, ready: int) -> list[Condition]:
+    found = [_ready(cluster, findings, message, ready)]
+    busy = bool(
+        (findings.decision and (findings.decision.rolling or findings.decision.waits_for))
+        or findings.reassigning
+        or findings.scaling_waits_for
+        or findings.metadata_waits_for
+        or findings.failure
+    )
+    found.append(Condition("Progressing", busy and not cluster.paused, "Changing" if busy else "AsWanted", message))
+    if findings.metadata_waits_for is not None:
+        waits_for = findings.metadata_waits_for
+        found.append(Condition("MetadataReady", not waits_for, "EtcdAway" if waits_for else "EtcdAnswers", waits_for))
+    if (decision := findings.decision) is not None:
+        reason = "Waiting" if decision.rolling and decision.waits_for else "Rolling" if decision.rolling else "UpToDate"
+        found.append(Condition("Rolling", decision.rolling, reason, decision.message if decision.rolling else ""))
+    if findings.reassigning is not None:
+        moving = findings.reassigning
+        found.append(Condition("Reassigning", bool(moving), "ReplicasMove" if moving else "InPlace", moving))
+    if findings.config_waits_for is not None:
+        waits_for = findings.config_waits_for
+        found.append(Condition("ConfigApplied", not waits_for, "Refused" if waits_for else "Applied", waits_for))
+    if cluster.paused:
+        found.append(Condition("Paused", True, "SpecPaused", "spec.paused is true: nothing is changed"))
+    if findings.topics_held is not None:
+        found.append(findings.topics_held)
+    return found
+
+
+def _ready(cluster: Cluster, findings: Findings, message: str, ready: int) -> Condition:
+    if findings.failure:
+        return Condition("Ready", False, "NotApplied", findings.failure)
+    if findings.metadata_waits_for:
+        return Condition("Ready", False, "MetadataNotReady", message)
+    if ready < len(cluster.broker_ids):
+        return Condition("Ready", False, "BrokersNotReady", message)
+    if findings.config_waits_for:
+        return Condition("Ready", False, "ConfigNotApplied", findings.config_waits_for)
+    if findings.listeners_wait_for:
+        return Condition("Ready", False, "ListenersNotReady", findings.listeners_wait_for)
+    return Condition("Ready", True, "BrokersServe", "")
+
+
+def _pool(name: str, first_id: int, ids: range, pods: list[Pod]) -> Object:
+    mine = [pod for pod in pods if pod.id in ids]
+    return {
+        "name": name,
+        "firstId": first_id,
+        "desired": len(ids),
+        "ready": sum(pod.ready for pod in mine),
+        "outdated": sum(bool(pod.outdated) for pod in mine),
+    }

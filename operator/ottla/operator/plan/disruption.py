@@ -1,0 +1,45 @@
+"""PodDisruptionBudgets: what a drain of nodes may take away. Pure.
+
+The brokers' allows one pod while every broker says that it may stop, and none otherwise. Kubernetes itself counts who
+is away, so of two evictions at once the second one is refused. A pod that isn't ready may always be evicted: it serves
+nobody, and a node that is drained must not wait for it.
+
+With one broker, and for topics with one replica, an eviction is allowed: otherwise their nodes could never be drained.
+"""
+
+from __future__ import annotations
+
+from ottla.operator.plan import names
+from ottla.operator.plan.broker_pods import BROKER, CONTROLLER
+from ottla.operator.plan.etcd_pods import ETCD
+from ottla.operator.plan.names import Object
+from ottla.operator.plan.pods import found_by
+from ottla.operator.spec.cluster import Cluster
+
+
+def brokers(cluster: Cluster, *, evictable: bool) -> Object:
+    """The brokers' budget."""
+    return _budget(cluster, names.broker_service(cluster), BROKER, int(evictable))
+
+
+def etcd(cluster: Cluster) -> Object:
+    """etcd's: one member at a time; brokers serve while a single one is away."""
+    return _budget(cluster, names.etcd_set(cluster), ETCD, 1)
+
+
+def controllers(cluster: Cluster) -> Object:
+    """The controllers': one at a time."""
+    return _budget(cluster, names.controller_set(cluster), CONTROLLER, 1)
+
+
+def _budget(cluster: Cluster, name: str, component: str, unavailable: int) -> Object:
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": names.metadata(cluster, name, component),
+        "spec": {
+            "maxUnavailable": unavailable,
+            "selector": {"matchLabels": found_by(cluster, component)},
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+        },
+    }

@@ -1,0 +1,107 @@
+"""Which members etcd is to have, what is done about it next, and what each may do at its start. Pure.
+
+Rules: (1) one change of the list at a time, and only while the members that stay answer with a majority; (2) a member
+that says it has no data is removed before it is added anew, so that it never speaks under an identity that has promised
+something; (3) who is added joins with the list as it is after that; (4) nobody may form a cluster once there was one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ottla.operator.plan.etcd_pods import member_names, peer_url
+from ottla.operator.spec.cluster import Cluster, Etcd
+
+
+@dataclass(frozen=True)
+class Member:
+    """One of etcd's list; without a name it was added and has never started."""
+
+    id: str
+    name: str
+    peer_url: str
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A member's pod: whether it answers with a majority behind it, and whether it said that it has no data."""
+
+    name: str
+    ready: bool
+    no_data: bool = False
+
+
+@dataclass(frozen=True)
+class Remove:
+    """Take a member off the list."""
+
+    member: Member
+    why: str
+
+
+@dataclass(frozen=True)
+class Add:
+    """Let a member in."""
+
+    name: str
+    peer_url: str
+
+
+@dataclass(frozen=True)
+class Restart:
+    """Delete the pod of a member that may begin now, rather than wait for its next attempt."""
+
+    name: str
+
+
+Step = Remove | Add | Restart
+
+
+def next_step(cluster: Cluster, etcd: Etcd, members: list[Member], seen: list[Seen]) -> Step | None:
+    """The one change to make now; None where all is as it should be or has to be waited for."""
+    wanted = member_names(cluster, etcd)
+    by_url = {member.peer_url: member for member in members}
+    ready = {pod.name for pod in seen if pod.ready}
+    majority = len(members) // 2 + 1
+    for member in members:
+        if member.name and member.name not in wanted and _survives(members, member, ready):
+            return Remove(member, f"{member.name} isn't wanted any more")
+    for pod in seen:
+        if pod.name not in wanted or not pod.no_data or pod.ready:
+            continue
+        listed = by_url.get(peer_url(cluster, pod.name))
+        if listed is None:
+            # One that joins counts at once: with it there has to be a majority, too.
+            if len(ready) >= (len(members) + 1) // 2 + 1 or len(members) == 1 == len(ready):
+                return Add(pod.name, peer_url(cluster, pod.name))
+        elif not listed.name:
+            return Restart(pod.name)
+        elif len(ready) >= majority and len(members) > 1:
+            return Remove(listed, f"{pod.name} has lost its data")
+    return None
+
+
+def _survives(members: list[Member], leaving: Member, ready: set[str]) -> bool:
+    """Whether those that stay have a majority of what is left."""
+    left = [member for member in members if member != leaving]
+    return bool(left) and sum(member.name in ready for member in left) >= len(left) // 2 + 1
+
+
+def start_rules(cluster: Cluster, etcd: Etcd, members: list[Member] | None, *, formed: bool) -> dict[str, str]:
+    """What members read at their start: the state, the list, and who may join. `members` None: nobody answers."""
+    wanted = member_names(cluster, etcd)
+    if not formed or members is None:
+        everybody = _list((name, peer_url(cluster, name)) for name in wanted)
+        return {"state": "existing" if formed else "new", "initial-cluster": everybody}
+    names_by_url = {peer_url(cluster, name): name for name in wanted}
+    known = [(names_by_url.get(member.peer_url, member.name), member) for member in members]
+    rules = {"state": "existing", "initial-cluster": _list((name, member.peer_url) for name, member in known)}
+    for name, member in known:
+        if not member.name and name:
+            rules[f"join-{name}"] = member.id
+    return rules
+
+
+def _list(pairs: Iterable[tuple[str, str]]) -> str:
+    return ",".join(f"{name}={url}" for name, url in pairs)

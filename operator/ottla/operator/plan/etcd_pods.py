@@ -1,0 +1,155 @@
+"""etcd's members, as Kubernetes runs them. Pure.
+
+A member starts by itself on the data that it has. On an empty directory it forms a new cluster only while the cluster
+has never been formed; afterwards it waits until the operator has let it in as a new member, because a member that comes
+back without what it promised to others could lose what they agreed on. It says that it has no data by its termination
+message. What it may do stands in a ConfigMap, which follows from the list of members alone (`etcd_members.py`).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from ottla.operator.plan import names
+from ottla.operator.plan.broker_file import ETCD_PORT
+from ottla.operator.plan.names import Object
+from ottla.operator.plan.pods import TMP_MOUNT, claim, container, found_by, http_probe, pod_template, stateful_set
+from ottla.operator.plan.services import service
+from ottla.operator.spec.cluster import Cluster, Etcd, Volume
+
+ETCD = "etcd"
+PEER_PORT = 2380
+METRICS_PORT = 2381
+NO_DATA = "this member has no data"
+CONFIG_FOLDER = "/etc/etcd"
+DATA_FOLDER = "/data"
+DEFAULT_RESOURCES: Object = {"requests": {"cpu": "50m", "memory": "128Mi"}}
+QUOTA_SHARE = 0.4  # of the volume: a defragmentation writes the database a second time
+QUOTA_BYTES_MAX = 8 * 2**30
+
+_START = f"""\
+#!/bin/sh
+# Starts this member, or says that it has no data and may not begin by itself.
+set -eu
+state=new
+if [ ! -d {DATA_FOLDER}/etcd/member ]; then
+  state=$(cat {CONFIG_FOLDER}/state)
+  if [ "$state" != new ] && [ ! -e "{CONFIG_FOLDER}/join-$POD_NAME" ]; then
+    echo "{NO_DATA}" | tee /dev/termination-log
+    exit 1
+  fi
+fi
+exec etcd --name "$POD_NAME" --initial-cluster "$(cat {CONFIG_FOLDER}/initial-cluster)" \\
+  --initial-cluster-state "$state" "$@"
+"""
+
+
+def peer_url(cluster: Cluster, pod: str) -> str:
+    """Where the other members reach one."""
+    return f"http://{names.pod_host(cluster, pod, names.etcd_set(cluster))}:{PEER_PORT}"
+
+
+def member_names(cluster: Cluster, etcd: Etcd) -> list[str]:
+    """The members' names, which are their pods'."""
+    return [f"{names.etcd_set(cluster)}-{number}" for number in range(etcd.members)]
+
+
+def config_map(cluster: Cluster, data: dict[str, str]) -> Object:
+    """The script, and what `data` says about who may do what."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": names.metadata(cluster, names.etcd_set(cluster), ETCD),
+        "data": {"start.sh": _START, **data},
+    }
+
+
+def member_set(cluster: Cluster, etcd: Etcd, replicas: int) -> Object:
+    """The StatefulSet."""
+    arguments = [
+        f"--data-dir={DATA_FOLDER}/etcd",
+        f"--listen-client-urls=http://0.0.0.0:{ETCD_PORT}",
+        f"--advertise-client-urls=http://{names.pod_host(cluster, '$(POD_NAME)', names.etcd_set(cluster))}:{ETCD_PORT}",
+        f"--listen-peer-urls=http://0.0.0.0:{PEER_PORT}",
+        f"--initial-advertise-peer-urls={peer_url(cluster, '$(POD_NAME)')}",
+        f"--listen-metrics-urls=http://0.0.0.0:{METRICS_PORT}",
+        f"--initial-cluster-token={cluster.namespace}/{cluster.name}",
+        "--auto-compaction-mode=periodic",
+        "--auto-compaction-retention=1h",
+        f"--quota-backend-bytes={quota_bytes(etcd.volume)}",
+    ]
+    process = container(
+        cluster,
+        ETCD,
+        etcd.image,
+        command=["/bin/sh", f"{CONFIG_FOLDER}/start.sh"],
+        args=arguments,
+        env=[
+            {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+            {"name": "HOME", "value": "/tmp"},
+            *etcd.template.env,
+        ],
+        ports=[
+            {"name": "client", "containerPort": ETCD_PORT},
+            {"name": "peer", "containerPort": PEER_PORT},
+            {"name": "metrics", "containerPort": METRICS_PORT},
+        ],
+        volumeMounts=[
+            {"name": "config", "mountPath": CONFIG_FOLDER, "readOnly": True},
+            {"name": "data", "mountPath": DATA_FOLDER},
+            TMP_MOUNT,
+        ],
+        resources=etcd.resources or DEFAULT_RESOURCES,
+        startupProbe=http_probe("/health?serializable=true", "metrics", 2, 150),
+        livenessProbe=http_probe("/health?serializable=true", "metrics", 10, 6),
+        # Only a member that reaches the others answers this one.
+        readinessProbe=http_probe("/health", "metrics", 3, 3),
+    )
+    volumes = [{"name": "config", "configMap": {"name": names.etcd_set(cluster)}}]
+    annotations = {names.CONFIG_CHECKSUM: names.checksum(_START)}
+    template = pod_template(cluster, ETCD, etcd.template, [process], volumes, more_annotations=annotations)
+    return stateful_set(
+        cluster,
+        names.etcd_set(cluster),
+        ETCD,
+        service=names.etcd_set(cluster),
+        replicas=replicas,
+        template=template,
+        claims=[claim("data", etcd.volume, names.labels(cluster, ETCD))],
+        keep_volumes=all(pool.keep_volumes for pool in cluster.pools),
+    )
+
+
+def member_service(cluster: Cluster) -> Object:
+    """The headless Service under which each member has its name, ready or not: they need each other to become it."""
+    ports = [
+        {"name": name, "port": number, "targetPort": number, "protocol": "TCP"}
+        for name, number in (("client", ETCD_PORT), ("peer", PEER_PORT), ("metrics", METRICS_PORT))
+    ]
+    spec = {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": found_by(cluster, ETCD),
+        "ports": ports,
+    }
+    return service(cluster, names.etcd_set(cluster), ETCD, spec)
+
+
+def quota_bytes(volume: Volume) -> int:
+    """How large the database may become: less than half of the volume."""
+    return min(QUOTA_BYTES_MAX, math.floor(size_bytes(volume.size) * QUOTA_SHARE))
+
+
+_UNITS = {
+    "": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18,
+    "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60, "m": 1e-3,
+}  # fmt: skip
+
+
+def size_bytes(quantity: str) -> float:
+    """A quantity of Kubernetes' as a number. Raises ValueError."""
+    match = re.fullmatch(r"([0-9.]+(?:[eE][0-9]+)?)([a-zA-Z]*)", quantity.strip())
+    if match is None or match[2] not in _UNITS:
+        raise ValueError(f"{quantity!r} is no quantity")
+    return float(match[1]) * _UNITS[match[2]]

@@ -1,0 +1,115 @@
+"""How the objects of a cluster are called and labelled. Pure.
+
+The names are part of what users see and script against, so they are written down only here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from ottla.operator.spec.cluster import Cluster, Listener, Pool
+
+Object = dict[str, Any]
+
+MANAGED_BY = "ottla-operator"
+INSTANCE = "app.kubernetes.io/instance"
+COMPONENT = "app.kubernetes.io/component"
+POOL = "ottla.dev/pool"
+CONFIG_CHECKSUM = "ottla.dev/config-checksum"
+RESTART = "ottla.dev/restart"  # an annotation that a person puts on a pod, or on the Cluster for all
+POD_INDEX = "apps.kubernetes.io/pod-index"
+REVISION = "controller-revision-hash"
+
+
+def labels(cluster: Cluster, component: str) -> dict[str, str]:
+    """What every object of a part of the cluster carries; for pods, also what finds them."""
+    return {
+        "app.kubernetes.io/name": "ottla",
+        INSTANCE: cluster.name,
+        COMPONENT: component,
+        "app.kubernetes.io/managed-by": MANAGED_BY,
+    }
+
+
+def selector(name: str) -> str:
+    """All objects of a cluster, as a label selector."""
+    return f"app.kubernetes.io/managed-by={MANAGED_BY},{INSTANCE}={name}"
+
+
+def metadata(cluster: Cluster, name: str, component: str, more: dict[str, str] | None = None) -> Object:
+    """The metadata of an object that goes with the Cluster."""
+    return {
+        "name": name,
+        "namespace": cluster.namespace,
+        "labels": {**labels(cluster, component), **(more or {})},
+        "ownerReferences": [
+            {
+                "apiVersion": "ottla.dev/v1alpha1",
+                "kind": "Cluster",
+                "name": cluster.name,
+                "uid": cluster.uid,
+                "controller": True,
+            }
+        ],
+    }
+
+
+def broker_set(cluster: Cluster, pool: Pool) -> str:
+    """The StatefulSet of a pool."""
+    return f"{cluster.name}-{pool.name}"
+
+
+def broker_service(cluster: Cluster) -> str:
+    """The headless Service under which each broker has its name."""
+    return f"{cluster.name}-brokers"
+
+
+def bootstrap_service(cluster: Cluster, listener: Listener | None = None) -> str:
+    """The Service where clients begin; listeners from outside have one each."""
+    return f"{cluster.name}-bootstrap" + (f"-{listener.name}" if listener is not None and listener.external else "")
+
+
+def external_service(cluster: Cluster, pod: str, listener: Listener) -> str:
+    """The Service of one broker for clients from outside."""
+    return f"{pod}-{listener.name}"
+
+
+def broker_config(cluster: Cluster) -> str:
+    """The ConfigMap with the brokers' file."""
+    return f"{cluster.name}-config"
+
+
+def client_config(cluster: Cluster) -> str:
+    """The ConfigMap with what a client needs."""
+    return f"{cluster.name}-client"
+
+
+def etcd_set(cluster: Cluster) -> str:
+    """etcd's StatefulSet, headless Service, ConfigMap and PodDisruptionBudget."""
+    return f"{cluster.name}-etcd"
+
+
+def etcd_client_service(cluster: Cluster) -> str:
+    """The Service in front of the members that answer."""
+    return f"{cluster.name}-etcd-client"
+
+
+def snapshots(cluster: Cluster) -> str:
+    """The CronJob that takes snapshots of etcd, and its volume."""
+    return f"{cluster.name}-etcd-snapshots"
+
+
+def controller_set(cluster: Cluster) -> str:
+    """The StatefulSet of the controllers, where they have pods of their own."""
+    return f"{cluster.name}-controller"
+
+
+def pod_host(cluster: Cluster, pod: str, service: str) -> str:
+    """A pod's name in DNS."""
+    return f"{pod}.{service}.{cluster.namespace}.svc"
+
+
+def checksum(text: str) -> str:
+    """So that a pod template changes when what it mounts does."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

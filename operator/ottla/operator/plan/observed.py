@@ -1,0 +1,142 @@
+"""What Kubernetes says about a cluster's pods, as the decisions need it. Pure: objects and times come in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+
+from ottla.operator.plan import names
+from ottla.operator.plan.etcd_members import Seen
+from ottla.operator.plan.etcd_pods import NO_DATA
+from ottla.operator.plan.names import Object
+from ottla.operator.plan.roll import Pod, Report
+
+# What a container waits with when waiting longer doesn't help.
+STUCK_REASONS = frozenset(
+    "CrashLoopBackOff ImagePullBackOff ErrImagePull ErrImageNeverPull InvalidImageName CreateContainerConfigError "
+    "CreateContainerError RunContainerError".split()
+)
+
+
+def broker_pod(
+    broker: int, name: str, stateful_set: Object | None, pod: Object | None, report: Report | None, now: datetime
+) -> Pod:
+    """One broker as `roll.py` sees it."""
+    if pod is None:
+        return Pod(broker, name)
+    return Pod(
+        id=broker,
+        name=name,
+        uid=pod["metadata"]["uid"],
+        outdated=outdated(stateful_set, pod),
+        ready=is_ready(pod),
+        leaving="deletionTimestamp" in pod["metadata"],
+        stuck=stuck(pod),
+        not_ready_s=_not_ready_s(pod, now),
+        report=report,
+    )
+
+
+def outdated(stateful_set: Object | None, pod: Object) -> str:
+    """Why a pod isn't what its StatefulSet would make today; nothing where it is."""
+    annotations = pod["metadata"].get("annotations") or {}
+    if names.RESTART in annotations:
+        return f"the annotation {names.RESTART} asks for it"
+    if stateful_set is None or not is_current(stateful_set):
+        return ""
+    if pod["metadata"].get("labels", {}).get(names.REVISION) == stateful_set["status"].get("updateRevision"):
+        return ""
+    template = stateful_set["spec"]["template"]
+    reasons = []
+    images = [[container["image"] for container in spec["containers"]] for spec in (pod["spec"], template["spec"])]
+    if images[0] != images[1]:
+        reasons.append(f"its image becomes {images[1][0]}")
+    wanted = (template["metadata"].get("annotations") or {}).get(names.CONFIG_CHECKSUM)
+    if annotations.get(names.CONFIG_CHECKSUM) != wanted:
+        reasons.append("its settings change")
+    return " and ".join(reasons) or "its pod template changes"
+
+
+def is_current(stateful_set: Object) -> bool:
+    """Whether its status is about its present spec."""
+    status = stateful_set.get("status") or {}
+    return bool(status.get("observedGeneration", 0) >= stateful_set["metadata"].get("generation", 0))
+
+
+def is_ready(pod: Object) -> bool:
+    """Whether it serves and isn't being deleted."""
+    return "deletionTimestamp" not in pod["metadata"] and _condition(pod, "Ready").get("status") == "True"
+
+
+def stuck(pod: Object) -> str:
+    """Why a pod can't come up by itself; nothing where it may."""
+    scheduled = _condition(pod, "PodScheduled")
+    if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
+        return f"no node takes it: {scheduled.get('message', '')}".strip(": ")[:300]
+    for container in _container_statuses(pod):
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason") in STUCK_REASONS:
+            ended = (container.get("lastState") or {}).get("terminated") or {}
+            detail = ended.get("message") or waiting.get("message") or ""
+            return f"{waiting['reason']}: {detail}".strip(": \n")[:300]
+    return ""
+
+
+def etcd_pods(pods: Iterable[Object]) -> list[Seen]:
+    """etcd's pods as `etcd_members.py` sees them."""
+    return [
+        Seen(pod["metadata"]["name"], is_ready(pod), no_data=any(map(_said_no_data, _container_statuses(pod))))
+        for pod in pods
+        if "deletionTimestamp" not in pod["metadata"]
+    ]
+
+
+def address(pod: Object) -> str:
+    """The pod's address; empty where it has none yet."""
+    return str((pod.get("status") or {}).get("podIP") or "")
+
+
+def addresses(pods: Mapping[int, Object]) -> dict[int, str]:
+    """Those of the pods that run."""
+    return {
+        broker: found
+        for broker, pod in pods.items()
+        if (found := address(pod)) and "deletionTimestamp" not in pod["metadata"]
+    }
+
+
+def versions(pods: Iterable[Object]) -> str:
+    """The images' tags, several while they differ."""
+    return ", ".join(sorted({_tag(pod["spec"]["containers"][0]["image"]) for pod in pods}))
+
+
+def _tag(image: str) -> str:
+    name, _, digest = image.partition("@")
+    tag = name.rpartition("/")[2].partition(":")[2]
+    return tag or (digest.partition(":")[2][:12] if digest else "latest")
+
+
+def _condition(pod: Object, kind: str) -> Object:
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return next((dict(condition) for condition in conditions if condition["type"] == kind), {})
+
+
+def _container_statuses(pod: Object) -> list[Object]:
+    status = pod.get("status") or {}
+    return [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+
+
+def _said_no_data(container: Object) -> bool:
+    states = (container.get("state") or {}, container.get("lastState") or {})
+    return any(NO_DATA in ((state.get("terminated") or {}).get("message") or "") for state in states)
+
+
+def _not_ready_s(pod: Object, now: datetime) -> float:
+    """For how long it hasn't been ready."""
+    condition = _condition(pod, "Ready")
+    if condition.get("status") == "True":
+        return 0.0
+    since = condition.get("lastTransitionTime") or pod["metadata"].get("creationTimestamp")
+    if since is None:
+        return 0.0
+    return max(0.0, (now - datetime.strptime(since, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)).total_seconds())

@@ -1,0 +1,171 @@
+"""Which pod may be restarted now, why none may, and whether anybody else may take one away. Pure: times come in.
+
+At most one pod at a time, and only on the word of the brokers themselves: `/v1/restart-risk` of the one that is to
+stop, `/v1/caught-up` of those that have started. Nothing is remembered between two decisions, so a roll goes on
+wherever it was after the operator's own death, and a second change during a roll is part of it.
+
+1. A pod that is stuck (its image can't be had, no node takes it, it crashes) serves nobody: if it is outdated it is
+   replaced at once. If it isn't, its replacement would be stuck as well, and nothing else is restarted either.
+2. Otherwise everybody has to be there: ready, and caught up unless outdated itself.
+3. Of the outdated ones the first goes whose risks are all unavoidable; the active controller last.
+
+Unavoidable is what waiting can't change: a partition with one replica, or with no more replicas than its minimal ISR.
+
+Idea: Strimzi's KafkaRoller (order, stuck pods), Redpanda's probes (the broker decides).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+UNAVOIDABLE = frozenset({"only_copy", "too_few_replicas"})
+SILENT_S_MAX = 300.0  # a pod that isn't ready for so long, and whose broker says nothing, is stuck too
+NAMES_SHOWN = 1
+
+_WHAT = {
+    "offline": "has no other in-sync replica",
+    "loses_records": "would lose records, because unclean elections are on",
+    "below_min_isr": "would fall below its min.insync.replicas",
+}
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a broker says about itself."""
+
+    risks: dict[str, tuple[str, ...]] = field(default_factory=dict)  # kind → partitions
+    metadata_connected: bool = True
+    controls: bool = False
+    missing: tuple[str, ...] = ()  # replicas that aren't in sync
+    offline: tuple[str, ...] = ()  # replicas that can't be opened
+    not_ready_because: str = ""
+    under_replicated: int = 0  # of the partitions that it leads
+
+    @property
+    def blocking(self) -> dict[str, tuple[str, ...]]:
+        """The risks that waiting can take away."""
+        return {kind: names for kind, names in self.risks.items() if names and kind not in UNAVOIDABLE}
+
+
+@dataclass(frozen=True)
+class Pod:
+    """A broker's pod, and what it says. `uid` empty: there is none."""
+
+    id: int
+    name: str
+    uid: str = ""
+    outdated: str = ""  # why it has to be restarted
+    ready: bool = False
+    leaving: bool = False  # it is being deleted already
+    stuck: str = ""  # why it can't come up
+    not_ready_s: float = 0.0
+    report: Report | None = None
+
+
+@dataclass(frozen=True)
+class Restart:
+    """Delete this pod."""
+
+    pod: Pod
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What to do, why nothing is done, how far the roll is, and whether one pod may be evicted."""
+
+    restart: Restart | None = None
+    waits_for: str = ""
+    rolling: bool = False
+    updated: int = 0
+    total: int = 0
+    evictable: bool = False
+
+    @property
+    def message(self) -> str:
+        """One line for the status."""
+        if not self.rolling:
+            return self.waits_for
+        progress = f"Rolling {self.updated}/{self.total}"
+        if self.restart is not None:
+            return f"{progress}: restarting {self.restart.pod.name}"
+        return f"{progress}: waiting for {self.waits_for}" if self.waits_for else progress
+
+
+def decide(pods: Sequence[Pod], *, window_open: bool = True, held: Collection[int] = ()) -> Decision:
+    """The next step. `held` are the ids that go for good: they are neither restarted nor waited for."""
+    staying = [pod for pod in pods if pod.id not in held]
+    outdated = [pod for pod in staying if pod.outdated]
+    total = len(staying)
+    rolling = bool(outdated)
+    updated = total - len(outdated)
+
+    def decision(restart: Restart | None, waits_for: str) -> Decision:
+        return Decision(restart, waits_for, rolling, updated, total, evictable=False)
+
+    for pod in outdated:
+        if pod.uid and not pod.leaving and not pod.ready and (why := _stuck(pod)):
+            reason = f"{pod.name} is stuck ({why}) and outdated ({pod.outdated})"
+            return decision(Restart(pod, "ReplacedStuckPod", reason), "")
+    for pod in staying:
+        if not pod.ready and pod.stuck and not pod.outdated:
+            return decision(None, f"{pod.name}, which is stuck: {pod.stuck}")
+    for pod in staying:
+        if waits_for := _absent(pod):
+            return decision(None, waits_for)
+    for pod in staying:
+        if not pod.outdated and pod.report is not None and pod.report.missing:
+            return decision(None, f"{pod.name} to catch up: {_named(pod.report.missing)}")
+    if not rolling:
+        blocked = next((text for pod in staying if (text := _blocked(pod))), "")
+        return Decision(None, "", False, updated, total, evictable=not blocked)
+    if not window_open:
+        return decision(None, "the next maintenance window")
+    first = ""
+    for pod in sorted(outdated, key=lambda pod: (pod.report is not None and pod.report.controls, pod.id)):
+        blocked = _blocked(pod)
+        if not blocked:
+            return decision(Restart(pod, "RollingRestart", f"{pod.name} is restarted: {pod.outdated}"), "")
+        first = first or blocked
+    return decision(None, first)
+
+
+def _stuck(pod: Pod) -> str:
+    if pod.stuck:
+        return pod.stuck
+    silent = pod.report is None and pod.not_ready_s > SILENT_S_MAX
+    return f"it isn't ready for {pod.not_ready_s:.0f} s and doesn't answer" if silent else ""
+
+
+def _absent(pod: Pod) -> str:
+    if not pod.uid:
+        return f"{pod.name} to be created"
+    if pod.leaving:
+        return f"{pod.name} to stop"
+    if not pod.ready:
+        because = f" ({pod.report.not_ready_because})" if pod.report and pod.report.not_ready_because else ""
+        return f"{pod.name} to be ready{because}"
+    if pod.report is None:
+        return f"{pod.name} to answer"
+    return ""
+
+
+def _blocked(pod: Pod) -> str:
+    """Why this broker may not stop now."""
+    report = pod.report
+    if report is None:
+        return f"{pod.name} to answer"
+    if not report.metadata_connected:
+        return f"{pod.name}, which doesn't reach the metadata: nobody could be elected in its place"
+    for kind, names in report.blocking.items():
+        what = _WHAT.get(kind, kind)
+        return f"{pod.name}: {_named(names)} {what}"
+    return ""
+
+
+def _named(partitions: tuple[str, ...]) -> str:
+    more = len(partitions) - NAMES_SHOWN
+    shown = ", ".join(partitions[:NAMES_SHOWN])
+    return f"partition {shown}" + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,24 @@
+"""Settings that change while brokers run: what the Cluster says becomes the brokers' dynamic defaults.
+
+The Cluster decides: what somebody else set there is taken back, but for what the operator and its users set by other
+means (drained brokers, throttles).
+"""
+
+from __future__ import annotations
+
+from ottla.operator.kafka import BROKER, KafkaAdmin
+from ottla.operator.spec.cluster import RESERVED, Cluster
+from ottla.protocol.errors import KafkaError
+
+
+async def apply_settings(admin: KafkaAdmin, cluster: Cluster) -> str:
+    """What is wrong, in a sentence; nothing where all of it is in force. Raises Unreachable."""
+    try:
+        present = await admin.settings(BROKER, "")
+        given = {name: value for name, value in cluster.dynamic_config.items() if present.get(name) != value}
+        reset = [name for name in present if name not in cluster.dynamic_config and name not in RESERVED]
+        if given or reset:
+            await admin.configure_brokers(given, reset)
+    except KafkaError as error:
+        return f"the brokers refuse the settings: {error.message or error.code.name}"
+    return ""

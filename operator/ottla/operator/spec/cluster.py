@@ -1,0 +1,380 @@
+"""A Cluster resource as the operator reads it: every default filled in, everything checked that a schema can't. Pure.
+
+What can't be carried out is a SpecError with one sentence that says what to change; the schema and the CEL rules of
+`crds/clusters.yaml` have refused the rest before. Broker settings are checked as a broker checks them at its start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ottla.operator.spec.windows import Window, parse_window
+from ottla.settings.catalogue import BROKER, nearest_name
+from ottla.settings.config import BrokerConfig, InvalidConfiguration
+from ottla.settings.setting import Update
+from ottla.settings.sources import known_setting
+
+REPLICATION_PORT = 9091
+HTTP_PORT = 9100
+CLIENT_PORT = 9092
+IDS_PER_POOL = 100
+DEFAULT_POOL = "broker"
+GRACE_S = 120
+
+Object = dict[str, Any]
+
+# What the operator says itself, in the file or as a dynamic setting.
+RESERVED = frozenset(
+    "node.id broker.id process.roles listeners advertised.listeners listener.security.protocol.map "
+    "inter.broker.listener.name security.inter.broker.protocol controller.listener.names log.dir log.dirs broker.rack "
+    "ottla.http.listener ottla.listener.addresses ottla.brokers.drained leader.replication.throttled.rate "
+    "follower.replication.throttled.rate".split()
+)
+RESERVED_PREFIX = "ottla.metadata."
+
+
+class SpecError(ValueError):
+    """A spec that can't be carried out: one sentence for the person who wrote it."""
+
+
+class Defaults(NamedTuple):
+    """What the operator was installed with."""
+
+    image: str
+    etcd_image: str
+
+
+@dataclass(frozen=True)
+class Volume:
+    """One volume of a pod."""
+
+    size: str
+    class_name: str | None = None
+
+
+@dataclass(frozen=True)
+class Template:
+    """What pods have beside what the operator gives them; the values are Kubernetes' own."""
+
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    priority_class: str | None = None
+    grace_s: int = GRACE_S
+    tolerations: tuple[Object, ...] = ()
+    affinity: Object | None = None
+    spread: tuple[Object, ...] = ()
+    env: tuple[Object, ...] = ()
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Brokers that are alike, with the ids from `first_id` on."""
+
+    name: str
+    first_id: int
+    replicas: int
+    volumes: tuple[Volume, ...]
+    keep_volumes: bool = True
+    rack: str | None = None
+    resources: Object = field(default_factory=dict)
+    template: Template = field(default_factory=Template)
+
+    @property
+    def ids(self) -> range:
+        """The ids of its brokers."""
+        return range(self.first_id, self.first_id + self.replicas)
+
+
+@dataclass(frozen=True)
+class Controllers:
+    """Controllers of their own; none means inside the brokers."""
+
+    replicas: int = 0
+    resources: Object = field(default_factory=dict)
+    template: Template = field(default_factory=Template)
+
+
+@dataclass(frozen=True)
+class Snapshots:
+    """Snapshots of etcd on a volume."""
+
+    schedule: str
+    keep: int
+    volume: Volume
+
+
+@dataclass(frozen=True)
+class Etcd:
+    """An etcd that the operator runs."""
+
+    members: int
+    image: str
+    volume: Volume
+    resources: Object = field(default_factory=dict)
+    template: Template = field(default_factory=Template)
+    snapshots: Snapshots | None = None
+
+
+@dataclass(frozen=True)
+class ExternalEtcd:
+    """An etcd that exists already."""
+
+    endpoints: tuple[str, ...]
+    tls: bool = False
+    tls_secret: str | None = None
+    credentials_secret: str | None = None
+
+
+@dataclass(frozen=True)
+class Listener:
+    """Addresses for clients."""
+
+    name: str
+    port: int
+    type: str = "Internal"
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    host_template: str | None = None
+    traffic_policy: str | None = None
+    load_balancer_class: str | None = None
+    source_ranges: tuple[str, ...] = ()
+    bootstrap_node_port: int | None = None
+    first_node_port: int | None = None
+
+    @property
+    def external(self) -> bool:
+        """Whether clients come from outside the Kubernetes cluster."""
+        return self.type != "Internal"
+
+    @property
+    def kafka_name(self) -> str:
+        """Its name in the brokers' settings."""
+        return self.name.upper()
+
+
+@dataclass(frozen=True)
+class NetworkRules:
+    """Who may reach the pods; None where everybody may."""
+
+    clients: tuple[Object, ...] = ()
+    monitoring: tuple[Object, ...] = ()
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A whole spec, with the resource's identity."""
+
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    paused: bool
+    image: str
+    pull_policy: str | None
+    pull_secrets: tuple[str, ...]
+    pools: tuple[Pool, ...]
+    controllers: Controllers
+    metadata: Etcd | ExternalEtcd
+    prefix: str
+    listeners: tuple[Listener, ...]
+    static_config: Mapping[str, str]
+    dynamic_config: Mapping[str, str]
+    network_rules: NetworkRules | None
+    windows: tuple[Window, ...]
+    rebalance: str
+    throttle_bytes_per_second: int | None
+
+    @property
+    def broker_ids(self) -> frozenset[int]:
+        """All ids that are wanted."""
+        return frozenset(broker for pool in self.pools for broker in pool.ids)
+
+    @property
+    def internal(self) -> Listener:
+        """The listener that the operator itself and jobs inside Kubernetes use."""
+        return next(listener for listener in self.listeners if not listener.external)
+
+
+def parse_cluster(resource: Object, defaults: Defaults) -> Cluster:
+    """The spec of a Cluster resource. Raises SpecError."""
+    meta, spec = resource["metadata"], resource.get("spec") or {}
+    namespace, name = meta["namespace"], meta["name"]
+    listeners = _listeners(spec.get("listeners"))
+    static, dynamic = _config(spec.get("config") or {})
+    metadata = spec.get("metadata") or {}
+    scaling = spec.get("scaling") or {}
+    return Cluster(
+        namespace=namespace,
+        name=name,
+        uid=meta.get("uid", ""),
+        generation=meta.get("generation", 0),
+        paused=bool(spec.get("paused")),
+        image=_image(spec.get("image") or defaults.image, "image", "brokers"),
+        pull_policy=spec.get("imagePullPolicy"),
+        pull_secrets=tuple(secret["name"] for secret in spec.get("imagePullSecrets") or ()),
+        pools=_pools(spec.get("brokers") or {}),
+        controllers=_controllers(spec.get("controllers") or {}),
+        metadata=_metadata(metadata, defaults),
+        prefix=metadata.get("prefix") or f"/ottla/{namespace}/{name}/",
+        listeners=listeners,
+        static_config=static,
+        dynamic_config=dynamic,
+        network_rules=_network_rules(spec.get("networkPolicy") or {}),
+        windows=tuple(_window(window) for window in spec.get("maintenanceWindows") or ()),
+        rebalance=scaling.get("rebalance") or "New",
+        throttle_bytes_per_second=scaling.get("throttleBytesPerSecond"),
+    )
+
+
+def _image(image: str, name: str, whose: str) -> str:
+    if not image:
+        raise SpecError(f"{name}: say which image the {whose} have, because the operator was installed without one")
+    return image
+
+
+def _pools(brokers: Object) -> tuple[Pool, ...]:
+    common = brokers.get("storage")
+    resources, template, rack = brokers.get("resources"), brokers.get("template"), brokers.get("rack")
+
+    def pool(name: str, first_id: int, own: Object) -> Pool:
+        storage = own.get("storage") or common
+        if not storage:
+            raise SpecError(f"brokers: the pool {name} has no storage")
+        return Pool(
+            name=name,
+            first_id=first_id,
+            replicas=own["replicas"],
+            volumes=_volumes(storage),
+            keep_volumes=storage.get("onDelete", "Retain") == "Retain",
+            rack=own.get("rack") or rack,
+            resources=own.get("resources") or resources or {},
+            template=_template(own.get("template") or template or {}),
+        )
+
+    if "replicas" in brokers:
+        return (pool(DEFAULT_POOL, 0, {"replicas": brokers["replicas"]}),)
+    pools = tuple(pool(each["name"], each["firstId"], each) for each in brokers.get("pools") or ())
+    if not pools:
+        raise SpecError("brokers: say how many, as replicas or in pools")
+    if not any(each.replicas for each in pools):
+        raise SpecError("brokers: at least one pool needs replicas, because a cluster without brokers can't serve")
+    return pools
+
+
+def _volumes(storage: Object) -> tuple[Volume, ...]:
+    several = storage.get("volumes") or [storage]
+    return tuple(Volume(str(each["size"]), each.get("className")) for each in several)
+
+
+def _volume(storage: Object) -> Volume:
+    return Volume(str(storage.get("size") or "2Gi"), storage.get("className"))
+
+
+def _template(given: Object) -> Template:
+    return Template(
+        labels=given.get("labels") or {},
+        annotations=given.get("annotations") or {},
+        node_selector=given.get("nodeSelector") or {},
+        priority_class=given.get("priorityClassName"),
+        grace_s=given.get("terminationGracePeriodSeconds") or GRACE_S,
+        tolerations=tuple(given.get("tolerations") or ()),
+        affinity=given.get("affinity"),
+        spread=tuple(given.get("topologySpreadConstraints") or ()),
+        env=tuple(given.get("env") or ()),
+    )
+
+
+def _controllers(given: Object) -> Controllers:
+    return Controllers(given.get("replicas") or 0, given.get("resources") or {}, _template(given.get("template") or {}))
+
+
+def _metadata(given: Object, defaults: Defaults) -> Etcd | ExternalEtcd:
+    if external := given.get("external"):
+        return ExternalEtcd(
+            tuple(external["endpoints"]),
+            bool(external.get("tls") or external.get("tlsSecret")),
+            external.get("tlsSecret"),
+            external.get("credentialsSecret"),
+        )
+    etcd = given.get("etcd") or {}
+    snapshots = etcd.get("snapshots")
+    return Etcd(
+        members=etcd.get("members") or 3,
+        image=_image(etcd.get("image") or defaults.etcd_image, "metadata.etcd.image", "members of etcd"),
+        volume=_volume(etcd.get("storage") or {}),
+        resources=etcd.get("resources") or {},
+        template=_template(etcd.get("template") or {}),
+        snapshots=snapshots
+        and Snapshots(snapshots["schedule"], snapshots.get("keep") or 24, _volume(snapshots.get("storage") or {})),
+    )
+
+
+def _listeners(given: list[Object] | None) -> tuple[Listener, ...]:
+    if not given:
+        return (Listener("plain", CLIENT_PORT),)
+    listeners = tuple(
+        Listener(
+            name=each["name"],
+            port=each["port"],
+            type=each["type"],
+            annotations=each.get("annotations") or {},
+            host_template=each.get("hostTemplate"),
+            traffic_policy=each.get("externalTrafficPolicy"),
+            load_balancer_class=each.get("loadBalancerClass"),
+            source_ranges=tuple(each.get("loadBalancerSourceRanges") or ()),
+            bootstrap_node_port=(each.get("nodePorts") or {}).get("bootstrap"),
+            first_node_port=(each.get("nodePorts") or {}).get("first"),
+        )
+        for each in given
+    )
+    if all(listener.external for listener in listeners):
+        raise SpecError("listeners: one has to be Internal, for the operator and Topics")
+    return listeners
+
+
+def _network_rules(given: Object) -> NetworkRules | None:
+    if not given.get("enabled"):
+        return None
+    return NetworkRules(tuple(given.get("clients") or ()), tuple(given.get("monitoring") or ()))
+
+
+def _window(given: Object) -> Window:
+    try:
+        return parse_window(given["cron"], given["durationMinutes"])
+    except ValueError as error:
+        raise SpecError(f"maintenanceWindows: {error}") from None
+
+
+def _config(given: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
+    """The settings that need a restart, and those that don't."""
+    static: dict[str, str] = {}
+    dynamic: dict[str, str] = {}
+    for name, value in sorted(given.items()):
+        if name in RESERVED or name.startswith(RESERVED_PREFIX):
+            raise SpecError(f"config: the operator sets {name} itself; take it out")
+        setting = known_setting(name)
+        if setting is None:
+            nearest = nearest_name(name, BROKER)
+            raise SpecError(f"config: there is no setting {name}" + (f", maybe {nearest} is meant" if nearest else ""))
+        (dynamic if setting.update is Update.CLUSTER_WIDE else static)[name] = _text(name, value)
+    try:
+        BrokerConfig({**static, **dynamic, "node.id": "0"})
+    except InvalidConfiguration as error:
+        raise SpecError(f"config: {error.problems[0]}") from None
+    return static, dynamic
+
+
+def _text(name: str, value: Any) -> str:
+    """A setting's value as a broker's file has it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list) and all(isinstance(part, str | int) for part in value):
+        return ",".join(map(str, value))
+    if isinstance(value, str | int | float):
+        text = str(value)
+        if "\n" in text or "\r" in text:
+            raise SpecError(f"config: the value of {name} holds a line break")
+        return text
+    raise SpecError(f"config: {name} needs a text, a number, true or false, not {value!r}")

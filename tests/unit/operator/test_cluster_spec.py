@@ -1,0 +1,84 @@
+"""What the operator reads from a Cluster resource, and what it refuses."""
+
+from typing import Any
+
+import pytest
+
+from ottla.operator.spec.cluster import Defaults, Etcd, SpecError, parse_cluster
+
+DEFAULTS = Defaults("ottla:1", "etcd:1")
+
+
+def _resource(**spec: Any) -> dict[str, Any]:
+    spec.setdefault("brokers", {"replicas": 3, "storage": {"size": "10Gi"}})
+    return {"metadata": {"namespace": "shop", "name": "orders", "uid": "u", "generation": 4}, "spec": spec}
+
+
+def test_little_is_enough() -> None:
+    cluster = parse_cluster(_resource(), DEFAULTS)
+    assert cluster.broker_ids == {0, 1, 2}
+    assert cluster.prefix == "/ottla/shop/orders/"
+    assert cluster.image == "ottla:1"
+    assert [(listener.name, listener.port) for listener in cluster.listeners] == [("plain", 9092)]
+    assert isinstance(cluster.metadata, Etcd)
+    assert (cluster.metadata.members, cluster.metadata.volume.size) == (3, "2Gi")
+    assert cluster.pools[0].keep_volumes
+    assert cluster.rebalance == "New"
+
+
+def test_pools_take_what_they_do_not_say_from_all() -> None:
+    brokers = {
+        "storage": {"size": "1Gi"},
+        "resources": {"requests": {"cpu": 1}},
+        "pools": [
+            {"name": "a", "firstId": 0, "replicas": 1, "rack": "x"},
+            {
+                "name": "b",
+                "firstId": 200,
+                "replicas": 2,
+                "storage": {"volumes": [{"size": "5Gi"}, {"size": "6Gi", "className": "fast"}], "onDelete": "Delete"},
+            },
+        ],
+    }
+    first, second = parse_cluster(_resource(brokers=brokers), DEFAULTS).pools
+    assert (list(first.ids), first.rack, first.resources) == ([0], "x", {"requests": {"cpu": 1}})
+    assert list(second.ids) == [200, 201]
+    assert [(volume.size, volume.class_name) for volume in second.volumes] == [("5Gi", None), ("6Gi", "fast")]
+    assert not second.keep_volumes
+
+
+def test_settings_are_parted_by_whether_a_restart_is_needed() -> None:
+    config = {"num.partitions": 6, "log.retention.ms": "1000", "auto.create.topics.enable": False}
+    cluster = parse_cluster(_resource(config=config), DEFAULTS)
+    assert cluster.static_config == {"num.partitions": "6", "auto.create.topics.enable": "false"}
+    assert cluster.dynamic_config == {"log.retention.ms": "1000"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ({"config": {"num.partitons": 3}}, "there is no setting num.partitons, maybe num.partitions is meant"),
+        ({"config": {"num.partitions": "three"}}, "num.partitions=three"),
+        ({"config": {"num.partitions": {"a": 1}}}, "num.partitions needs a text, a number"),
+        ({"config": {"node.id": 3}}, "the operator sets node.id itself"),
+        ({"config": {"ottla.metadata.store": "embedded"}}, "the operator sets ottla.metadata.store itself"),
+        ({"config": {"log.retention.ms": "1\nnode.id=7"}}, "holds a line break"),
+        ({"brokers": {"pools": []}}, "say how many"),
+        (
+            {"brokers": {"storage": {"size": "1"}, "pools": [{"name": "a", "firstId": 0, "replicas": 0}]}},
+            "at least one pool needs replicas",
+        ),
+        ({"brokers": {"replicas": 3}}, "has no storage"),
+        ({"listeners": [{"name": "out", "port": 9094, "type": "NodePort"}]}, "one has to be Internal"),
+        ({"maintenanceWindows": [{"cron": "0 25 * * *", "durationMinutes": 60}]}, "is no hour"),
+    ],
+)
+def test_refused_in_one_sentence(spec: dict[str, Any], says: str) -> None:
+    with pytest.raises(SpecError, match=says) as refused:
+        parse_cluster(_resource(**spec), DEFAULTS)
+    assert "\n" not in str(refused.value)
+
+
+def test_an_operator_without_an_image_says_so() -> None:
+    with pytest.raises(SpecError, match="image: say which image"):
+        parse_cluster(_resource(), Defaults("", ""))
