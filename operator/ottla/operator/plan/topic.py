@@ -22,7 +22,8 @@ OWNER = "ottla.owner"
 POLICY = "ottla.owner.deletion.policy"
 THROTTLED_LEADERS = "leader.replication.throttled.replicas"
 THROTTLED_FOLLOWERS = "follower.replication.throttled.replicas"
-THROTTLES = frozenset({THROTTLED_LEADERS, THROTTLED_FOLLOWERS})
+DRAINED = "ottla.brokers.drained"
+NOT_ENOUGH_BROKERS = "NotEnoughBrokers"
 DEFAULT = -1  # partitions, replication factor: as the cluster has it
 
 Replicas = tuple[int, ...]
@@ -80,12 +81,13 @@ class KafkaCluster:
     racks: Mapping[int, str | None]
     topics: Mapping[str, KafkaTopic]
     load: Mapping[int, int] = field(default_factory=dict)  # broker → replicas of any topic
-    drained: frozenset[int] = frozenset()  # brokers that are to get nothing
+    settings: Mapping[str, str] = field(default_factory=dict)  # what was given to all brokers
 
     @property
     def takers(self) -> dict[int, str | None]:
-        """Brokers that may get replicas, unless none is left: then all."""
-        takers = {broker: rack for broker, rack in self.racks.items() if broker not in self.drained}
+        """Brokers that may get replicas: not those that are drained, unless all are."""
+        drained = {part.strip() for part in self.settings.get(DRAINED, "").split(",")}
+        takers = {broker: rack for broker, rack in self.racks.items() if str(broker) not in drained}
         return takers or dict(self.racks)
 
 
@@ -165,8 +167,13 @@ class TopicPlan:
     adopted: bool = False  # the topic was there, and nobody's
 
 
-def plan_topic(resource: TopicResource, topic: KafkaTopic | None, cluster: KafkaCluster) -> TopicPlan:
-    """What to do for a resource that its topic's name belongs to; `topic` None: there is none of that name."""
+def plan_topic(
+    resource: TopicResource, topic: KafkaTopic | None, cluster: KafkaCluster, throttled: bool = True
+) -> TopicPlan:
+    """What to do for a resource that its topic's name belongs to; `topic` None: there is none of that name.
+
+    `throttled`: the Cluster says how fast replicas may be copied.
+    """
     refusal = _refusal(resource, topic, cluster)
     if refusal is not None:
         return TopicPlan(refusal=refusal)
@@ -176,7 +183,7 @@ def plan_topic(resource: TopicResource, topic: KafkaTopic | None, cluster: Kafka
         return TopicPlan((Create(resource.topic, partitions, factor, {**resource.config, **_mark(resource)}),))
     targets = _targets(resource, topic, cluster)
     steps: list[Step] = []
-    if configure := _configure(resource, topic, _throttle(topic, targets)):
+    if configure := _configure(resource, topic, _throttle(topic, targets, throttled)):
         steps.append(configure)
     if resource.partitions is not None and resource.partitions > len(topic.partitions):
         steps.append(Grow(topic.name, resource.partitions))
@@ -221,7 +228,7 @@ def _refusal(resource: TopicResource, topic: KafkaTopic | None, cluster: KafkaCl
     if grows and factor is not None and factor > brokers:
         have = "1 broker" if brokers == 1 else f"{brokers} brokers"
         return Refusal(
-            "NotEnoughBrokers",
+            NOT_ENOUGH_BROKERS,
             f"replicationFactor is {factor}, and the cluster has {have} to put replicas on: lower it or add brokers",
         )
     if topic is not None and resource.partitions is not None and resource.partitions < len(topic.partitions):
@@ -264,10 +271,11 @@ def _targets(resource: TopicResource, topic: KafkaTopic, cluster: KafkaCluster) 
     return targets
 
 
-def _throttle(topic: KafkaTopic, targets: Mapping[int, Replicas | None]) -> dict[str, str]:
+def _throttle(topic: KafkaTopic, targets: Mapping[int, Replicas | None], throttled: bool) -> dict[str, str]:
     """The settings that name the replicas which copy, and those that they copy from; nothing where none does.
 
-    What stands there already is kept while it covers the replicas: each partition that is done would be a change.
+    What stands there already is kept while it covers the replicas: each partition that is done would be a change. It is
+    kept as well where the Cluster has no throttle: whoever moves the replicas may have set one.
     """
     leaders, followers = [], []
     for index, partition in sorted(topic.partitions.items()):
@@ -281,8 +289,10 @@ def _throttle(topic: KafkaTopic, targets: Mapping[int, Replicas | None]) -> dict
         if not replicas:
             continue
         present = topic.overrides.get(name, "")
-        covered = present == "*" or set(replicas) <= set(present.split(","))
-        throttle[name] = present if covered else ",".join(replicas)
+        if present == "*" or set(replicas) <= set(present.split(",")):
+            throttle[name] = present
+        elif throttled:
+            throttle[name] = ",".join(replicas)
     return throttle
 
 

@@ -59,6 +59,9 @@ class TopicResource:
     status: Mapping[str, Any] = field(default_factory=dict)
     refusal: str = ""  # what to change; nothing where the spec can be followed
 
+    def __hash__(self) -> int:
+        return hash(self.uid)
+
     @property
     def owner(self) -> str:
         """How a topic names this resource as its owner."""

@@ -1,0 +1,264 @@
+"""The edge to the brokers: what there is in one look, and the changes that Kafka's admin protocol has, in batches.
+
+One connection for each cluster, to whichever broker the bootstrap address leads to: every broker serves every admin
+request. Our own client serves here, because a look at 5,000 topics every two minutes has to cost nothing that shows:
+kafka-python's admin client takes half a second to read the answers, kio's readers 0.04 s.
+
+A change is answered for each topic by itself: None where it was made, else what the broker refused. Whatever keeps the
+whole request from being answered is `Unreachable`, and nobody knows what was done; the next look tells.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from ottla.net.names import parse_bootstrap
+from ottla.net.peer import Connect, Peer, connect_tcp
+from ottla.operator.plan.topic import Configure, Create, Delete, Grow, KafkaCluster, KafkaPartition, KafkaTopic, Move
+from ottla.operator.queue import Retry
+from ottla.protocol.errors import ErrorCode, KafkaError, ProtocolError
+from ottla.protocol.messages import read_response, write_request
+from ottla.settings.alteration import Operation
+from ottla.settings.own import OVERRIDES
+
+METADATA, CREATE_TOPICS, DELETE_TOPICS, DESCRIBE_CONFIGS = (3, 12), (19, 7), (20, 6), (32, 4)
+CREATE_PARTITIONS, ALTER_CONFIGS, REASSIGN, LIST_MOVES = (37, 3), (44, 1), (45, 0), (46, 0)
+TOPIC, BROKER = 2, 4  # types of resources that have settings
+CLIENT_ID = "ottla-operator"
+REQUEST_MS = 30_000
+DESCRIBED_AT_ONCE = 500
+CHANGED_AT_ONCE = 100
+PARTITIONS_AT_ONCE = 1_000
+
+Refusals = dict[str, KafkaError | None]
+"""By topic: None where the change was made."""
+
+_T = TypeVar("_T")
+
+
+class Unreachable(Retry):
+    """No broker answered; what was asked may have been done or not."""
+
+
+class KafkaAdmin:
+    """One cluster's brokers. May be used by several tasks; requests go one after the other."""
+
+    def __init__(self, bootstrap: str, connect: Connect = connect_tcp) -> None:
+        """`bootstrap`: host:port, several separated by commas."""
+        self.bootstrap = bootstrap
+        self._peers = [Peer(connect, address.host, address.port, CLIENT_ID) for address in parse_bootstrap(bootstrap)]
+        self._one_at_a_time = asyncio.Lock()
+
+    def close(self) -> None:
+        """Ends the connection; a later request opens a new one."""
+        for peer in self._peers:
+            peer.close()
+
+    async def look(self) -> KafkaCluster:
+        """The brokers, and all topics but internal ones, with their moves and what was given to them as settings."""
+        metadata = await self._ask(METADATA, {"topics": None, "allow_auto_topic_creation": False})
+        moves = await self._moves()
+        known = [topic for topic in metadata.topics if topic.error_code == ErrorCode.none and not topic.is_internal]
+        overrides = await self._overrides([topic.name for topic in known])
+        settings = await self.settings(BROKER, "")
+        load: Counter[int] = Counter()
+        topics = {}
+        for topic in known:
+            partitions = {
+                partition.partition_index: _partition(partition, moves.get((topic.name, partition.partition_index)))
+                for partition in topic.partitions
+            }
+            for partition in partitions.values():
+                load.update(partition.target)
+            if topic.name in overrides:  # else it was deleted in between
+                topics[topic.name] = KafkaTopic(topic.name, topic.topic_id, partitions, overrides[topic.name])
+        return KafkaCluster(
+            racks={broker.node_id: broker.rack for broker in metadata.brokers},
+            topics=topics,
+            load=load,
+            settings=settings,
+        )
+
+    async def create(self, steps: Sequence[Create]) -> Refusals:
+        """Makes topics."""
+        done: Refusals = {}
+        for batch in _batches(steps):
+            topics = [
+                {
+                    "name": step.topic,
+                    "num_partitions": step.partitions,
+                    "replication_factor": step.replication_factor,
+                    "assignments": [],
+                    "configs": [{"name": name, "value": value} for name, value in step.config.items()],
+                }
+                for step in batch
+            ]
+            answer = await self._ask(CREATE_TOPICS, {"topics": topics, "timeout": REQUEST_MS, "validate_only": False})
+            done.update((str(topic.name), _refusal(topic)) for topic in answer.topics)
+        return done
+
+    async def configure(self, steps: Sequence[Configure]) -> Refusals:
+        """Changes settings of topics, all of one topic's or none."""
+        done: Refusals = {}
+        for batch in _slices(steps, CHANGED_AT_ONCE):
+            done.update(await self._alter(TOPIC, {step.topic: (step.given, step.reset) for step in batch}))
+        return done
+
+    async def configure_brokers(self, given: Mapping[str, str], reset: Iterable[str] = ()) -> None:
+        """Changes dynamic settings of all brokers. Raises KafkaError where they are refused."""
+        refusal = (await self._alter(BROKER, {"": (given, reset)}))[""]
+        if refusal is not None:
+            raise refusal
+
+    async def settings(self, kind: int, name: str) -> dict[str, str]:
+        """The dynamic settings of all brokers (BROKER and no name), or of another resource."""
+        resource = {"resource_type": kind, "resource_name": name, "configuration_keys": None}
+        message = {"resources": [resource], "include_synonyms": False, "include_documentation": False}
+        (result,) = (await self._ask(DESCRIBE_CONFIGS, message)).results
+        if result.error_code != ErrorCode.none:
+            raise KafkaError(result.error_code, result.error_message or "")
+        return {str(entry.name): str(entry.value or "") for entry in result.configs}
+
+    async def grow(self, steps: Sequence[Grow]) -> Refusals:
+        """Adds partitions."""
+        done: Refusals = {}
+        for batch in _slices(steps, CHANGED_AT_ONCE):
+            topics = [{"name": step.topic, "count": step.partitions, "assignments": None} for step in batch]
+            message = {"topics": topics, "timeout": REQUEST_MS, "validate_only": False}
+            answer = await self._ask(CREATE_PARTITIONS, message)
+            done.update((str(result.name), _refusal(result)) for result in answer.results)
+        return done
+
+    async def move(self, steps: Sequence[Move]) -> Refusals:
+        """Begins or cancels moves; of a topic the first refusal, if any of its partitions was refused."""
+        done: Refusals = {}
+        for batch in _slices(steps, CHANGED_AT_ONCE):
+            topics = [
+                {
+                    "name": step.topic,
+                    "partitions": [
+                        {"partition_index": index, "replicas": target} for index, target in step.targets.items()
+                    ],
+                }
+                for step in batch
+            ]
+            answer = await self._ask(REASSIGN, {"topics": topics, "timeout": REQUEST_MS})
+            if answer.error_code != ErrorCode.none:
+                raise Unreachable(f"the moves were refused: {answer.error_message or answer.error_code.name}")
+            for topic in answer.responses:
+                refusals = (_refusal(partition) for partition in topic.partitions)
+                done[str(topic.name)] = next((refusal for refusal in refusals if refusal is not None), None)
+        return done
+
+    async def delete(self, steps: Sequence[Delete]) -> Refusals:
+        """Deletes topics by their ids; one that is gone already is no refusal."""
+        done: Refusals = {}
+        for batch in _slices(steps, CHANGED_AT_ONCE):
+            names = {step.id: step.topic for step in batch}
+            topics = [{"name": None, "topic_id": topic_id} for topic_id in names]
+            answer = await self._ask(DELETE_TOPICS, {"topics": topics, "timeout": REQUEST_MS})
+            for response in answer.responses:
+                gone = response.error_code == ErrorCode.unknown_topic_id
+                done[names[response.topic_id]] = None if gone else _refusal(response)
+        return done
+
+    async def _moves(self) -> dict[tuple[str, int], Any]:
+        answer = await self._ask(LIST_MOVES, {"timeout": REQUEST_MS, "topics": None})
+        if answer.error_code != ErrorCode.none:
+            raise Unreachable(f"the moves can't be listed: {answer.error_message or answer.error_code.name}")
+        return {
+            (topic.name, partition.partition_index): partition
+            for topic in answer.topics
+            for partition in topic.partitions
+        }
+
+    async def _overrides(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
+        found: dict[str, dict[str, str]] = {}
+        for some in _slices(names, DESCRIBED_AT_ONCE):
+            resources = [
+                {"resource_type": TOPIC, "resource_name": name, "configuration_keys": [OVERRIDES]} for name in some
+            ]
+            message = {"resources": resources, "include_synonyms": False, "include_documentation": False}
+            for result in (await self._ask(DESCRIBE_CONFIGS, message)).results:
+                if result.error_code == ErrorCode.none:
+                    if not result.configs:
+                        raise Unreachable("the brokers are older than the operator: they don't know ottla.overrides")
+                    found[result.resource_name] = json.loads(result.configs[0].value)
+        return found
+
+    async def _alter(self, kind: int, changes: Mapping[str, tuple[Mapping[str, str], Iterable[str]]]) -> Refusals:
+        resources = [
+            {
+                "resource_type": kind,
+                "resource_name": name,
+                "configs": [
+                    *(
+                        {"name": setting, "config_operation": Operation.SET.value, "value": value}
+                        for setting, value in given.items()
+                    ),
+                    *(
+                        {"name": setting, "config_operation": Operation.DELETE.value, "value": None}
+                        for setting in reset
+                    ),
+                ],
+            }
+            for name, (given, reset) in changes.items()
+        ]
+        answer = await self._ask(ALTER_CONFIGS, {"resources": resources, "validate_only": False})
+        return {str(response.resource_name): _refusal(response) for response in answer.responses}
+
+    async def _ask(self, api: tuple[int, int], message: Mapping[str, Any]) -> Any:
+        key, version = api
+        body = write_request(key, version, message)
+        async with self._one_at_a_time:
+            failures = []
+            for peer in list(self._peers):
+                try:
+                    answer = await peer.request(key, version, body, REQUEST_MS / 1000 + 10)
+                    return read_response(key, version, bytes(answer.frame[answer.start : answer.end]))
+                except (OSError, ProtocolError) as error:
+                    failures.append(f"{peer}: {error or type(error).__name__}")
+                    self._peers.append(self._peers.pop(0))
+        raise Unreachable(f"no broker answers ({'; '.join(failures)})")
+
+
+def _partition(partition: Any, move: Any) -> KafkaPartition:
+    replicas = tuple(partition.replica_nodes)
+    if move is None:
+        return KafkaPartition(replicas, frozenset(partition.isr_nodes))
+    return KafkaPartition(
+        tuple(move.replicas),
+        frozenset(partition.isr_nodes),
+        frozenset(move.adding_replicas),
+        frozenset(move.removing_replicas),
+    )
+
+
+def _refusal(answered: Any) -> KafkaError | None:
+    if answered.error_code == ErrorCode.none:
+        return None
+    return KafkaError(answered.error_code, answered.error_message or "")
+
+
+def _batches(steps: Sequence[Create]) -> Iterator[list[Create]]:
+    """So that no request is refused for its size, nor holds a broker for long."""
+    batch: list[Create] = []
+    partitions = 0
+    for step in steps:
+        wanted = max(step.partitions, 1)
+        if batch and (len(batch) == CHANGED_AT_ONCE or partitions + wanted > PARTITIONS_AT_ONCE):
+            yield batch
+            batch, partitions = [], 0
+        batch.append(step)
+        partitions += wanted
+    if batch:
+        yield batch
+
+
+def _slices(items: Sequence[_T], size: int) -> Iterator[Sequence[_T]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

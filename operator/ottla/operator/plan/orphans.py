@@ -1,0 +1,169 @@
+"""Topics whose resource is gone: which are deleted, which wait for a person. Pure; the time is an input.
+
+No finalizer keeps a Topic resource until its topic is deleted, so that a resource can't be found is all there is to
+see. It may have been deleted, or lost: with the definition of its kind, with the state of Kubernetes, by a mistake of
+whoever applies them all. Therefore:
+
+1. A topic is touched only when its resource has been away for `SETTLE_S`: what vanishes together is counted together.
+2. While the definition isn't there, or is being deleted, nothing is touched; and never what is older than it: those
+   resources vanished with the definition before it.
+3. If more than a tenth of the owned topics (and more than `FEW`) have lost their resources within `WINDOW_S`, all of
+   these wait, and go on waiting when time passes.
+
+What waits is deleted once somebody confirms it by a token, which is of these very topics; or a resource claims the name
+again, and the topic isn't an orphan any more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+from uuid import UUID
+
+from ottla.operator.plan.topic import POLICY, KafkaTopic
+from ottla.operator.spec.topic import DeletionPolicy, Ref, TopicResource
+
+SETTLE_S = 10.0
+WINDOW_S = 600.0
+FEW = 3
+
+
+class Owner(NamedTuple):
+    """The resource that a topic names as its owner."""
+
+    ref: Ref
+    uid: str
+    created: str
+
+
+class Orphan(NamedTuple):
+    """A topic whose owner is gone."""
+
+    topic: KafkaTopic
+    owner: Owner
+    policy: DeletionPolicy
+
+
+class Definition(NamedTuple):
+    """The definition of the Topic kind: when it was made, whether it is being deleted."""
+
+    created: str
+    deleting: bool = False
+
+
+class Unreadable(NamedTuple):
+    """A definition that the operator isn't allowed to read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Which orphans to deal with now, which wait for a person, and when to look again (None: nothing waits)."""
+
+    due: tuple[Orphan, ...] = ()
+    held: tuple[Orphan, ...] = ()
+    why: str = ""
+    token: str = ""
+    look_again_s: float | None = None
+
+
+def owner_of(topic: KafkaTopic) -> Owner | None:
+    """Whom the topic's mark names; None where it has none, or one that isn't ours."""
+    parts = topic.owner.split("/")
+    return Owner(Ref(parts[0], parts[1]), parts[2], parts[3]) if len(parts) == 4 else None
+
+
+def orphans(
+    topics: Iterable[KafkaTopic],
+    resources: Iterable[TopicResource],
+    vanished: Mapping[str, DeletionPolicy],
+    watched: frozenset[str] | None = None,
+) -> list[Orphan]:
+    """The owned topics whose resource isn't there, and whose name no resource claims.
+
+    `vanished`: the policy with which resources were seen last, by uid, which may be newer than the recorded one;
+    `watched`: the namespaces that the operator sees (None: all): of the others it knows nothing.
+    """
+    uids, claimed = set(), set()
+    for resource in resources:
+        uids.add(resource.uid)
+        claimed.add(resource.topic)
+    found = []
+    for topic in topics:
+        owner = owner_of(topic)
+        if owner is None or owner.uid in uids or topic.name in claimed:
+            continue
+        if watched is not None and owner.ref.namespace not in watched:
+            continue
+        recorded = topic.overrides.get(POLICY) == DeletionPolicy.DELETE.value
+        policy = vanished.get(owner.uid, DeletionPolicy.DELETE if recorded else DeletionPolicy.RETAIN)
+        found.append(Orphan(topic, owner, policy))
+    return found
+
+
+class Disappearances:
+    """What has vanished from one cluster lately. Held in memory: after a restart all orphans count as vanished now."""
+
+    def __init__(self) -> None:
+        self._noticed: dict[UUID, float] = {}
+        self._dealt_with: list[float] = []
+        self._held: set[UUID] = set()
+
+    def judge(
+        self,
+        now: float,
+        orphans: list[Orphan],
+        owned: int,
+        definition: Definition | Unreadable | None,
+        confirmed: str,
+    ) -> Verdict:
+        """`owned`: how many topics have an owner, orphans among them; `definition` None: there is none."""
+        ids = {orphan.topic.id for orphan in orphans}
+        self._noticed = {topic: self._noticed.get(topic, now) for topic in ids}
+        self._held &= ids
+        self._dealt_with = [then for then in self._dealt_with if now - then < WINDOW_S]
+        if not orphans:
+            return Verdict()
+        why = self._mass(orphans, owned, definition)
+        if why:
+            self._held |= ids
+        elif isinstance(definition, Definition):
+            older = {orphan.topic.id for orphan in orphans if orphan.owner.created < definition.created}
+            self._held |= older
+            why = "the definition of the Topic kind was deleted and made anew" if older else ""
+        held = tuple(orphan for orphan in orphans if orphan.topic.id in self._held)
+        confirmed_ones: tuple[Orphan, ...] = ()
+        if held and confirmed == confirmation(held):
+            confirmed_ones, held = held, ()
+            self._held.clear()
+        waiting = [orphan for orphan in orphans if orphan not in held and orphan not in confirmed_ones]
+        due = [orphan for orphan in waiting if now - self._noticed[orphan.topic.id] >= SETTLE_S]
+        self._dealt_with += [now] * len(due)
+        pauses = [SETTLE_S - now + self._noticed[orphan.topic.id] for orphan in waiting if orphan not in due]
+        return Verdict(
+            (*confirmed_ones, *due),
+            held,
+            (why or "more had vanished at once than are deleted unasked") if held else "",
+            confirmation(held) if held else "",
+            min(pauses, default=None),
+        )
+
+    def _mass(self, orphans: list[Orphan], owned: int, definition: Definition | Unreadable | None) -> str:
+        if definition is None:
+            return "the definition of the Topic kind is gone"
+        if isinstance(definition, Definition) and definition.deleting:
+            return "the definition of the Topic kind is being deleted"
+        count = len(orphans) + len(self._dealt_with)
+        whole = owned + len(self._dealt_with)
+        if isinstance(definition, Unreadable) and count == whole:
+            return "all of the cluster's Topic resources are gone"
+        if count > max(FEW, whole // 10):
+            return f"{count} of {whole} topics lost their resources at once"
+        return ""
+
+
+def confirmation(orphans: Iterable[Orphan]) -> str:
+    """The token by which a person confirms that these topics, and no others, may go."""
+    ids = "".join(sorted(orphan.topic.id.hex for orphan in orphans))
+    return hashlib.sha256(ids.encode()).hexdigest()[:10]

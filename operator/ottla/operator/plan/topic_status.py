@@ -1,0 +1,79 @@
+"""The status of a Topic resource, from what was found and decided. Pure; the time is an input.
+
+It is written only where it differs from what stands there: a resource that is as it should be costs no request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from ottla.operator.plan.topic import KafkaTopic, Moving
+from ottla.operator.spec.topic import TopicResource
+from ottla.operator.status import Condition, conditions
+
+MESSAGE_LENGTH_MAX = 1024
+
+Status = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a look at the resource came to. `ready` None: as it was before."""
+
+    ready: bool | None
+    reason: str
+    message: str = ""
+    topic: KafkaTopic | None = None
+    moving: Moving | None = None
+    paused: bool = False
+
+
+def topic_status(resource: TopicResource, outcome: Outcome, now: datetime) -> Status:
+    """The whole status; `now`, in UTC, becomes the time of conditions that have flipped."""
+    message = outcome.message[:MESSAGE_LENGTH_MAX]
+    status: Status = {
+        "observedGeneration": resource.generation,
+        "message": message or (str(outcome.moving) if outcome.moving else ""),
+        "topicName": resource.topic,
+    }
+    topic, before = outcome.topic, resource.status
+    if topic is not None:
+        status["topicId"] = str(topic.id)
+        status["partitions"] = len(topic.partitions)
+        status["replicationFactor"] = topic.replication_factor
+    else:
+        status |= {name: before[name] for name in ("topicId", "partitions", "replicationFactor") if name in before}
+    if outcome.moving:
+        status["reassignment"] = {
+            "replicationFactor": outcome.moving.factor,
+            "partitions": outcome.moving.total,
+            "done": outcome.moving.done,
+        }
+    known = {condition["type"]: condition for condition in before.get("conditions", ())}
+    found = [_ready(outcome, known.get("Ready"), message)]
+    if outcome.moving:
+        found.append(Condition("Reassigning", True, "ReplicationFactor", str(outcome.moving)))
+    elif "Reassigning" in known:
+        found.append(Condition("Reassigning", False, "Done"))
+    if outcome.paused:
+        found.append(Condition("Paused", True, outcome.reason, message))
+    elif "Paused" in known:
+        found.append(Condition("Paused", False, "Resumed"))
+    status["conditions"] = conditions(known.values(), found, resource.generation, now)
+    return status
+
+
+def status_patch(before: Mapping[str, Any], after: Status) -> Status | None:
+    """A merge patch from one to the other; None where nothing differs."""
+    changed = {name: after.get(name) for name in {*before, *after} if before.get(name) != after.get(name)}
+    return changed or None
+
+
+def _ready(outcome: Outcome, before: Mapping[str, Any] | None, message: str) -> Condition:
+    if outcome.ready is not None or before is None:
+        return Condition("Ready", outcome.ready, outcome.reason, message)
+    holds = {"True": True, "False": False}.get(before["status"])
+    return Condition("Ready", holds, before["reason"], before["message"])

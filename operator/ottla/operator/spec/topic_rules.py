@@ -1,0 +1,56 @@
+"""What a Cluster resource says about its topics: who may have some, and how they are treated. Pure.
+
+Read by itself, not as a part of the whole spec: a Cluster whose brokers can't be made as it says still has its topics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ottla.operator.spec.topic import Ref
+
+CONFIRM = "ottla.dev/confirm-topic-deletion"
+CLIENT_PORT = 9092
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRules:
+    """The Cluster's side of a Topic. `namespace_labels` None: no selector."""
+
+    cluster: Ref
+    paused: bool = False
+    bootstrap: str = ""
+    everywhere: bool = False
+    namespace_labels: Mapping[str, str] | None = None
+    throttle_bytes_per_second: int | None = None
+    confirmed: str = ""
+    about: Mapping[str, Any] = field(default_factory=dict)  # the resource itself, for Events
+
+    def allows(self, namespace: str, selected: Collection[str]) -> bool:
+        """Whether Topics of that namespace may belong to the cluster; `selected`: those that have the labels."""
+        if namespace == self.cluster.namespace or self.everywhere:
+            return True
+        return self.namespace_labels is not None and namespace in selected
+
+
+def parse_topic_rules(resource: Mapping[str, Any]) -> TopicRules:
+    """From the Cluster as the API server gives it."""
+    metadata, spec = resource["metadata"], resource.get("spec") or {}
+    topics = spec.get("topics") or {}
+    allowed = topics.get("allowedNamespaces") or "Same"
+    cluster = Ref(metadata["namespace"], metadata["name"])
+    listeners = spec.get("listeners") or ()
+    inside = (listener for listener in listeners if listener.get("type", "Internal") == "Internal")
+    port = next((listener.get("port", CLIENT_PORT) for listener in inside), CLIENT_PORT)
+    return TopicRules(
+        cluster=cluster,
+        paused=bool(spec.get("paused", False)),
+        bootstrap=f"{cluster.name}-bootstrap.{cluster.namespace}.svc:{port}",
+        everywhere=allowed == "All",
+        namespace_labels=(topics.get("namespaceSelector") or {}).get("matchLabels") if allowed == "Selector" else None,
+        throttle_bytes_per_second=(spec.get("scaling") or {}).get("throttleBytesPerSecond"),
+        confirmed=str((metadata.get("annotations") or {}).get(CONFIRM, "")),
+        about=resource,
+    )

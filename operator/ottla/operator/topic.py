@@ -1,0 +1,366 @@
+"""Brings the topics of a cluster to what their resources say: all of them in one sweep.
+
+A sweep is of a cluster, not of a resource: one look at the brokers serves thousands of topics, conflicts can only be
+seen among all, and so can topics that have lost their resources; changes go in batches. It observes (the resources, the
+Cluster, the brokers), plans (pure), makes some of the changes, and writes statuses that differ. Where it changed
+something it comes again at once, for the rest, and because what it finds then is what it tells.
+
+Each step may be repeated, and is when the operator ends in between.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from time import monotonic
+from typing import Any, Protocol
+
+from ottla.operator.kafka import CHANGED_AT_ONCE, KafkaAdmin, Refusals, Unreachable
+from ottla.operator.kube import KubeError
+from ottla.operator.plan.orphans import Definition, Disappearances, Orphan, Unreadable, Verdict, orphans, owner_of
+from ottla.operator.plan.topic import (
+    NOT_ENOUGH_BROKERS,
+    Configure,
+    Create,
+    Delete,
+    Grow,
+    KafkaCluster,
+    KafkaTopic,
+    Move,
+    Refusal,
+    TopicPlan,
+    conflict,
+    plan_topic,
+    release,
+    winners,
+)
+from ottla.operator.plan.topic_status import Outcome
+from ottla.operator.queue import Key, Result
+from ottla.operator.spec.topic import DeletionPolicy, TopicResource
+from ottla.operator.spec.topic_rules import CONFIRM, TopicRules, parse_topic_rules
+from ottla.operator.status import Condition
+from ottla.operator.topic_reports import TopicReports, Writer, news_of
+from ottla.operator.topic_resources import Lister, TopicResources
+from ottla.protocol.errors import ErrorCode, KafkaError
+
+logger = logging.getLogger(__name__)
+
+CHANGES_MAX = 500  # made in one sweep, of each kind
+AT_ONCE_S = 0.2
+MOVING_S = 2.0
+PASSING_S = 5.0
+BROKERS_S = 15.0  # brokers that aren't there may only be starting
+DEFINITION = "topics.ottla.dev"
+NAMES_TOLD = 5
+RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+# Somebody else was faster, or the brokers are busy: the next look tells.
+PASSING = frozenset(
+    {
+        ErrorCode.request_timed_out,
+        ErrorCode.topic_already_exists,
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.reassignment_in_progress,
+        ErrorCode.not_controller,
+        ErrorCode.broker_not_available,
+    }
+)
+
+
+class Kube(Lister, Writer, Protocol):
+    """What is needed of Kubernetes: `ottla.operator.kube.Kube`."""
+
+    async def get(self, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
+        """One object; None where there is none, or none of its kind."""
+
+
+@dataclass(slots=True)
+class _Sweep:
+    """What one sweep has found and done so far."""
+
+    rules: TopicRules
+    now: datetime
+    outcomes: dict[TopicResource, Outcome] = field(default_factory=dict)
+    made: set[tuple[str, type]] = field(default_factory=set)  # steps, by their topic and kind
+    passing: bool = False  # something didn't work, and may in a while
+    failed: dict[str, KafkaError] = field(default_factory=dict)  # by topic
+
+
+class TopicReconciler:
+    """Reconciles Topics, a cluster at a time: its keys are those of Clusters."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        resources: TopicResources,
+        *,
+        held_changed: Callable[[Key], None] = lambda _: None,
+        bootstrap: Callable[[TopicRules], str] = lambda rules: rules.bootstrap,
+        clock: Callable[[], float] = monotonic,
+        utc: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        """`held_changed`: the Cluster's status is to tell something else; `bootstrap`: where its brokers are found."""
+        self._kube = kube
+        self._resources = resources
+        self._reports = TopicReports(kube, resources)
+        self._held_changed = held_changed
+        self._bootstrap = bootstrap
+        self._clock = clock
+        self._utc = utc
+        self._admins: dict[Key, KafkaAdmin] = {}
+        self._disappearances: dict[Key, Disappearances] = {}
+        self._held: dict[Key, Condition] = {}
+
+    def held(self, cluster: Key) -> Condition | None:
+        """What the Cluster's status is to say of topics that wait for a person; None where none does."""
+        return self._held.get(cluster)
+
+    def close(self) -> None:
+        """Ends all connections to brokers."""
+        for cluster in list(self._admins):
+            self._forget(cluster)
+
+    async def reconcile(self, key: Key) -> Result:
+        """One sweep of the topics of the Cluster `key`."""
+        await self._resources.up_to_date(self._clock())
+        mine = self._resources.of(key)
+        found = await self._kube.get("Cluster", *key)
+        if found is None or "deletionTimestamp" in found["metadata"]:
+            self._forget(key)
+            self._disappearances.pop(key, None)
+            self._tell_held(key, None)
+            missing = Refusal("ClusterNotFound", f"there is no Cluster {key}: make it, or name another in a new Topic")
+            outcomes = {resource: Outcome(False, missing.reason, missing.message) for resource in mine}
+            await self._reports.statuses(outcomes, self._utc())
+            return Result(gone=not mine)
+        sweep = _Sweep(parse_topic_rules(found), self._utc())
+        if sweep.rules.paused:
+            await self._tell_waiting(sweep, mine, "ClusterPaused", f"the Cluster {key} is paused")
+            return Result()
+        admin = self._admin(key, self._bootstrap(sweep.rules))
+        try:
+            cluster = await admin.look()
+            look_again_s = await self._sweep(key, sweep, admin, cluster, mine)
+        except Unreachable:
+            await self._tell_waiting(sweep, mine, "ClusterUnreachable", f"the brokers of {key} don't answer yet")
+            raise
+        await self._reports.statuses(sweep.outcomes, sweep.now)
+        moving = any(outcome.moving is not None for outcome in sweep.outcomes.values())
+        starting = any(outcome.reason == NOT_ENOUGH_BROKERS for outcome in sweep.outcomes.values())
+        pauses = [AT_ONCE_S] * bool(sweep.made) + [PASSING_S] * sweep.passing + [MOVING_S] * moving
+        pauses += [BROKERS_S] * starting
+        return Result(min([*pauses, *([look_again_s] if look_again_s is not None else [])], default=None))
+
+    async def _sweep(
+        self, key: Key, sweep: _Sweep, admin: KafkaAdmin, cluster: KafkaCluster, mine: list[TopicResource]
+    ) -> float | None:
+        """Everything but the statuses; when to look again at topics that lost their resources."""
+        allowed = await self._allowed(sweep, mine)
+        owners = winners(allowed)
+        plans: dict[TopicResource, TopicPlan] = {}
+        for resource in allowed:
+            owner = owners[resource.topic]
+            if owner is not resource:
+                refusal = conflict(owner)
+                sweep.outcomes[resource] = Outcome(False, refusal.reason, refusal.message)
+            elif resource.deleting:
+                continue
+            elif resource.paused:
+                topic = cluster.topics.get(resource.topic)
+                sweep.outcomes[resource] = Outcome(None, "Paused", "paused", topic, paused=True)
+            else:
+                topic = cluster.topics.get(resource.topic)
+                throttled = sweep.rules.throttle_bytes_per_second is not None
+                plans[resource] = plan_topic(resource, topic, cluster, throttled)
+        await self._carry_out(sweep, admin, cluster, plans)
+        for resource, plan in plans.items():
+            self._conclude(sweep, resource, plan, cluster.topics.get(resource.topic))
+        return await self._bury(key, sweep, admin, cluster)
+
+    async def _allowed(self, sweep: _Sweep, mine: list[TopicResource]) -> list[TopicResource]:
+        """Those whose namespace the Cluster takes Topics from; the others claim nothing."""
+        rules = sweep.rules
+        selected: frozenset[str] = frozenset()
+        if rules.namespace_labels is not None:
+            labels = ",".join(f"{name}={value}" for name, value in sorted(rules.namespace_labels.items()))
+            namespaces = await self._kube.list("Namespace", labels=labels)
+            selected = frozenset(namespace["metadata"]["name"] for namespace in namespaces)
+        allowed = []
+        for resource in mine:
+            if rules.allows(resource.ref.namespace, selected):
+                allowed.append(resource)
+                continue
+            sweep.outcomes[resource] = Outcome(
+                False,
+                "NamespaceNotAllowed",
+                f"the Cluster {rules.cluster} takes no Topics from the namespace {resource.ref.namespace}: "
+                "change its topics.allowedNamespaces, or move the Topic",
+            )
+        return allowed
+
+    # ---- changes
+
+    async def _carry_out(
+        self, sweep: _Sweep, admin: KafkaAdmin, cluster: KafkaCluster, plans: Mapping[TopicResource, TopicPlan]
+    ) -> None:
+        """The steps of all plans, kind by kind in the plans' own order; after one that fails its topic has no more."""
+        steps = [step for plan in plans.values() for step in plan.steps]
+        await self._make(sweep, admin.configure, [step for step in steps if isinstance(step, Configure)])
+        await self._make(sweep, admin.create, [step for step in steps if isinstance(step, Create)])
+        await self._make(sweep, admin.grow, [step for step in steps if isinstance(step, Grow)])
+        moves = [step for step in steps if isinstance(step, Move)]
+        if moves or any(plan.moving for plan in plans.values()):
+            await self._set_rates(sweep.rules, admin, cluster)
+        await self._make(sweep, admin.move, moves)
+        news = [
+            news_of(resource, step, plan)
+            for resource, plan in plans.items()
+            for step in plan.steps
+            if (resource.topic, type(step)) in sweep.made
+        ]
+        await self._reports.events(news, sweep.now)
+
+    async def _make(
+        self, sweep: _Sweep, change: Callable[[Sequence[Any]], Awaitable[Refusals]], steps: Sequence[Any]
+    ) -> None:
+        """Steps of one kind, until enough were made: those that fail, now and next time, don't keep others waiting."""
+        wanted = [step for step in steps if step.topic not in sweep.failed]
+        made = 0
+        for start in range(0, len(wanted), CHANGED_AT_ONCE):
+            if made >= CHANGES_MAX:
+                return
+            some = wanted[start : start + CHANGED_AT_ONCE]
+            for topic, refusal in (await change(some)).items():
+                if refusal is None:
+                    sweep.made.add((topic, type(some[0])))
+                    made += 1
+                else:
+                    sweep.failed[topic] = refusal
+                    sweep.passing |= refusal.code in PASSING
+
+    async def _set_rates(self, rules: TopicRules, admin: KafkaAdmin, cluster: KafkaCluster) -> None:
+        """How fast throttled replicas are copied, for all brokers."""
+        rate = rules.throttle_bytes_per_second
+        wanted = {} if rate is None else dict.fromkeys(RATES, str(rate))
+        given = {name: value for name, value in wanted.items() if cluster.settings.get(name) != value}
+        reset = [name for name in RATES if name in cluster.settings and name not in wanted]
+        if given or reset:
+            await admin.configure_brokers(given, reset)
+
+    def _conclude(self, sweep: _Sweep, resource: TopicResource, plan: TopicPlan, topic: KafkaTopic | None) -> None:
+        """What is told of a resource; nothing yet where its topic was changed: the next look tells."""
+        error = sweep.failed.get(resource.topic)
+        if plan.refusal is not None:
+            outcome = Outcome(False, plan.refusal.reason, plan.refusal.message, topic)
+        elif error is not None:
+            ready = None if error.code in PASSING else False
+            outcome = Outcome(ready, _reason(error), error.message or error.code.name, topic, plan.moving)
+        elif plan.steps:
+            return
+        else:
+            outcome = Outcome(True, "Ready", "", topic, plan.moving)
+        sweep.outcomes[resource] = outcome
+
+    # ---- topics without a resource
+
+    async def _bury(self, key: Key, sweep: _Sweep, admin: KafkaAdmin, cluster: KafkaCluster) -> float | None:
+        found = self._orphans(key, cluster)
+        definition: Definition | Unreadable | None = Definition("")
+        if found:
+            await self._resources.up_to_date(self._clock(), within_s=0.0)
+            definition = await self._definition()
+            found = self._orphans(key, cluster)
+        owned = sum(owner_of(topic) is not None for topic in cluster.topics.values())
+        watch = self._disappearances.setdefault(key, Disappearances())
+        verdict = watch.judge(self._clock(), found, owned, definition, sweep.rules.confirmed)
+        released = [orphan for orphan in verdict.due if orphan.policy is DeletionPolicy.RETAIN]
+        deleted = [orphan for orphan in verdict.due if orphan.policy is DeletionPolicy.DELETE]
+        await self._make(sweep, admin.configure, [release(orphan.topic) for orphan in released])
+        await self._make(sweep, admin.delete, [Delete(orphan.topic.name, orphan.topic.id) for orphan in deleted])
+        for orphan in verdict.due:
+            await self._tell_dealt_with(sweep, orphan)
+        self._tell_held(key, _held_condition(key, verdict) if verdict.held else None)
+        return verdict.look_again_s
+
+    def _orphans(self, key: Key, cluster: KafkaCluster) -> list[Orphan]:
+        resources, namespaces = self._resources.of(key), self._resources.namespaces
+        return orphans(cluster.topics.values(), resources, self._resources.vanished, namespaces)
+
+    async def _definition(self) -> Definition | Unreadable | None:
+        try:
+            found = await self._kube.get("CustomResourceDefinition", "", DEFINITION)
+        except KubeError as error:
+            if error.status == 403:
+                return Unreadable()
+            raise
+        if found is None:
+            return None
+        return Definition(found["metadata"]["creationTimestamp"], "deletionTimestamp" in found["metadata"])
+
+    async def _tell_dealt_with(self, sweep: _Sweep, orphan: Orphan) -> None:
+        topic, error = orphan.topic.name, sweep.failed.get(orphan.topic.name)
+        whose = f"its Topic {orphan.owner.ref} is gone"
+        if error is not None:
+            told = ("TopicNotDeleted", f"topic '{topic}' stays, though {whose}: {error.message or error.code.name}")
+        elif orphan.policy is DeletionPolicy.DELETE:
+            told = ("TopicDeleted", f"topic '{topic}' was deleted: {whose}")
+        else:
+            told = ("TopicReleased", f"topic '{topic}' stays and follows nobody: {whose}, and its policy is Retain")
+        logger.info("%s: %s", sweep.rules.cluster, told[1])
+        await self._kube.event(dict(sweep.rules.about), *told, sweep.now, warning=error is not None)
+
+    def _tell_held(self, key: Key, condition: Condition | None) -> None:
+        if self._held.get(key) == condition:
+            return
+        if condition is None:
+            del self._held[key]
+        else:
+            self._held[key] = condition
+            logger.warning("%s: %s", key, condition.message)
+        self._held_changed(key)
+
+    # ---- statuses
+
+    async def _tell_waiting(self, sweep: _Sweep, mine: list[TopicResource], reason: str, message: str) -> None:
+        """Tells only those whose spec isn't followed yet: the others are as they were."""
+        waiting = [
+            resource
+            for resource in mine
+            if not resource.ready or resource.status.get("observedGeneration") != resource.generation
+        ]
+        await self._reports.statuses({resource: Outcome(False, reason, message) for resource in waiting}, sweep.now)
+
+    # ---- connections
+
+    def _admin(self, key: Key, bootstrap: str) -> KafkaAdmin:
+        admin = self._admins.get(key)
+        if admin is None or admin.bootstrap != bootstrap:
+            self._forget(key)
+            admin = self._admins[key] = KafkaAdmin(bootstrap)
+        return admin
+
+    def _forget(self, key: Key) -> None:
+        admin = self._admins.pop(key, None)
+        if admin is not None:
+            admin.close()
+
+
+def _held_condition(key: Key, verdict: Verdict) -> Condition:
+    names = sorted(orphan.topic.name for orphan in verdict.held)
+    told = ", ".join(names[:NAMES_TOLD])
+    if len(names) > NAMES_TOLD:
+        told += f" and {len(names) - NAMES_TOLD} more"
+    return Condition(
+        "TopicsHeld",
+        True,
+        "MassDisappearance",
+        f"{verdict.why}. Kept until their Topics are back: {told}. To have them deleted: "
+        f"kubectl -n {key.namespace} annotate --overwrite clusters.ottla.dev {key.name} "
+        f"{CONFIRM}={verdict.token}",
+    )
+
+
+def _reason(error: KafkaError) -> str:
+    """invalid_config → InvalidConfig."""
+    return "".join(part.capitalize() for part in error.code.name.split("_"))

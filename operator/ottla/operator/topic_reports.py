@@ -1,0 +1,109 @@
+"""What people are told of topics: statuses that differ, and an Event for everything that was done or refused.
+
+Statuses are merge patches that hold the resource's uid: the status of one that was deleted and made anew is another's.
+Writes go some at a time, because thousands may come at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple, Protocol
+
+from ottla.operator.kube import KubeError
+from ottla.operator.plan.topic import Configure, Create, Grow, Move, Step, TopicPlan
+from ottla.operator.plan.topic_status import Outcome, Status, status_patch, topic_status
+from ottla.operator.spec.topic import TopicResource
+from ottla.operator.topic_resources import TopicResources
+
+AT_A_TIME = 16
+
+
+class Writer(Protocol):
+    """Who writes to Kubernetes: `Kube`."""
+
+    async def merge(
+        self, kind: str, namespace: str, name: str, patch: dict[str, Any], subresource: str = ""
+    ) -> dict[str, Any]:
+        """A JSON merge patch."""
+
+    async def event(
+        self, about: dict[str, Any], reason: str, message: str, now: datetime, *, warning: bool = False
+    ) -> None:
+        """An Event about a resource. One that can't be written is only missed."""
+
+
+class News(NamedTuple):
+    """An Event of a Topic."""
+
+    resource: TopicResource
+    reason: str
+    message: str
+
+
+class TopicReports:
+    """Writes statuses and Events of Topics."""
+
+    def __init__(self, kube: Writer, resources: TopicResources) -> None:
+        self._kube = kube
+        self._resources = resources
+
+    async def statuses(self, outcomes: Mapping[TopicResource, Outcome], now: datetime) -> None:
+        """Writes those that differ from what stands there."""
+        differing = []
+        for resource, outcome in outcomes.items():
+            status = topic_status(resource, outcome, now)
+            patch = status_patch(resource.status, status)
+            if patch is not None:
+                differing.append((resource, outcome, status, patch))
+        for start in range(0, len(differing), AT_A_TIME):
+            await asyncio.gather(*(self._status(*one, now) for one in differing[start : start + AT_A_TIME]))
+
+    async def events(self, news: Sequence[News], now: datetime) -> None:
+        """Tells what was done."""
+        for start in range(0, len(news), AT_A_TIME):
+            some = news[start : start + AT_A_TIME]
+            await asyncio.gather(*(self._event(one.resource, one.reason, one.message, now) for one in some))
+
+    async def _status(
+        self, resource: TopicResource, outcome: Outcome, status: Status, patch: Status, now: datetime
+    ) -> None:
+        body = {"metadata": {"uid": resource.uid}, "status": patch}
+        try:
+            await self._kube.merge("Topic", *resource.ref, body, "status")
+        except KubeError as error:
+            if error.status in (404, 409):  # gone, or another one by now
+                return
+            raise
+        self._resources.wrote(resource, status)
+        if outcome.ready is False and outcome.message != resource.status.get("message"):
+            await self._event(resource, outcome.reason, outcome.message, now, warning=True)
+
+    async def _event(
+        self, resource: TopicResource, reason: str, message: str, now: datetime, *, warning: bool = False
+    ) -> None:
+        about = {
+            "apiVersion": "ottla.dev/v1alpha1",
+            "kind": "Topic",
+            "metadata": {"namespace": resource.ref.namespace, "name": resource.ref.name, "uid": resource.uid},
+        }
+        await self._kube.event(about, reason, message, now, warning=warning)
+
+
+def news_of(resource: TopicResource, step: Step, plan: TopicPlan) -> News:
+    """What is told of a step that was made."""
+    topic = resource.topic
+    if isinstance(step, Create):
+        return News(resource, "TopicCreated", f"topic '{topic}' was created")
+    if isinstance(step, Configure):
+        names = ", ".join([*step.given, *(f"{name} (taken back)" for name in step.reset)])
+        reason = "TopicAdopted" if plan.adopted else "SettingsChanged"
+        return News(resource, reason, f"topic '{topic}': {names}")
+    if isinstance(step, Grow):
+        return News(resource, "PartitionsAdded", f"topic '{topic}' has {step.partitions} partitions")
+    if isinstance(step, Move):
+        cancelled = sum(target is None for target in step.targets.values())
+        begun = len(step.targets) - cancelled
+        return News(resource, "ReplicasMoved", f"topic '{topic}': {begun} moves begun, {cancelled} cancelled")
+    return News(resource, "TopicDeleted", f"topic '{topic}' was deleted")

@@ -1,0 +1,90 @@
+"""The Topic resources as the watch tells them, in memory: what a sweep reads instead of listing thousands.
+
+The watch alone isn't enough to act on: right after the start it has told only some, and it may have missed a deletion.
+So all are listed before the first sweep, now and then, and always before a topic is deleted for want of its resource.
+While that list is on its way, what the watch tells is newer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Protocol
+
+from ottla.operator.kube import KubeError
+from ottla.operator.queue import Key
+from ottla.operator.spec.topic import DeletionPolicy, Ref, TopicResource, parse_topic
+
+LISTED_AGAIN_S = 900.0
+VANISHED_MAX = 20_000
+
+
+class Lister(Protocol):
+    """Who lists resources: `Kube`."""
+
+    async def list(self, kind: str, namespace: str = "", labels: str = "") -> list[dict[str, Any]]:
+        """All objects of a kind; of all namespaces where none is named."""
+
+
+class TopicResources:
+    """All Topic resources of the namespaces that the operator watches (none named: of all)."""
+
+    def __init__(self, kube: Lister, namespaces: frozenset[str] | None = None) -> None:
+        self.namespaces = namespaces
+        self.vanished: dict[str, DeletionPolicy] = {}  # by uid: the policy that a deleted resource had last
+        self._kube = kube
+        self._known: dict[Ref, TopicResource] = {}
+        self._told: set[Ref] = set()  # by the watch, since the list that is on its way was asked for
+        self._listed_at: float | None = None
+        self._listing = asyncio.Lock()
+
+    def seen(self, event: str | None, body: Mapping[str, Any]) -> Key | None:
+        """Takes what the watch tells; the cluster that is to be looked at, None where only a status changed."""
+        resource = parse_topic(body)
+        before = self._known.get(resource.ref)
+        self._told.add(resource.ref)
+        if event == "DELETED":
+            if before is None or before.uid == resource.uid:
+                self._known.pop(resource.ref, None)
+            self.vanished[resource.uid] = resource.deletion_policy
+            while len(self.vanished) > VANISHED_MAX:
+                del self.vanished[next(iter(self.vanished))]
+        else:
+            self._known[resource.ref] = resource
+            if before is not None and replace(before, status={}) == replace(resource, status={}):
+                return None
+        return Key(*resource.cluster)
+
+    def of(self, cluster: Key) -> list[TopicResource]:
+        """Those that refer to a cluster."""
+        return [resource for resource in self._known.values() if resource.cluster == cluster]
+
+    def wrote(self, resource: TopicResource, status: Mapping[str, Any]) -> None:
+        """The operator itself has written a status: the watch will tell, but later."""
+        known = self._known.get(resource.ref)
+        if known is not None and known.uid == resource.uid:
+            self._told.add(resource.ref)
+            self._known[resource.ref] = replace(known, status=status)
+
+    async def up_to_date(self, now: float, *, within_s: float = LISTED_AGAIN_S) -> None:
+        """Lists them anew unless that was done `within_s`."""
+        async with self._listing:
+            if self._listed_at is not None and now - self._listed_at <= within_s:
+                return
+            self._told.clear()
+            found = [parse_topic(body) for body in await self._list()]
+            listed = {resource.ref: resource for resource in found}
+            kept = {ref: self._known[ref] for ref in self._told if ref in self._known}
+            self._known = {ref: one for ref, one in listed.items() if ref not in self._told} | kept
+            self._listed_at = now
+
+    async def _list(self) -> list[dict[str, Any]]:
+        try:
+            if self.namespaces is None:
+                return await self._kube.list("Topic")
+            return [body for namespace in sorted(self.namespaces) for body in await self._kube.list("Topic", namespace)]
+        except KubeError as error:
+            if error.status == 404:  # there is no such kind any more
+                return []
+            raise

@@ -1,0 +1,120 @@
+"""As much of Kubernetes as the operator's reconcilers use, in memory: objects, merge patches, events, a watch.
+
+It checks no schema: that is for the real API server, in `tests/e2e`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from datetime import datetime
+from itertools import count
+from typing import Any
+
+from ottla.operator.kube import KubeError
+
+Object = dict[str, Any]
+Watcher = Callable[[str | None, Object], Any]
+
+
+class KubeStandIn:
+    """Objects by kind, namespace and name; `watcher` is told of each change of a Topic."""
+
+    def __init__(self) -> None:
+        self.objects: dict[tuple[str, str, str], Object] = {}
+        self.writes: list[str] = []
+        self.events: list[tuple[str, str, str]] = []  # about whom, reason, message
+        self.watcher: Watcher = lambda event, body: None
+        self.refused: dict[str, int] = {}  # kind → HTTP status of whatever is asked about it
+        self._uids = count(1)
+
+    # ---- what a person does
+
+    def put(self, kind: str, name: str, namespace: str = "shop", **parts: Any) -> Object:
+        """Makes an object, or changes parts of one that is there (`spec`, `metadata`)."""
+        key = (kind, namespace, name)
+        made = key not in self.objects
+        if made:
+            metadata = {"namespace": namespace, "name": name, "uid": f"uid-{next(self._uids)}", "generation": 1}
+            metadata["creationTimestamp"] = "2026-01-01T00:00:00Z"
+            self.objects[key] = {"apiVersion": "ottla.dev/v1alpha1", "kind": kind, "metadata": metadata}
+        found = self.objects[key]
+        if "spec" in parts and not made and parts["spec"] != found.get("spec"):
+            found["metadata"]["generation"] += 1
+        for part, value in parts.items():
+            found[part] = {**found["metadata"], **value} if part == "metadata" else value
+        self._tell("ADDED" if made else "MODIFIED", found)
+        return found
+
+    def remove(self, kind: str, name: str, namespace: str = "shop") -> None:
+        """Deletes an object."""
+        self._tell("DELETED", self.objects.pop((kind, namespace, name)))
+
+    def topic(self, name: str, namespace: str = "shop") -> Object:
+        """A Topic."""
+        return self.objects["Topic", namespace, name]
+
+    def condition(self, name: str, kind: str = "Ready", namespace: str = "shop") -> tuple[str, str, str]:
+        """Status, reason and message of a Topic's condition; dashes where there is none."""
+        for condition in self.topic(name, namespace).get("status", {}).get("conditions", ()):
+            if condition["type"] == kind:
+                return condition["status"], condition["reason"], condition["message"]
+        return "-", "-", "-"
+
+    # ---- what the operator asks
+
+    async def get(self, kind: str, namespace: str, name: str) -> Object | None:
+        """One object."""
+        self._check(kind)
+        return deepcopy(self.objects.get((kind, namespace, name)))
+
+    async def list(self, kind: str, namespace: str = "", labels: str = "") -> list[Object]:
+        """All objects of a kind."""
+        self._check(kind)
+        wanted = dict(part.split("=") for part in labels.split(",") if part)
+        return [
+            deepcopy(found)
+            for key, found in self.objects.items()
+            if key[0] == kind
+            and namespace in ("", key[1])
+            and wanted.items() <= found["metadata"].get("labels", {}).items()
+        ]
+
+    async def merge(self, kind: str, namespace: str, name: str, patch: Object, subresource: str = "") -> Object:
+        """A merge patch."""
+        self._check(kind)
+        found = self.objects.get((kind, namespace, name))
+        if found is None:
+            raise KubeError(404, f"patching {name}", "not found")
+        if patch.get("metadata", {}).get("uid", found["metadata"]["uid"]) != found["metadata"]["uid"]:
+            raise KubeError(409, f"patching {name}", "another uid")
+        assert subresource == "status"
+        self.writes.append(f"{kind} {name}")
+        found["status"] = _merged(found.get("status", {}), patch["status"])
+        self._tell("MODIFIED", found)
+        return deepcopy(found)
+
+    async def event(self, about: Object, reason: str, message: str, now: datetime, *, warning: bool = False) -> None:
+        """An Event."""
+        self.writes.append(f"event {reason}")
+        self.events.append((about["metadata"]["name"], reason, message))
+
+    def _check(self, kind: str) -> None:
+        if kind in self.refused:
+            raise KubeError(self.refused[kind], kind, "refused")
+
+    def _tell(self, event: str, found: Object) -> None:
+        if found["kind"] == "Topic":
+            self.watcher(event, deepcopy(found))
+
+
+def _merged(present: Any, patch: Any) -> Any:
+    if not isinstance(patch, dict):
+        return patch
+    base = dict(present) if isinstance(present, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            base.pop(name, None)
+        else:
+            base[name] = _merged(base.get(name), value)
+    return base

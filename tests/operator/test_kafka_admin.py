@@ -1,0 +1,76 @@
+"""The edge to the brokers, on real ones: what it sees, what it changes, how it tells what was refused."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from ottla.operator.kafka import BROKER, KafkaAdmin, Unreachable, _batches
+from ottla.operator.plan.topic import Configure, Create, Delete, Grow, Move
+from ottla.protocol.errors import ErrorCode, KafkaError
+from tests.peers.ottla_cluster import ottla_cluster
+
+
+def code(refusal: KafkaError | None) -> ErrorCode | None:
+    return None if refusal is None else refusal.code
+
+
+async def story(admin: KafkaAdmin) -> None:
+    made = await admin.create(
+        [Create("a", 3, 1, {"retention.ms": "1"}), Create("b", 2, 9, {}), Create("c", 1, 1, {"no.such": "x"})]
+    )
+    assert code(made["a"]) is None
+    assert code(made["b"]) == ErrorCode.invalid_replication_factor
+    assert code(made["c"]) == ErrorCode.invalid_config
+    seen = await admin.look()
+    assert set(seen.racks) == {0, 1}
+    assert set(seen.topics) == {"a"}
+    assert seen.topics["a"].overrides == {"retention.ms": "1"}
+    assert sum(seen.load.values()) == 3
+    changed = await admin.configure(
+        [Configure("a", {"segment.ms": "5"}, ("retention.ms",)), Configure("z", {"x": "y"})]
+    )
+    assert (code(changed["a"]), code(changed["z"])) == (None, ErrorCode.unknown_topic_or_partition)
+    grown = await admin.grow([Grow("a", 4), Grow("z", 2)])
+    assert (code(grown["a"]), code(grown["z"])) == (None, ErrorCode.unknown_topic_or_partition)
+    held = seen.topics["a"].partitions[0].replicas[0]
+    moved = await admin.move([Move("a", {0: (held, 1 - held), 1: (9,)})])
+    assert code(moved["a"]) == ErrorCode.invalid_replica_assignment
+    topic = (await admin.look()).topics["a"]
+    assert (len(topic.partitions), topic.overrides) == (4, {"segment.ms": "5"})
+    assert topic.partitions[0].target == (held, 1 - held)
+    await admin.configure_brokers({"ottla.brokers.drained": "1"})
+    assert (await admin.settings(BROKER, ""))["ottla.brokers.drained"] == "1"
+    assert set((await admin.look()).takers) == {0}
+    with pytest.raises(KafkaError):
+        await admin.configure_brokers({"log.dirs": "elsewhere"})
+    for _ in range(2):  # one that is gone is no refusal
+        assert await admin.delete([Delete("a", topic.id)]) == {"a": None}
+
+
+def test_on_real_brokers(tmp_path: Path) -> None:
+    async def whole(bootstrap: str) -> None:
+        admin = KafkaAdmin(f"127.0.0.1:1,{bootstrap}")  # the first doesn't answer
+        try:
+            await story(admin)
+        finally:
+            admin.close()
+
+    with ottla_cluster(tmp_path, 2) as cluster:
+        asyncio.run(asyncio.wait_for(whole(cluster.bootstrap), 60))
+
+
+def test_nobody_answers() -> None:
+    with pytest.raises(Unreachable, match="no broker answers"):
+        asyncio.run(KafkaAdmin("127.0.0.1:1").look())
+
+
+def test_a_request_has_only_so_many_partitions() -> None:
+    def sizes(*partitions: int) -> list[int]:
+        return [len(batch) for batch in _batches([Create(str(n), count, 1, {}) for n, count in enumerate(partitions)])]
+
+    assert sizes(*[1] * 250) == [100, 100, 50]
+    assert sizes(600, 600, 10_000, 1) == [1, 1, 1, 1]
+    assert sizes() == []

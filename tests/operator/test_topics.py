@@ -1,0 +1,409 @@
+"""Topics as resources against real brokers: made, grown, configured, copied, adopted, refused, given up, kept.
+
+Kubernetes is a stand-in, and the sweeps are called by hand: what a sweep leaves is what is looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import pytest
+
+from ottla.operator.kafka import BROKER, KafkaAdmin, Unreachable
+from ottla.operator.plan.topic import Configure, Create, Delete, KafkaTopic
+from ottla.operator.queue import Key, Result
+from ottla.operator.topic import TopicReconciler
+from ottla.operator.topic_resources import TopicResources
+from tests.operator.kube_stand_in import KubeStandIn
+from tests.peers.ottla_cluster import OttlaCluster, ottla_cluster
+
+MAIN = Key("shop", "main")
+CLUSTER = {"topics": {}, "scaling": {}}
+
+
+class Operator:
+    """The reconciler of topics, on a stand-in of Kubernetes and the brokers of one cluster."""
+
+    def __init__(self, bootstrap: str, kube: KubeStandIn | None = None) -> None:
+        self.kube = kube or KubeStandIn()
+        self.now = 0.0
+        self.held_changes: list[Key] = []
+        self.resources = TopicResources(self.kube)
+        self.kube.watcher = self.resources.seen
+        self.reconciler = TopicReconciler(
+            self.kube,
+            self.resources,
+            held_changed=self.held_changes.append,
+            bootstrap=lambda rules: bootstrap,
+            clock=lambda: self.now,
+        )
+        if kube is None:
+            self.kube.put("Cluster", "main", spec=CLUSTER)
+            definition = self.kube.put("CustomResourceDefinition", "topics.ottla.dev", "")
+            definition["metadata"]["creationTimestamp"] = "2025-01-01T00:00:00Z"
+
+    def topic(self, name: str, namespace: str = "shop", cluster: str = "main", **spec: Any) -> None:
+        """What `kubectl apply` would do."""
+        self.kube.put("Topic", name, namespace, spec={"cluster": {"name": cluster, "namespace": "shop"}, **spec})
+
+    async def sweep(self) -> Result:
+        return await self.reconciler.reconcile(MAIN)
+
+    async def settle(self, sweeps: int = 60) -> int:
+        """Sweeps as long as one asks for another at once or for a move; how many there were."""
+        for number in range(1, sweeps + 1):
+            result = await self.sweep()
+            if result.requeue_after is None or result.requeue_after > 2.0:
+                return number
+            await asyncio.sleep(0.1)
+        raise AssertionError(f"no rest after {sweeps} sweeps: {self.kube.writes[-10:]}")
+
+    async def later(self, seconds: float) -> None:
+        """Time passes, and a sweep notices."""
+        self.now += seconds
+        await self.settle()
+
+
+Scene = Callable[[Operator, KafkaAdmin], Coroutine[Any, Any, None]]
+Play = Callable[[Scene], None]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OttlaCluster]:
+    with ottla_cluster(tmp_path_factory.mktemp("cluster"), 3) as started:
+        yield started
+
+
+@pytest.fixture
+def run(cluster: OttlaCluster) -> Play:
+    """Runs a scene with an operator and an administrator of one's own; the topics go afterwards."""
+
+    def play(scene: Scene) -> None:
+        async def whole() -> None:
+            admin = KafkaAdmin(cluster.bootstrap)
+            operator = Operator(cluster.bootstrap)
+            try:
+                await scene(operator, admin)
+            finally:
+                operator.reconciler.close()
+                await clean(admin)
+                admin.close()
+
+        asyncio.run(asyncio.wait_for(whole(), 120))
+
+    return play
+
+
+async def clean(admin: KafkaAdmin) -> None:
+    await admin.delete([Delete(topic.name, topic.id) for topic in (await admin.look()).topics.values()])
+
+
+async def seen(admin: KafkaAdmin, name: str) -> KafkaTopic:
+    return (await admin.look()).topics[name]
+
+
+def test_made_configured_grown_and_then_quiet(run: Play) -> None:
+    async def scene(operator: Operator, admin: KafkaAdmin) -> None:
+        kube = operator.kube
+        operator.topic("orders", partitions=2, replicationFactor=2, config={"retention.ms": 1000})
+        await operator.settle()
+        topic = await seen(admin, "orders")
+        assert (len(topic.partitions), topic.replication_factor) == (2, 2)
+        assert topic.overrides["retention.ms"] == "1000"
+        assert topic.owner.startswith("shop/orders/uid-")
+        assert kube.condition("orders") == ("True", "Ready", "")
+        status = kube.topic("orders")["status"]
+        assert (status["partitions"], status["replicationFactor"], status["topicId"]) == (2, 2, str(topic.id))
+        assert status["observedGeneration"] == 1
+
+        operator.topic("orders", partitions=3, replicationFactor=2, config={"segment.ms": "7"})
+        await operator.settle()
+        topic = await seen(admin, "orders")
+        assert len(topic.partitions) == 3
+        assert "retention.ms" not in topic.overrides
+        assert topic.overrides["segment.ms"] == "7"
+        assert kube.topic("orders")["status"]["observedGeneration"] == 2
+        assert [reason for _, reason, _ in kube.events] == ["TopicCreated", "SettingsChanged", "PartitionsAdded"]
+
+        kube.writes.clear()
+        for _ in range(5):
+            assert (await operator.sweep()).requeue_after is None
+        assert kube.writes == []
+
+    run(scene)
+
+
+def test_drift_is_repaired(run: Play) -> None:
+    async def scene(operator: Operator, admin: KafkaAdmin) -> None:
+        operator.topic("orders", config={"retention.ms": "1000"})
+        await operator.settle()
+        await admin.configure([Configure("orders", {"segment.ms": "7", "retention.ms": "5"})])
+        await operator.settle()
+        overrides = (await seen(admin, "orders")).overrides
+        assert (overrides["retention.ms"], overrides.get("segment.ms")) == ("1000", None)
+        await clean(admin)
+        await operator.settle()
+        assert operator.kube.topic("orders")["status"]["topicId"] == str((await seen(admin, "orders")).id)
+
+    run(scene)
+
+
+def test_what_is_there_is_adopted(run: Play) -> None:
+    async def scene(operator: Operator, admin: KafkaAdmin) -> None:
+        await admin.create([Create("legacy", 4, 1, {"retention.ms": "5"})])
+        before = await seen(admin, "legacy")
+        operator.topic("legacy", config={"cleanup.policy": "compact"})
+        await operator.settle()
+        after = await seen(admin, "legacy")
+        assert after.id == before.id
+        assert len(after.partitions) == 4
+        assert after.overrides["cleanup.policy"] == "compact"
+        assert "retention.ms" not in after.overrides
+        assert ("legacy", "TopicAdopted") in [event[:2] for event in operator.kube.events]
+
+    run(scene)
+
+
+def test_refusals_change_nothing_and_say_what_to_change(run: Play) -> None:
+    async def scene(operator: Operator, admin: KafkaAdmin) -> None:
+        kube = operator.kube
+        await admin.create([Create("legacy", 4, 1, {"retention.ms": "5"})])
+        operator.topic("legacy", partitions=2)
+        operator.topic("many", replicationFactor=9)
+        operator.topic("wrong", config={"retention.ms": "soon"})
+        operator.topic("dotted.name")
+        await operator.settle()
+        operator.topic("dotted-again", topicName="dotted_name")
+        await operator.settle()
+        assert kube.condition("legacy")[:2] == ("False", "NotSupported")
+        assert (await seen(admin, "legacy")).overrides == {"retention.ms": "5"}
+        assert kube.condition("many")[:2] == ("False", "NotEnoughBrokers")
+        assert kube.condition("wrong")[:2] == ("False", "InvalidSpec")
+        assert kube.condition("dotted-again")[:2] == ("False", "InvalidTopicException")
+        assert "dotted.name" in kube.condition("dotted-again")[2], "the brokers' own sentence"
+        assert set((await admin.look()).topics) == {"legacy", "dotted.name"}
+        kube.writes.clear()
+        await operator.sweep()
+        assert kube.writes == [], "a refusal is told once"
+        operator.topic("wrong", config={"retention.ms": "10"})
+        await operator.settle()
+        assert kube.condition("wrong") == ("True", "Ready", "")
+
+    run(scene)
+
+
+def test_the_older_of_two_has_the_topic_and_the_other_follows_when_it_goes(run: Play) -> None:
+    async def scene(operator: Operator, admin: KafkaAdmin) -> None:
+        kube = operator.kube
+        operator.topic("young", topicName="orders", config={"retention.ms": "1"})
+        kube.topic("young")["metadata"]["creationTimestamp"] = "2026-02-01T00:00:00Z"
+        kube.put("Topic", "young")
+        operator.topic("old", topicName="orders", config={"retention.ms": "2"})
+        await operator.settle()
+        before = await seen(admin, "orders")
+        assert before.overrides["retention.ms"] == "2"
+        assert kube.condition("old")[0] == "True"
+        assert kube.condition("young")[:2] == ("False", "ResourceConflict")
+        assert "shop/old" in kube.condition("young")[2]
+        kube.remove("Topic", "old")
+        await operator.later(60.0)
+        after = await seen(admin, "orders")
+        assert after.id == before.id
+        assert after.overrides["retention.ms"] == "1"
+        assert kube.condition("young")[0] == "True"
+
+    run(scene)
+
+
+def test_replicas_are_added_throttled_with_progress_and_taken_away_again(run: Play) -> None:
+    async def scene(operator: Operator, admin: KafkaAdmin) -> None:
+        kube = operator.kube
+        kube.put("Cluster", "main", spec={"scaling": {"throttleBytesPerSecond": 5_000_000}})
+        operator.topic("orders", partitions=3, replicationFactor=1)
+        await operator.settle()
+        operator.topic("orders", partitions=3, replicationFactor=3)
+        await operator.sweep()
+        assert (await admin.settings(BROKER, ""))["leader.replication.throttled.rate"] == "5000000"
+        await operator.settle()
+        topic = await seen(admin, "orders")
+        assert topic.replication_factor == 3
+        assert all(not partition.moving for partition in topic.partitions.values())
+        assert not [name for name in topic.overrides if "throttled" in name], "the throttle went with the move"
+        assert kube.condition("orders", "Reassigning")[:2] in (("False", "Done"), ("-", "-"))
+        assert kube.topic("orders")["status"]["replicationFactor"] == 3
+        assert "reassignment" not in kube.topic("orders")["status"]
+        operator.topic("orders", partitions=3, replicationFactor=2)
+        await operator.settle()
+        assert (await seen(admin, "orders")).replication_factor == 2
+        await admin.configure_brokers({}, ["leader.replication.throttled.rate", "follower.replication.throttled.rate"])
+
+    run(scene)
+
+
+def test_paused_means_nothing_is_changed(run: Play) -> None:
+    async def scene(operator: Operator, admin: KafkaAdmin) -> None:
+        kube = operator.kube
+        operator.topic("orders")
+        operator.topic("later", paused=True)
+        await operator.settle()
+        operator.topic("orders", paused=True, config={"retention.ms": "9"})
+        await operator.settle()
+        assert "retention.ms" not in (await seen(admin, "orders")).overrides
+        assert kube.condition("orders", "Paused")[0] == "True"
+        assert kube.condition("orders")[0] == "True"
+        assert kube.topic("orders")["status"]["observedGeneration"] == 2
+        assert kube.condition("later")[0] == "Unknown"
+        assert "later" not in (await admin.look()).topics
+        operator.topic("orders", config={"retention.ms": "9"})
+        await operator.settle()
+        assert (await seen(admin, "orders")).overrides["retention.ms"] == "9"
+        assert kube.condition("orders", "Paused")[0] == "False"
+
+    run(scene)
+
+
+def test_a_topic_goes_with_its_resource_or_stays_by_its_policy(run: Play) -> None:
+    async def scene(operator: Operator, admin: KafkaAdmin) -> None:
+        kube = operator.kube
+        for name, policy in (("goes", "Delete"), ("stays", "Retain"), ("retained-late", "Delete")):
+            operator.topic(name, deletionPolicy=policy)
+        await operator.settle()
+        operator.topic("retained-late", deletionPolicy="Retain")  # and deleted before the operator has looked
+        for name in ("goes", "stays", "retained-late"):
+            kube.remove("Topic", name)
+        result = await operator.sweep()
+        assert result.requeue_after is not None
+        assert set((await admin.look()).topics) == {"goes", "stays", "retained-late"}, "not before it is settled"
+        await operator.later(15.0)
+        topics = (await admin.look()).topics
+        assert set(topics) == {"stays", "retained-late"}
+        assert all(not topic.owner and not topic.overrides for topic in topics.values())
+        assert {reason for _, reason, _ in kube.events} >= {"TopicDeleted", "TopicReleased"}
+
+    run(scene)
+
+
+def test_a_restarted_operator_deletes_what_lost_its_resource_meanwhile(run: Play) -> None:
+    async def scene(operator: Operator, admin: KafkaAdmin) -> None:
+        operator.topic("goes")
+        await operator.settle()
+        operator.kube.remove("Topic", "goes")
+        successor = Operator(operator.reconciler._admins[MAIN].bootstrap, operator.kube)
+        await successor.settle()
+        await successor.later(15.0)
+        assert (await admin.look()).topics == {}
+        successor.reconciler.close()
+
+    run(scene)
+
+
+def test_many_at_once_wait_for_a_person(run: Play) -> None:
+    async def scene(operator: Operator, admin: KafkaAdmin) -> None:
+        kube = operator.kube
+        for number in range(12):
+            operator.topic(f"t-{number}", replicationFactor=1)
+        await operator.settle()
+        for number in range(8):
+            kube.remove("Topic", f"t-{number}")
+        await operator.sweep()
+        await operator.later(30.0)
+        assert len((await admin.look()).topics) == 12
+        held = operator.reconciler.held(MAIN)
+        assert held is not None
+        assert operator.held_changes == [MAIN]
+        assert "8 of 12 topics" in held.message
+        operator.topic("t-0", replicationFactor=1)  # one comes back
+        await operator.settle()
+        held = operator.reconciler.held(MAIN)
+        assert held is not None
+        token = held.message.rpartition("=")[2]
+        kube.put("Cluster", "main", metadata={"annotations": {"ottla.dev/confirm-topic-deletion": token}})
+        await operator.settle()
+        assert set((await admin.look()).topics) == {"t-0", "t-8", "t-9", "t-10", "t-11"}
+        assert operator.reconciler.held(MAIN) is None
+
+    run(scene)
+
+
+def test_the_definition_deleted_and_back_loses_nothing(run: Play) -> None:
+    async def scene(operator: Operator, admin: KafkaAdmin) -> None:
+        kube = operator.kube
+        operator.topic("orders", config={"retention.ms": "5"})
+        await operator.settle()
+        before = await seen(admin, "orders")
+        kube.remove("Topic", "orders")
+        del kube.objects["CustomResourceDefinition", "", "topics.ottla.dev"]
+        kube.refused["Topic"] = 404
+        await operator.sweep()
+        await operator.later(1000.0)
+        assert (await seen(admin, "orders")).id == before.id
+        assert operator.reconciler.held(MAIN) is not None
+        del kube.refused["Topic"]
+        definition = kube.put("CustomResourceDefinition", "topics.ottla.dev", "")
+        definition["metadata"]["creationTimestamp"] = "2026-03-01T00:00:00Z"
+        await operator.later(1000.0)
+        assert operator.reconciler.held(MAIN) is not None, "older than the definition"
+        operator.topic("orders", config={"retention.ms": "6"})
+        await operator.settle()
+        after = await seen(admin, "orders")
+        assert after.id == before.id
+        assert after.overrides["retention.ms"] == "6"
+        assert operator.reconciler.held(MAIN) is None
+
+    run(scene)
+
+
+def test_other_namespaces_by_the_clusters_leave(run: Play) -> None:
+    async def scene(operator: Operator, admin: KafkaAdmin) -> None:
+        kube = operator.kube
+        kube.put("Namespace", "team", "", metadata={"labels": {"kafka": "yes"}})
+        operator.topic("theirs", namespace="team")
+        await operator.settle()
+        assert kube.condition("theirs", namespace="team")[:2] == ("False", "NamespaceNotAllowed")
+        assert (await admin.look()).topics == {}
+        selector = {"allowedNamespaces": "Selector", "namespaceSelector": {"matchLabels": {"kafka": "yes"}}}
+        kube.put("Cluster", "main", spec={"topics": selector})
+        await operator.settle()
+        assert kube.condition("theirs", namespace="team")[0] == "True"
+        kube.put("Cluster", "main", spec={})
+        await operator.settle()
+        assert set((await admin.look()).topics) == {"theirs"}, "what is there stays"
+
+    run(scene)
+
+
+def test_brokers_that_dont_answer_are_told_where_something_is_to_be_done(run: Play) -> None:
+    async def scene(operator: Operator, admin: KafkaAdmin) -> None:
+        kube = operator.kube
+        operator.topic("ready")
+        await operator.settle()
+        operator.topic("new")
+        unreachable = Operator("127.0.0.1:1", kube)
+        with pytest.raises(Unreachable):
+            await unreachable.sweep()
+        assert kube.condition("new")[:2] == ("False", "ClusterUnreachable")
+        assert kube.condition("ready")[0] == "True"
+
+    run(scene)
+
+
+def test_a_cluster_that_isnt_there_is_told(run: Play) -> None:
+    async def scene(operator: Operator, admin: KafkaAdmin) -> None:
+        kube = operator.kube
+        kube.remove("Cluster", "main")
+        operator.topic("orders")
+        assert not (await operator.sweep()).gone
+        assert kube.condition("orders")[:2] == ("False", "ClusterNotFound")
+        kube.put("Cluster", "main", spec={"paused": True})
+        await operator.settle()
+        assert kube.condition("orders")[:2] == ("False", "ClusterPaused")
+        kube.put("Cluster", "main", spec={})
+        await operator.settle()
+        assert kube.condition("orders")[0] == "True"
+        kube.remove("Cluster", "main")
+        kube.remove("Topic", "orders")
+        assert (await operator.sweep()).gone
+
+    run(scene)

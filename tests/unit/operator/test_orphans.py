@@ -1,0 +1,146 @@
+"""Which topics without a resource are deleted, and which wait for a person."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+from ottla.operator.plan.orphans import (
+    SETTLE_S,
+    WINDOW_S,
+    Definition,
+    Disappearances,
+    Orphan,
+    Unreadable,
+    Verdict,
+    orphans,
+    owner_of,
+)
+from ottla.operator.plan.topic import OWNER, POLICY, KafkaPartition, KafkaTopic
+from ottla.operator.spec.topic import DeletionPolicy, Ref, TopicResource
+
+DEFINITION = Definition("2025-01-01T00:00:00Z")
+
+
+def resource(number: int, **changes: object) -> TopicResource:
+    name = f"t-{number}"
+    made = TopicResource(Ref("shop", name), f"u-{number}", "2026-01-01T00:00:00Z", 1, Ref("shop", "main"), name)
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def owned(number: int, policy: str = "Delete") -> KafkaTopic:
+    overrides = {OWNER: resource(number).owner, POLICY: policy}
+    return KafkaTopic(f"t-{number}", UUID(int=number), {0: KafkaPartition((0,), frozenset({0}))}, overrides)
+
+
+def lost(*numbers: int) -> list[Orphan]:
+    return orphans([owned(number) for number in numbers], [], {})
+
+
+def judge(
+    watch: Disappearances,
+    now: float,
+    gone: list[Orphan],
+    of: int = 100,
+    definition: Definition | Unreadable | None = DEFINITION,
+    confirmed: str = "",
+) -> Verdict:
+    return watch.judge(now, gone, of, definition, confirmed)
+
+
+def names(found: tuple[Orphan, ...] | list[Orphan]) -> list[str]:
+    return [orphan.topic.name for orphan in found]
+
+
+def test_who_is_an_orphan() -> None:
+    topics = [owned(1), owned(2), owned(3), KafkaTopic("nobody's", UUID(int=9), {})]
+    same_name_again = resource(2, uid="u-new")
+    assert names(orphans(topics, [resource(1), same_name_again], {})) == ["t-3"]
+    assert orphans(topics, [], {}, frozenset({"other"})) == []
+
+
+def test_the_policy_is_the_newest_that_is_known() -> None:
+    assert orphans([owned(1, "Retain")], [], {})[0].policy is DeletionPolicy.RETAIN
+    assert orphans([owned(1)], [], {"u-1": DeletionPolicy.RETAIN})[0].policy is DeletionPolicy.RETAIN
+
+
+def test_a_mark_that_isnt_ours_is_nobodys() -> None:
+    assert owner_of(KafkaTopic("t", UUID(int=1), {}, {OWNER: "somebody"})) is None
+
+
+def test_one_is_deleted_when_it_has_been_away_for_a_while() -> None:
+    watch = Disappearances()
+    first = judge(watch, 0.0, lost(1), of=1)
+    assert (first.due, first.held, first.look_again_s) == ((), (), SETTLE_S)
+    assert names(judge(watch, SETTLE_S, lost(1), of=1).due) == ["t-1"]
+
+
+def test_one_that_comes_back_in_between_counts_anew() -> None:
+    watch = Disappearances()
+    judge(watch, 0.0, lost(1))
+    judge(watch, 5.0, [])
+    assert judge(watch, SETTLE_S + 1, lost(1)).due == ()
+
+
+def test_more_than_a_tenth_waits_until_somebody_confirms_these() -> None:
+    watch = Disappearances()
+    gone = lost(*range(11))
+    judge(watch, 0.0, gone)
+    held = judge(watch, 100.0, gone)
+    assert held.due == ()
+    assert len(held.held) == 11
+    assert "11 of 100" in held.why
+    assert judge(watch, 200.0, gone, confirmed="some other").due == ()
+    assert len(judge(watch, 200.0, gone, confirmed=held.token).due) == 11
+    one_more = lost(50)
+    judge(watch, 300.0, one_more)
+    assert len(judge(watch, 320.0, one_more).due) == 1, "what was confirmed doesn't count as unasked for"
+
+
+def test_a_confirmation_is_of_these_topics_only() -> None:
+    watch = Disappearances()
+    token = judge(watch, 0.0, lost(*range(11))).token
+    assert judge(watch, 100.0, lost(*range(12)), confirmed=token).due == ()
+
+
+def test_ten_of_a_hundred_go_one_more_within_the_window_waits_and_waits() -> None:
+    watch = Disappearances()
+    judge(watch, 0.0, lost(*range(10)))
+    assert len(judge(watch, 10.0, lost(*range(10))).due) == 10
+    judge(watch, 20.0, lost(20), of=90)
+    assert names(judge(watch, 40.0, lost(20), of=90).held) == ["t-20"]
+    assert names(judge(watch, 40.0 + 2 * WINDOW_S, lost(20), of=90).held) == ["t-20"]
+    watch = Disappearances()
+    judge(watch, 0.0, lost(*range(10)))
+    judge(watch, 10.0, lost(*range(10)))
+    late = 20.0 + WINDOW_S
+    judge(watch, late, lost(20), of=90)
+    assert names(judge(watch, late + SETTLE_S, lost(20), of=90).due) == ["t-20"]
+
+
+def test_nothing_goes_while_the_definition_is_gone_or_going() -> None:
+    for definition in (None, Definition("2025-01-01T00:00:00Z", deleting=True)):
+        watch = Disappearances()
+        judge(watch, 0.0, lost(1), definition=definition)
+        verdict = judge(watch, 100.0, lost(1), definition=definition)
+        assert verdict.due == ()
+        assert "definition" in verdict.why
+
+
+def test_what_vanished_with_an_older_definition_waits_whatever_was_forgotten() -> None:
+    anew = Definition("2026-06-01T00:00:00Z")
+    watch = Disappearances()
+    judge(watch, 0.0, lost(1), definition=anew)
+    verdict = judge(watch, 100.0, lost(1), definition=anew)
+    assert verdict.due == ()
+    assert names(verdict.held) == ["t-1"]
+    assert names(judge(watch, 100.0, lost(1), definition=anew, confirmed=verdict.token).due) == ["t-1"]
+
+
+def test_where_the_definition_cant_be_read_all_at_once_waits() -> None:
+    watch = Disappearances()
+    judge(watch, 0.0, lost(1), of=1, definition=Unreadable())
+    assert judge(watch, 100.0, lost(1), of=1, definition=Unreadable()).due == ()
+    watch = Disappearances()
+    judge(watch, 0.0, lost(1), of=2, definition=Unreadable())
+    assert len(judge(watch, 100.0, lost(1), of=2, definition=Unreadable()).due) == 1

@@ -1,0 +1,123 @@
+"""The Topic resources in memory: what the watch tells, what a list tells, and which of them is newer."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from ottla.operator.kube import KubeError
+from ottla.operator.queue import Key
+from ottla.operator.spec.topic import DeletionPolicy
+from ottla.operator.spec.topic_rules import parse_topic_rules
+from ottla.operator.topic_resources import LISTED_AGAIN_S, TopicResources
+
+MAIN = Key("shop", "main")
+
+
+def body(name: str, uid: str = "u-1", status: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
+    metadata = {"namespace": "shop", "name": name, "uid": uid, "creationTimestamp": "2026-01-01T00:00:00Z"}
+    return {"metadata": metadata, "spec": {"cluster": {"name": "main"}, **spec}, "status": status or {}}
+
+
+class Lists:
+    """Answers a list with what it is given, after whatever `meanwhile` does."""
+
+    def __init__(self, *found: dict[str, Any]) -> None:
+        self.found = list(found)
+        self.asked: list[str] = []
+        self.refusal: KubeError | None = None
+        self.meanwhile = lambda: None
+
+    async def list(self, kind: str, namespace: str = "", labels: str = "") -> list[dict[str, Any]]:
+        self.asked.append(namespace)
+        found = list(self.found)
+        self.meanwhile()
+        if self.refusal is not None:
+            raise self.refusal
+        return found
+
+
+def names(resources: TopicResources) -> list[str]:
+    return sorted(resource.ref.name for resource in resources.of(MAIN))
+
+
+def test_listed_once_and_then_now_and_then() -> None:
+    lists = Lists(body("a"))
+    resources = TopicResources(lists)
+    for now in (0.0, 10.0, LISTED_AGAIN_S, LISTED_AGAIN_S + 1):
+        asyncio.run(resources.up_to_date(now))
+    assert lists.asked == ["", ""]
+    asyncio.run(resources.up_to_date(LISTED_AGAIN_S + 1, within_s=0.0))
+    assert len(lists.asked) == 2, "that very moment's list will do"
+    assert names(resources) == ["a"]
+
+
+def test_only_the_namespaces_that_are_watched_are_listed() -> None:
+    lists = Lists()
+    asyncio.run(TopicResources(lists, frozenset({"b", "a"})).up_to_date(0.0))
+    assert lists.asked == ["a", "b"]
+
+
+def test_what_the_watch_tells_meanwhile_is_newer_than_the_list() -> None:
+    lists = Lists(body("deleted"), body("changed", partitions=1))
+    resources = TopicResources(lists)
+
+    def meanwhile() -> None:
+        resources.seen("DELETED", body("deleted"))
+        resources.seen("MODIFIED", body("changed", partitions=2))
+        resources.seen("ADDED", body("new"))
+
+    lists.meanwhile = meanwhile
+    asyncio.run(resources.up_to_date(0.0))
+    assert names(resources) == ["changed", "new"]
+    assert {resource.partitions for resource in resources.of(MAIN)} == {2, None}
+
+
+def test_no_such_kind_is_no_resources_and_other_trouble_is_trouble() -> None:
+    lists = Lists()
+    resources = TopicResources(lists)
+    resources.seen("ADDED", body("a"))
+    lists.refusal = KubeError(500, "listing", "no")
+    with pytest.raises(KubeError):
+        asyncio.run(resources.up_to_date(0.0))
+    assert names(resources) == ["a"]
+    lists.refusal = KubeError(404, "listing", "no such kind")
+    asyncio.run(resources.up_to_date(0.0))
+    assert names(resources) == []
+
+
+def test_a_status_alone_asks_for_no_sweep() -> None:
+    resources = TopicResources(Lists())
+    assert resources.seen(None, body("a")) == MAIN
+    assert resources.seen("MODIFIED", body("a", status={"message": "x"})) is None
+    assert resources.seen("MODIFIED", body("a", partitions=2)) == MAIN
+    assert resources.seen("DELETED", body("a", partitions=2, deletionPolicy="Retain")) == MAIN
+    assert resources.vanished == {"u-1": DeletionPolicy.RETAIN}
+    assert names(resources) == []
+
+
+def test_the_end_of_one_that_was_made_anew_isnt_the_end_of_the_new_one() -> None:
+    resources = TopicResources(Lists())
+    resources.seen("ADDED", body("a", uid="u-2"))
+    resources.seen("DELETED", body("a", uid="u-1"))
+    assert names(resources) == ["a"]
+
+
+def test_what_a_cluster_says_of_its_topics() -> None:
+    meta = {"namespace": "shop", "name": "main", "annotations": {"ottla.dev/confirm-topic-deletion": "abc"}}
+    rules = parse_topic_rules({"metadata": meta, "spec": {}})
+    assert (rules.bootstrap, rules.confirmed) == ("main-bootstrap.shop.svc:9092", "abc")
+    assert [rules.allows(namespace, ()) for namespace in ("shop", "team")] == [True, False]
+    spec = {
+        "listeners": [{"name": "out", "port": 9094, "type": "NodePort"}, {"name": "in", "port": 9095}],
+        "topics": {"allowedNamespaces": "Selector", "namespaceSelector": {"matchLabels": {"a": "b"}}},
+        "scaling": {"throttleBytesPerSecond": 5000},
+    }
+    rules = parse_topic_rules({"metadata": meta, "spec": spec})
+    assert rules.bootstrap.endswith(":9095")
+    assert [rules.allows(namespace, {"team"}) for namespace in ("team", "other")] == [True, False]
+    assert rules.throttle_bytes_per_second == 5000
+    everywhere = parse_topic_rules({"metadata": meta, "spec": {"topics": {"allowedNamespaces": "All"}}})
+    assert everywhere.allows("anywhere", ())
