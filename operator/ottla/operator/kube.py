@@ -41,6 +41,7 @@ KINDS = {
     "Cluster": Kind(API_VERSION, "clusters"),
     "Topic": Kind(API_VERSION, "topics"),
     "ConfigMap": Kind("v1", "configmaps"),
+    "CustomResourceDefinition": Kind("apiextensions.k8s.io/v1", "customresourcedefinitions"),
     "Event": Kind("v1", "events"),
     "Namespace": Kind("v1", "namespaces"),
     "Node": Kind("v1", "nodes"),

@@ -122,7 +122,10 @@ class TopicReconciler:
             self._forget(cluster)
 
     async def reconcile(self, key: Key) -> Result:
-        """One sweep of the topics of the Cluster `key`."""
+        """One sweep of the topics of the Cluster `key`; nothing for a Cluster that another operator looks after."""
+        watched = self._resources.namespaces
+        if watched is not None and key.namespace not in watched:
+            return Result(gone=True)
         await self._resources.up_to_date(self._clock())
         mine = self._resources.of(key)
         found = await self._kube.get("Cluster", *key)
