@@ -1,8 +1,8 @@
 """What must be true of every history, whatever went wrong meanwhile. Pure.
 
-Each oracle takes the events of a run (`history.py`) and says, in sentences, what it found to be wrong. A partition of
-which all in-sync replicas lost their unsynced tails at once is excused from that offset on (`permitted` events);
-nothing else is.
+Each oracle takes the events of a run (`history.py`) and says, in sentences, what it found to be wrong. Where all
+in-sync replicas of a partition lost their unsynced tails at once (`permitted` events), what was asked for before is
+excused from that offset on; what was asked for afterwards isn't, and nothing else is.
 """
 
 from __future__ import annotations
@@ -26,6 +26,35 @@ class Final(NamedTuple):
     records: list[tuple[int, str]]
 
 
+class Permitted:
+    """What was lost with the power of all who had it: when, and from which offset on."""
+
+    def __init__(self, events: Sequence[Event]) -> None:
+        self._losses: dict[Key, list[tuple[int, int]]] = defaultdict(list)  # position among the events, offset
+        self._invoked: dict[int, int] = {}
+        for position, event in enumerate(events):
+            if event["op"] == "permitted":
+                self._losses[_key(event)].append((position, event["offset"]))
+            elif "id" in event:
+                self._invoked.setdefault(event["id"], position)
+
+    def invoked(self, event: Event, position: int) -> int:
+        """When what ended with this event, which is at `position`, was asked for."""
+        return self._invoked.get(event.get("id", -1), position)
+
+    def excuses(self, key: Key, offset: int | None, invoked: int) -> bool:
+        """Whether what was asked for then may be gone from that offset (None: nobody knows which)."""
+        return any(at > invoked and (offset is None or offset >= lost) for at, lost in self._losses.get(key, ()))
+
+    def anything(self, key: Key) -> bool:
+        """Whether the partition lost anything, ever."""
+        return key in self._losses
+
+    def anything_of(self, topic: str) -> bool:
+        """Whether a partition of the topic did."""
+        return any(name == topic for name, _ in self._losses)
+
+
 def check_all(events: Sequence[Event]) -> list[str]:
     """All that is wrong with a history."""
     found: list[str] = []
@@ -39,16 +68,16 @@ def check_all(events: Sequence[Event]) -> list[str]:
 
 def lost_writes(events: Sequence[Event]) -> Iterator[str]:
     """Every value acknowledged with acks=all is there at the end, at the offset that was told."""
-    final, permitted = _final(events), _permitted(events)
+    final, permitted = _final(events), Permitted(events)
     where = {key: {value: offset for offset, value in found.records} for key, found in final.items()}
-    for event in _of(events, "send", "ok"):
+    for position, event in _placed(events, "send", "ok"):
         key = _key(event)
         if event["acks"] != -1 or key not in final:
             continue
         for index, value in enumerate(event["values"]):
             offset = event["offset"] + index if event["offset"] >= 0 else None
             at = where[key].get(value)
-            excused = key in permitted and (offset is None or offset >= permitted[key])
+            excused = permitted.excuses(key, offset, permitted.invoked(event, position))
             if at is None and not excused:
                 yield f"lost write: {value} was acknowledged at {_at(key, offset)} at {event['t']} s, and isn't there"
             elif at is not None and offset is not None and at != offset and not excused:
@@ -59,7 +88,7 @@ def unsent_reads(events: Sequence[Event]) -> Iterator[str]:
     """Nobody reads what was never sent, or what was refused."""
     invoked = {value for event in _of(events, "send", "invoke") for value in event["values"]}
     failed = {value for event in _of(events, "send", "fail") for value in event["values"]}
-    for key, offset, value, _ in _reads(events):
+    for key, offset, value in _reads(events):
         if value not in invoked:
             yield f"phantom: {value!r} was read at {_at(key, offset)}, and nobody sent it"
         elif value in failed:
@@ -69,33 +98,40 @@ def unsent_reads(events: Sequence[Event]) -> Iterator[str]:
 def strayed(events: Sequence[Event]) -> Iterator[str]:
     """What is read from a partition was sent to it: not to another, nor to a deleted topic of the same name."""
     sent_to = {value: _key(event) for event in _of(events, "send", "invoke") for value in event["values"]}
-    for key, offset, value, _ in _reads(events):
+    for key, offset, value in _reads(events):
         if sent_to.get(value, key) != key:
             yield f"strayed: {value} was sent to {_name(sent_to[value])}, and read at {_at(key, offset)}"
 
 
 def two_values_at_one_offset(events: Sequence[Event]) -> Iterator[str]:
     """What is at an offset never changes, once it was read or acknowledged by all."""
-    permitted = _permitted(events)
-    seen: dict[tuple[Key, int], str] = {}
+    permitted = Permitted(events)
+    seen: dict[tuple[Key, int], tuple[str, int]] = {}  # value, when it was asked for
     told: set[tuple[Key, int]] = set()
 
-    def conflicting(key: Key, offset: int, value: str) -> bool:
-        known = seen.setdefault((key, offset), value)
-        if known == value or (key in permitted and offset >= permitted[key]) or (key, offset) in told:
-            return False
+    def conflicting(key: Key, offset: int, value: str, invoked: int) -> str:
+        known, since = seen.setdefault((key, offset), (value, invoked))
+        if known == value:
+            return ""
+        if permitted.excuses(key, offset, min(since, invoked)):
+            seen[key, offset] = (value, invoked) if invoked > since else (known, since)
+            return ""
+        if (key, offset) in told:
+            return ""
         told.add((key, offset))
-        return True
+        return f"two values at {_at(key, offset)}: {known} and {value}"
 
-    for event in _of(events, "send", "ok"):
+    for position, event in _placed(events, "send", "ok"):
         if event["acks"] == -1 and event["offset"] >= 0:
             for index, value in enumerate(event["values"]):
-                if conflicting(_key(event), event["offset"] + index, value):
-                    offset = event["offset"] + index
-                    yield f"two values at {_at(_key(event), offset)}: {seen[_key(event), offset]} and {value}"
-    for key, offset, value, _ in _reads(events):
-        if conflicting(key, offset, value):
-            yield f"two values at {_at(key, offset)}: {seen[key, offset]} and {value}"
+                at = permitted.invoked(event, position)
+                if found := conflicting(_key(event), event["offset"] + index, value, at):
+                    yield found
+    for position, event in enumerate(events):
+        if event["phase"] == "ok" and event["op"] in ("poll", "final"):
+            for offset, value in event["records"]:
+                if found := conflicting(_key(event), offset, value, permitted.invoked(event, position)):
+                    yield found
 
 
 def duplicates(events: Sequence[Event]) -> Iterator[str]:
@@ -143,26 +179,28 @@ def skipped_polls(events: Sequence[Event]) -> Iterator[str]:
 
 def reads_out_of_range(events: Sequence[Event]) -> Iterator[str]:
     """A consumer that only goes on from what it read never leaves the log's range."""
-    permitted = _permitted(events)
+    permitted = Permitted(events)
     for event in _of(events, "poll", "fail"):
-        if "offset_out_of_range" in event.get("error", "") and _key(event) not in permitted:
+        if "offset_out_of_range" in event.get("error", "") and not permitted.anything(_key(event)):
             yield f"out of range: {event['process']} at {_at(_key(event), event['position'])}, {event['t']} s"
 
 
 def vanished_reads(events: Sequence[Event]) -> Iterator[str]:
     """What a consumer has read is committed: it is still there at the end."""
-    final, permitted = _final(events), _permitted(events)
+    final, permitted = _final(events), Permitted(events)
     there = {key: dict(found.records) for key, found in final.items()}
     told: set[tuple[Key, int]] = set()
-    for key, offset, value, event in _reads(events, final=False):
-        if key not in final or (key in permitted and offset >= permitted[key]) or (key, offset) in told:
-            continue
-        if offset >= final[key].start and there[key].get(offset) != value:
-            told.add((key, offset))
-            yield (
-                f"read before it was committed: {event['process']} read {value} at {_at(key, offset)}, {event['t']} s;"
-                f" {there[key].get(offset)} is there"
-            )
+    for position, event in _placed(events, "poll", "ok"):
+        key = _key(event)
+        for offset, value in event["records"] if key in final else ():
+            if offset < final[key].start or there[key].get(offset) == value or (key, offset) in told:
+                continue
+            if not permitted.excuses(key, offset, permitted.invoked(event, position)):
+                told.add((key, offset))
+                yield (
+                    f"read before it was committed: {event['process']} read {value} at {_at(key, offset)},"
+                    f" {event['t']} s; {there[key].get(offset)} is there"
+                )
 
 
 def holes(events: Sequence[Event]) -> Iterator[str]:
@@ -177,9 +215,9 @@ def holes(events: Sequence[Event]) -> Iterator[str]:
 
 def forgotten_producers(events: Sequence[Event]) -> Iterator[str]:
     """A broker knows the sequences that were acknowledged."""
-    permitted = _permitted(events)
+    permitted = Permitted(events)
     for event in _of(events, "forgotten", "fail"):
-        if _key(event) not in permitted:
+        if not permitted.anything(_key(event)):
             yield (
                 f"forgotten producer: {event['error']} for {event['value']} in {_name(_key(event))} at {event['t']} s,"
                 " though everything before it was acknowledged"
@@ -196,28 +234,33 @@ def group_offsets(events: Sequence[Event]) -> Iterator[str]:
 
     A group's offsets grow, and are committed one at a time: by its one process, or by the members that own them.
     """
-    permitted = {key for key in _permitted(events) if key[0] == OFFSETS_TOPIC}
+    lost = -1  # when commits were: what was asked for before proves nothing
+    permitted = Permitted(events)
     acknowledged: dict[tuple[str, Key], int] = {}
     asked: dict[tuple[str, Key], int] = {}
     unknown: dict[tuple[str, Key], set[int]] = defaultdict(set)
     at_least: dict[int, int] = {}
     coordinators: dict[int, int] = {}
-    for event in events:
-        if event["op"] == "leads" and event["partition"][0] == OFFSETS_TOPIC:
+    for position, event in enumerate(events):
+        invoked = permitted.invoked(event, position)
+        if event["op"] == "permitted" and event["partition"][0] == OFFSETS_TOPIC:
+            lost = position
+            acknowledged.clear()
+        elif event["op"] == "leads" and event["partition"][0] == OFFSETS_TOPIC:
             coordinators[event["partition"][1]] = event["broker"]
         elif event["op"] == "commit":
             group = (event["group"], _key(event))
             if event["phase"] == "invoke":
                 asked[group] = max(asked.get(group, -1), event["offset"])
-            elif event["phase"] == "ok":
+            elif event["phase"] == "ok" and invoked > lost:
                 acknowledged[group] = event["offset"]
-            elif event["phase"] == "unknown":
+            elif event["phase"] in ("ok", "unknown"):
                 unknown[group].add(event["offset"])
         elif event["op"] == "committed":
             group = (event["group"], _key(event))
             if event["phase"] == "invoke":
                 at_least[event["id"]] = acknowledged.get(group, -1)
-            elif event["phase"] == "ok" and not permitted:
+            elif event["phase"] == "ok" and invoked > lost:
                 least = at_least.get(event["id"], acknowledged.get(group, -1))
                 if coordinators and event.get("by") != _coordinator(coordinators, event["group"]):
                     least = -1
@@ -234,7 +277,7 @@ def group_offsets(events: Sequence[Event]) -> Iterator[str]:
 
 def superseded_generations(events: Sequence[Event]) -> Iterator[str]:
     """Nobody commits under a generation after a commit under a later one was acknowledged."""
-    if any(key[0] == OFFSETS_TOPIC for key in _permitted(events)):
+    if Permitted(events).anything_of(OFFSETS_TOPIC):
         return
     latest: dict[str, int] = defaultdict(lambda: -1)
     allowed: dict[int, int] = {}
@@ -253,7 +296,7 @@ def superseded_generations(events: Sequence[Event]) -> Iterator[str]:
 
 def two_assignments(events: Sequence[Event]) -> Iterator[str]:
     """The members of a generation got the same leader's assignment, and no partition is two members'."""
-    if any(key[0] == OFFSETS_TOPIC for key in _permitted(events)):
+    if Permitted(events).anything_of(OFFSETS_TOPIC):
         return
     tokens: dict[tuple[str, int], str] = {}
     owners: dict[tuple[str, int, int], str] = {}
@@ -304,19 +347,15 @@ def _final(events: Iterable[Event]) -> dict[Key, Final]:
     }
 
 
-def _permitted(events: Iterable[Event]) -> dict[Key, int]:
-    """From which offset on a partition may have lost something."""
-    found: dict[Key, int] = defaultdict(lambda: 1 << 62)
-    for event in _of(events, "permitted", "ok"):
-        found[_key(event)] = min(found[_key(event)], event["offset"])
-    return dict(found)
+def _placed(events: Sequence[Event], op: str, phase: str) -> Iterator[tuple[int, Event]]:
+    return ((at, event) for at, event in enumerate(events) if event["op"] == op and event["phase"] == phase)
 
 
-def _reads(events: Iterable[Event], *, final: bool = True) -> Iterator[tuple[Key, int, str, Event]]:
+def _reads(events: Iterable[Event]) -> Iterator[tuple[Key, int, str]]:
     for event in events:
-        if event["phase"] == "ok" and (event["op"] == "poll" or (final and event["op"] == "final")):
+        if event["phase"] == "ok" and event["op"] in ("poll", "final"):
             for offset, value in event["records"]:
-                yield _key(event), offset, value, event
+                yield _key(event), offset, value
 
 
 def _name(key: Key) -> str:

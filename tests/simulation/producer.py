@@ -54,7 +54,6 @@ class Producer:
         self.acks = acks
         self.idempotent = idempotent
         self.stopped = False
-        self.done = False
         self._depth = depth
         self._padding = padding
         self._spread_s = spread_s
@@ -77,7 +76,6 @@ class Producer:
                 await self._send_once()
             if not self.stopped:
                 await self.client.pause(pause_s)
-        self.done = True
 
     async def _become_idempotent(self) -> None:
         message = {"transactional_id": None, "transaction_timeout": 1000, "producer_id": -1}

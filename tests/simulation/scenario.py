@@ -157,26 +157,26 @@ class Scenario:
             await asyncio.sleep(self.random.expovariate(1 / knobs.pause_between_faults_s))
             faults.inject()
         faults.heal()
-        await asyncio.sleep(1.0)
-        for producer in producers:
-            producer.stopped = True
-        if not await self._until(lambda: all(task.done() for task in sending), CONVERGENCE_S):
-            late = [producer.client.name for producer in producers if not producer.done]
-            self.wrong.append(f"no convergence: {', '.join(late)} still can't send {CONVERGENCE_S:.0f} s after healing")
+        await asyncio.sleep(0.3)
+        working: list[tuple[Producer | Committer | Member | Recreated, asyncio.Task[None]]] = [
+            *zip(producers, sending, strict=True),
+            *zip(members, joining, strict=True),
+            (committer, committing),
+            (watcher, watching),
+        ]
+        if recreated is not None and recreating is not None:
+            working.append((recreated, recreating))
+        for worker, _ in working:
+            worker.stopped = True
+        if not await self._until(lambda: all(task.done() for _, task in working), CONVERGENCE_S):
+            late = [worker.client.name for worker, task in working if not task.done()]
+            self.wrong.append(f"no convergence: {', '.join(late)} still not served {CONVERGENCE_S:.0f} s after healing")
             self.wrong.append(observer.unconverged() or "though the cluster looks well")
             return
-        for stopping in (committer, watcher, *members):
-            stopping.stopped = True
-        await asyncio.gather(committing, watching, *joining)
-        if recreated is not None and recreating is not None:
-            recreated.stopped = True
-            if not await self._until(recreating.done, CONVERGENCE_S):
-                self.wrong.append(f"no convergence: {NAME} can't be created anew {CONVERGENCE_S:.0f} s after healing")
-                return
         if not await self._until(lambda: not observer.unconverged(), CONVERGENCE_S):
             self.wrong.append(f"no convergence {CONVERGENCE_S:.0f} s after healing: {observer.unconverged()}")
             return
-        for task in sending:
+        for _, task in working:
             task.result()
         if not await self._until_true(committer.look, CONVERGENCE_S):
             self.wrong.append("no convergence: the group's offsets can't be read")

@@ -135,6 +135,20 @@ def test_what_all_in_sync_replicas_lost_at_once_is_excused_and_nothing_else() ->
     assert wrong([*events[:-2], *permitted(1), *final()])
 
 
+def test_what_was_asked_for_after_the_loss_is_excused_by_nothing() -> None:
+    before = [*send(["a"], 0), *poll(0, (0, "a")), *permitted(0)]
+    assert wrong([*before, *send(["b"], 0), *poll(0, (0, "b")), *final((0, "b"))]) == []
+    assert wrong([*before, *send(["b"], 0), *final()])
+    assert wrong([*before, *send(["b"], phase="unknown"), *poll(0, (0, "b")), *final()])
+    assert wrong([*before, *send(["b"], 0), *send(["c"], 0), *final((0, "c"))])
+
+
+def test_commits_after_a_loss_of_commits_count() -> None:
+    lost: list[Event] = [{"op": "permitted", "phase": "ok", "partition": ["__consumer_offsets", 0], "offset": 0}]
+    assert wrong([*commit(5), *lost, *committed(-1)]) == []
+    assert wrong([*commit(5), *lost, *commit(6), *committed(-1, 2)])
+
+
 def test_writes_that_only_the_leader_acknowledged_may_be_lost() -> None:
     assert wrong([*send(["a"], 0, acks=1, idempotent=False), *final()]) == []
 
