@@ -37,6 +37,10 @@ def _each(metric: str) -> str:
     return f"rate({metric}{{CLUSTER}}[$__rate_interval])"
 
 
+def _operator(metric: str) -> str:
+    return f"sum by (kind) (rate(ottla_operator_{metric}[$__rate_interval]))"
+
+
 def _quantile(share: float, request: str) -> str:
     buckets = f'kafka_network_requestmetrics_totaltimems_bucket{{CLUSTER,request="{request}"}}'
     return f"histogram_quantile({share}, sum by (le) (rate({buckets}[$__rate_interval])))"
@@ -162,6 +166,17 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 {"{{pod}}": "sum by (pod) (kafka_server_socket_server_metrics_connection_count{CLUSTER})"},
             ),
             Panel("Descriptors", {"{{pod}}": "max by (pod) (process_open_fds{CLUSTER})"}),
+        ),
+    ),
+    (
+        "Operator",
+        (
+            Panel("Reconciles", {"{{kind}}": _operator("reconciles_total")}, "cps", width=6),
+            Panel("Errors", {"{{kind}}": _operator("reconcile_errors_total")}, "cps", width=6),
+            Panel("Waiting", {"{{kind}}": "sum by (kind) (ottla_operator_queue_depth)"}, width=6),
+            Panel(
+                "Writes", {"": "sum(rate(ottla_operator_kubernetes_writes_total[$__rate_interval]))"}, "cps", width=6
+            ),
         ),
     ),
 )
