@@ -211,10 +211,13 @@ class Observer:
         for key in by_key:
             if keys.partition(*key) not in world.store.entries:
                 return f"{self.name(key)}, which was deleted, is still held"
+        drained = next((broker.image.drained for _, broker in world.brokers()), frozenset[int]())
         for key, state in self._states.items():
             if keys.partition(*key) not in world.store.entries:
                 continue
             name = self.name(key)
+            if state.leader in drained and not drained.issuperset(state.isr):
+                return f"{name}: a drained broker leads: {state}"
             if state.leader == model.NO_LEADER:
                 return f"{name} has no leader: {state}"
             if state.adding or state.removing:

@@ -306,6 +306,14 @@ def any_replica_may_be_elected() -> None:
 
 
 @bug
+def a_drained_broker_is_elected() -> None:
+    def electorate(original: Any) -> Any:
+        return lambda *args, **options: replace(original(*args, **options), drained=())
+
+    _replace(decisions, "_electorate", electorate)
+
+
+@bug
 def an_unclean_stop_doesnt_end_eligibility() -> None:
     model.Broker.holds_all_since = lambda self, epoch: True  # type: ignore[method-assign]
 
