@@ -366,4 +366,6 @@ def _held_condition(key: Key, verdict: Verdict) -> Condition:
 
 def _reason(error: KafkaError) -> str:
     """invalid_config → InvalidConfig."""
+    if error.code == ErrorCode.invalid_replication_factor:
+        return NOT_ENOUGH_BROKERS
     return "".join(part.capitalize() for part in error.code.name.split("_"))

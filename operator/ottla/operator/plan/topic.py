@@ -41,12 +41,12 @@ class KafkaPartition:
     @property
     def target(self) -> Replicas:
         """Its replicas once it isn't moved any more."""
-        return tuple(broker for broker in self.replicas if broker not in self.removing)
+        return _without(self.replicas, self.removing)
 
     @property
     def original(self) -> Replicas:
         """Its replicas if the move is cancelled."""
-        return tuple(broker for broker in self.replicas if broker not in self.adding)
+        return _without(self.replicas, self.adding)
 
     @property
     def moving(self) -> bool:
@@ -222,16 +222,17 @@ def _seniority(resource: TopicResource) -> tuple[str, bool, str]:
 def _refusal(resource: TopicResource, topic: KafkaTopic | None, cluster: KafkaCluster) -> Refusal | None:
     if resource.refusal:
         return Refusal("InvalidSpec", resource.refusal)
+    if topic is None:
+        return None  # the brokers know best whether there are enough of them
     factor = resource.replication_factor
     brokers = len(cluster.takers)
-    grows = factor is not None and (topic is None or factor > topic.replication_factor)
-    if grows and factor is not None and factor > brokers:
+    if factor is not None and factor > max(brokers, topic.replication_factor):
         have = "1 broker" if brokers == 1 else f"{brokers} brokers"
         return Refusal(
             NOT_ENOUGH_BROKERS,
             f"replicationFactor is {factor}, and the cluster has {have} to put replicas on: lower it or add brokers",
         )
-    if topic is not None and resource.partitions is not None and resource.partitions < len(topic.partitions):
+    if resource.partitions is not None and resource.partitions < len(topic.partitions):
         return Refusal(
             "NotSupported",
             f"the topic has {len(topic.partitions)} partitions and partitions can't be taken away: "
@@ -306,3 +307,7 @@ def _moving(resource: TopicResource, topic: KafkaTopic, targets: Mapping[int, Re
     )
     total = len(topic.partitions)
     return Moving(total - changing, total, factor) if changing else None
+
+
+def _without(replicas: Replicas, some: frozenset[int]) -> Replicas:
+    return tuple(broker for broker in replicas if broker not in some) if some else replicas
