@@ -9,12 +9,13 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
+import kafka
 import pytest
 
 from ottla.operator.kafka import BROKER, KafkaAdmin, Unreachable
 from ottla.operator.plan.topic import Configure, Create, Delete, KafkaTopic
 from ottla.operator.queue import Key, Result
-from ottla.operator.topic import TopicReconciler
+from ottla.operator.topic import MOVING_S, RATES, TopicReconciler
 from ottla.operator.topic_resources import TopicResources
 from tests.operator.kube_stand_in import KubeStandIn
 from tests.peers.ottla_cluster import OttlaCluster, ottla_cluster
@@ -237,7 +238,49 @@ def test_replicas_are_added_throttled_with_progress_and_taken_away_again(run: Pl
         operator.topic("orders", partitions=3, replicationFactor=2)
         await operator.settle()
         assert (await seen(admin, "orders")).replication_factor == 2
-        await admin.configure_brokers({}, ["leader.replication.throttled.rate", "follower.replication.throttled.rate"])
+        await admin.configure_brokers({}, RATES)
+
+    run(scene)
+
+
+def fill(bootstrap: str, topic: str, size_bytes: int) -> None:
+    """Records, so that there is something to copy."""
+    producer = kafka.KafkaProducer(bootstrap_servers=bootstrap.split(","), acks="all")
+    for _ in range(size_bytes // 100_000):
+        producer.send(topic, bytes(100_000))
+    producer.flush(30)
+    producer.close()
+
+
+def test_a_move_goes_on_under_the_next_operator_and_is_cancelled_when_the_spec_changes_back(run: Play) -> None:
+    async def scene(operator: Operator, admin: KafkaAdmin) -> None:
+        kube = operator.kube
+        kube.put("Cluster", "main", spec={"scaling": {"throttleBytesPerSecond": 1024}})
+        operator.topic("orders", partitions=2, replicationFactor=1, config={"min.insync.replicas": 1})
+        await operator.settle()
+        await asyncio.to_thread(fill, admin.bootstrap, "orders", 4_000_000)
+        operator.topic("orders", partitions=2, replicationFactor=2, config={"min.insync.replicas": 1})
+        await operator.sweep()
+        result = await operator.sweep()
+        assert result.requeue_after == MOVING_S
+        assert kube.condition("orders", "Reassigning")[0] == "True"
+        assert kube.topic("orders")["status"]["reassignment"]["partitions"] == 2
+        assert "of 2 partitions done" in kube.topic("orders")["status"]["message"]
+        assert kube.condition("orders")[0] == "True"
+        events = len(kube.events)
+        successor = Operator(admin.bootstrap, kube)
+        assert (await successor.sweep()).requeue_after == MOVING_S
+        assert len(kube.events) == events, "nothing is begun twice"
+        successor.topic("orders", partitions=2, replicationFactor=1, config={"min.insync.replicas": 1})
+        await successor.settle()
+        topic = await seen(admin, "orders")
+        assert topic.replication_factor == 1
+        assert not any(partition.moving for partition in topic.partitions.values())
+        assert not [name for name in topic.overrides if "throttled" in name]
+        assert kube.condition("orders", "Reassigning")[:2] == ("False", "Done")
+        assert any("cancelled" in message and "0 cancelled" not in message for _, _, message in kube.events)
+        successor.reconciler.close()
+        await admin.configure_brokers({}, RATES)
 
     run(scene)
 
