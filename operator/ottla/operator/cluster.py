@@ -22,12 +22,14 @@ from ottla.operator.kube import Kube
 from ottla.operator.plan import broker_pods, disruption, names, services
 from ottla.operator.plan.broker_pods import BROKER
 from ottla.operator.plan.cluster_status import Findings, cluster_status, refused
-from ottla.operator.plan.observed import addresses, broker_pod, is_current, versions
+from ottla.operator.plan.observed import addresses, broker_pod, broker_sets, is_current, versions
 from ottla.operator.plan.roll import Pod, decide
 from ottla.operator.queue import Key, Result, Retry
+from ottla.operator.scaling import noted, scale
 from ottla.operator.settings import apply_settings
 from ottla.operator.spec.cluster import Cluster, Defaults, Etcd, Pool, SpecError, parse_cluster
 from ottla.operator.status import Condition
+from ottla.protocol.errors import KafkaError
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +95,8 @@ class ClusterReconciler:
             await self._write(resource, refused(resource, str(error), now))
             return Result()
         found = await Found.look(self._kube, cluster)
-        visit = _Visit(resource, cluster, found, Findings(topics_held=self._topics_held(key)), now)
+        findings = Findings(topics_held=self._topics_held(key), scaling=noted(cluster, resource.get("status") or {}))
+        visit = _Visit(resource, cluster, found, findings, now)
         try:
             await self._steps(key, visit)
         except Retry as error:
@@ -112,15 +115,21 @@ class ClusterReconciler:
         if not await self._keep_etcd(visit):
             visit.busy = True
             return
+        present = broker_sets(found.all("StatefulSet", BROKER))
         for pool in cluster.pools:
-            await found.apply(broker_pods.broker_set(cluster, pool, pool.replicas))
+            # Those that are to go stay until nothing is left on them.
+            there = present.get(names.broker_set(cluster, pool), range(0))
+            await found.apply(broker_pods.broker_set(cluster, pool, max(pool.replicas, len(there))))
         if cluster.controllers.replicas:
             await found.apply(broker_pods.controller_set(cluster))
             await found.apply(disruption.controllers(cluster))
         await self._look_at_brokers(visit)
-        await self._restart_one(visit)
+        leaving = self._leaving(visit)
+        await self._restart_one(visit, leaving)
         if any(pod.ready for pod in visit.findings.pods):
-            visit.findings.config_waits_for = await apply_settings(self._admin(key, cluster), cluster)
+            admin = self._admin(key, cluster)
+            visit.findings.config_waits_for = await apply_settings(admin, cluster)
+            await self._scale(visit, admin, leaving)
 
     async def _prepare(self, visit: _Visit) -> None:
         """What pods need before they start."""
@@ -160,11 +169,46 @@ class ClusterReconciler:
         visit.findings.pods = seen
         visit.findings.version = versions(pods.values())
 
-    async def _restart_one(self, visit: _Visit) -> None:
+    def _leaving(self, visit: _Visit) -> frozenset[int]:
+        """The brokers that are there and aren't wanted."""
+        sets = broker_sets(visit.found.all("StatefulSet", BROKER)).values()
+        present = {broker for ids in sets for broker in ids}
+        present |= {_ordinal(pod) for pod in visit.found.all("Pod", BROKER)}
+        return frozenset(present - visit.cluster.broker_ids)
+
+    async def _scale(self, visit: _Visit, admin: KafkaAdmin, leaving: frozenset[int]) -> None:
+        """Drains, then takes pods away; or gives new brokers their share."""
+        cluster, findings = visit.cluster, visit.findings
+        before = findings.scaling
+        try:
+            scaling = findings.scaling = await scale(admin, cluster, before, leaving)
+        except KafkaError as error:
+            raise Retry(f"replicas can't be moved: {error.message or error.code.name}") from error
+        if scaling.reason and scaling.reason != before.reason:
+            await self._tell(visit, "MovingReplicas", scaling.reason)
+        visit.busy |= bool(leaving or scaling.reason or scaling.waits_for)
+        if leaving and scaling.drained:
+            await self._shrink(visit, leaving)
+
+    async def _shrink(self, visit: _Visit, leaving: frozenset[int]) -> None:
+        """Takes the pods of drained brokers away; a pool that isn't in the spec any more goes with its last one."""
+        cluster, found = visit.cluster, visit.found
+        pools = {names.broker_set(cluster, pool): pool for pool in cluster.pools}
+        for item in found.all("StatefulSet", BROKER):
+            name = item["metadata"]["name"]
+            pool, (ids,) = pools.get(name), broker_sets([item]).values()
+            if pool is not None and len(ids) > pool.replicas:
+                await self._tell(visit, "ScalingDown", f"{name} goes from {len(ids)} to {pool.replicas} brokers")
+                await found.apply(broker_pods.broker_set(cluster, pool, pool.replicas))
+            elif pool is None:
+                await self._tell(visit, "ScalingDown", f"{name} is deleted: its pool isn't wanted any more")
+                await self._kube.delete("StatefulSet", cluster.namespace, name, uid=item["metadata"]["uid"])
+
+    async def _restart_one(self, visit: _Visit, leaving: frozenset[int]) -> None:
         """The budget for evictions, and the pod whose turn it is."""
         cluster, findings = visit.cluster, visit.findings
         window_open = not cluster.windows or any(window.open_at(visit.now) for window in cluster.windows)
-        decision = findings.decision = decide(findings.pods, window_open=window_open)
+        decision = findings.decision = decide(findings.pods, window_open=window_open, held=leaving)
         await visit.found.apply(disruption.brokers(cluster, evictable=decision.evictable))
         visit.busy |= decision.rolling or not decision.evictable
         if (restart := decision.restart) is not None:

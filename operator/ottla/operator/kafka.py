@@ -58,11 +58,16 @@ class KafkaAdmin:
         for peer in self._peers:
             peer.close()
 
-    async def look(self) -> KafkaCluster:
-        """The brokers, and all topics but internal ones, with their moves and what was given to them as settings."""
+    async def look(self, *, internal: bool = False) -> KafkaCluster:
+        """The brokers, and all topics, with their moves and what was given to them as settings; internal ones if asked
+        for."""
         metadata = await self._ask(METADATA, {"topics": None, "allow_auto_topic_creation": False})
         moves = await self._moves()
-        known = [topic for topic in metadata.topics if topic.error_code == ErrorCode.none and not topic.is_internal]
+        known = [
+            topic
+            for topic in metadata.topics
+            if topic.error_code == ErrorCode.none and (internal or not topic.is_internal)
+        ]
         overrides = await self._overrides([topic.name for topic in known])
         settings = await self.settings(BROKER, "")
         load: Counter[int] = Counter()

@@ -14,6 +14,7 @@ from typing import Any
 from ottla.operator.plan.broker_pods import BROKER
 from ottla.operator.plan.pods import found_by
 from ottla.operator.plan.roll import Decision, Pod
+from ottla.operator.plan.scale import Scaling
 from ottla.operator.spec.cluster import Cluster
 from ottla.operator.status import Condition, conditions
 
@@ -31,9 +32,7 @@ class Findings:
     decision: Decision | None = None
     metadata_waits_for: str | None = None  # None: it wasn't looked at; empty: it is there
     config_waits_for: str | None = None  # as above, for the dynamic settings
-    reassigning: str | None = None  # what replicas are moved for; empty: nothing moves
-    partitions_remaining: int = 0
-    scaling_waits_for: str = ""
+    scaling: Scaling = field(default_factory=Scaling)
     bootstrap: dict[str, str] = field(default_factory=dict)
     listeners_wait_for: str = ""
     storage_waits_for: str = ""
@@ -81,11 +80,12 @@ def cluster_status(cluster: Cluster, findings: Findings, before: Mapping[str, An
     }
     if findings.version:
         status["version"] = findings.version
-    if findings.reassigning:
-        status["reassignment"] = {
-            "reason": findings.reassigning[:256],
-            "remaining": findings.partitions_remaining,
-        }
+    scaling = findings.scaling
+    status["settled"] = sorted(scaling.settled)
+    if scaling.draining:
+        status["draining"] = sorted(scaling.draining)
+    if scaling.reason:
+        status["reassignment"] = {"reason": scaling.reason[:256], "remaining": scaling.remaining}
     return status
 
 
@@ -100,10 +100,10 @@ def _message(cluster: Cluster, findings: Findings, ready: int, known: int) -> st
     decision = findings.decision
     if decision is not None and decision.rolling:
         return decision.message
-    if findings.scaling_waits_for:
-        return findings.scaling_waits_for
-    if findings.reassigning:
-        return f"{findings.reassigning}: {findings.partitions_remaining} partitions to go"
+    if findings.scaling.waits_for:
+        return findings.scaling.waits_for
+    if findings.scaling.reason:
+        return f"{findings.scaling.reason}: {findings.scaling.remaining} partitions to go"
     if decision is not None and decision.message:
         return f"waiting for {decision.message}"
     for text in (findings.storage_waits_for, findings.listeners_wait_for, findings.config_waits_for):
@@ -116,8 +116,8 @@ def _conditions(cluster: Cluster, findings: Findings, message: str, ready: int) 
     found = [_ready(cluster, findings, message, ready)]
     busy = bool(
         (findings.decision and (findings.decision.rolling or findings.decision.waits_for))
-        or findings.reassigning
-        or findings.scaling_waits_for
+        or findings.scaling.reason
+        or findings.scaling.waits_for
         or findings.metadata_waits_for
         or findings.failure
     )
@@ -128,9 +128,9 @@ def _conditions(cluster: Cluster, findings: Findings, message: str, ready: int) 
     if (decision := findings.decision) is not None:
         reason = "Waiting" if decision.rolling and decision.waits_for else "Rolling" if decision.rolling else "UpToDate"
         found.append(Condition("Rolling", decision.rolling, reason, decision.message if decision.rolling else ""))
-    if findings.reassigning is not None:
-        moving = findings.reassigning
-        found.append(Condition("Reassigning", bool(moving), "ReplicasMove" if moving else "InPlace", moving))
+    scaling = findings.scaling
+    reason = "ReplicasMove" if scaling.reason else "Waiting" if scaling.waits_for else "InPlace"
+    found.append(Condition("Reassigning", bool(scaling.reason), reason, scaling.waits_for or scaling.reason))
     if findings.config_waits_for is not None:
         waits_for = findings.config_waits_for
         found.append(Condition("ConfigApplied", not waits_for, "Refused" if waits_for else "Applied", waits_for))

@@ -37,6 +37,15 @@ def broker_pod(
     )
 
 
+def broker_sets(sets: Iterable[Object]) -> dict[str, range]:
+    """The ids that each StatefulSet of brokers has or is about to have, by its name."""
+    found = {}
+    for item in sets:
+        first = (item["spec"].get("ordinals") or {}).get("start", 0)
+        found[item["metadata"]["name"]] = range(first, first + item["spec"].get("replicas", 0))
+    return found
+
+
 def outdated(stateful_set: Object | None, pod: Object) -> str:
     """Why a pod isn't what its StatefulSet would make today; nothing where it is."""
     annotations = pod["metadata"].get("annotations") or {}

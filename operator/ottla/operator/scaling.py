@@ -1,0 +1,98 @@
+"""Brokers that come and go: drains before pods go, a share of the replicas for those that came.
+
+What has to outlast the operator stands in the Cluster's status: which brokers it drains (`draining`), so that it can
+let them lead again when the spec changes back, and which have their share (`settled`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from ottla.operator.kafka import KafkaAdmin, Refusals
+from ottla.operator.plan.scale import ScalePlan, Scaling, drain, spread, throttles, undrain, unthrottled
+from ottla.operator.plan.topic import DRAINED, KafkaCluster
+from ottla.operator.spec.cluster import Cluster
+from ottla.protocol.errors import ErrorCode
+
+PASSING = (ErrorCode.unknown_topic_or_partition, ErrorCode.no_reassignment_in_progress)
+RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+
+
+def noted(cluster: Cluster, status: Mapping[str, Any]) -> Scaling:
+    """What the status says. Without a word every broker has its share: a new cluster has nothing to share."""
+    settled = status.get("settled")
+    return Scaling(
+        draining=frozenset(status.get("draining") or ()),
+        settled=frozenset(cluster.broker_ids if settled is None else settled) & cluster.broker_ids,
+        reason=(status.get("reassignment") or {}).get("reason", ""),
+    )
+
+
+async def scale(admin: KafkaAdmin, cluster: Cluster, before: Scaling, leaving: Collection[int]) -> Scaling:
+    """The next step. Asks the brokers only where something comes or goes. Raises Unreachable, KafkaError."""
+    new = cluster.broker_ids - before.settled
+    freed = before.draining - frozenset(leaving)
+    if not leaving and not new and not freed and not before.reason:
+        return before
+    kafka = await admin.look(internal=True)
+    if freed:
+        stay = freed & cluster.broker_ids
+        await _make(await admin.move(undrain(kafka, stay)))
+    if leaving or freed:
+        await _set_drained(admin, kafka, freed, leaving)
+    draining = frozenset(leaving)
+    if leaving:
+        names = ", ".join(map(str, sorted(leaving)))
+        plan = drain(kafka, leaving, cluster.broker_ids)
+        await _begin(admin, cluster, kafka, plan)
+        if plan.refusal:
+            return Scaling(draining, before.settled, drained=False, waits_for=f"scaling down waits: {plan.refusal}")
+        reason = f"draining broker {names}" if plan.remaining else ""
+        waits_for = f"draining broker {names} waits for {plan.waits_for}" if plan.waits_for else ""
+        return Scaling(draining, before.settled, not plan.remaining, reason, plan.remaining, waits_for)
+    if new and cluster.rebalance != "None":
+        names = ", ".join(map(str, sorted(new)))
+        plan = spread(kafka, new, cluster.broker_ids, only_new=cluster.rebalance == "New")
+        await _begin(admin, cluster, kafka, plan)
+        if plan.waits_for:
+            return Scaling(draining, before.settled, waits_for=f"spreading replicas waits for {plan.waits_for}")
+        if plan.remaining:
+            return Scaling(
+                draining, before.settled, reason=f"spreading replicas onto broker {names}", remaining=plan.remaining
+            )
+    await _make(await admin.configure(unthrottled(kafka)))
+    return Scaling(draining, cluster.broker_ids)
+
+
+async def _begin(admin: KafkaAdmin, cluster: Cluster, kafka: KafkaCluster, plan: ScalePlan) -> None:
+    """The moves of a plan, under the Cluster's throttle."""
+    if not plan.moves:
+        return
+    if cluster.throttle_bytes_per_second is not None:
+        rate = str(cluster.throttle_bytes_per_second)
+        if any(kafka.settings.get(name) != rate for name in RATES):
+            await admin.configure_brokers(dict.fromkeys(RATES, rate))
+        await _make(await admin.configure(throttles(kafka, plan.moves)))
+    await _make(await admin.move(plan.moves))
+
+
+async def _set_drained(
+    admin: KafkaAdmin, kafka: KafkaCluster, freed: Collection[int], leaving: Collection[int]
+) -> None:
+    """Who is to lead nothing and get nothing new, beside those that somebody else drains."""
+    present = {int(part) for part in kafka.settings.get(DRAINED, "").split(",") if part.strip()}
+    wanted = present - set(freed) | set(leaving)
+    if wanted == present:
+        return
+    if wanted:
+        await admin.configure_brokers({DRAINED: ",".join(map(str, sorted(wanted)))})
+    else:
+        await admin.configure_brokers({}, [DRAINED])
+
+
+async def _make(refusals: Refusals) -> None:
+    """A topic that was deleted meanwhile refuses, and the next look doesn't see it; anything else is told."""
+    for refusal in refusals.values():
+        if refusal is not None and refusal.code not in PASSING:
+            raise refusal
