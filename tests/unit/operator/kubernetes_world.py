@@ -1,0 +1,178 @@
+"""A Kubernetes in memory for the reconciler of Clusters: apply without schemas, StatefulSets that make pods.
+
+What a real API server does beyond that (defaults, validation, CEL, garbage collection) is for the end-to-end tests.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import itertools
+import json
+from datetime import datetime
+from typing import Any
+
+from ottla.operator.kube import KubeError
+
+Object = dict[str, Any]
+
+
+class World:
+    """The objects, what was asked, and the controllers that `settle` stands for."""
+
+    def __init__(self) -> None:
+        self.objects: dict[tuple[str, str, str], Object] = {}
+        self.events: list[tuple[str, str]] = []
+        self.writes: list[str] = []
+        self.bad_images: set[str] = set()
+        self._versions = itertools.count(1)
+
+    # ---- what `Kube` offers
+
+    async def get(self, kind: str, namespace: str, name: str) -> Object | None:
+        found = self.objects.get((kind, namespace, name))
+        return copy.deepcopy(found) if found is not None else None
+
+    async def list(self, kind: str, namespace: str = "", labels: str = "") -> list[Object]:
+        wanted = dict(part.split("=") for part in labels.split(",") if part)
+        return [
+            copy.deepcopy(item)
+            for (its_kind, its_namespace, _), item in sorted(self.objects.items())
+            if its_kind == kind
+            and namespace in ("", its_namespace)
+            and wanted.items() <= (item["metadata"].get("labels") or {}).items()
+        ]
+
+    async def apply(self, wanted: Object, observed: Object | None = None) -> Object:
+        key = (wanted["kind"], wanted["metadata"].get("namespace", ""), wanted["metadata"]["name"])
+        present = self.objects.get(key)
+        merged = copy.deepcopy(wanted)
+        if present is not None:
+            merged["metadata"] = {**present["metadata"], **merged["metadata"]}
+            if "status" in present:
+                merged["status"] = present["status"]
+            if merged == present:
+                return copy.deepcopy(present)
+        self.writes.append(f"apply {key[0]} {key[2]}")
+        self._put(key, merged, spec_changed=present is None or merged.get("spec") != present.get("spec"))
+        return copy.deepcopy(self.objects[key])
+
+    async def merge(self, kind: str, namespace: str, name: str, patch: Object, subresource: str = "") -> Object:
+        self.writes.append(f"merge {kind} {name}")
+        item = self.objects[kind, namespace, name]
+        _merge(item, {name: value for name, value in patch.items() if name != "metadata"})
+        _merge(item["metadata"], {k: v for k, v in patch.get("metadata", {}).items() if k != "resourceVersion"})
+        self._put((kind, namespace, name), item, spec_changed="spec" in patch)
+        return copy.deepcopy(item)
+
+    async def write_status(self, resource: Object, status: Object) -> None:
+        meta = resource["metadata"]
+        key = (resource["kind"], meta["namespace"], meta["name"])
+        if self.objects[key]["metadata"]["resourceVersion"] != meta["resourceVersion"]:
+            raise KubeError(409, "writing", "it has changed")
+        self.writes.append(f"status {key[2]}")
+        self.objects[key]["status"] = copy.deepcopy(status)
+        self._put(key, self.objects[key], spec_changed=False)
+
+    async def delete(
+        self, kind: str, namespace: str, name: str, *, uid: str | None = None, propagation: str = "Background"
+    ) -> bool:
+        found = self.objects.get((kind, namespace, name))
+        if found is None or uid not in (None, found["metadata"]["uid"]):
+            return False
+        self.writes.append(f"delete {kind} {name}")
+        del self.objects[kind, namespace, name]
+        if kind == "StatefulSet" and propagation != "Orphan":
+            for pod in self.pods_of(name):
+                del self.objects["Pod", namespace, pod]
+        return True
+
+    async def event(self, about: Object, reason: str, message: str, now: datetime, *, warning: bool = False) -> None:
+        self.events.append((reason, message))
+
+    # ---- what people and controllers do
+
+    def create(self, item: Object) -> None:
+        meta = item["metadata"]
+        self._put((item["kind"], meta.get("namespace", ""), meta["name"]), item, spec_changed=True)
+
+    def edit(self, kind: str, name: str, change: Any) -> None:
+        """Somebody changes the spec of an object: `change` gets it."""
+        key = next(key for key in self.objects if key[0] == kind and key[2] == name)
+        change(self.objects[key]["spec"])
+        self._put(key, self.objects[key], spec_changed=True)
+
+    def pods_of(self, stateful_set: str) -> list[str]:
+        return [
+            name
+            for (kind, _, name), item in self.objects.items()
+            if kind == "Pod" and item["metadata"]["ownerReferences"][0]["name"] == stateful_set
+        ]
+
+    def settle(self) -> None:
+        """StatefulSets make and take away pods, and pods become ready."""
+        for (kind, namespace, name), item in list(self.objects.items()):
+            if kind != "StatefulSet":
+                continue
+            revision = hashlib.sha256(json.dumps(item["spec"]["template"], sort_keys=True).encode()).hexdigest()[:8]
+            item["status"] = {
+                "observedGeneration": item["metadata"]["generation"],
+                "updateRevision": revision,
+            }
+            first = item["spec"].get("ordinals", {}).get("start", 0)
+            wanted = [f"{name}-{ordinal}" for ordinal in range(first, first + item["spec"]["replicas"])]
+            for pod in self.pods_of(name):
+                if pod not in wanted:
+                    del self.objects["Pod", namespace, pod]
+            for pod in wanted:
+                if ("Pod", namespace, pod) not in self.objects:
+                    self._make_pod(item, namespace, pod, revision)
+        for (kind, _, name), item in self.objects.items():
+            if kind == "Pod":
+                self._run(item, name)
+
+    def _make_pod(self, owner: Object, namespace: str, name: str, revision: str) -> None:
+        template = copy.deepcopy(owner["spec"]["template"])
+        labels = {**template["metadata"]["labels"], "controller-revision-hash": revision}
+        pod = {
+            "kind": "Pod",
+            "metadata": {
+                **template["metadata"],
+                "labels": labels,
+                "name": name,
+                "namespace": namespace,
+                "ownerReferences": [{"name": owner["metadata"]["name"], "uid": owner["metadata"]["uid"]}],
+            },
+            "spec": template["spec"],
+        }
+        self._put(("Pod", namespace, name), pod, spec_changed=True)
+
+    def _run(self, pod: Object, name: str) -> None:
+        bad = pod["spec"]["containers"][0]["image"] in self.bad_images
+        state = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}} if bad else {"running": {}}
+        pod["status"] = {
+            "podIP": f"ip-{name}",
+            "conditions": [
+                {"type": "PodScheduled", "status": "True"},
+                {"type": "Ready", "status": str(not bad), "lastTransitionTime": "2026-05-01T00:00:00Z"},
+            ],
+            "containerStatuses": [{"state": state, "lastState": {}}],
+        }
+
+    def _put(self, key: tuple[str, str, str], item: Object, *, spec_changed: bool) -> None:
+        meta = item["metadata"]
+        version = next(self._versions)
+        meta.setdefault("uid", f"uid-{version}")
+        meta["resourceVersion"] = str(version)
+        meta["generation"] = meta.get("generation", 0) + int(spec_changed)
+        self.objects[key] = item
+
+
+def _merge(target: Object, patch: Object) -> None:
+    for name, value in patch.items():
+        if value is None:
+            target.pop(name, None)
+        elif isinstance(value, dict) and isinstance(target.get(name), dict):
+            _merge(target[name], value)
+        else:
+            target[name] = copy.deepcopy(value)

@@ -1,0 +1,329 @@
+"""Reconciles of a Cluster, one after the other, in a Kubernetes in memory: it comes up, rolls, scales, and is quiet."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from ottla.operator import cluster as module
+from ottla.operator.cluster import ClusterReconciler
+from ottla.operator.etcd import EtcdKeeper
+from ottla.operator.etcd_client import EtcdUnreachable
+from ottla.operator.plan.etcd_members import Member
+from ottla.operator.plan.roll import Report
+from ottla.operator.plan.topic import Configure, KafkaCluster, KafkaTopic, Move
+from ottla.operator.queue import Key, Result, Retry
+from ottla.operator.spec.cluster import Defaults
+from tests.unit.operator.kubernetes_world import Object, World
+from tests.unit.operator.test_scale import _asked, _cluster, _done
+
+KEY = Key("shop", "k")
+
+
+class Pages:
+    """The brokers' pages: all is well unless something else is said."""
+
+    def __init__(self) -> None:
+        self.said: dict[int, Report] = {}
+
+    async def reports(self, addresses: Mapping[int, str]) -> dict[int, Report]:
+        return {broker: self.said.get(broker, Report()) for broker in addresses}
+
+
+class EtcdInMemory:
+    """etcd's list of members; whoever has a pod is one."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    async def members(self, addresses: Sequence[str]) -> list[Member]:
+        pods = [name for kind, _, name in self._world.objects if kind == "Pod" and "-etcd-" in name]
+        if not pods:
+            raise EtcdUnreachable("nobody")
+        return [Member(name, name, f"http://{name}.k-etcd.shop.svc:2380") for name in pods]
+
+
+class Kafka:
+    """The brokers' admin protocol."""
+
+    def __init__(self, cluster: KafkaCluster) -> None:
+        self.cluster = cluster
+        self.bootstrap = "k-bootstrap.shop.svc:9092"
+        self.dynamic: dict[str, str] = {}
+
+    def close(self) -> None:
+        pass
+
+    async def settings(self, kind: int, name: str) -> dict[str, str]:
+        return dict(self.dynamic)
+
+    async def configure_brokers(self, given: Mapping[str, str], reset: Sequence[str] = ()) -> None:
+        self.dynamic |= given
+        for name in reset:
+            self.dynamic.pop(name, None)
+
+    async def look(self, *, internal: bool = False) -> KafkaCluster:
+        return replace(self.cluster, settings=dict(self.dynamic))
+
+    async def configure(self, steps: Sequence[Configure]) -> dict[str, None]:
+        return {}
+
+    async def move(self, moves: Sequence[Move]) -> dict[str, None]:
+        self.cluster = _asked(self.cluster, tuple(moves))
+        return {}
+
+
+class Scene:
+    """A Cluster, and all that surrounds its reconciler."""
+
+    def __init__(self, **spec: Any) -> None:
+        self.world, self.pages = World(), Pages()
+        self.kafka = Kafka(_cluster(3, {"orders": [(0, 1, 2), (1, 2, 0)]}))
+        spec.setdefault("brokers", {"replicas": 3, "storage": {"size": "1Gi"}})
+        spec.setdefault("metadata", {"etcd": {"members": 1}})
+        self.world.create(
+            {
+                "apiVersion": "ottla.dev/v1alpha1",
+                "kind": "Cluster",
+                "metadata": {"namespace": "shop", "name": "k"},
+                "spec": spec,
+            }
+        )
+        keeper = EtcdKeeper(self.world, EtcdInMemory(self.world))  # type: ignore[arg-type]
+        self.reconciler = ClusterReconciler(
+            self.world,  # type: ignore[arg-type]
+            self.pages,  # type: ignore[arg-type]
+            keeper,
+            Defaults("ottla:1", "etcd:1"),
+            utc=lambda: datetime(2026, 5, 1, 12, tzinfo=UTC),
+        )
+
+    def reconcile(self) -> Result:
+        with patch.object(module, "KafkaAdmin", lambda bootstrap: self.kafka):
+            return asyncio.run(self.reconciler.reconcile(KEY))
+
+    def rounds(self, count: int) -> None:
+        for _ in range(count):
+            self.reconcile()
+            self.world.settle()
+
+    @property
+    def cluster(self) -> Object:
+        return self.world.objects["Cluster", "shop", "k"]
+
+    @property
+    def status(self) -> Object:
+        status: Object = self.cluster["status"]
+        return status
+
+    def condition(self, kind: str) -> tuple[str, str]:
+        return next((c["status"], c["reason"]) for c in self.status["conditions"] if c["type"] == kind)
+
+    def pods(self) -> list[str]:
+        return sorted(name for kind, _, name in self.world.objects if kind == "Pod" and "etcd" not in name)
+
+    def budget(self) -> int:
+        found: int = self.world.objects["PodDisruptionBudget", "shop", "k-brokers"]["spec"]["maxUnavailable"]
+        return found
+
+
+def _running(**spec: Any) -> Scene:
+    scene = Scene(**spec)
+    scene.rounds(6)
+    assert scene.condition("Ready") == ("True", "BrokersServe"), scene.status
+    return scene
+
+
+def test_brokers_start_once_etcd_is_there() -> None:
+    scene = Scene()
+    scene.reconcile()
+    assert scene.pods() == []
+    assert scene.condition("MetadataReady") == ("False", "EtcdAway")
+    assert scene.status["message"] == "waiting for etcd: 0 of 1 members answer"
+    scene.world.settle()
+    scene.rounds(5)
+    assert scene.pods() == ["k-broker-0", "k-broker-1", "k-broker-2"]
+    assert scene.status["message"] == "3 of 3 brokers serve"
+    assert scene.status["brokers"]["summary"] == "3/3"
+    assert scene.condition("Ready") == ("True", "BrokersServe")
+    assert scene.budget() == 1
+    assert scene.status["observedGeneration"] == 1
+
+
+def test_when_all_is_well_nothing_is_written() -> None:
+    scene = _running(config={"log.retention.ms": 1000})
+    scene.rounds(2)
+    scene.world.writes.clear()
+    scene.rounds(5)
+    assert scene.world.writes == []
+
+
+def test_a_setting_that_is_dynamic_restarts_nobody() -> None:
+    scene = _running()
+    scene.world.edit("Cluster", "k", lambda spec: spec.update(config={"log.retention.ms": 1000}))
+    scene.kafka.dynamic["log.segment.bytes"] = "1048576"  # somebody else's
+    scene.kafka.dynamic["ottla.brokers.drained"] = "7"
+    scene.rounds(3)
+    assert scene.kafka.dynamic == {"log.retention.ms": "1000", "ottla.brokers.drained": "7"}
+    assert not [event for event in scene.world.events if event[0] == "RollingRestart"]
+
+
+def test_a_roll_restarts_one_at_a_time_and_says_so() -> None:
+    scene = _running()
+    scene.world.edit("Cluster", "k", lambda spec: spec.update(config={"num.partitions": 6}))
+    away = 0
+    for _ in range(12):
+        scene.reconcile()
+        away = max(away, 3 - len(scene.pods()))
+        scene.world.settle()
+    assert away == 1
+    assert [event for event in scene.world.events if event[0] == "RollingRestart"] == [
+        ("RollingRestart", f"k-broker-{broker} is restarted: its settings change") for broker in range(3)
+    ]
+    assert scene.condition("Rolling") == ("False", "UpToDate")
+
+
+def test_a_roll_waits_as_long_as_the_brokers_say_no() -> None:
+    scene = _running()
+    blocked = Report(risks={"offline": ("orders-4",)})
+    scene.pages.said = dict.fromkeys(range(3), blocked)
+    scene.world.edit("Cluster", "k", lambda spec: spec.update(image="ottla:2"))
+    scene.rounds(5)
+    assert scene.status["message"] == (
+        "Rolling 0/3: waiting for k-broker-0: partition orders-4 has no other in-sync replica"
+    )
+    assert scene.condition("Rolling") == ("True", "Waiting")
+    assert scene.budget() == 0
+    scene.pages.said = {}
+    scene.rounds(12)
+    assert scene.status["version"] == "2"
+    assert scene.budget() == 1
+
+
+def test_a_bad_image_takes_one_broker_and_is_put_right() -> None:
+    scene = _running()
+    scene.world.bad_images = {"ottla:bad"}
+    scene.world.edit("Cluster", "k", lambda spec: spec.update(image="ottla:bad"))
+    scene.rounds(8)
+    assert scene.status["message"] == (
+        "Rolling 1/3: waiting for k-broker-0, which is stuck: ImagePullBackOff: no such image"
+    )
+    assert scene.status["brokers"]["ready"] == 2
+    scene.world.edit("Cluster", "k", lambda spec: spec.update(image="ottla:3"))
+    scene.rounds(14)
+    assert scene.status["version"] == "3"
+    assert scene.condition("Ready") == ("True", "BrokersServe")
+
+
+def test_scaling_down_drains_first_and_up_shares_again() -> None:
+    scene = _running(brokers={"replicas": 4, "storage": {"size": "1Gi"}})
+    scene.kafka.cluster = _cluster(4, {"orders": [(0, 1, 3), (3, 2, 0)]})
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=3))
+    scene.rounds(2)
+    assert scene.status["message"] == "draining broker 3: 2 partitions to go"
+    assert scene.status["draining"] == [3]
+    assert scene.kafka.dynamic["ottla.brokers.drained"] == "3"
+    assert "k-broker-3" in scene.pods()
+    scene.kafka.cluster = _done(scene.kafka.cluster)
+    scene.rounds(3)
+    assert "k-broker-3" not in scene.pods()
+    assert "ottla.brokers.drained" not in scene.kafka.dynamic
+    assert scene.status["settled"] == [0, 1, 2]
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=4))
+    scene.rounds(3)
+    assert scene.status["message"] == "spreading replicas onto broker 3: 1 partitions to go"
+    scene.kafka.cluster = _done(scene.kafka.cluster)
+    scene.rounds(2)
+    assert scene.status["settled"] == [0, 1, 2, 3]
+    assert "reassignment" not in scene.status
+
+
+def test_a_drain_is_given_up_when_the_spec_changes_back() -> None:
+    scene = _running(brokers={"replicas": 4, "storage": {"size": "1Gi"}})
+    before = scene.kafka.cluster = _cluster(4, {"orders": [(0, 1, 3)]})
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=3))
+    scene.rounds(2)
+    assert _moving(scene.kafka.cluster.topics["orders"])
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=4))
+    scene.rounds(2)
+    assert scene.kafka.cluster.topics == before.topics
+    assert "ottla.brokers.drained" not in scene.kafka.dynamic
+    assert scene.pods()[-1] == "k-broker-3"
+
+
+def _moving(topic: KafkaTopic) -> bool:
+    return any(partition.moving for partition in topic.partitions.values())
+
+
+def test_scaling_down_too_far_is_refused_and_said() -> None:
+    scene = _running(brokers={"replicas": 4, "storage": {"size": "1Gi"}})
+    scene.kafka.cluster = _cluster(4, {"orders": [(0, 1, 2, 3)]})
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=3))
+    scene.rounds(3)
+    assert scene.status["message"].startswith("scaling down waits: topic orders has 4 replicas")
+    assert len(scene.pods()) == 4
+
+
+def test_a_pool_that_is_not_wanted_any_more_goes() -> None:
+    pools = [{"name": "broker", "firstId": 0, "replicas": 3}, {"name": "big", "firstId": 100, "replicas": 1}]
+    scene = _running(brokers={"storage": {"size": "1Gi"}, "pools": pools})
+    assert "k-big-100" in scene.pods()
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(pools=pools[:1]))
+    scene.rounds(4)
+    assert scene.pods() == ["k-broker-0", "k-broker-1", "k-broker-2"]
+
+
+def test_what_is_deleted_comes_back() -> None:
+    scene = _running()
+    for key in [key for key in scene.world.objects if key[0] not in ("Cluster", "PersistentVolumeClaim")]:
+        scene.world.objects.pop(key, None)
+    scene.rounds(6)
+    assert scene.condition("Ready") == ("True", "BrokersServe")
+    rules = scene.world.objects["ConfigMap", "shop", "k-etcd"]["data"]
+    assert rules["state"] == "existing" or scene.pods()
+
+
+def test_a_paused_cluster_is_left_alone() -> None:
+    scene = _running()
+    scene.world.edit("Cluster", "k", lambda spec: spec.update(paused=True, image="ottla:2"))
+    scene.rounds(2)
+    assert scene.condition("Paused") == ("True", "SpecPaused")
+    scene.world.writes.clear()
+    scene.rounds(3)
+    assert scene.world.writes == []
+    scene.world.edit("Cluster", "k", lambda spec: spec.update(paused=False))
+    scene.rounds(12)
+    assert scene.status["version"] == "2"
+    assert not [c for c in scene.status["conditions"] if c["type"] == "Paused"]
+
+
+def test_a_spec_that_can_not_be_followed_is_told_and_changes_nothing() -> None:
+    scene = _running()
+    scene.world.edit("Cluster", "k", lambda spec: spec.update(config={"num.partitons": 3}))
+    scene.rounds(1)
+    assert scene.condition("Ready") == ("False", "InvalidSpec")
+    assert "num.partitions is meant" in scene.status["message"]
+    assert scene.status["brokers"]["summary"] == "3/3"
+
+
+def test_a_name_that_somebody_else_has_is_told() -> None:
+    scene = Scene()
+    scene.world.create({"kind": "Service", "metadata": {"namespace": "shop", "name": "k-brokers"}, "spec": {}})
+    with pytest.raises(Retry, match="isn't this Cluster's"):
+        scene.reconcile()
+    assert scene.condition("Ready") == ("False", "NotApplied")
+    assert "the Service k-brokers is there already" in scene.status["message"]
+
+
+def test_a_cluster_that_goes_is_forgotten_at_once() -> None:
+    scene = _running()
+    scene.cluster["metadata"]["deletionTimestamp"] = "2026-05-01T00:00:00Z"
+    scene.world.writes.clear()
+    assert scene.reconcile() == Result(gone=True)
+    assert scene.world.writes == []
