@@ -151,6 +151,23 @@ def test_drift_is_repaired(run: Play) -> None:
     run(scene)
 
 
+def test_who_changes_everything_back_is_answered_ever_more_slowly(run: Play) -> None:
+    async def scene(operator: Operator, admin: KafkaAdmin) -> None:
+        operator.topic("orders")
+        await operator.settle()
+        pauses = []
+        for _ in range(12):
+            await admin.configure([Configure("orders", {"ottla.owner": "else/where/u-9/2026-01-01T00:00:00Z"})])
+            pauses.append((await operator.sweep()).requeue_after or 0.0)
+        assert pauses[0] <= 0.2
+        assert pauses[-1] >= 10.0
+        await operator.settle()
+        await admin.configure([Configure("orders", {"ottla.owner": "else/where/u-9/2026-01-01T00:00:00Z"})])
+        assert (await operator.sweep()).requeue_after == pauses[0], "forgotten once it was quiet"
+
+    run(scene)
+
+
 def test_what_is_there_is_adopted(run: Play) -> None:
     async def scene(operator: Operator, admin: KafkaAdmin) -> None:
         await admin.create([Create("legacy", 4, 1, {"retention.ms": "5"})])

@@ -49,6 +49,7 @@ logger = logging.getLogger(__name__)
 
 CHANGES_MAX = 500  # made in one sweep, of each kind
 AT_ONCE_S = 0.2
+RESTLESS_S_MAX = 20.0  # somebody else may be changing everything back
 MOVING_S = 2.0
 PASSING_S = 5.0
 BROKERS_S = 15.0  # brokers that aren't there may only be starting
@@ -83,6 +84,7 @@ class _Sweep:
     now: datetime
     outcomes: dict[TopicResource, Outcome] = field(default_factory=dict)
     made: set[tuple[str, type]] = field(default_factory=set)  # steps, by their topic and kind
+    more: bool = False  # steps were left for the next sweep
     passing: bool = False  # something didn't work, and may in a while
     failed: dict[str, KafkaError] = field(default_factory=dict)  # by topic
 
@@ -111,6 +113,7 @@ class TopicReconciler:
         self._admins: dict[Key, KafkaAdmin] = {}
         self._disappearances: dict[Key, Disappearances] = {}
         self._held: dict[Key, Condition] = {}
+        self._restless: dict[Key, int] = {}  # sweeps in a row that ended all there was to change, and found more
 
     def held(self, cluster: Key) -> Condition | None:
         """What the Cluster's status is to say of topics that wait for a person; None where none does."""
@@ -132,6 +135,7 @@ class TopicReconciler:
         if found is None or "deletionTimestamp" in found["metadata"]:
             self._forget(key)
             self._disappearances.pop(key, None)
+            self._restless.pop(key, None)
             self._tell_held(key, None)
             missing = Refusal("ClusterNotFound", f"there is no Cluster {key}: make it, or name another in a new Topic")
             outcomes = {resource: Outcome(False, missing.reason, missing.message) for resource in mine}
@@ -151,8 +155,13 @@ class TopicReconciler:
         await self._reports.statuses(sweep.outcomes, sweep.now)
         moving = any(outcome.moving is not None for outcome in sweep.outcomes.values())
         starting = any(outcome.reason == NOT_ENOUGH_BROKERS for outcome in sweep.outcomes.values())
-        pauses = [AT_ONCE_S] * bool(sweep.made) + [PASSING_S] * sweep.passing + [MOVING_S] * moving
-        pauses += [BROKERS_S] * starting
+        pauses = [PASSING_S] * sweep.passing + [MOVING_S] * moving + [BROKERS_S] * starting
+        if sweep.made:
+            again = self._restless.get(key, 0) + (not sweep.more)
+            self._restless[key] = again
+            pauses.append(min(AT_ONCE_S * 2 ** min(max(again - 3, 0), 16), RESTLESS_S_MAX))
+        else:
+            self._restless.pop(key, None)
         return Result(min([*pauses, *([look_again_s] if look_again_s is not None else [])], default=None))
 
     async def _sweep(
@@ -232,6 +241,7 @@ class TopicReconciler:
         made = 0
         for start in range(0, len(wanted), CHANGED_AT_ONCE):
             if made >= CHANGES_MAX:
+                sweep.more = True
                 return
             some = wanted[start : start + CHANGED_AT_ONCE]
             for topic, refusal in (await change(some)).items():
