@@ -115,11 +115,11 @@ class ClusterReconciler:
         if not await self._keep_etcd(visit):
             visit.busy = True
             return
-        present = broker_sets(found.all("StatefulSet", BROKER))
         for pool in cluster.pools:
-            # Those that are to go stay until nothing is left on them.
-            there = present.get(names.broker_set(cluster, pool), range(0))
-            await found.apply(broker_pods.broker_set(cluster, pool, max(pool.replicas, len(there))))
+            wanted = broker_pods.broker_set(cluster, pool, max(pool.replicas, _there(found, cluster, pool)))
+            made, trouble = await found.apply_set(wanted)
+            visit.busy |= not made
+            visit.findings.storage_waits_for = visit.findings.storage_waits_for or trouble
         if cluster.controllers.replicas:
             await found.apply(broker_pods.controller_set(cluster))
             await found.apply(disruption.controllers(cluster))
@@ -199,7 +199,7 @@ class ClusterReconciler:
             pool, (ids,) = pools.get(name), broker_sets([item]).values()
             if pool is not None and len(ids) > pool.replicas:
                 await self._tell(visit, "ScalingDown", f"{name} goes from {len(ids)} to {pool.replicas} brokers")
-                await found.apply(broker_pods.broker_set(cluster, pool, pool.replicas))
+                await found.apply_set(broker_pods.broker_set(cluster, pool, pool.replicas))
             elif pool is None:
                 await self._tell(visit, "ScalingDown", f"{name} is deleted: its pool isn't wanted any more")
                 await self._kube.delete("StatefulSet", cluster.namespace, name, uid=item["metadata"]["uid"])
@@ -244,6 +244,16 @@ class ClusterReconciler:
 
 def _ordinal(pod: Object) -> int:
     return int(pod["metadata"]["name"].rpartition("-")[2])
+
+
+def _there(found: Found, cluster: Cluster, pool: Pool) -> int:
+    """How many brokers a pool has, those that are to go included: they stay until nothing is left on them."""
+    name = names.broker_set(cluster, pool)
+    ends = [ids.stop for ids in broker_sets(filter(None, [found.get("StatefulSet", name)])).values()]
+    ends += [
+        _ordinal(pod) + 1 for pod in found.all("Pod", BROKER) if pod["metadata"]["name"].rpartition("-")[0] == name
+    ]
+    return max(ends, default=pool.first_id) - pool.first_id
 
 
 def _ids(pool: Pool, name: str, pods: dict[int, Object]) -> list[int]:

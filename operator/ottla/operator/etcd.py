@@ -36,7 +36,7 @@ class EtcdKeeper:
         seen = seen_pods(pods)
         members = await self._members(pods)
         formed = self._formed(cluster, found) or (members is not None and len(members) > 0)
-        await self._apply(cluster, etcd, found, members, formed)
+        volume_trouble = await self._apply(cluster, etcd, found, members, formed)
         if members is not None:
             ready = {pod.name for pod in seen if pod.ready}
             answering = [address(pod) for pod in pods if pod["metadata"]["name"] in ready]
@@ -47,7 +47,7 @@ class EtcdKeeper:
         waits_for = "" if answer >= etcd.members else f"{answer} of {etcd.members} members answer"
         if waits_for and troubles:
             waits_for += f" ({troubles[0]})"
-        return formed, waits_for
+        return formed, waits_for or volume_trouble
 
     async def _members(self, pods: list[Object]) -> list[Member] | None:
         """The list; None where no majority answers."""
@@ -69,7 +69,8 @@ class EtcdKeeper:
 
     async def _apply(
         self, cluster: Cluster, etcd: Etcd, found: Found, members: list[Member] | None, formed: bool
-    ) -> None:
+    ) -> str:
+        """What can't be done about a volume."""
         present = found.get("ConfigMap", names.etcd_set(cluster))
         if members is None and formed and present is not None:
             rules = {name: value for name, value in (present.get("data") or {}).items() if name != "start.sh"}
@@ -78,7 +79,8 @@ class EtcdKeeper:
         await found.apply(etcd_pods.config_map(cluster, rules))
         await found.apply(etcd_pods.member_service(cluster))
         await found.apply(disruption.etcd(cluster))
-        await found.apply(etcd_pods.member_set(cluster, etcd, etcd.members))
+        _, trouble = await found.apply_set(etcd_pods.member_set(cluster, etcd, etcd.members))
+        return trouble
 
     async def _step(
         self,

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from ottla.operator.kube import Kube, Object
+from ottla.operator.kube import Kube, KubeError, Object
 from ottla.operator.plan import names
+from ottla.operator.plan.storage import grown, has_to_be_made_again, kept
 from ottla.operator.queue import Retry
 from ottla.operator.spec.cluster import Cluster
 
@@ -75,6 +76,28 @@ class Found:
         done = await self._kube.apply(wanted, present)
         self._objects[kind][name] = done
         return done
+
+    async def apply_set(self, wanted: Object) -> tuple[bool, str]:
+        """Applies a StatefulSet and its volumes' sizes: (whether it is there, what can't be done about a volume)."""
+        name = wanted["metadata"]["name"]
+        trouble = ""
+        for claim, size in grown(wanted, self.all("PersistentVolumeClaim")):
+            patch = {"spec": {"resources": {"requests": {"storage": size}}}}
+            try:
+                await self._kube.merge("PersistentVolumeClaim", self._cluster.namespace, claim, patch)
+            except KubeError as error:
+                if error.status not in (403, 422):
+                    raise
+                trouble = f"volume {claim} can't grow to {size}: {error.message}"
+        present = self.get("StatefulSet", name)
+        if present is not None and "deletionTimestamp" in present["metadata"]:
+            return False, trouble
+        if present is not None and has_to_be_made_again(wanted, present):
+            uid = present["metadata"]["uid"]
+            await self._kube.delete("StatefulSet", self._cluster.namespace, name, uid=uid, propagation="Orphan")
+            return False, trouble
+        await self.apply(kept(wanted, present))
+        return True, trouble
 
     async def prune(self, wanted: Iterable[tuple[str, str]]) -> None:
         """Deletes what nothing wants any more; `wanted` are kinds and names."""

@@ -327,3 +327,28 @@ def test_a_cluster_that_goes_is_forgotten_at_once() -> None:
     scene.world.writes.clear()
     assert scene.reconcile() == Result(gone=True)
     assert scene.world.writes == []
+
+
+def test_volumes_grow_and_nobody_restarts() -> None:
+    scene = _running()
+    for name in scene.pods():
+        claim = {
+            "kind": "PersistentVolumeClaim",
+            "metadata": {
+                "namespace": "shop",
+                "name": f"data-0-{name}",
+                "labels": scene.world.objects["StatefulSet", "shop", "k-broker"]["metadata"]["labels"],
+            },
+            "spec": {"resources": {"requests": {"storage": "1Gi"}}},
+        }
+        scene.world.create(claim)
+    uids = {scene.world.objects["Pod", "shop", name]["metadata"]["uid"] for name in scene.pods()}
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(storage={"size": "3Gi"}))
+    scene.rounds(4)
+    for name in scene.pods():
+        claim = scene.world.objects["PersistentVolumeClaim", "shop", f"data-0-{name}"]
+        assert claim["spec"]["resources"]["requests"]["storage"] == "3Gi"
+    (template,) = scene.world.objects["StatefulSet", "shop", "k-broker"]["spec"]["volumeClaimTemplates"]
+    assert template["spec"]["resources"]["requests"]["storage"] == "3Gi"
+    assert uids == {scene.world.objects["Pod", "shop", name]["metadata"]["uid"] for name in scene.pods()}
+    assert scene.status["message"] == "3 of 3 brokers serve"
