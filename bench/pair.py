@@ -90,26 +90,26 @@ def folder() -> Iterator[Path]:
 
 
 @contextmanager
-def measured(broker: Peer) -> Iterator[Spent]:
-    """Fills what the block cost; the client is this process with its children."""
+def measured(*brokers: Peer) -> Iterator[Spent]:
+    """Fills what the block cost these brokers together; the client is this process with its children."""
     spent = Spent()
-    pid = broker.process.pid
-    broker_cpu, client_cpu, began = cpu_seconds(pid), sum(os.times()[:4]), time.perf_counter()
+    pids = [broker.process.pid for broker in brokers]
+    broker_cpu, client_cpu, began = sum(map(cpu_seconds, pids)), sum(os.times()[:4]), time.perf_counter()
     yield spent
     spent.wall = time.perf_counter() - began
     spent.client_cpu = sum(os.times()[:4]) - client_cpu
-    spent.broker_cpu = cpu_seconds(pid) - broker_cpu
+    spent.broker_cpu = sum(map(cpu_seconds, pids)) - broker_cpu
 
 
-def create_topic(broker: Peer, topic: str, partitions: int = 1, **config: str) -> None:
-    """Creates a topic and waits until it is led."""
+def create_topic(broker: Peer, topic: str, partitions: int = 1, replicas: int = 1, **config: str) -> None:
+    """Creates a topic and waits until it is led, with all replicas in sync."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 4})
-    new = NewTopic(topic, partitions, 1, config={name.replace("_", "."): value for name, value in config.items()})
-    admin.create_topics([new])[topic].result(60)
+    given = {name.replace("_", "."): value for name, value in config.items()}
+    admin.create_topics([NewTopic(topic, partitions, replicas, config=given)])[topic].result(60)
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        found = admin.list_topics(topic, timeout=10).topics[topic]
-        if len(found.partitions) == partitions and all(state.leader >= 0 for state in found.partitions.values()):
+        states = admin.list_topics(topic, timeout=10).topics[topic].partitions.values()
+        if len(states) == partitions and all(each.leader >= 0 and len(each.isrs) == replicas for each in states):
             return
         time.sleep(0.05)
     raise TimeoutError(f"{topic} isn't led after 60 s")
