@@ -23,7 +23,9 @@ QUESTIONS = (
     "produce",
     "consume",
     "latency",
+    "replication",
     "failover",
+    "many_partitions",
     "spark_read",
     "spark_write",
 )
