@@ -54,6 +54,12 @@ SETTINGS = (
         "PEM file of that certificate's key. Read at start.",
     ),
     Setting(
+        "ottla.listener.addresses", Kind.LIST, "", Importance.MEDIUM,
+        "Addresses told to clients beside and before advertised.listeners, as LISTENER://host:port: those that are "
+        "known only while the broker runs.",
+        bounds=Pattern(r"[^:/,\s]+://[^,/\s]+:[0-9]{1,5}", "LISTENER://host:port"), update=Update.PER_BROKER,
+    ),
+    Setting(
         "ottla.brokers.drained", Kind.LIST, "", Importance.MEDIUM,
         "Ids of brokers that are not to lead partitions: they keep their replicas, and lead only what nobody else can.",
         bounds=Pattern(r"[0-9]{1,9}", "broker ids"), update=Update.CLUSTER_WIDE,

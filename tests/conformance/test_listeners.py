@@ -65,3 +65,39 @@ def test_records_written_by_one_listener_are_read_by_another(addresses: list[str
     )
     assert next(consumer).value == b"value"
     consumer.close()
+
+
+def test_an_address_that_is_known_later_is_told_without_a_restart(tmp_path: Path) -> None:
+    inside, outside = free_port(), free_port()
+    broker = OttlaBroker(
+        tmp_path,
+        listeners=f"INSIDE://127.0.0.1:{inside},OUTSIDE://127.0.0.1:{outside}",
+        advertised_listeners=f"INSIDE://127.0.0.1:{inside}",
+        listener_security_protocol_map="INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT",
+        inter_broker_listener_name="INSIDE",
+        bootstrap=f"127.0.0.1:{inside}",
+    )
+    try:
+        wait_until_ready(f"127.0.0.1:{inside}")
+        assert brokers_told(f"127.0.0.1:{outside}") == set()
+        alter_addresses(f"127.0.0.1:{inside}", "OUTSIDE://node-7.example:31092")
+        deadline = time.monotonic() + 20
+        while brokers_told(f"127.0.0.1:{outside}") != {"node-7.example:31092"}:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert brokers_told(f"127.0.0.1:{inside}") == {f"127.0.0.1:{inside}"}
+    finally:
+        broker.stop()
+
+
+def brokers_told(address: str) -> set[str]:
+    with Wire(address) as wire:
+        return {f"{one.host}:{one.port}" for one in wire.call(DESCRIBE_CLUSTER, 1, {"endpoint_type": 1}).brokers}
+
+
+def alter_addresses(address: str, addresses: str) -> None:
+    config = {"name": "ottla.listener.addresses", "config_operation": 0, "value": addresses}
+    resource = {"resource_type": 4, "resource_name": "0", "configs": [config]}
+    with Wire(address) as wire:
+        (response,) = wire.call(44, 1, {"resources": [resource], "validate_only": False}).responses
+    assert (response.error_code, response.error_message) == (0, None)

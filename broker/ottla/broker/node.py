@@ -16,6 +16,7 @@ from typing import Any
 from uuid import UUID
 
 from ottla.broker import descriptors
+from ottla.broker.advertised import ADDRESSES, advertised
 from ottla.broker.api.registry import Api, load_routes
 from ottla.broker.coordinator import GroupService
 from ottla.broker.dispatch import Dispatcher
@@ -43,7 +44,7 @@ from ottla.metadata.intents import Intents
 from ottla.metadata.model import Broker as Registered
 from ottla.metadata.model import BrokerState, Endpoint
 from ottla.metadata.registration import Registration
-from ottla.metadata.store import Store
+from ottla.metadata.store import LeaseExpired, Store, StoreUnavailable
 from ottla.net.server import Limits, Server
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.settings.config import BrokerConfig
@@ -51,6 +52,7 @@ from ottla.settings.config import BrokerConfig
 logger = logging.getLogger(__name__)
 
 # A store without room answers each try and takes none: a stop waits this long, well below what a supervisor allows.
+_ANNOUNCED_AGAIN_S = 0.5
 _ANNOUNCING_S = 5.0
 _HANDING_OVER_S = 15.0
 # A client whose connection is cut asks any broker who leads now: by then all of them must know. Those that ask here
@@ -126,6 +128,7 @@ class Broker:
         self.compactor = Compactor(self.logs, now_ms, _compaction(config))
         self.moves = Moves(self.logs, lambda: self.config.get_int("replica.alter.log.dirs.io.max.bytes.per.second"))
         self.endpoints: dict[str, Endpoint] = {}
+        self._ports: dict[str, int] = {}
         self.monitoring: Monitoring = Monitoring(self)
         self.controller_name = ""  # of the controller in this process, where there is one
         self.recovered = False
@@ -345,18 +348,22 @@ class Broker:
                 self.failed.set()
 
     async def _listen(self) -> dict[str, Endpoint]:
-        listeners = self.config.listeners
-        advertised = {endpoint.listener: endpoint for endpoint in listeners.advertised}
-        endpoints = {}
-        for endpoint in listeners.opened:
-            if endpoint.listener not in advertised:
-                continue  # a controller's listener of Kafka's: here the controller has no server
+        for endpoint in self.config.listeners.opened:
             opened = await self.server.listen(endpoint.listener, endpoint.host, endpoint.port)
-            told = advertised[endpoint.listener]
-            host = told.host or endpoint.host or platform.node()
-            port = told.port or opened.port
-            endpoints[endpoint.listener] = Endpoint(endpoint.listener, host, port, endpoint.protocol)
-        return endpoints
+            self._ports[endpoint.listener] = opened.port
+        return advertised(self.config, self._ports, platform.node())
+
+    async def _advertise(self) -> None:
+        """Registers with other addresses, however long the store is away."""
+        assert self._registration is not None
+        while True:
+            self.endpoints = advertised(self.config, self._ports, platform.node())
+            try:
+                await self._registration.change(endpoints=self.endpoints)
+                return
+            except (StoreUnavailable, LeaseExpired) as reason:
+                logger.warning("new addresses couldn't be announced: %s", reason)
+                await asyncio.sleep(_ANNOUNCED_AGAIN_S)
 
     def _unled(self) -> bool:
         return any(
@@ -404,6 +411,8 @@ class Broker:
         self.server.limits = _limits(config)
         self.compactor.limits = _compaction(config)
         self.replicas.configured(config)
+        if ADDRESSES in names and self._registration is not None:
+            self.spawn(self._advertise(), "other addresses")
 
     # ---- what handlers count
 
