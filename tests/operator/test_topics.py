@@ -212,6 +212,21 @@ def test_refusals_change_nothing_and_say_what_to_change(run: Play) -> None:
     run(scene)
 
 
+def test_fewer_replicas_than_writes_need_is_told(run: Play) -> None:
+    async def scene(operator: Operator, admin: KafkaAdmin) -> None:
+        kube = operator.kube
+        kube.put("Cluster", "main", spec={"config": {"min.insync.replicas": "2"}})
+        operator.topic("orders", replicationFactor=1)
+        await operator.settle()
+        assert kube.condition("orders")[:2] == ("True", "TooFewReplicas")
+        assert "acks=all" in kube.topic("orders")["status"]["message"]
+        operator.topic("orders", replicationFactor=1, config={"min.insync.replicas": 1})
+        await operator.settle()
+        assert kube.condition("orders") == ("True", "Ready", "")
+
+    run(scene)
+
+
 def test_the_older_of_two_has_the_topic_and_the_other_follows_when_it_goes(run: Play) -> None:
     async def scene(operator: Operator, admin: KafkaAdmin) -> None:
         kube = operator.kube

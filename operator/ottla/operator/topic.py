@@ -34,6 +34,7 @@ from ottla.operator.plan.topic import (
     conflict,
     plan_topic,
     release,
+    warning,
     winners,
 )
 from ottla.operator.plan.topic_status import Outcome
@@ -272,7 +273,8 @@ class TopicReconciler:
         elif plan.steps:
             return
         else:
-            outcome = Outcome(True, "Ready", "", topic, plan.moving)
+            told = warning(topic, sweep.rules.min_insync_replicas) if topic is not None else ""
+            outcome = Outcome(True, "TooFewReplicas" if told else "Ready", told, topic, plan.moving)
         sweep.outcomes[resource] = outcome
 
     # ---- topics without a resource

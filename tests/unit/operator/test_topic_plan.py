@@ -23,6 +23,7 @@ from ottla.operator.plan.topic import (
     conflict,
     plan_topic,
     release,
+    warning,
     winners,
 )
 from ottla.operator.spec.topic import DeletionPolicy, Ref, TopicResource
@@ -200,6 +201,12 @@ def test_the_oldest_wins_and_of_two_as_old_the_ready_one() -> None:
     assert winners([twin, served])["orders"] is served
     assert winners([served, twin])["orders"] is served
     assert "c/served" in conflict(served).message
+
+
+def test_fewer_replicas_than_writes_need_is_a_warning() -> None:
+    assert "acks=all" in warning(there((0,)), 2)
+    assert "is 3 with 2" in warning(there((0, 1), overrides={"min.insync.replicas": "3"}), 1)
+    assert warning(there((0,), overrides={"min.insync.replicas": "1"}), 2) == ""
 
 
 def test_release_takes_the_mark_and_leaves_the_rest() -> None:

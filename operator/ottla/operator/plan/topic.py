@@ -197,6 +197,16 @@ def release(topic: KafkaTopic) -> Configure:
     return Configure(topic.name, {}, tuple(name for name in (OWNER, POLICY) if name in topic.overrides))
 
 
+def warning(topic: KafkaTopic, default: int) -> str:
+    """What is wrong with a topic that is as its resource says; `default`: the cluster's min.insync.replicas."""
+    text = topic.overrides.get("min.insync.replicas", "")
+    least = int(text) if text.isdigit() else default
+    factor = topic.replication_factor
+    if factor >= least:
+        return ""
+    return f"min.insync.replicas is {least} with {factor} of each record: writes with acks=all are refused"
+
+
 def winners(resources: Iterable[TopicResource]) -> dict[str, TopicResource]:
     """By topic: the oldest of the resources that claim its name; of two as old the one that is ready already."""
     found: dict[str, TopicResource] = {}

@@ -13,6 +13,7 @@ from ottla.operator.spec.topic import Ref
 
 CONFIRM = "ottla.dev/confirm-topic-deletion"
 CLIENT_PORT = 9092
+MIN_INSYNC = "min.insync.replicas"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,7 @@ class TopicRules:
     everywhere: bool = False
     namespace_labels: Mapping[str, str] | None = None
     throttle_bytes_per_second: int | None = None
+    min_insync_replicas: int = 1  # of topics that don't say
     confirmed: str = ""
     about: Mapping[str, Any] = field(default_factory=dict)  # the resource itself, for Events
 
@@ -51,6 +53,13 @@ def parse_topic_rules(resource: Mapping[str, Any]) -> TopicRules:
         everywhere=allowed == "All",
         namespace_labels=(topics.get("namespaceSelector") or {}).get("matchLabels") if allowed == "Selector" else None,
         throttle_bytes_per_second=(spec.get("scaling") or {}).get("throttleBytesPerSecond"),
+        min_insync_replicas=_number((spec.get("config") or {}).get(MIN_INSYNC)),
         confirmed=str((metadata.get("annotations") or {}).get(CONFIRM, "")),
         about=resource,
     )
+
+
+def _number(value: object) -> int:
+    """1, which is Kafka's, for what isn't a number: the Cluster's own status has to say so."""
+    text = str(value)
+    return int(text) if text.isascii() and text.isdigit() else 1
