@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from ottla.operator.brokers import BrokerPages
 from ottla.operator.etcd import EtcdKeeper
+from ottla.operator.exposure import Exposure
 from ottla.operator.found import Found
 from ottla.operator.kafka import KafkaAdmin
 from ottla.operator.kube import Kube
-from ottla.operator.plan import broker_pods, disruption, names, services
+from ottla.operator.plan import broker_pods, disruption, names, network, services
 from ottla.operator.plan.broker_pods import BROKER
 from ottla.operator.plan.cluster_status import Findings, cluster_status, refused
 from ottla.operator.plan.observed import addresses, broker_pod, broker_sets, is_current, versions
@@ -49,6 +50,13 @@ class _Visit:
     findings: Findings
     now: datetime
     busy: bool = False  # look again soon
+    current: bool = True  # which pods are outdated is known
+    addresses: dict[int, dict[str, str]] = field(default_factory=dict)  # broker → external listener → host:port
+    wanted: set[tuple[str, str]] = field(default_factory=set)  # kinds and names
+
+    def want(self, *objects: Object) -> None:
+        """What of its kind isn't named here by the end of a reconcile goes."""
+        self.wanted.update((item["kind"], item["metadata"]["name"]) for item in objects)
 
 
 class ClusterReconciler:
@@ -70,6 +78,7 @@ class ClusterReconciler:
         self._kube = kube
         self._pages = pages
         self._etcd = etcd
+        self._exposure = Exposure(kube)
         self._defaults = defaults
         self._topics_held = topics_held
         self._read = read
@@ -121,24 +130,47 @@ class ClusterReconciler:
             visit.busy |= not made
             visit.findings.storage_waits_for = visit.findings.storage_waits_for or trouble
         if cluster.controllers.replicas:
-            await found.apply(broker_pods.controller_set(cluster))
-            await found.apply(disruption.controllers(cluster))
+            for each in (broker_pods.controller_set(cluster), disruption.controllers(cluster)):
+                await found.apply(each)
+                visit.want(each)
         await self._look_at_brokers(visit)
         leaving = self._leaving(visit)
         await self._restart_one(visit, leaving)
+        await self._retire_controllers(visit)
         if any(pod.ready for pod in visit.findings.pods):
             admin = self._admin(key, cluster)
             visit.findings.config_waits_for = await apply_settings(admin, cluster)
+            await self._expose(visit)
             await self._scale(visit, admin, leaving)
+        await found.prune(visit.wanted)
 
     async def _prepare(self, visit: _Visit) -> None:
-        """What pods need before they start."""
+        """What pods need before they start, and what tells clients where they are."""
         cluster, found = visit.cluster, visit.found
-        visit.findings.bootstrap = services.bootstrap_servers(cluster)
-        await found.apply(services.headless(cluster))
-        await found.apply(services.bootstrap(cluster))
-        await found.apply(broker_pods.config_map(cluster))
-        await found.apply(services.client_config(cluster, {}))
+        pods = {broker: f"{names.broker_set(cluster, pool)}-{broker}" for pool in cluster.pools for broker in pool.ids}
+        there = {_ordinal(pod): pod for pod in found.all("Pod", BROKER)}
+        outside = await self._exposure.services(cluster, found, pods)
+        visit.addresses = await self._exposure.addresses(
+            cluster, found, {broker: pod for broker, pod in there.items() if broker in pods}
+        )
+        servers = self._exposure.bootstrap(cluster, found, visit.addresses)
+        visit.findings.bootstrap = {**services.bootstrap_servers(cluster), **servers}
+        wanted = [
+            services.headless(cluster),
+            services.bootstrap(cluster),
+            broker_pods.config_map(cluster),
+            services.client_config(cluster, servers),
+            *(network.policies(cluster, cluster.network_rules) if cluster.network_rules is not None else []),
+        ]
+        for each in wanted:
+            await found.apply(each)
+        visit.want(*wanted, *outside)
+
+    async def _expose(self, visit: _Visit) -> None:
+        """Tells brokers their addresses outside."""
+        pods = {_ordinal(pod): pod for pod in visit.found.all("Pod", BROKER)}
+        visit.findings.listeners_wait_for = await self._exposure.tell(pods, visit.addresses)
+        visit.busy |= bool(visit.findings.listeners_wait_for)
 
     async def _keep_etcd(self, visit: _Visit) -> bool:
         """Whether brokers can be started."""
@@ -149,8 +181,11 @@ class ClusterReconciler:
             await self._tell(visit, reason, message)
 
         formed, waits_for = await self._etcd.keep(visit.cluster, visit.cluster.metadata, visit.found, tell)
+        visit.want(*self._etcd.wanted(visit.cluster, visit.cluster.metadata))
         visit.findings.metadata_waits_for = waits_for
         visit.busy |= bool(waits_for)
+        if formed and not waits_for:
+            await self._etcd.upkeep(visit.cluster, visit.cluster.metadata, visit.found, tell)
         return formed
 
     async def _look_at_brokers(self, visit: _Visit) -> None:
@@ -165,9 +200,18 @@ class ClusterReconciler:
             for broker in _ids(pool, name, pods):
                 pod = pods.get(broker)
                 seen.append(broker_pod(broker, f"{name}-{broker}", stateful_set, pod, reports.get(broker), visit.now))
-            visit.busy |= stateful_set is not None and not is_current(stateful_set)
+            visit.current &= stateful_set is not None and is_current(stateful_set)
         visit.findings.pods = seen
         visit.findings.version = versions(pods.values())
+
+    async def _retire_controllers(self, visit: _Visit) -> None:
+        """Controllers with pods of their own go once every broker's process stands for controller."""
+        cluster, decision = visit.cluster, visit.findings.decision
+        name = names.controller_set(cluster)
+        if cluster.controllers.replicas or decision is None or decision.rolling or not decision.evictable:
+            return
+        if visit.found.get("StatefulSet", name) is not None:
+            await self._kube.delete("StatefulSet", cluster.namespace, name)
 
     def _leaving(self, visit: _Visit) -> frozenset[int]:
         """The brokers that are there and aren't wanted."""
@@ -209,7 +253,12 @@ class ClusterReconciler:
         cluster, findings = visit.cluster, visit.findings
         window_open = not cluster.windows or any(window.open_at(visit.now) for window in cluster.windows)
         decision = findings.decision = decide(findings.pods, window_open=window_open, held=leaving)
-        await visit.found.apply(disruption.brokers(cluster, evictable=decision.evictable))
+        if not visit.current:
+            waits_for = decision.waits_for or "Kubernetes to take note of the change"
+            decision = findings.decision = replace(decision, restart=None, waits_for=waits_for, evictable=False)
+        budget = disruption.brokers(cluster, evictable=decision.evictable)
+        await visit.found.apply(budget)
+        visit.want(budget)
         visit.busy |= decision.rolling or not decision.evictable
         if (restart := decision.restart) is not None:
             await self._tell(visit, restart.reason, restart.message)

@@ -7,17 +7,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from time import monotonic
 
 from ottla.operator.etcd_client import EtcdClient, EtcdUnreachable
 from ottla.operator.found import Found
 from ottla.operator.kube import Kube, Object
 from ottla.operator.plan import disruption, etcd_pods, names
 from ottla.operator.plan.etcd_members import Add, Member, Remove, Restart, Seen, next_step, start_rules
+from ottla.operator.plan.etcd_upkeep import to_defragment
 from ottla.operator.plan.observed import address, is_current, outdated, stuck
 from ottla.operator.plan.observed import etcd_pods as seen_pods
+from ottla.operator.plan.snapshots import snapshot_objects
 from ottla.operator.spec.cluster import Cluster, Etcd
 
 logger = logging.getLogger(__name__)
+
+UPKEEP_S = 300.0
 
 Tell = Callable[[str, str], Awaitable[None]]
 """Writes an Event: its reason, and a sentence."""
@@ -26,9 +31,11 @@ Tell = Callable[[str, str], Awaitable[None]]
 class EtcdKeeper:
     """Looks after the etcd of any cluster."""
 
-    def __init__(self, kube: Kube, client: EtcdClient) -> None:
+    def __init__(self, kube: Kube, client: EtcdClient, clock: Callable[[], float] = monotonic) -> None:
         self._kube = kube
         self._client = client
+        self._clock = clock
+        self._next_upkeep: dict[tuple[str, str], float] = {}
 
     async def keep(self, cluster: Cluster, etcd: Etcd, found: Found, tell: Tell) -> tuple[bool, str]:
         """(whether brokers can be started on it, what is waited for)."""
@@ -48,6 +55,45 @@ class EtcdKeeper:
         if waits_for and troubles:
             waits_for += f" ({troubles[0]})"
         return formed, waits_for or volume_trouble
+
+    def wanted(self, cluster: Cluster, etcd: Etcd) -> list[Object]:
+        """What there is to be of it, as far as it has a name."""
+        return [
+            etcd_pods.config_map(cluster, {}),
+            etcd_pods.member_service(cluster),
+            disruption.etcd(cluster),
+            *snapshot_objects(cluster, etcd),
+        ]
+
+    async def upkeep(self, cluster: Cluster, etcd: Etcd, found: Found, tell: Tell) -> None:
+        """Makes a member's database smaller where that is worth it, and takes the quota's alarm back afterwards."""
+        key = (cluster.namespace, cluster.name)
+        if self._clock() < self._next_upkeep.get(key, 0.0):
+            return
+        pods = found.all("Pod", etcd_pods.ETCD)
+        ready = {pod.name for pod in seen_pods(pods) if pod.ready}
+        addresses = {pod["metadata"]["name"]: address(pod) for pod in pods if pod["metadata"]["name"] in ready}
+        if len(addresses) < etcd.members:
+            return
+        try:
+            everywhere = list(addresses.values())
+            alarms = [alarm for alarm in await self._client.alarms(everywhere) if alarm.get("alarm") == "NOSPACE"]
+            statuses = {name: await self._client.status(where) for name, where in addresses.items()}
+            if alarms:
+                await self._client.compact(everywhere, max(status.revision for status in statuses.values()))
+                statuses = {name: await self._client.status(where) for name, where in addresses.items()}
+            name = to_defragment(statuses, etcd.members, full=bool(alarms))
+            if name is not None:
+                await tell("EtcdDefragmented", f"{name} gives back what its database doesn't use")
+                await self._client.defragment(addresses[name])
+            elif not alarms:
+                self._next_upkeep[key] = self._clock() + UPKEEP_S
+            else:
+                for alarm in alarms:
+                    await self._client.disarm(everywhere, alarm)
+                await tell("EtcdAlarmDisarmed", "etcd takes writes again: there is room below its quota")
+        except EtcdUnreachable as error:
+            logger.warning("etcd of %s/%s: no upkeep: %s", cluster.namespace, cluster.name, error)
 
     async def _members(self, pods: list[Object]) -> list[Member] | None:
         """The list; None where no majority answers."""
@@ -79,6 +125,8 @@ class EtcdKeeper:
         await found.apply(etcd_pods.config_map(cluster, rules))
         await found.apply(etcd_pods.member_service(cluster))
         await found.apply(disruption.etcd(cluster))
+        for each in snapshot_objects(cluster, etcd):
+            await found.apply(each)
         _, trouble = await found.apply_set(etcd_pods.member_set(cluster, etcd, etcd.members))
         return trouble
 

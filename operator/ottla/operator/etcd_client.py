@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 
 from ottla.operator.plan.broker_file import ETCD_PORT
 from ottla.operator.plan.etcd_members import Member
+from ottla.operator.plan.etcd_upkeep import MemberStatus
 from ottla.operator.queue import Retry
 
 REQUEST_S_MAX = 5.0
@@ -18,17 +18,6 @@ DEFRAGMENT_S_MAX = 60.0
 
 class EtcdUnreachable(Retry):
     """No member answered, or the one that did refused."""
-
-
-@dataclass(frozen=True)
-class MemberStatus:
-    """What a member says about itself."""
-
-    leads: bool
-    size_bytes: int
-    used_bytes: int
-    version: str
-    revision: int
 
 
 class EtcdClient:

@@ -113,9 +113,9 @@ class KafkaAdmin:
             done.update(await self._alter(TOPIC, {step.topic: (step.given, step.reset) for step in batch}))
         return done
 
-    async def configure_brokers(self, given: Mapping[str, str], reset: Iterable[str] = ()) -> None:
-        """Changes dynamic settings of all brokers. Raises KafkaError where they are refused."""
-        refusal = (await self._alter(BROKER, {"": (given, reset)}))[""]
+    async def configure_brokers(self, given: Mapping[str, str], reset: Iterable[str] = (), *, broker: str = "") -> None:
+        """Changes dynamic settings of all brokers, or of the one that is asked. Raises KafkaError if it refuses."""
+        refusal = (await self._alter(BROKER, {broker: (given, reset)}))[broker]
         if refusal is not None:
             raise refusal
 

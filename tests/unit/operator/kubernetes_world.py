@@ -51,6 +51,7 @@ class World:
             merged["metadata"] = {**present["metadata"], **merged["metadata"]}
             if "status" in present:
                 merged["status"] = present["status"]
+            _keep_node_ports(merged, present)
             if merged == present:
                 return copy.deepcopy(present)
         self.writes.append(f"apply {key[0]} {key[2]}")
@@ -166,6 +167,15 @@ class World:
         meta["resourceVersion"] = str(version)
         meta["generation"] = meta.get("generation", 0) + int(spec_changed)
         self.objects[key] = item
+
+
+def _keep_node_ports(wanted: Object, present: Object) -> None:
+    """What the API server filled in stays, unless somebody says something else."""
+    if wanted["kind"] == "Service":
+        numbers = {port["name"]: port["nodePort"] for port in present["spec"]["ports"] if "nodePort" in port}
+        for port in wanted["spec"]["ports"]:
+            if port["name"] in numbers:
+                port.setdefault("nodePort", numbers[port["name"]])
 
 
 def _merge(target: Object, patch: Object) -> None:

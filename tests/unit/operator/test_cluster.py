@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,6 +17,7 @@ from ottla.operator.cluster import ClusterReconciler
 from ottla.operator.etcd import EtcdKeeper
 from ottla.operator.etcd_client import EtcdUnreachable
 from ottla.operator.plan.etcd_members import Member
+from ottla.operator.plan.etcd_upkeep import MemberStatus
 from ottla.operator.plan.roll import Report
 from ottla.operator.plan.topic import Configure, KafkaCluster, KafkaTopic, Move
 from ottla.operator.queue import Key, Result, Retry
@@ -48,6 +50,12 @@ class EtcdInMemory:
             raise EtcdUnreachable("nobody")
         return [Member(name, name, f"http://{name}.k-etcd.shop.svc:2380") for name in pods]
 
+    async def alarms(self, addresses: Sequence[str]) -> list[Object]:
+        return []
+
+    async def status(self, address: str) -> MemberStatus:
+        return MemberStatus(leads=True, size_bytes=1000, used_bytes=900, version="3.6.0", revision=7)
+
 
 class Kafka:
     """The brokers' admin protocol."""
@@ -56,17 +64,19 @@ class Kafka:
         self.cluster = cluster
         self.bootstrap = "k-bootstrap.shop.svc:9092"
         self.dynamic: dict[str, str] = {}
+        self.own: dict[int, dict[str, str]] = defaultdict(dict)
 
     def close(self) -> None:
         pass
 
     async def settings(self, kind: int, name: str) -> dict[str, str]:
-        return dict(self.dynamic)
+        return dict(self.own[int(name)] if name else self.dynamic)
 
-    async def configure_brokers(self, given: Mapping[str, str], reset: Sequence[str] = ()) -> None:
-        self.dynamic |= given
+    async def configure_brokers(self, given: Mapping[str, str], reset: Sequence[str] = (), *, broker: str = "") -> None:
+        settings = self.own[int(broker)] if broker else self.dynamic
+        settings |= given
         for name in reset:
-            self.dynamic.pop(name, None)
+            settings.pop(name, None)
 
     async def look(self, *, internal: bool = False) -> KafkaCluster:
         return replace(self.cluster, settings=dict(self.dynamic))
@@ -352,3 +362,65 @@ def test_volumes_grow_and_nobody_restarts() -> None:
     assert template["spec"]["resources"]["requests"]["storage"] == "3Gi"
     assert uids == {scene.world.objects["Pod", "shop", name]["metadata"]["uid"] for name in scene.pods()}
     assert scene.status["message"] == "3 of 3 brokers serve"
+
+
+def test_brokers_get_addresses_outside_as_soon_as_there_are_any() -> None:
+    listeners = [
+        {"name": "plain", "port": 9092, "type": "Internal"},
+        {"name": "lb", "port": 9094, "type": "LoadBalancer"},
+        {"name": "node", "port": 9095, "type": "NodePort", "hostTemplate": "b{id}.example"},
+    ]
+    scene = Scene(listeners=listeners)
+    with patch("ottla.operator.exposure.KafkaAdmin", lambda bootstrap: scene.kafka):
+        scene.rounds(6)
+        assert scene.condition("Ready") == ("False", "ListenersNotReady")
+        assert scene.status["message"] == "listener lb: broker 0 has no address yet"
+        for broker in range(3):
+            service = scene.world.objects["Service", "shop", f"k-broker-{broker}-lb"]
+            service["status"] = {"loadBalancer": {"ingress": [{"ip": f"192.0.2.{broker}"}]}}
+            node = scene.world.objects["Service", "shop", f"k-broker-{broker}-node"]
+            node["spec"]["ports"] = [{**node["spec"]["ports"][0], "nodePort": 31000 + broker}]
+        bootstrap = scene.world.objects["Service", "shop", "k-bootstrap-lb"]
+        bootstrap["status"] = {"loadBalancer": {"ingress": [{"hostname": "lb.example"}]}}
+        scene.rounds(3)
+        assert scene.kafka.own[2] == {"ottla.listener.addresses": "LB://192.0.2.2:9094,NODE://b2.example:31002"}
+        assert scene.status["listeners"] == [
+            {"name": "lb", "bootstrap": "lb.example:9094"},
+            {"name": "node", "bootstrap": "b0.example:31000,b1.example:31001,b2.example:31002"},
+            {"name": "plain", "bootstrap": "k-bootstrap.shop.svc:9092"},
+        ]
+        client = scene.world.objects["ConfigMap", "shop", "k-client"]["data"]
+        assert client["lb.bootstrap.servers"] == "lb.example:9094"
+        scene.world.edit("Cluster", "k", lambda spec: spec.update(listeners=listeners[:1]))
+        scene.rounds(14)
+        assert not [
+            name for kind, _, name in scene.world.objects if kind == "Service" and name.endswith(("lb", "node"))
+        ]
+
+
+def test_network_policies_and_snapshots_come_and_go() -> None:
+    scene = _running()
+    wishes = {"schedule": "0 * * * *"}
+    scene.world.edit("Cluster", "k", lambda spec: spec["metadata"]["etcd"].update(snapshots=wishes))
+    scene.world.edit("Cluster", "k", lambda spec: spec.update(networkPolicy={"enabled": True}))
+    scene.rounds(2)
+    kinds = [kind for kind, _, _ in scene.world.objects]
+    assert (kinds.count("NetworkPolicy"), kinds.count("CronJob"), kinds.count("PersistentVolumeClaim")) == (2, 1, 1)
+    scene.world.edit("Cluster", "k", lambda spec: spec["metadata"]["etcd"].pop("snapshots"))
+    scene.world.edit("Cluster", "k", lambda spec: spec.pop("networkPolicy"))
+    scene.rounds(2)
+    kinds = [kind for kind, _, _ in scene.world.objects]
+    assert (kinds.count("NetworkPolicy"), kinds.count("CronJob"), kinds.count("PersistentVolumeClaim")) == (0, 0, 1)
+
+
+def test_controllers_of_their_own_stay_until_brokers_stand_for_it() -> None:
+    scene = _running(controllers={"replicas": 2})
+    scene.rounds(10)
+    assert scene.world.pods_of("k-controller") == ["k-controller-0", "k-controller-1"]
+    file = scene.world.objects["ConfigMap", "shop", "k-config"]["data"]["server.properties"]
+    assert "process.roles=broker\n" in file
+    scene.world.edit("Cluster", "k", lambda spec: spec.update(controllers={"replicas": 0}))
+    scene.rounds(2)
+    assert scene.world.pods_of("k-controller")
+    scene.rounds(14)
+    assert not scene.world.pods_of("k-controller")

@@ -1,0 +1,114 @@
+"""Gives brokers their addresses for clients from outside, as soon as those are known, and again when they change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ottla.operator.found import Found
+from ottla.operator.kafka import BROKER as BROKER_RESOURCE
+from ottla.operator.kafka import KafkaAdmin
+from ottla.operator.kube import Kube, KubeError, Object
+from ottla.operator.plan import external, names
+from ottla.operator.plan.external import address, external_services, node_address, told
+from ottla.operator.plan.observed import address as pod_address
+from ottla.operator.plan.observed import is_ready
+from ottla.operator.spec.cluster import REPLICATION_PORT, Cluster
+from ottla.protocol.errors import KafkaError
+
+ADDRESSES = "ottla.listener.addresses"
+
+
+class Exposure:
+    """Looks after the external listeners of any cluster."""
+
+    def __init__(self, kube: Kube) -> None:
+        self._kube = kube
+        self._told: dict[str, str] = {}  # pod → the addresses that its broker was seen to have
+
+    async def services(self, cluster: Cluster, found: Found, pods: Mapping[int, str]) -> list[Object]:
+        """Makes the Services; what they are to be like."""
+        wanted = external_services(cluster, pods)
+        for each in wanted:
+            await found.apply(each)
+        return wanted
+
+    async def addresses(self, cluster: Cluster, found: Found, pods: Mapping[int, Object]) -> dict[int, dict[str, str]]:
+        """broker → listener → host:port, empty where it isn't known yet."""
+        hosts = await self._node_hosts(cluster, pods)
+        return {
+            broker: {
+                listener.name: address(
+                    listener,
+                    broker,
+                    found.get("Service", names.external_service(cluster, pod["metadata"]["name"], listener)),
+                    hosts.get(broker, ""),
+                )
+                for listener in cluster.listeners
+                if listener.external
+            }
+            for broker, pod in pods.items()
+        }
+
+    async def tell(self, pods: Mapping[int, Object], addresses: Mapping[int, Mapping[str, str]]) -> str:
+        """Tells each broker what has changed; what is still waited for."""
+        for broker, listeners in sorted(addresses.items()):
+            wanted, uid = told(listeners), pods[broker]["metadata"]["uid"]
+            if not listeners or not is_ready(pods[broker]) or self._told.get(uid) == wanted:
+                continue
+            # A broker takes settings of its own only itself.
+            admin = KafkaAdmin(f"{_bracketed(pod_address(pods[broker]))}:{REPLICATION_PORT}")
+            try:
+                present = (await admin.settings(BROKER_RESOURCE, str(broker))).get(ADDRESSES, "")
+                if present != wanted:
+                    given, reset = ({ADDRESSES: wanted}, ()) if wanted else ({}, (ADDRESSES,))
+                    await admin.configure_brokers(given, reset, broker=str(broker))
+                self._told[uid] = wanted
+            except KafkaError as error:
+                return f"broker {broker} refuses its addresses: {error.message or error.code.name}"
+            finally:
+                admin.close()
+        for broker, listeners in sorted(addresses.items()):
+            for name, where in listeners.items():
+                if not where:
+                    return f"listener {name}: broker {broker} has no address yet"
+        return ""
+
+    def bootstrap(self, cluster: Cluster, found: Found, addresses: Mapping[int, Mapping[str, str]]) -> dict[str, str]:
+        """listener → where clients from outside begin."""
+        servers = {}
+        for listener in cluster.listeners:
+            if not listener.external:
+                continue
+            own = ""
+            if listener.type == "LoadBalancer":
+                item = found.get("Service", names.bootstrap_service(cluster, listener))
+                own = address(listener, "bootstrap", item, "")
+            every = [own] if own else [each.get(listener.name, "") for _, each in sorted(addresses.items())]
+            if known := external.bootstrap_servers(every):
+                servers[listener.name] = known
+        return servers
+
+    async def _node_hosts(self, cluster: Cluster, pods: Mapping[int, Object]) -> dict[int, str]:
+        if not any(listener.type == "NodePort" for listener in cluster.listeners):
+            return {}
+        nodes: dict[str, str] = {}
+        hosts = {}
+        for broker, pod in pods.items():
+            name = pod["spec"].get("nodeName", "")
+            if name and name not in nodes:
+                nodes[name] = await self._node_host(name)
+            hosts[broker] = nodes.get(name) or (pod.get("status") or {}).get("hostIP", "")
+        return hosts
+
+    async def _node_host(self, name: str) -> str:
+        try:
+            node = await self._kube.get("Node", "", name)
+        except KubeError as error:
+            if error.status == 403:
+                return ""  # it may not look at nodes: the pod knows its node's address inside
+            raise
+        return "" if node is None else node_address(node)
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,89 @@
+"""Listeners that are reached from outside: a Service for each broker, and the addresses that follow from it. Pure.
+
+Each broker needs an address of its own, because clients go to the one that leads. It is known only once the Service has
+a node port or a load balancer, and for node ports once the pod has a node; then the broker is told, while it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ottla.operator.plan import names
+from ottla.operator.plan.broker_pods import BROKER
+from ottla.operator.plan.names import Object
+from ottla.operator.plan.pods import found_by
+from ottla.operator.plan.services import service
+from ottla.operator.spec.cluster import Cluster, Listener
+
+POD_NAME = "statefulset.kubernetes.io/pod-name"
+
+
+def external_services(cluster: Cluster, pods: Mapping[int, str]) -> list[Object]:
+    """All Services for clients from outside; `pods`: broker → the pod's name."""
+    made = []
+    for listener in cluster.listeners:
+        if not listener.external:
+            continue
+        made.append(
+            _service(cluster, listener, names.bootstrap_service(cluster, listener), found_by(cluster, BROKER), None)
+        )
+        for broker, pod in sorted(pods.items()):
+            name = names.external_service(cluster, pod, listener)
+            made.append(_service(cluster, listener, name, {POD_NAME: pod}, broker))
+    return made
+
+
+def _service(cluster: Cluster, listener: Listener, name: str, selector: Object, broker: int | None) -> Object:
+    port: Object = {"name": listener.name, "port": listener.port, "targetPort": listener.port, "protocol": "TCP"}
+    node_port = listener.bootstrap_node_port
+    if broker is not None:
+        node_port = None if listener.first_node_port is None else listener.first_node_port + broker
+    if listener.type == "NodePort" and node_port is not None:
+        port["nodePort"] = node_port
+    spec: Object = {"type": listener.type, "selector": selector, "ports": [port]}
+    if broker is not None:
+        spec["publishNotReadyAddresses"] = True  # a client that was sent there is better off waiting there
+    if listener.traffic_policy:
+        spec["externalTrafficPolicy"] = listener.traffic_policy
+    if listener.type == "LoadBalancer":
+        if listener.load_balancer_class:
+            spec["loadBalancerClass"] = listener.load_balancer_class
+        if listener.source_ranges:
+            spec["loadBalancerSourceRanges"] = list(listener.source_ranges)
+    return service(cluster, name, BROKER, spec, listener.annotations)
+
+
+def address(listener: Listener, broker: int | str, found: Object | None, node_host: str) -> str:
+    """host:port of a Service; empty while it isn't known. `node_host`: where the broker's node is reached."""
+    if found is None:
+        return ""
+    (port, *_) = found["spec"].get("ports") or [{}]
+    if listener.type == "LoadBalancer":
+        ingress = ((found.get("status") or {}).get("loadBalancer") or {}).get("ingress") or [{}]
+        host, number = ingress[0].get("hostname") or ingress[0].get("ip") or "", listener.port
+        if not host:
+            return ""
+    else:
+        host, number = node_host, port.get("nodePort")
+    if listener.host_template:
+        host = listener.host_template.replace("{id}", str(broker))
+    if not host or not number:
+        return ""
+    return f"[{host}]:{number}" if ":" in host else f"{host}:{number}"
+
+
+def told(listeners: Mapping[str, str]) -> str:
+    """The broker's setting `ottla.listener.addresses`; `listeners`: name → host:port, without those not yet known."""
+    return ",".join(f"{name.upper()}://{where}" for name, where in sorted(listeners.items()) if where)
+
+
+def node_address(node: Object) -> str:
+    """Where a node is reached from outside, else from inside."""
+    found = {each["type"]: each["address"] for each in (node.get("status") or {}).get("addresses") or ()}
+    kinds = ("ExternalDNS", "ExternalIP", "InternalIP", "Hostname")
+    return next((found[kind] for kind in kinds if kind in found), "")
+
+
+def bootstrap_servers(addresses: Iterable[str]) -> str:
+    """All that are known, each once."""
+    return ",".join(dict.fromkeys(filter(None, addresses)))
