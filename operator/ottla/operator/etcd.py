@@ -13,6 +13,7 @@ from ottla.operator.etcd_client import EtcdClient, EtcdUnreachable
 from ottla.operator.found import Found
 from ottla.operator.kube import Kube, Object
 from ottla.operator.plan import disruption, etcd_pods, names
+from ottla.operator.plan.broker_pods import BROKER
 from ottla.operator.plan.etcd_members import Add, Member, Remove, Restart, Seen, next_step, start_rules
 from ottla.operator.plan.etcd_upkeep import to_defragment
 from ottla.operator.plan.observed import address, is_current, outdated, stuck
@@ -106,12 +107,14 @@ class EtcdKeeper:
             return None
 
     def _formed(self, cluster: Cluster, found: Found) -> bool:
-        """Whether there was an etcd once: its own ConfigMap says so, or brokers were started on it."""
+        """Whether there was an etcd once: its own ConfigMap says so, or brokers run on it.
+
+        Where it is lost for good, a person scales the brokers to nothing and deletes the ConfigMap, to begin anew.
+        """
         rules = found.get("ConfigMap", names.etcd_set(cluster))
         noted = rules is not None and (rules.get("data") or {}).get("state") == "existing"
-        return noted or any(
-            item["metadata"]["labels"].get(names.COMPONENT) == "broker" for item in found.all("StatefulSet")
-        )
+        wanted = any(item["spec"].get("replicas") for item in found.all("StatefulSet", BROKER))
+        return noted or wanted or bool(found.all("Pod", BROKER))
 
     async def _apply(
         self, cluster: Cluster, etcd: Etcd, found: Found, members: list[Member] | None, formed: bool

@@ -58,7 +58,7 @@ class TopicResources:
 
     def of(self, cluster: Key) -> list[TopicResource]:
         """Those that refer to a cluster."""
-        return [resource for resource in self._known.values() if resource.cluster == cluster]
+        return [resource for resource in self._known.values() if resource.cluster == Ref(*cluster)]
 
     def wrote(self, resource: TopicResource, status: Mapping[str, Any]) -> None:
         """The operator itself has written a status: the watch will tell, but later."""

@@ -162,4 +162,5 @@ def _volumes(cluster: Cluster) -> list[Object]:
 
 
 def _annotations(cluster: Cluster) -> dict[str, str]:
-    return {names.CONFIG_CHECKSUM: names.checksum(server_properties(cluster))}
+    annotations = {names.CONFIG_CHECKSUM: names.checksum(server_properties(cluster))}
+    return annotations | ({names.RESTARTED_FOR: cluster.restart} if cluster.restart else {})

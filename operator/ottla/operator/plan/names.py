@@ -17,7 +17,7 @@ INSTANCE = "app.kubernetes.io/instance"
 COMPONENT = "app.kubernetes.io/component"
 POOL = "ottla.dev/pool"
 CONFIG_CHECKSUM = "ottla.dev/config-checksum"
-RESTART = "ottla.dev/restart"  # an annotation that a person puts on a pod, or on the Cluster for all
+RESTARTED_FOR = "ottla.dev/restarted-for"  # what the Cluster's said when the pod was made
 POD_INDEX = "apps.kubernetes.io/pod-index"
 REVISION = "controller-revision-hash"
 

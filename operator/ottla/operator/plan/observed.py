@@ -10,6 +10,7 @@ from ottla.operator.plan.etcd_members import Seen
 from ottla.operator.plan.etcd_pods import NO_DATA
 from ottla.operator.plan.names import Object
 from ottla.operator.plan.roll import Pod, Report
+from ottla.operator.spec.cluster import RESTART
 
 # What a container waits with when waiting longer doesn't help.
 STUCK_REASONS = frozenset(
@@ -49,8 +50,8 @@ def broker_sets(sets: Iterable[Object]) -> dict[str, range]:
 def outdated(stateful_set: Object | None, pod: Object) -> str:
     """Why a pod isn't what its StatefulSet would make today; nothing where it is."""
     annotations = pod["metadata"].get("annotations") or {}
-    if names.RESTART in annotations:
-        return f"the annotation {names.RESTART} asks for it"
+    if RESTART in annotations:
+        return f"the annotation {RESTART} asks for it"
     if stateful_set is None or not is_current(stateful_set):
         return ""
     if pod["metadata"].get("labels", {}).get(names.REVISION) == stateful_set["status"].get("updateRevision"):
@@ -60,9 +61,11 @@ def outdated(stateful_set: Object | None, pod: Object) -> str:
     images = [[container["image"] for container in spec["containers"]] for spec in (pod["spec"], template["spec"])]
     if images[0] != images[1]:
         reasons.append(f"its image becomes {images[1][0]}")
-    wanted = (template["metadata"].get("annotations") or {}).get(names.CONFIG_CHECKSUM)
-    if annotations.get(names.CONFIG_CHECKSUM) != wanted:
+    wanted = template["metadata"].get("annotations") or {}
+    if annotations.get(names.CONFIG_CHECKSUM) != wanted.get(names.CONFIG_CHECKSUM):
         reasons.append("its settings change")
+    if annotations.get(names.RESTARTED_FOR) != wanted.get(names.RESTARTED_FOR):
+        reasons.append(f"the Cluster's annotation {RESTART} asks for it")
     return " and ".join(reasons) or "its pod template changes"
 
 

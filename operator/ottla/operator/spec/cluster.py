@@ -22,6 +22,7 @@ CLIENT_PORT = 9092
 IDS_PER_POOL = 100
 DEFAULT_POOL = "broker"
 GRACE_S = 120
+RESTART = "ottla.dev/restart"  # an annotation that a person puts on a pod, or on the Cluster for all
 
 Object = dict[str, Any]
 
@@ -185,6 +186,7 @@ class Cluster:
     windows: tuple[Window, ...]
     rebalance: str
     throttle_bytes_per_second: int | None
+    restart: str  # an annotation: another value restarts every broker
 
     @property
     def broker_ids(self) -> frozenset[int]:
@@ -225,6 +227,7 @@ def parse_cluster(resource: Object, defaults: Defaults) -> Cluster:
         windows=tuple(_window(window) for window in spec.get("maintenanceWindows") or ()),
         rebalance=scaling.get("rebalance") or "New",
         throttle_bytes_per_second=scaling.get("throttleBytesPerSecond"),
+        restart=(meta.get("annotations") or {}).get(RESTART, ""),
     )
 
 
