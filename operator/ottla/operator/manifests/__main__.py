@@ -49,7 +49,7 @@ def generated_files(root: Path) -> dict[Path, str]:
         "topics": {
             "type": "object",
             "description": "Topics by the name of their resource.",
-            "additionalProperties": {"anyOf": [json_schema(topic), {"type": "null"}]},
+            "additionalProperties": json_schema(topic) | {"type": ["object", "null"]},
         },
     }
     for chart in ("ottla-operator", "ottla-cluster"):

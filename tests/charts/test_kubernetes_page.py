@@ -1,0 +1,67 @@
+"""docs/kubernetes.md explains every condition that the operator writes, and names files and values that exist."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from ottla.operator.manifests.values import Value, read_values
+from tests.peers.tools import ROOT
+
+PAGE = (ROOT / "docs/kubernetes.md").read_text()
+OPERATOR = ROOT / "operator/ottla/operator"
+
+
+def conditions() -> Iterator[str]:
+    """The types and reasons of conditions in the operator's source: words in capitals that are given to `Condition`."""
+    for path in OPERATOR.rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+                continue
+            given = {"Condition": call.args[:1] + call.args[2:3], "Refusal": call.args[:1]}.get(call.func.id, [])
+            for word in (word for part in given for word in ast.walk(part)):
+                if isinstance(word, ast.Constant) and isinstance(word.value, str) and word.value[:1].isupper():
+                    yield word.value
+
+
+def test_every_condition_is_explained() -> None:
+    found = set(conditions())
+    assert {"Ready", "TopicsHeld", "EtcdAway", "ResourceConflict"} <= found
+    assert not {word for word in found if f"`{word}`" not in PAGE}
+
+
+def test_links_lead_somewhere() -> None:
+    for page in (ROOT / "docs/kubernetes.md", ROOT / "manifests/README.md", *(ROOT / "charts").glob("*/README.md")):
+        for target, heading in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", page.read_text()):
+            file = (page.parent / target).resolve() if target else page
+            assert file.exists(), f"{page.name}: {target}"
+            if heading:
+                assert heading in anchors(file), f"{page.name}: {target}#{heading}"
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings of a page as GitHub makes links of them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.M)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_values_exist_that_commands_set() -> None:
+    known: dict[str, set[str]] = {}
+    for chart in ("ottla-operator", "ottla-cluster"):
+        values = read_values((ROOT / "charts" / chart / "values.yaml").read_text())
+        known[chart] = {path for value in values for path in paths(value)}
+    commands = re.findall(r"^helm (?:[^\n]*\\\n)*[^\n]*", PAGE, re.M)
+    assert commands
+    for command in commands:
+        (chart,) = re.findall(r" charts/([a-z-]+)", command)
+        for name in re.findall(r"--set ([\w.]+)=", command):
+            assert name in known[chart], command
+
+
+def paths(value: Value) -> Iterator[str]:
+    """The key, and those below it."""
+    yield value.path
+    for child in value.children:
+        yield from paths(child)
