@@ -13,6 +13,7 @@ from ottla.operator.etcd_client import EtcdClient, EtcdUnreachable
 from ottla.operator.found import Found
 from ottla.operator.kube import Kube, Object
 from ottla.operator.plan import disruption, etcd_pods, names
+from ottla.operator.plan.broker_file import ETCD_PORT
 from ottla.operator.plan.broker_pods import BROKER
 from ottla.operator.plan.etcd_members import Add, Member, Remove, Restart, Seen, next_step, start_rules
 from ottla.operator.plan.etcd_upkeep import to_defragment
@@ -47,7 +48,7 @@ class EtcdKeeper:
         volume_trouble = await self._apply(cluster, etcd, found, members, formed)
         if members is not None:
             ready = {pod.name for pod in seen if pod.ready}
-            answering = [address(pod) for pod in pods if pod["metadata"]["name"] in ready]
+            answering = [_endpoint(pod) for pod in pods if pod["metadata"]["name"] in ready]
             await self._step(cluster, etcd, members, seen, answering, tell)
         await self._roll(cluster, etcd, found, pods, seen, tell)
         answer = sum(pod.ready for pod in seen)
@@ -73,7 +74,7 @@ class EtcdKeeper:
             return
         pods = found.all("Pod", etcd_pods.ETCD)
         ready = {pod.name for pod in seen_pods(pods) if pod.ready}
-        addresses = {pod["metadata"]["name"]: address(pod) for pod in pods if pod["metadata"]["name"] in ready}
+        addresses = {pod["metadata"]["name"]: _endpoint(pod) for pod in pods if pod["metadata"]["name"] in ready}
         if len(addresses) < etcd.members:
             return
         try:
@@ -98,7 +99,7 @@ class EtcdKeeper:
 
     async def _members(self, pods: list[Object]) -> list[Member] | None:
         """The list; None where no majority answers."""
-        addresses = [found for pod in pods if (found := address(pod))]
+        addresses = [_endpoint(pod) for pod in pods if address(pod)]
         if not addresses:
             return None
         try:
@@ -168,3 +169,9 @@ class EtcdKeeper:
                 await tell("RollingRestart", f"{name} is restarted: {why}")
                 await self._kube.delete("Pod", cluster.namespace, name, uid=pod["metadata"]["uid"])
                 return
+
+
+def _endpoint(pod: Object) -> str:
+    """host:port of a member."""
+    host = address(pod)
+    return f"[{host}]:{ETCD_PORT}" if ":" in host else f"{host}:{ETCD_PORT}"

@@ -7,7 +7,6 @@ from typing import Any
 
 import aiohttp
 
-from ottla.operator.plan.broker_file import ETCD_PORT
 from ottla.operator.plan.etcd_members import Member
 from ottla.operator.plan.etcd_upkeep import MemberStatus
 from ottla.operator.queue import Retry
@@ -21,7 +20,7 @@ class EtcdUnreachable(Retry):
 
 
 class EtcdClient:
-    """Asks the members at the given addresses, one after the other until one answers."""
+    """Asks the members at the given endpoints (host:port), one after the other until one answers."""
 
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
@@ -31,25 +30,25 @@ class EtcdClient:
         if self._session is not None:
             await self._session.close()
 
-    async def members(self, addresses: Sequence[str]) -> list[Member]:
+    async def members(self, endpoints: Sequence[str]) -> list[Member]:
         """The list, as a majority has it."""
-        answer = await self._ask(addresses, "/v3/cluster/member/list", {"linearizable": True})
+        answer = await self._ask(endpoints, "/v3/cluster/member/list", {"linearizable": True})
         return [
             Member(str(member["ID"]), member.get("name", ""), (member.get("peerURLs") or [""])[0])
             for member in answer.get("members", ())
         ]
 
-    async def add(self, addresses: Sequence[str], peer_url: str) -> None:
+    async def add(self, endpoints: Sequence[str], peer_url: str) -> None:
         """Lets a member in."""
-        await self._ask(addresses, "/v3/cluster/member/add", {"peerURLs": [peer_url]})
+        await self._ask(endpoints, "/v3/cluster/member/add", {"peerURLs": [peer_url]})
 
-    async def remove(self, addresses: Sequence[str], member: Member) -> None:
+    async def remove(self, endpoints: Sequence[str], member: Member) -> None:
         """Takes a member off the list."""
-        await self._ask(addresses, "/v3/cluster/member/remove", {"ID": member.id})
+        await self._ask(endpoints, "/v3/cluster/member/remove", {"ID": member.id})
 
-    async def status(self, address: str) -> MemberStatus:
+    async def status(self, endpoint: str) -> MemberStatus:
         """One member's own word."""
-        answer = await self._ask([address], "/v3/maintenance/status", {})
+        answer = await self._ask([endpoint], "/v3/maintenance/status", {})
         return MemberStatus(
             leads=answer.get("leader") == answer["header"]["member_id"],
             size_bytes=int(answer.get("dbSize", 0)),
@@ -58,34 +57,33 @@ class EtcdClient:
             revision=int(answer["header"].get("revision", 0)),
         )
 
-    async def alarms(self, addresses: Sequence[str]) -> list[dict[str, Any]]:
+    async def alarms(self, endpoints: Sequence[str]) -> list[dict[str, Any]]:
         """Alarms that are raised, as etcd writes them (memberID, alarm)."""
-        answer = await self._ask(addresses, "/v3/maintenance/alarm", {"action": "GET"})
+        answer = await self._ask(endpoints, "/v3/maintenance/alarm", {"action": "GET"})
         return list(answer.get("alarms", ()))
 
-    async def disarm(self, addresses: Sequence[str], alarm: dict[str, Any]) -> None:
+    async def disarm(self, endpoints: Sequence[str], alarm: dict[str, Any]) -> None:
         """Takes an alarm back."""
-        await self._ask(addresses, "/v3/maintenance/alarm", {**alarm, "action": "DEACTIVATE"})
+        await self._ask(endpoints, "/v3/maintenance/alarm", {**alarm, "action": "DEACTIVATE"})
 
-    async def compact(self, addresses: Sequence[str], revision: int) -> None:
+    async def compact(self, endpoints: Sequence[str], revision: int) -> None:
         """Forgets what was before a revision."""
-        await self._ask(addresses, "/v3/kv/compaction", {"revision": str(revision)})
+        await self._ask(endpoints, "/v3/kv/compaction", {"revision": str(revision)})
 
-    async def defragment(self, address: str) -> None:
+    async def defragment(self, endpoint: str) -> None:
         """Gives back what a member's database doesn't use; meanwhile it answers nobody."""
-        await self._ask([address], "/v3/maintenance/defragment", {}, DEFRAGMENT_S_MAX)
+        await self._ask([endpoint], "/v3/maintenance/defragment", {}, DEFRAGMENT_S_MAX)
 
     async def _ask(
-        self, addresses: Sequence[str], path: str, body: dict[str, Any], seconds_max: float = REQUEST_S_MAX
+        self, endpoints: Sequence[str], path: str, body: dict[str, Any], seconds_max: float = REQUEST_S_MAX
     ) -> dict[str, Any]:
         if self._session is None:
             self._session = aiohttp.ClientSession()
         why = "it has no pod that could be asked"
-        for address in addresses:
-            host = f"[{address}]" if ":" in address else address
+        for endpoint in endpoints:
             try:
                 timeout = aiohttp.ClientTimeout(total=seconds_max)
-                async with self._session.post(f"http://{host}:{ETCD_PORT}{path}", json=body, timeout=timeout) as answer:
+                async with self._session.post(f"http://{endpoint}{path}", json=body, timeout=timeout) as answer:
                     document: dict[str, Any] = await answer.json(content_type=None)
                     if answer.status == 200:
                         return document
