@@ -5,6 +5,9 @@ each broker's that joins: one that drains, has registered anew or is gone by now
 looks again. While the outcome of a proposal isn't known, both the old and the new ISR count (`LeaderState`): such a
 partition is written again, if need be unchanged, until its revision shows what became of the earlier try.
 
+A broker that was away comes back into the ISRs of thousands of partitions at a time: many share a transaction, and some
+transactions the way to the store. A partition is in one of them at most.
+
 Joins are noticed when a follower fetches, and when its registration changes; lags by looking every half
 `replica.lag.time.max.ms`.
 """
@@ -13,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -33,7 +36,8 @@ from ottla.metadata.store import (
 
 logger = logging.getLogger(__name__)
 
-_BATCH = 30  # proposals, each with a few guards, in one transaction
+_BATCH = 100  # proposals in one transaction: each guards its partition, and all of them mostly the same few brokers
+_WRITES_MAX = 8  # transactions under way at a time, as the controller's
 _AGAIN_S = 0.1
 
 Key = tuple[UUID, int]
@@ -110,17 +114,25 @@ class IsrChanges:
             await self._woken.wait()
             self._woken.clear()
             wanted, self._wanted = list(self._wanted.values()), {}
-            failed: list[_Proposal] = []
-            for start in range(0, len(wanted), _BATCH):
-                # Thought out when it is written, not before: what who joins must have grows while others are written.
-                some = wanted[start : start + _BATCH]
-                if proposals := [proposal for partition in some if (proposal := self._propose(partition))]:
-                    failed += await self._write(proposals)
+            batches = iter([wanted[start : start + _BATCH] for start in range(0, len(wanted), _BATCH)])
+            async with asyncio.TaskGroup() as group:
+                count = min(-(-len(wanted) // _BATCH), _WRITES_MAX)
+                writers = [group.create_task(self._change(batches)) for _ in range(count)]
+            failed = [proposal for writer in writers for proposal in writer.result()]
             if failed:
                 await asyncio.sleep(_AGAIN_S)  # the image will show why
                 for proposal in failed:
                     if proposal.partition.leading is proposal.leading:
                         self.wants(proposal.partition)
+
+    async def _change(self, batches: Iterator[list[Partition]]) -> list[_Proposal]:
+        """Writes what is wanted batch by batch, beside others that do; those that must be thought over."""
+        failed: list[_Proposal] = []
+        for some in batches:
+            # Thought out when it is written, not before: what who joins must have grows while others are written.
+            if proposals := [proposal for partition in some if (proposal := self._propose(partition))]:
+                failed += await self._write(proposals)
+        return failed
 
     async def watch_lag(self) -> None:
         """Looks for followers that fell behind, until cancelled."""
@@ -201,7 +213,7 @@ class IsrChanges:
         return eligibility.with_eligible(before, after, image.brokers, min_isr)
 
     async def _write(self, proposals: list[_Proposal]) -> list[_Proposal]:
-        """Writes all in one transaction, or one by one where that is rejected; those that must be thought over."""
+        """Writes all in one transaction, or in another one those whose guards hold; those that must be thought over."""
         for proposal in proposals:  # all of them now, before anything is waited for
             if proposal.leading is not None:
                 proposal.leading.proposed(proposal.after.isr)
@@ -220,10 +232,13 @@ class IsrChanges:
             self._refused(proposals)
             return proposals
         if isinstance(result, Rejected):
-            if len(proposals) > 1:
-                return [failed for proposal in proposals for failed in await self._write([proposal])]
-            self._refused(proposals)
-            return proposals
+            lost: list[_Proposal] = []
+            rest: list[_Proposal] = []
+            for proposal in proposals:
+                failed = any(guard.key in result.failed for guard in proposal.guards)
+                (lost if failed else rest).append(proposal)
+            self._refused(lost)
+            return lost + await self._write(rest) if rest else lost
         for proposal in proposals:
             self._written(proposal)
         return []

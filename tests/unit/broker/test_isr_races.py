@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -13,8 +14,9 @@ import pytest
 from ottla.broker import isr
 from ottla.broker.isr import IsrChanges
 from ottla.broker.replica.leader import LeaderState
+from ottla.metadata import keys
 from ottla.metadata.model import Broker, BrokerState, Partition
-from ottla.metadata.store import Committed, Guard, Put, Rejected, UnknownOutcome, Write
+from ottla.metadata.store import Committed, Guard, Put, Rejected, UnknownOutcome, Write, check_transaction
 
 TOPIC = UUID(int=7)
 END = 5  # of the follower that wants to join, and of what is committed when it does
@@ -32,7 +34,7 @@ def led(index: int) -> Any:
     )  # fmt: skip
 
 
-def run(partitions: list[Any], store: Any) -> None:
+def run(partitions: list[Any], store: Any, until: Callable[[], bool] | None = None) -> None:
     brokers = {id: Broker(id, 10 + id, {}, state=BrokerState.RUNNING) for id in (0, 1)}
     image: Any = SimpleNamespace(brokers=brokers, features={}, partition=lambda topic, index: partitions[index].state)
 
@@ -41,13 +43,16 @@ def run(partitions: list[Any], store: Any) -> None:
         for partition in partitions:
             changes.wants(partition)
         task = asyncio.create_task(changes.run())
+        async with asyncio.timeout(20):
+            while until is not None and not until():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
         await asyncio.sleep(0.35)
         task.cancel()
 
     asyncio.run(main())
 
 
-@pytest.mark.parametrize(("count", "guards_max"), [(31, 128), (2, 3)])
+@pytest.mark.parametrize(("count", "guards_max"), [(isr._BATCH + 1, 128), (2, 3)])
 def test_what_is_committed_while_others_are_written_keeps_who_lacks_it_out(
     monkeypatch: pytest.MonkeyPatch, count: int, guards_max: int
 ) -> None:
@@ -82,8 +87,36 @@ def test_a_try_of_unknown_outcome_counts_until_the_metadata_has_shown_it() -> No
             if len(tries) == 1:
                 raise UnknownOutcome("it is written, but the answer is lost")
             asyncio.get_running_loop().call_later(0.05, lambda: tries.append(partition.leading.maximal_isr))
-            return Rejected({})  # by that
+            return Rejected({guards[0].key: None})  # by that
 
     run([partition], Store())
     assert len(tries) >= 3
     assert set(tries) == {frozenset({0, 1})}
+
+
+@pytest.mark.parametrize("lost", [0, 3])
+def test_thousands_join_in_few_transactions_that_share_the_way_to_the_store(lost: int) -> None:
+    """The 3,334 partitions of one of three brokers, when another one is back; some were changed by somebody else."""
+    partitions = [led(index) for index in range(3334)]
+    moved = {keys.partition(TOPIC, index) for index in range(lost)}
+    sizes: list[int] = []
+    under_way: list[int] = [0]
+
+    class Store:
+        async def transact(self, guards: Sequence[Guard], writes: Sequence[Write]) -> Committed | Rejected:
+            check_transaction(guards, writes)
+            under_way.append(under_way[-1] + 1)
+            await asyncio.sleep(0)
+            under_way.append(under_way[-1] - 1)
+            if failed := moved.intersection(guard.key for guard in guards):
+                for key in failed:  # the image shows it
+                    partition = partitions[int(key.rpartition("/")[2])]
+                    partition.state = replace(partition.state, isr=(0, 1), isr_epochs=(10, 11))
+                return Rejected(dict.fromkeys(failed))
+            sizes.append(len(writes))
+            return Committed(9)
+
+    run(partitions, Store(), lambda: sum(sizes) >= len(partitions) - lost)
+    assert sum(sizes) == len(partitions) - lost
+    assert len(sizes) == -(-len(partitions) // isr._BATCH)
+    assert max(under_way) == isr._WRITES_MAX
