@@ -35,16 +35,20 @@ PartitionId = tuple[UUID, int]
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What has to be looked at: everything whose answer may have changed, and `preferred`, whose leaders are to be."""
+    """What has to be looked at: everything whose answer may have changed, and `preferred`, whose leaders are to be.
+
+    Of the partitions, `unled` are those that nobody leads who may: they come first.
+    """
 
     topics: frozenset[UUID]
     partitions: frozenset[PartitionId]
     preferred: frozenset[PartitionId] = frozenset()
+    unled: frozenset[PartitionId] = frozenset()
 
     def __or__(self, other: Scope) -> Scope:
         """What is in either."""
         topics, partitions = self.topics | other.topics, self.partitions | other.partitions
-        return Scope(topics, partitions, self.preferred | other.preferred)
+        return Scope(topics, partitions, self.preferred | other.preferred, self.unled | other.unled)
 
     def __bool__(self) -> bool:
         return bool(self.topics or self.partitions or self.preferred)
@@ -54,7 +58,8 @@ def whole_scope(image: Image) -> Scope:
     """Everything: for a controller that begins."""
     topics = frozenset(image.intents_by_id) | frozenset(image.tombstones)
     partitions = {(topic, index) for topic, states in image.partitions.items() for index in states}
-    return Scope(topics, frozenset(partitions.union(image.elections, image.reassignments)))
+    partitions.update(image.elections, image.reassignments)
+    return Scope(topics, frozenset(partitions), unled=_unled(image))
 
 
 def scope_of(image: Image, changed: Changed) -> Scope:
@@ -62,8 +67,10 @@ def scope_of(image: Image, changed: Changed) -> Scope:
     if changed.cluster:  # a restore of the store has ended, or awaits fewer brokers
         return whole_scope(image)
     partitions = set(changed.partitions | changed.elections | changed.reassignments)
+    unled = frozenset[PartitionId]()
     if changed.brokers:
         partitions.update(_partitions_on(image, changed.brokers))
+        unled = _unled(image).intersection(partitions)
     if changed.features or any(resource.type == "broker" for resource in changed.configs):
         partitions.update(_partitions_in_need(image))  # who may lead depends on them
     if changed.reports:
@@ -71,7 +78,7 @@ def scope_of(image: Image, changed: Changed) -> Scope:
     for resource in changed.configs:
         if resource.type == "topic" and (intent := image.intents.get(resource.name)):
             partitions.update((intent.id, index) for index in image.partitions.get(intent.id, ()))
-    return Scope(changed.topics | changed.tombstones, frozenset(partitions))
+    return Scope(changed.topics | changed.tombstones, frozenset(partitions), unled=unled)
 
 
 def imbalanced(image: Image) -> Scope:
@@ -187,6 +194,17 @@ def _partitions_on(image: Image, brokers: frozenset[int]) -> Iterator[PartitionI
         for index, partition in states.items():
             if not brokers.isdisjoint(partition.replicas):
                 yield topic_id, index
+
+
+def _unled(image: Image) -> frozenset[PartitionId]:
+    """Partitions that have no leader, or one whose broker is gone, registered anew or draining."""
+    epochs = {broker.id: broker.epoch for broker in image.brokers.values() if broker.electable}
+    return frozenset(
+        (topic_id, index)
+        for topic_id, states in image.partitions.items()
+        for index, partition in states.items()
+        if (epoch := epochs.get(partition.leader)) is None or epoch != partition.epoch_in_isr(partition.leader)
+    )
 
 
 def _partitions_in_need(image: Image) -> Iterator[PartitionId]:

@@ -262,11 +262,17 @@ class Controller:
 
 
 def _slices(scope: Scope) -> Iterator[Scope]:
-    """The scope in parts whose decision takes some milliseconds at most: topics, then partitions."""
+    """The scope in parts whose decision takes some milliseconds at most: topics, then partitions.
+
+    Those that clients wait for come before those that only lose a follower: after a broker's death among 10,000
+    partitions, a third of them.
+    """
     for topics in _chunks(in_order(scope.topics)):
         yield Scope(topics, frozenset())
-    for part in _chunks(in_order_of_topics(scope.partitions | scope.preferred)):
-        yield Scope(frozenset(), part & scope.partitions, part & scope.preferred)
+    partitions = scope.partitions | scope.preferred
+    for some in (scope.unled, partitions - scope.unled):
+        for part in _chunks(in_order_of_topics(some)):
+            yield Scope(frozenset(), part & scope.partitions, part & scope.preferred)
 
 
 def _chunks(items: Sequence[T]) -> Iterator[frozenset[T]]:

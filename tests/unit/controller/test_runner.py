@@ -14,11 +14,13 @@ import pytest
 from hypothesis import given
 
 from ottla.controller import runner
+from ottla.controller.decide import decide, scope_of, whole_scope
 from ottla.controller.proposal import Proposal
 from ottla.controller.runner import Controller, _batches
 from ottla.metadata import keys
 from ottla.metadata.embedded import EmbeddedStore
 from ottla.metadata.follower import Follower
+from ottla.metadata.image import Changed
 from ottla.metadata.intents import Intents, NewTopic
 from ottla.metadata.model import Broker, BrokerState, Partition, Ready, TopicIntent
 from ottla.metadata.registration import Registration
@@ -26,12 +28,14 @@ from ottla.metadata.store import (
     TRANSACTION_OPERATIONS_MAX,
     TRANSACTION_SIZE_BYTES_MAX,
     Delete,
+    Entry,
     Guard,
     LeaseId,
     Put,
     StoreUnavailable,
     check_transaction,
 )
+from tests.unit.controller.world import World
 from tests.unit.metadata.faulty import DONE_BUT_UNKNOWN, LOST, OK, REFUSED, FaultyStore
 
 Body = Callable[[FaultyStore, Follower, Intents, Controller], Coroutine[Any, Any, None]]
@@ -89,6 +93,35 @@ def test_every_proposal_is_in_one_batch_that_a_store_accepts(shapes: list[tuple[
 def test_small_proposals_share_transactions() -> None:
     made = [Proposal((Guard(f"g{i}", 0), Guard("topic", 3)), (Put(f"w{i}", b""),)) for i in range(1000)]
     assert len(list(_batches(made))) == -(-1000 // (TRANSACTION_OPERATIONS_MAX - 2))
+
+
+@pytest.mark.parametrize("state", ["dead", "draining", "registered anew", "controller"])
+def test_leaders_are_elected_before_isrs_lose_a_follower(state: str) -> None:
+    world = World()
+    for broker_id in range(3):
+        world.broker(broker_id)
+    world.topic([[(index + step) % 3 for step in range(3)] for index in range(900)])
+    world.settle()
+    world.changed = Changed()
+    if state == "draining":
+        world.broker(0, BrokerState.DRAINING)
+    elif state == "registered anew":
+        world.restart(0, clean=True)
+    else:
+        world.stop(0)
+    scope = whole_scope(world.image) if state == "controller" else scope_of(world.image, world.changed)
+    transactions = [batch for part in runner._slices(scope) for batch in _batches(decide(world.image, part, {}))]
+    epochs = [
+        {Partition.decode(entry(write)).leader_epoch for each in batch for write in each.writes}
+        for batch in transactions
+    ]
+    assert epochs[:3] == [{1}, {1}, {1}]
+    assert all(later == {0} for later in epochs[3:])
+    assert sum(len(batch) for batch in transactions) == 900
+
+
+def entry(write: Any) -> Entry:
+    return Entry(write.key, write.value, 1, 1)
 
 
 @pytest.mark.parametrize("seed", range(3))
