@@ -11,7 +11,7 @@ import asyncio
 import logging
 import os
 import platform
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Iterator
 from typing import Any
 from uuid import UUID
 
@@ -43,6 +43,7 @@ from ottla.metadata.image import Changed, Image, difference
 from ottla.metadata.intents import Intents
 from ottla.metadata.model import Broker as Registered
 from ottla.metadata.model import BrokerState, Endpoint
+from ottla.metadata.model import Partition as PartitionState
 from ottla.metadata.registration import Registration
 from ottla.metadata.store import LeaseExpired, Store, StoreUnavailable
 from ottla.net.server import Limits, Server
@@ -242,7 +243,8 @@ class Broker:
 
     def _registered(self, broker: Registered) -> None:
         assert self._registration is not None
-        self.replicas.registered(broker.epoch)
+        self.replicas.broker_epoch = broker.epoch
+        self.spawn(self.replicas.registered(), "replicas under a new registration", vital=True)
         self.restore_reports.registered(broker.epoch, self._registration.lease)
 
     async def serve(self) -> None:
@@ -259,7 +261,7 @@ class Broker:
         """Drains and closes everything. Logs end up marked clean."""
         self.ready = False
         if self._registration is not None:
-            led = self._to_hand_over(self.image)
+            led = any(partition.leader == self.id for partition in self._to_hand_over(self.image))
             try:
                 async with asyncio.timeout(_ANNOUNCING_S):
                     await self._registration.change(state=BrokerState.DRAINING)
@@ -285,19 +287,21 @@ class Broker:
         await self.monitoring.stop()
 
     async def _hand_over(self) -> None:
-        """Waits until the controller has moved away what this broker leads, as far as others can take over."""
+        """Waits until the controller has moved away what this broker leads, and taken it out of the ISRs, as far as
+        others can do without: a leader would wait for it to acknowledge what it doesn't fetch any more."""
         try:
-            await self.follower.wait(lambda image: None if self._to_hand_over(image) else True, _HANDING_OVER_S)
+            await self.follower.wait(lambda image: None if any(self._to_hand_over(image)) else True, _HANDING_OVER_S)
         except TimeoutError:
-            logger.warning("stopping while %d partitions could be led by others", self._to_hand_over(self.image))
+            left = sum(partition.leader == self.id for partition in self._to_hand_over(self.image))
+            logger.warning("stopping while %d partitions could be led by others", left)
 
-    def _to_hand_over(self, image: Image) -> int:
-        running = {broker.id for broker in image.brokers.values() if broker.electable}
-        return sum(
-            partition.leader == self.id and not running.isdisjoint(partition.isr)
-            for partitions in image.partitions.values()
-            for partition in partitions.values()
-        )
+    def _to_hand_over(self, image: Image) -> Iterator[PartitionState]:
+        """Partitions in whose ISR this broker is beside another one that runs."""
+        running = {broker.id for broker in image.brokers.values() if broker.electable and broker.id != self.id}
+        for partitions in image.partitions.values():
+            for partition in partitions.values():
+                if self.id in partition.isr and not running.isdisjoint(partition.isr):
+                    yield partition
 
     async def _cancel(self, tasks: Iterable[asyncio.Task[Any] | None]) -> None:
         ended = [task for task in tasks if task is not None]

@@ -10,6 +10,7 @@ for `LogDirectories` to set aside.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
@@ -35,6 +36,7 @@ TOPIC = "topic"
 COMPRESSION = "compression.type"
 AS_PRODUCED = "producer"
 CREATED_ON_THE_LOOP_MAX = 4  # logs, a fraction of a millisecond each: a thread's answer isn't sooner
+RESIGNED_AT_ONCE = 100  # partitions, which takes some milliseconds
 
 
 class _TopicRules:
@@ -117,13 +119,18 @@ class Replicas:
             if state is not None:
                 self._follow(topic_id, index, state)
 
-    def registered(self, broker_epoch: int) -> None:
-        """This broker has a new registration: what it led under the old one it leads no longer."""
-        self.broker_epoch = broker_epoch
-        for partition in list(self._table):
+    async def registered(self) -> None:
+        """This broker has a new registration, `broker_epoch`: what it led under the old one it leads no longer.
+
+        With pauses, for it may be thousands. Until its turn a partition is led as it was before the loss was known:
+        others have left it, or are about to, and its ISR isn't written under the new registration.
+        """
+        for count, partition in enumerate([partition for partition in self._table if partition.leads], 1):
             state = self._image.partition(partition.topic_id, partition.index)
-            if state is not None:
+            if partition.leads and state is not None and not state.leads(self._broker_id, self.broker_epoch):
                 self._take_part(partition, state)
+            if count % RESIGNED_AT_ONCE == 0:
+                await asyncio.sleep(0)
 
     def configured(self, config: BrokerConfig) -> None:
         """The broker's own settings changed: topics inherit from them."""

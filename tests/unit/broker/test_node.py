@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from types import SimpleNamespace
+from typing import Any
 from unittest.mock import AsyncMock, Mock
+from uuid import UUID
 
 import pytest
 
@@ -48,15 +51,40 @@ def test_a_stop_closes_the_logs_although_the_store_takes_nothing(
     assert "draining couldn't be announced: the metadata store didn't take it within" in caplog.text
 
 
+def image_of(*partitions: tuple[int, tuple[int, ...]], running: tuple[int, ...] = (0, 1)) -> Any:
+    """Partitions as (leader, ISR)."""
+    states = {index: SimpleNamespace(leader=leader, isr=isr) for index, (leader, isr) in enumerate(partitions)}
+    brokers = {id: SimpleNamespace(id=id, electable=id in running) for id in (0, 1, 2)}
+    return SimpleNamespace(brokers=brokers, partitions={UUID(int=1): states})
+
+
 @pytest.mark.parametrize("led", [0, 3])
 def test_who_hands_leaderships_over_answers_for_a_while_longer(monkeypatch: pytest.MonkeyPatch, led: int) -> None:
     monkeypatch.setattr(node, "_LINGERING_S", 0.2)
-    broker = broker_of_mocks(Image())
+    broker = broker_of_mocks(image_of((1, (0, 1)), (0, (0,)), *[(0, (0, 1))] * led))
     broker.follower.wait = AsyncMock()  # type: ignore[method-assign]
-    monkeypatch.setattr(broker, "_to_hand_over", lambda image: led)
     handed_over: list[float] = []
     closed: list[float] = []
     broker.follower.wait.side_effect = lambda *_: handed_over.append(time.monotonic())
     broker.server.close.side_effect = lambda: closed.append(time.monotonic())  # type: ignore[attr-defined]
     stop(broker)
     assert (closed[0] - handed_over[0] > 0.15) == bool(led)
+
+
+@pytest.mark.parametrize(
+    ("state", "waits"),
+    [
+        ((0, (0, 1)), True),  # another one can lead
+        ((1, (1, 0)), True),  # its leader would wait for this broker's fetches
+        ((1, (1,)), False),
+        ((0, (0,)), False),  # nobody has it all
+        ((0, (0, 2)), False),  # nobody who runs
+    ],
+)
+def test_a_stop_waits_for_what_others_can_do_without_it(state: tuple[int, tuple[int, ...]], waits: bool) -> None:
+    image = image_of(state)
+    broker = broker_of_mocks(image)
+    broker.follower.wait = AsyncMock()  # type: ignore[method-assign]
+    stop(broker)
+    (find, _), _ = broker.follower.wait.call_args
+    assert (find(image) is None) == waits

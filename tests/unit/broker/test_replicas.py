@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +16,7 @@ import pytest
 from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.disk import RealDisk
 from ottla.broker.partitions import PartitionTable
-from ottla.broker.replicas import Replicas
+from ottla.broker.replicas import RESIGNED_AT_ONCE, Replicas
 from ottla.metadata.keys import ConfigResource
 from ottla.metadata.model import Partition, Tombstone
 from ottla.settings.config import BrokerConfig
@@ -149,3 +151,44 @@ def test_a_deleted_topics_replica_goes_also_where_nobody_expected_one(tmp_path: 
     assert world.table.get("t", 0) is None
     assert world.logs.get(TOPIC_ID, 0) is None
     assert confirmed == [TOPIC_ID]
+
+
+def test_a_new_registration_ends_thousands_of_leaderships_with_pauses(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.changed()
+    resigned_in: list[int] = []
+    turn = 0
+    for index in range(1050):
+        led: Any = SimpleNamespace(
+            topic="t", topic_id=TOPIC_ID, index=index, leads=True, offline=False, leader=0, epoch=0, leader_epoch=0
+        )
+        led.become_follower = lambda state: resigned_in.append(turn)
+        world.table.add(led)
+    world.replicas.broker_epoch = 7
+
+    async def main() -> None:
+        async def others() -> None:
+            nonlocal turn
+            while True:
+                turn += 1
+                await asyncio.sleep(0)
+
+        ticking = asyncio.create_task(others())
+        await world.replicas.registered()
+        ticking.cancel()
+
+    asyncio.run(main())
+    assert len(resigned_in) == 1050
+    assert max(Counter(resigned_in).values()) == RESIGNED_AT_ONCE
+
+
+def test_what_is_led_by_the_new_registration_already_goes_on(tmp_path: Path) -> None:
+    """Its proposals are under way: who takes the same state for news would forget them."""
+    world = World(tmp_path)
+    world.changed(partitions=[(TOPIC_ID, 0)])
+    partition = world.table.get("t", 0)
+    assert partition is not None
+    assert partition.leading is not None
+    partition.leading.proposed((0, 1))
+    asyncio.run(world.replicas.registered())
+    assert partition.leading.maximal_isr == {0, 1}
