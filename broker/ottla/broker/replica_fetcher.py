@@ -48,6 +48,7 @@ _LATEST, _EARLIEST = -1, -2
 _BACK_OFF_SECONDS_MIN = 0.02
 _APPLIED_AT_ONCE_BYTES = 1 << 20  # then others get the event loop
 _BATCHES_AT_ONCE = 1024  # some milliseconds
+_NAMED_SECONDS = 0.0005  # between interruptions, for each partition that is named anew: ten times what that costs
 _IDLE_SECONDS = 60.0
 _RATE_SECONDS = 60.0
 
@@ -107,7 +108,8 @@ class ReplicaFetcher:
         now = self._now()
         registered = self._owner.image().brokers.get(self._leader)
         gone = registered is not None and registered.epoch != self._dialled_epoch
-        pause = self._owner.config().get_int("replica.fetch.wait.max.ms") / 1000
+        wait = self._owner.config().get_int("replica.fetch.wait.max.ms") / 1000
+        pause = max(wait, _NAMED_SECONDS * len(self._session.wanted))
         if self._peer is not None and (gone or now - self._interrupted_at >= pause) and self._peer.give_up():
             self._interrupted_at = now
             self._interrupted = True

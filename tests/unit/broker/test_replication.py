@@ -263,6 +263,30 @@ def test_what_is_newly_followed_doesnt_wait_for_the_end_of_a_fetch(tmp_path: Pat
     run(scene, tmp_path, 3)
 
 
+def test_who_follows_thousands_names_them_anew_rarely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In an election of thousands some are new all the time: each interruption would have all of them named again."""
+
+    async def scene(world: World) -> None:
+        world.follow(0)
+        await eventually(lambda: len(world.leader.requests) > 1)
+        world.leader.held.clear()
+        await asyncio.sleep(0.05)
+        seen = len(world.leader.requests)
+        world.follow(1)
+        await eventually(lambda: len(world.leader.requests) > seen)
+        await asyncio.sleep(0.1)
+        monkeypatch.setattr(replica_fetcher, "_NAMED_SECONDS", 10)
+        seen = len(world.leader.requests)
+        world.follow(2)
+        await asyncio.sleep(0.1)
+        assert len(world.leader.requests) == seen
+        world.leader.held.set()
+        world.write(2, b"a")
+        await eventually(world.alike)
+
+    run(scene, tmp_path, 3, **{"replica.fetch.wait.max.ms": "50"})
+
+
 def test_following_the_same_leader_again_is_nothing_new(tmp_path: Path) -> None:
     async def scene(world: World) -> None:
         world.follow()
