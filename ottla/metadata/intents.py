@@ -351,6 +351,9 @@ class Intents:
             Candidate(broker.id, broker.rack, broker.electable and broker.id not in unwanted)
             for broker in image.brokers.values()
         ]
+        if replication_factor > len(candidates):  # as with Kafka, one that is down may be needed, and catches up later
+            down = self._with_replicas() - image.brokers.keys()
+            candidates += [Candidate(broker_id, live=False) for broker_id in sorted(down)]
         start = self._random.randrange(1 << 20)
         return place(candidates, count, replication_factor, start, first_index)
 
@@ -398,8 +401,12 @@ class Intents:
         image = self._image
         if all(broker in image.brokers for broker in wanted):
             return image.brokers
-        states = (state for of_topic in image.partitions.values() for state in of_topic.values())
-        return {*image.brokers, *(replica for state in states for replica in state.replicas)}
+        return self._with_replicas() | image.brokers.keys()
+
+    def _with_replicas(self) -> set[int]:
+        """Brokers that have replicas, whether they run or not."""
+        states = (state for of_topic in self._image.partitions.values() for state in of_topic.values())
+        return {replica for state in states for replica in state.replicas}
 
     def _reassignable(self, topic: str, index: int) -> Partition:
         known = self._image.topics.get(topic)

@@ -194,6 +194,31 @@ def test_a_broker_is_unregistered(run: Any) -> None:
     run(body)
 
 
+def test_a_broker_that_is_down_gets_replicas_where_the_factor_needs_it(run: Any) -> None:
+    """As in Kafka, which places onto fenced brokers, but never all or the first of a partition's replicas."""
+
+    async def body(cluster: Cluster) -> None:
+        async def create(name: str, factor: int) -> list[Partition]:
+            await cluster.intents.create_topic(NewTopic(name, 4, factor), 5)
+            return list(cluster.follower.image.topics[name].partitions.values())
+
+        await cluster.write(Delete(keys.broker(3)))
+        with pytest.raises(KafkaError, match="only 2 broker"):  # it never had anything: nobody knows it
+            await create("u", 3)
+        await cluster.register(3)
+        await create("v", 3)
+        await cluster.write(Delete(keys.broker(3)))
+        assert all(3 not in state.replicas for state in await create("w", 2))
+        for state in await create("x", 3):
+            assert sorted(state.replicas) == [1, 2, 3]
+            assert (state.replicas[2], sorted(state.isr)) == (3, [1, 2])
+            assert state.leader == state.replicas[0]
+        with pytest.raises(KafkaError, match="only 3 broker"):
+            await create("y", 4)
+
+    run(body)
+
+
 def test_new_topics_leave_drained_brokers_out_where_they_can(run: Any) -> None:
     async def body(cluster: Cluster) -> None:
         await cluster.intents.alter_config(ConfigResource("broker", ""), lambda present: {DRAINED: "1"})
