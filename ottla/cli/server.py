@@ -35,7 +35,7 @@ from ottla.metadata.cluster import ForeignStore
 from ottla.metadata.eligibility import MIN_ISR
 from ottla.metadata.model import UnsupportedFormat
 from ottla.metadata.registration import NodeIdTaken
-from ottla.metadata.store import Store, StoreUnavailable
+from ottla.metadata.store import LeaseExpired, Store, StoreUnavailable, UnknownOutcome
 from ottla.net.peer import Connect, connect_tcp
 from ottla.settings.config import BrokerConfig, InvalidConfiguration
 
@@ -62,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
     raise_limit()
     try:
         return uvloop.run(_run(config))
-    except (ForeignStore, NodeIdTaken, StoreUnavailable, UnsupportedFormat) as error:
+    except (ForeignStore, LeaseExpired, NodeIdTaken, StoreUnavailable, UnknownOutcome, UnsupportedFormat) as error:
         print(f"ottla broker: {error}", file=sys.stderr)
         return 1
     except OSError as error:

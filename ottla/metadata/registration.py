@@ -76,9 +76,13 @@ class Registration:
         return self._lease
 
     async def register(self) -> Broker:
-        """Registers, waiting up to a session for a predecessor. Raises NodeIdTaken."""
+        """Registers, waiting up to a session for a predecessor. Raises NodeIdTaken, StoreUnavailable."""
         async with self._changing:
-            return await self._register()
+            while True:
+                try:
+                    return await self._register()
+                except LeaseExpired as reason:  # the process was held for longer than a session
+                    logger.warning("broker %d: registers once more: %s", self.broker.id, reason)
 
     async def run(self) -> None:
         """Keeps the lease alive until cancelled, and registers again when it or the key was lost all the same."""

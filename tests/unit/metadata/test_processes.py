@@ -201,6 +201,24 @@ def test_a_lost_lease_is_followed_by_a_registration_with_a_new_epoch(
     run(body)
 
 
+def test_a_process_that_was_held_while_it_registered_does_so_once_more(run: Callable[[Body], None]) -> None:
+    async def body(store: FaultyStore) -> None:
+        own = Registration(store, broker(), 5)
+        transact = store.transact
+
+        async def held(guards: Any, writes: Any) -> Any:
+            store.transact = transact  # type: ignore[method-assign]
+            await store.revoke(own.lease)
+            return await transact(guards, writes)
+
+        store.transact = held  # type: ignore[method-assign]
+        registered = await own.register()
+        entry = (await store.read(keys.broker(1))).entries[0]
+        assert (registered.epoch, own.lease) == (entry.create_revision, entry.lease)
+
+    run(body)
+
+
 def test_a_registration_that_was_made_under_a_lease_given_up_is_no_predecessor(run: Callable[[Body], None]) -> None:
     """Registering anew, the write's outcome was unknown, then the store was away: what came of it is our own."""
 
