@@ -1,4 +1,4 @@
-"""Rows of results: two medians, their ratio, the goal for it, and whether it is met."""
+"""Rows of results: two medians, their ratio, the goal for it (or for Ottla's own figure), and whether it is met."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from statistics import median
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A bound for Ottla's value divided by Kafka's."""
+    """A bound for Ottla's value divided by Kafka's, or (`absolute`) for Ottla's value."""
 
-    ratio: float
+    bound: float
     at_least: bool
+    absolute: bool = False
 
-    def met(self, ratio: float) -> bool:
-        """Whether a ratio keeps the bound."""
-        return ratio >= self.ratio if self.at_least else ratio <= self.ratio
+    def met(self, value: float) -> bool:
+        """Whether a ratio or a value keeps the bound."""
+        return value >= self.bound if self.at_least else value <= self.bound
 
     def __str__(self) -> str:
-        return f"{'≥' if self.at_least else '≤'} {self.ratio:g}×"
+        return f"{'≥' if self.at_least else '≤'} {self.bound:g}{'' if self.absolute else '×'}"
 
 
 def at_least(ratio: float) -> Goal:
@@ -29,6 +30,11 @@ def at_least(ratio: float) -> Goal:
 def at_most(ratio: float) -> Goal:
     """Less is better."""
     return Goal(ratio, False)
+
+
+def within(value: float) -> Goal:
+    """A promise of Ottla's own, whatever Kafka does."""
+    return Goal(value, False, absolute=True)
 
 
 @dataclass(slots=True)
@@ -54,7 +60,9 @@ class Row:
     @property
     def verdict(self) -> str:
         """yes or no, or a dash where there is no goal."""
-        return "–" if self.goal is None else "yes" if self.goal.met(self.ratio) else "no"
+        if self.goal is None:
+            return "–"
+        return "yes" if self.goal.met(median(self.ottla) if self.goal.absolute else self.ratio) else "no"
 
     def cells(self) -> tuple[str, ...]:
         """The row as the table shows it."""
@@ -62,7 +70,7 @@ class Row:
             f"{self.name} [{self.unit}]",
             _figure(median(self.ottla)) if self.ottla else "–",
             _figure(median(self.kafka)) if self.kafka else "–",
-            f"{self.ratio:.2f}×",
+            f"{self.ratio:.2f}×" if self.kafka else "–",
             str(self.goal or "–"),
             self.verdict,
             self.note,
@@ -70,7 +78,8 @@ class Row:
 
     def record(self) -> dict[str, object]:
         """The row for a program."""
-        return asdict(self) | {"ratio": self.ratio, "goal": str(self.goal or ""), "met": self.verdict}
+        ratio = self.ratio if self.kafka else None
+        return asdict(self) | {"ratio": ratio, "goal": str(self.goal or ""), "met": self.verdict}
 
 
 HEADER = ("what", "Ottla", "Kafka", "ratio", "goal", "met", "")
