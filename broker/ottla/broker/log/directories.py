@@ -354,11 +354,12 @@ class LogDirectories:
 
     async def create_ahead(self, wanted: Iterable[NewLog]) -> None:
         """Creates logs in a thread, so that `open_or_create` finds them. What doesn't work is left for that to meet."""
-        known = self.logs.keys() | self.lost.keys()
         new = [
             item
             for item in wanted
-            if (item.topic_id, item.partition) not in known and (item.topic, item.partition) not in self._unclaimed
+            if (key := (item.topic_id, item.partition)) not in self.logs
+            and key not in self.lost
+            and (item.topic, item.partition) not in self._unclaimed
         ]
         if not new or not self._online():
             return
