@@ -15,7 +15,7 @@ from ottla.operator.spec.cluster import HTTP_PORT, REPLICATION_PORT, Cluster, Ex
 BROKER = "broker"
 CONTROLLER = "controller"
 CONFIG_FOLDER = "/etc/ottla"
-DEFAULT_RESOURCES: Object = {"requests": {"cpu": "100m", "memory": "256Mi"}}
+DEFAULT_RESOURCES: Object = {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
 START_S_MAX = 600  # until the process answers at all; recovery of the logs counts as running
 
 

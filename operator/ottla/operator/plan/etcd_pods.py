@@ -24,7 +24,7 @@ METRICS_PORT = 2381
 NO_DATA = "this member has no data"
 CONFIG_FOLDER = "/etc/etcd"
 DATA_FOLDER = "/data"
-DEFAULT_RESOURCES: Object = {"requests": {"cpu": "50m", "memory": "128Mi"}}
+DEFAULT_RESOURCES: Object = {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}}
 QUOTA_SHARE = 0.4  # of the volume: a defragmentation writes the database a second time
 QUOTA_BYTES_MAX = 8 * 2**30
 

@@ -59,7 +59,7 @@ def _claim(cluster: Cluster, wanted: Snapshots) -> Object:
 def _cron_job(cluster: Cluster, etcd: Etcd, wanted: Snapshots) -> Object:
     mounts = [{"name": "snapshots", "mountPath": FOLDER}, TMP_MOUNT]
     config = {"name": "config", "mountPath": "/etc/ottla", "readOnly": True}
-    resources: Object = {"requests": {"cpu": "50m", "memory": "128Mi"}}
+    resources: Object = {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}}
     backup = container(
         cluster,
         "metadata",
