@@ -10,47 +10,56 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from ottla.broker.group.partitioning import OFFSETS_TOPIC
 from ottla.metadata.keys import CONTROLLER, broker
-from ottla.metadata.model import NO_LEADER, ControllerHolder, Partition
+from ottla.metadata.model import NO_LEADER, ControllerHolder
 
 if TYPE_CHECKING:
     from .cluster import Node
     from .faults import Faults
+    from .observer import Key
 
 LOOK_S = 0.02
+TOPICS = ("t", OFFSETS_TOPIC)
 
 
 def deposed_leader_leads_again(faults: Faults) -> str:
     """A leader gets records that nobody else has, loses its place to another, truncates, and leads once more, perhaps
-    before its producers have heard of the other one.
+    before its producers have heard of the other one. It may be asked again for what it has and can't commit.
     """
-    index = faults.random.randrange(faults.knobs.partitions)
-    state = _state(faults, index)
+    state = faults.random.choice(faults.observer.states(TOPICS) or [None])
     if state is None or state.leader == NO_LEADER or len(state.isr) < 2:
         return ""
     node = faults.world.nodes[state.leader]
     if node.process is None or node.stopping:
         return ""
     how = faults.random.choice(("kill", "power", "lease"))
-    faults.world.loop.create_task(_depose_and_reelect(faults, node, index, how))
-    return f"{node.host}, of partition {index}, by {how}"
+    faults.world.loop.create_task(_depose_and_reelect(faults, node, (state.topic_id, state.index), how))
+    return f"{node.host}, of partition {state.index} of {state.topic_id}, by {how}"
 
 
-async def _depose_and_reelect(faults: Faults, node: Node, index: int, how: str) -> None:
+async def _depose_and_reelect(faults: Faults, node: Node, key: Key, how: str) -> None:
     world, random = faults.world, faults.random
     others = [other.host for other in world.nodes.values() if other is not node]
     for other in others:
         world.network.cut_link(other, node.host)  # no follower's fetch arrives
     faults.bell.ring()
     await asyncio.sleep(0.005 + random.expovariate(100))
+    if random.random() < 0.5:
+        world.network.reset_between("client", node.host)
+        await asyncio.sleep(random.uniform(0.1, 0.4))
+        faults.bell.ring()
+        await asyncio.sleep(random.uniform(0.0, 0.1))
+    if faults.over:
+        return
     if how == "kill":
         node.kill()
     elif how == "power":
         node.lose_power()
     else:
         _end_registration(faults, node)
-    await _until(faults, lambda: _leader(faults, index) not in (node.id, NO_LEADER), 2 * faults.session_s)
-    interim = world.nodes.get(_leader(faults, index))
+    await _until(faults, lambda: _leader(faults, key) not in (node.id, NO_LEADER), 2 * faults.session_s)
+    interim = world.nodes.get(_leader(faults, key))
     hidden = interim is not None and interim is not node and random.random() < 0.6
     if interim is not None and hidden and not faults.over:
         world.network.cut_link("client", interim.host)
@@ -58,14 +67,14 @@ async def _depose_and_reelect(faults: Faults, node: Node, index: int, how: str) 
         world.network.heal_link(other, node.host)
     if not faults.over:
         faults.start(node)
-    await _until(faults, lambda: _in_sync(faults, node, index), 3 * faults.session_s)
+    await _until(faults, lambda: _in_sync(faults, node, key), 3 * faults.session_s)
     if interim is not None and interim is not node and not faults.over:
         if interim.process is not None and random.random() < 0.7:
             interim.kill()
             faults.later(0.3, 1.5 * faults.session_s, lambda: faults.start(interim))
         else:
             _end_registration(faults, interim)
-    await _until(faults, lambda: _leader(faults, index) == node.id, faults.session_s)
+    await _until(faults, lambda: _leader(faults, key) == node.id, faults.session_s)
     if interim is not None and hidden:
         world.network.heal_link("client", interim.host)
 
@@ -124,17 +133,13 @@ def _end_registration(faults: Faults, node: Node) -> None:
         faults.world.store.revoke(entry.lease)
 
 
-def _state(faults: Faults, index: int) -> Partition | None:
-    return faults.observer.state(faults.topic, index)
-
-
-def _leader(faults: Faults, index: int) -> int:
-    state = _state(faults, index)
+def _leader(faults: Faults, key: Key) -> int:
+    state = faults.observer.state(key)
     return NO_LEADER if state is None else state.leader
 
 
-def _in_sync(faults: Faults, node: Node, index: int) -> bool:
-    state = _state(faults, index)
+def _in_sync(faults: Faults, node: Node, key: Key) -> bool:
+    state = faults.observer.state(key)
     return state is not None and node.id in state.isr and node.serving
 
 

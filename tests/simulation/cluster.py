@@ -89,10 +89,9 @@ class Node:
 
     def lose_power(self) -> None:
         """The host goes off: what wasn't synced is gone, and nobody hears of it."""
-        process = self.process
-        if process is not None:
-            self.world.losing_power(self)
-            self.world.network.lost_power(process)
+        self.world.losing_power(self)
+        if self.process is not None:
+            self.world.network.lost_power(self.process)
         self._dies()
         self.disk.lose_power()
 

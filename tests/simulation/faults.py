@@ -123,7 +123,6 @@ class Faults:
         """`process` is the administrator's, whose `admin` makes requests."""
         self.admin: Client | None = None
         self.bell = Bell()  # that clients hear
-        self.topic = TOPIC
         self.members: list[Process] = []  # of the group
         self.observer = observer
         self._process = process

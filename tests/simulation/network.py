@@ -108,6 +108,13 @@ class Network:
                 count += 1
         return count
 
+    def reset_between(self, host: str, other: str) -> None:
+        """Resets all connections of two hosts."""
+        for sock in list(self._sockets):
+            if sock.host == host and sock.peer is not None and sock.peer.host == other and not sock.closed:
+                sock.reset()
+                sock.peer.reset()
+
     def died(self, process: Process) -> None:
         """The operating system closes what a process had open."""
         for address in [address for address, listener in self._listeners.items() if listener.process is process]:

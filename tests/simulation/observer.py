@@ -12,6 +12,7 @@ It also decides what a loss of power may cost (`permitted`): what all members of
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -57,10 +58,13 @@ class Observer:
         """A partition for people."""
         return f"{self._topics.get(key[0], key[0])}-{key[1]}"
 
-    def state(self, topic: str, index: int) -> model.Partition | None:
-        """What the store has of a partition."""
-        topic_id = next((topic_id for topic_id, name in self._topics.items() if name == topic), None)
-        return None if topic_id is None else self._states.get((topic_id, index))
+    def state(self, key: Key) -> model.Partition | None:
+        """What the store had last of a partition."""
+        return self._states.get(key)
+
+    def states(self, topics: Collection[str]) -> list[model.Partition]:
+        """What it has of all partitions of these topics."""
+        return [state for (topic_id, _), state in self._states.items() if self._topics.get(topic_id) in topics]
 
     def _told(self, topic_id: UUID) -> str:
         """What the history calls a topic."""
