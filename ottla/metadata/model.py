@@ -290,6 +290,8 @@ class Partition(_Value):
     @property
     def target(self) -> tuple[int, ...]:
         """The replicas when a reassignment, if there is one, will be complete."""
+        if not self.removing:
+            return self.replicas
         return tuple(replica for replica in self.replicas if replica not in self.removing)
 
     def leads(self, broker_id: int, broker_epoch: int) -> bool:

@@ -120,13 +120,40 @@ def decide(image: Image, scope: Scope, defaults: Mapping[str, str]) -> Iterator[
             yield from delete_topic(image, topic_id)
         elif intent := image.intents_by_id.get(topic_id):
             yield from create_partitions(image, intent)
+    epochs = {broker.id: broker.epoch for broker in image.brokers.values() if broker.electable}
+    electorates: dict[UUID, Electorate] = {}
     for partition_id in in_order_of_topics(scope.partitions | scope.preferred):
-        yield from _look_at(image, partition_id, partition_id in scope.preferred, settings)
+        preferred = partition_id in scope.preferred
+        if preferred or not _settled(image, partition_id, epochs):
+            yield from _look_at(image, partition_id, preferred, settings, electorates)
+
+
+def _settled(image: Image, partition_id: PartitionId, epochs: Mapping[int, int]) -> bool:
+    """Whether a glance shows that nothing is to be decided: nobody wishes or moves anything, a member of the ISR leads,
+    and all members are registered (`epochs`, of those who may lead) as when they were admitted.
+
+    Each decision about thousands comes back as a change of thousands, and so does each change of their ISRs.
+    """
+    partition = image.partition(*partition_id)
+    return (
+        partition is not None
+        and partition.leader in partition.isr
+        and partition.leader not in image.drained
+        and not (partition.reassigning or partition.restored or partition.elr or partition.last_known_elr)
+        and tuple(map(epochs.get, partition.isr)) == partition.isr_epochs
+        and not (image.elections and partition_id in image.elections)
+        and not (image.reassignments and partition_id in image.reassignments)
+    )
 
 
 def _look_at(
-    image: Image, partition_id: PartitionId, preferred: bool, defaults: Mapping[str, str]
+    image: Image,
+    partition_id: PartitionId,
+    preferred: bool,
+    defaults: Mapping[str, str],
+    electorates: dict[UUID, Electorate],
 ) -> Iterator[Proposal]:
+    """`electorates` are those of topics whose partitions have been looked at."""
     topic_id, index = partition_id
     partition = image.partition(topic_id, index)
     election = image.elections.get(partition_id)
@@ -140,7 +167,12 @@ def _look_at(
             reassignment = None  # waits until there is a leader
             after = recovered(image, partition, unclean=election is not None and election.unclean)
         else:
-            electorate = _electorate(image, partition, election, preferred, defaults)
+            usual = election is None and not preferred and partition.leader != NO_LEADER
+            electorate = electorates.get(topic_id) if usual else None
+            if electorate is None:
+                electorate = _electorate(image, partition, election, preferred, defaults)
+                if usual:
+                    electorates[topic_id] = electorate
             after = _successor(partition, reassignment, electorate)
         if after is not partition:
             key = keys.partition(topic_id, index)

@@ -12,6 +12,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
+from ottla.controller import decide as decide_module
 from ottla.controller import topics as deciding
 from ottla.controller.decide import decide, scope_of
 from ottla.controller.elections import Electorate, elected
@@ -336,8 +337,10 @@ def everybody_decided(world: World) -> None:
         assert elected(partition, Electorate(brokers)) is partition
 
 
-def test_the_changed_parts_are_enough_to_decide_on() -> None:
-    """What `scope_of` leaves out needs no decision: after each event narrow and whole scope propose the same."""
+def test_the_changed_parts_are_enough_to_decide_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `scope_of` leaves out needs no decision, nor does what a glance shows to be settled: after each event narrow
+    and whole scope propose the same."""
+    at_a_glance = decide_module._settled
     pick = Random(5)
     world = World()
     for step in range(300):
@@ -358,9 +361,59 @@ def test_the_changed_parts_are_enough_to_decide_on() -> None:
                 world.put(keys.tombstone(gone), replace(world.image.tombstones[gone], pending=()))
         while True:
             narrow = set(decide(world.image, scope_of(world.image, world.changed), {}))
+            monkeypatch.setattr(decide_module, "_settled", lambda *_: False)
             assert narrow == set(world.proposals())
+            monkeypatch.setattr(decide_module, "_settled", at_a_glance)
             world.changed = Changed()
             if not narrow:
                 break
             for proposal in narrow:
                 world.write(proposal.guards, proposal.writes)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_a_glance_shows_to_be_settled_is(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Whatever states and wishes there are, those passed over have nothing to be decided."""
+    pick = Random(seed)
+    at_a_glance, passed_over = decide_module._settled, 0
+    for _ in range(400):
+        world = World()
+        for broker in range(1, 4):
+            if pick.random() < 0.9:
+                world.broker(broker, pick.choices(list(BrokerState), [1, 8, 1])[0])
+        if pick.random() < 0.5:
+            world.keep_eligible_replicas()
+        if pick.random() < 0.2:
+            world.drain(pick.randrange(1, 4))
+        world.topic([[1, 2, 3]])
+        world.settle()
+        state = world.partition()
+        if state.isr and pick.random() < 0.8:
+            isr = tuple(pick.sample(state.isr, pick.randrange(1, len(state.isr) + 1)))
+            world.state(
+                isr=isr,
+                isr_epochs=tuple(state.epoch_in_isr(member) + (pick.random() < 0.1) for member in isr),
+                leader=pick.choice([*isr, *isr, NO_LEADER]),
+                elr=pick.choice([(), (), (3,)]),
+                last_known_elr=pick.choice([(), (), (2,)]),
+                restored=pick.random() < 0.1,
+                recovering=pick.random() < 0.1,
+            )
+            state = world.partition()
+            world.state(elr_epochs=(1,) * len(state.elr))
+        if pick.random() < 0.1:
+            world.reassign(pick.choice([None, (1, 2), (3, 2, 1)]))
+        if pick.random() < 0.1:
+            world.put(keys.election(T, 0), Election(pick.random() < 0.5))
+        defaults = {
+            "min.insync.replicas": pick.choice("123"),
+            "unclean.leader.election.enable": pick.choice(["true", "false"]),
+        }
+        shown = world.proposals(defaults)
+        passed_over += at_a_glance(
+            world.image, (T, 0), {b.id: b.epoch for b in world.image.brokers.values() if b.electable}
+        )
+        monkeypatch.setattr(decide_module, "_settled", lambda *_: False)
+        assert world.proposals(defaults) == shown
+        monkeypatch.setattr(decide_module, "_settled", at_a_glance)
+    assert passed_over > 50
