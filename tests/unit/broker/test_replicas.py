@@ -14,7 +14,7 @@ from uuid import UUID
 import pytest
 
 from ottla.broker.log.directories import LogDirectories
-from ottla.broker.log.disk import RealDisk
+from ottla.broker.log.disk import File, RealDisk
 from ottla.broker.partitions import PartitionTable
 from ottla.broker.replicas import RESIGNED_AT_ONCE, Replicas
 from ottla.metadata.keys import ConfigResource
@@ -30,10 +30,10 @@ class FullDisk(RealDisk):
 
     full = False
 
-    def write_atomically(self, path: str, data: bytes, *, fsync: bool = True) -> None:
-        if self.full:
+    def open(self, path: str, *, create: bool = False) -> File:
+        if self.full and create:
             raise OSError(errno.ENOSPC, "no room")
-        super().write_atomically(path, data, fsync=fsync)
+        return super().open(path, create=create)
 
 
 class World:

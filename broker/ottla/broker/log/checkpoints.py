@@ -109,6 +109,11 @@ def read_topic_id(disk: Disk, partition_directory: str) -> UUID | None:
 
 
 def write_topic_id(disk: Disk, partition_directory: str, topic_id: UUID) -> None:
-    """Writes `partition.metadata`. Synced: where a loss of power left half of it, nobody could claim the records."""
-    text = f"version: 0\ntopic_id: {encode_uuid(topic_id)}"
-    disk.write_atomically(f"{partition_directory}/{names.PARTITION_METADATA}", text.encode())
+    """Writes `partition.metadata` into a new directory, before anything else is in it.
+
+    Synced: where a loss of power left half of it, nobody could claim the records. Its name isn't: the segments' names
+    come after it in the same directory, whose changes survive in order. One sync less for each of thousands of logs.
+    """
+    file = disk.open(f"{partition_directory}/{names.PARTITION_METADATA}", create=True)
+    file.pwrite(f"version: 0\ntopic_id: {encode_uuid(topic_id)}".encode(), 0)
+    file.fsync()

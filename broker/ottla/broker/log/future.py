@@ -105,6 +105,7 @@ class FutureLog:
         with _of_target():
             disk.make_directory(directory)
             write_topic_id(disk, directory, topic_id)
+            disk.fsync_directory(directory)
 
     @property
     def size(self) -> int:
