@@ -179,6 +179,8 @@ class _Fetch:
             self._broker.count_fetch_failure(asked.topic, error.code)
             return asked, PartitionAnswer(index, error.code), None
         ranges, size, high_watermark, last_stable_offset, log_start = readable
+        if self.follower:
+            high_watermark = partition.high_watermark  # which this fetch may have raised
         self.size += size
         aborted = () if self.read_committed else None
         answer = success(index, high_watermark, last_stable_offset, log_start, ranges, size, aborted)
@@ -198,7 +200,7 @@ class _Fetch:
         self._broker.replication_bytes_out += readable.size
         if partition.follower_fetched(replica_id, self.request.replica_epoch, offset, asked.follower_log_start):
             self._broker.isr_changes.joins(partition, replica_id)
-        return readable._replace(high_watermark=partition.high_watermark)
+        return readable
 
     def _nearer(self, partition: Partition, offset: int) -> int:
         """The replica that the consumer should rather read from, or NONE."""

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
+from itertools import chain
 from typing import NamedTuple
 from uuid import UUID, uuid4
 
@@ -51,6 +52,7 @@ _ROOM_AGAIN_BYTES = 64 << 20  # or a twentieth of a small volume
 _PROGRESS_SECONDS = 5.0
 _TOLD_AGAIN_MS = 10_000
 _THREADS = 8
+_CLOSED_AT_ONCE = 50  # logs: most have nothing to write, and cost less than a thread's errand
 _KRAFT_TOPIC = "__cluster_metadata"
 
 LogKey = tuple[UUID, int]
@@ -568,11 +570,12 @@ class LogDirectories:
             self._release()
             return
         epoch = self.stopped_epoch if broker_epoch == UNKNOWN_EPOCH else broker_epoch
+        logs = list(self.logs.values())
+        some = [logs[start : start + _CLOSED_AT_ONCE] for start in range(0, len(logs), _CLOSED_AT_ONCE)]
         with self._threads(_THREADS) as pool:
-            for log, error in zip(self.logs.values(), pool.map(_close, self.logs.values()), strict=True):
-                if error is not None:
-                    logger.error("%r couldn't be closed: %s", log, error)
-                    self.failed.setdefault(self.directory_of(log), error)
+            for log, error in chain.from_iterable(pool.map(_close, some)):
+                logger.error("%r couldn't be closed: %s", log, error)
+                self.failed.setdefault(self.directory_of(log), error)
         for path, content in self.recovery_points() + self.high_watermark_checkpoints():
             self._at_the_end(path.rpartition("/")[0], partial(self.disk.write_atomically, path, content))
         for home in self._online():
@@ -593,9 +596,12 @@ class LogDirectories:
             home.lock = None
 
 
-def _close(log: Log) -> OSError | None:
-    try:
-        log.close()
-    except OSError as error:
-        return error
-    return None
+def _close(logs: Iterable[Log]) -> list[tuple[Log, OSError]]:
+    """Those that couldn't be, and why."""
+    failed = []
+    for log in logs:
+        try:
+            log.close()
+        except OSError as error:
+            failed.append((log, error))
+    return failed
