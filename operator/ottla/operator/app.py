@@ -19,7 +19,6 @@ import kopf
 from ottla.operator.brokers import BrokerPages
 from ottla.operator.cluster import ClusterReconciler
 from ottla.operator.etcd import EtcdKeeper
-from ottla.operator.etcd_client import EtcdClient
 from ottla.operator.kube import GROUP, Kube
 from ottla.operator.lease import Lease, LeaseLost
 from ottla.operator.page import Page, Watched
@@ -59,7 +58,7 @@ class Operator:
         self._options = options
         self._kube = kube
         self._pages = BrokerPages()
-        self._etcd_client = EtcdClient()
+        self._etcd = EtcdKeeper(kube)
         self._resources = TopicResources(kube, options.namespaces or None)
         self._known: set[Key] = set()  # Clusters that are ours to look after
         self.watched = Watched()
@@ -67,7 +66,7 @@ class Operator:
         self._clusters = ClusterReconciler(
             kube,
             self._pages,
-            EtcdKeeper(kube, self._etcd_client),
+            self._etcd,
             options.defaults,
             topics_held=self._topics.held,
             read=self._read,
@@ -106,7 +105,7 @@ class Operator:
             self._topics.close()
             self._clusters.close()
             await self._pages.close()
-            await self._etcd_client.close()
+            await self._etcd.close()
             await self._page.stop()
             await self._kube.close()
 

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ottla.operator.brokers import BrokerPages
-from ottla.operator.etcd import EtcdKeeper
+from ottla.operator.etcd import EtcdKeeper, Tell
 from ottla.operator.exposure import Exposure
 from ottla.operator.found import Found
 from ottla.operator.kafka import KafkaAdmin
@@ -116,14 +116,15 @@ class ClusterReconciler:
         return Result(SOON_S if visit.busy else QUIET_S)
 
     async def _steps(self, key: Key, visit: _Visit) -> None:
-        cluster, found = visit.cluster, visit.found
-        if cluster.paused:
+        if visit.cluster.paused:
             await self._look_at_brokers(visit)
             return
+        await self._certify(visit)
         await self._prepare(visit)
         if not await self._keep_etcd(visit):
             visit.busy = True
             return
+        cluster, found = visit.cluster, visit.found
         for pool in cluster.pools:
             wanted = broker_pods.broker_set(cluster, pool, max(pool.replicas, _there(found, cluster, pool)))
             made, trouble = await found.apply_set(wanted)
@@ -172,20 +173,23 @@ class ClusterReconciler:
         visit.findings.listeners_wait_for = await self._exposure.tell(pods, visit.addresses)
         visit.busy |= bool(visit.findings.listeners_wait_for)
 
+    async def _certify(self, visit: _Visit) -> None:
+        """What etcd and the brokers prove who they are with: pods mount it."""
+        if isinstance(etcd := visit.cluster.metadata, Etcd):
+            digest = await self._etcd.certify(visit.cluster, etcd, visit.found, self._teller(visit))
+            visit.cluster = replace(visit.cluster, certificates=digest)
+
     async def _keep_etcd(self, visit: _Visit) -> bool:
         """Whether brokers can be started."""
-        if not isinstance(visit.cluster.metadata, Etcd):
+        cluster, etcd, tell = visit.cluster, visit.cluster.metadata, self._teller(visit)
+        if not isinstance(etcd, Etcd):
             return True
-
-        async def tell(reason: str, message: str) -> None:
-            await self._tell(visit, reason, message)
-
-        formed, waits_for = await self._etcd.keep(visit.cluster, visit.cluster.metadata, visit.found, tell)
-        visit.want(*self._etcd.wanted(visit.cluster, visit.cluster.metadata))
+        formed, waits_for = await self._etcd.keep(cluster, etcd, visit.found, tell)
+        visit.want(*self._etcd.wanted(cluster, etcd))
         visit.findings.metadata_waits_for = waits_for
         visit.busy |= bool(waits_for)
         if formed and not waits_for:
-            await self._etcd.upkeep(visit.cluster, visit.cluster.metadata, visit.found, tell)
+            await self._etcd.upkeep(cluster, etcd, visit.found, tell)
         return formed
 
     async def _look_at_brokers(self, visit: _Visit) -> None:
@@ -265,6 +269,12 @@ class ClusterReconciler:
             await self._kube.delete("Pod", cluster.namespace, restart.pod.name, uid=restart.pod.uid)
 
     # ---- what is told
+
+    def _teller(self, visit: _Visit) -> Tell:
+        async def tell(reason: str, message: str) -> None:
+            await self._tell(visit, reason, message)
+
+        return tell
 
     async def _tell(self, visit: _Visit, reason: str, message: str) -> None:
         logger.info("cluster %s/%s: %s: %s", visit.cluster.namespace, visit.cluster.name, reason, message)

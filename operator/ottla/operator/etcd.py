@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from time import monotonic
 
+from ottla.operator import certificates
+from ottla.operator.certificates import Identity
 from ottla.operator.etcd_client import EtcdClient, EtcdUnreachable
 from ottla.operator.found import Found
 from ottla.operator.kube import Kube, Object
@@ -33,17 +36,62 @@ Tell = Callable[[str, str], Awaitable[None]]
 class EtcdKeeper:
     """Looks after the etcd of any cluster."""
 
-    def __init__(self, kube: Kube, client: EtcdClient, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self,
+        kube: Kube,
+        client: Callable[[Identity | None], EtcdClient] = EtcdClient,
+        clock: Callable[[], float] = monotonic,
+        utc: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        """`client` makes one for an etcd that wants such an identity."""
         self._kube = kube
-        self._client = client
+        self._make_client = client
         self._clock = clock
+        self._utc = utc
+        self._clients: dict[tuple[str, str], tuple[str, EtcdClient]] = {}  # with a digest of their certificates
         self._next_upkeep: dict[tuple[str, str], float] = {}
+
+    async def close(self) -> None:
+        """Ends all connections."""
+        for _, client in self._clients.values():
+            await client.close()
+
+    async def certify(self, cluster: Cluster, etcd: Etcd, found: Found, tell: Tell) -> str:
+        """Makes and renews what clients and members prove who they are with; a digest of what clients read."""
+        key = (cluster.namespace, cluster.name)
+        if not etcd.tls:
+            if key not in self._clients:
+                self._clients[key] = ("", self._make_client(None))
+            return ""
+        now, hosts = self._utc(), etcd_pods.certified_hosts(cluster)
+        names_of = (names.etcd_authority(cluster), names.etcd_certificates(cluster))
+        authority, pairs = [
+            certificates.decoded(await self._kube.get("Secret", cluster.namespace, name)) for name in names_of
+        ]
+        if not authority.keys() >= {"tls.crt", "tls.key"}:
+            authority = certificates.authority(names.etcd_set(cluster), now)
+            await found.apply(etcd_pods.secret(cluster, names_of[0], certificates.encoded(authority)))
+        if not certificates.usable(authority, pairs, hosts, now):
+            pairs = certificates.pairs(authority, names.etcd_set(cluster), hosts, now)
+            await found.apply(etcd_pods.secret(cluster, names_of[1], certificates.encoded(pairs)))
+            await tell("CertificatesMade", "etcd and its clients have new certificates")
+        digest = names.checksum((pairs["ca.crt"] + pairs["client.crt"]).decode())
+        before = self._clients.get(key)
+        if before is None or before[0] != digest:
+            identity = Identity(pairs["ca.crt"], pairs["client.crt"], pairs["client.key"], hosts[0])
+            self._clients[key] = (digest, self._make_client(identity))
+            if before is not None:
+                await before[1].close()
+        return digest
+
+    def _client(self, cluster: Cluster) -> EtcdClient:
+        return self._clients[cluster.namespace, cluster.name][1]
 
     async def keep(self, cluster: Cluster, etcd: Etcd, found: Found, tell: Tell) -> tuple[bool, str]:
         """(whether brokers can be started on it, what is waited for)."""
         pods = found.all("Pod", etcd_pods.ETCD)
         seen = seen_pods(pods)
-        members = await self._members(pods)
+        members = await self._members(cluster, pods)
         formed = self._formed(cluster, found) or (members is not None and len(members) > 0)
         volume_trouble = await self._apply(cluster, etcd, found, members, formed)
         if members is not None:
@@ -77,33 +125,34 @@ class EtcdKeeper:
         addresses = {pod["metadata"]["name"]: _endpoint(pod) for pod in pods if pod["metadata"]["name"] in ready}
         if len(addresses) < etcd.members:
             return
+        client = self._client(cluster)
         try:
             everywhere = list(addresses.values())
-            alarms = [alarm for alarm in await self._client.alarms(everywhere) if alarm.get("alarm") == "NOSPACE"]
-            statuses = {name: await self._client.status(where) for name, where in addresses.items()}
+            alarms = [alarm for alarm in await client.alarms(everywhere) if alarm.get("alarm") == "NOSPACE"]
+            statuses = {name: await client.status(where) for name, where in addresses.items()}
             if alarms:
-                await self._client.compact(everywhere, max(status.revision for status in statuses.values()))
-                statuses = {name: await self._client.status(where) for name, where in addresses.items()}
+                await client.compact(everywhere, max(status.revision for status in statuses.values()))
+                statuses = {name: await client.status(where) for name, where in addresses.items()}
             name = to_defragment(statuses, etcd.members, full=bool(alarms))
             if name is not None:
                 await tell("EtcdDefragmented", f"{name} gives back what its database doesn't use")
-                await self._client.defragment(addresses[name])
+                await client.defragment(addresses[name])
             elif not alarms:
                 self._next_upkeep[key] = self._clock() + UPKEEP_S
             else:
                 for alarm in alarms:
-                    await self._client.disarm(everywhere, alarm)
+                    await client.disarm(everywhere, alarm)
                 await tell("EtcdAlarmDisarmed", "etcd takes writes again: there is room below its quota")
         except EtcdUnreachable as error:
             logger.warning("etcd of %s/%s: no upkeep: %s", cluster.namespace, cluster.name, error)
 
-    async def _members(self, pods: list[Object]) -> list[Member] | None:
+    async def _members(self, cluster: Cluster, pods: list[Object]) -> list[Member] | None:
         """The list; None where no majority answers."""
         addresses = [_endpoint(pod) for pod in pods if address(pod)]
         if not addresses:
             return None
         try:
-            return await self._client.members(addresses)
+            return await self._client(cluster).members(addresses)
         except EtcdUnreachable:
             return None
 
@@ -146,10 +195,10 @@ class EtcdKeeper:
         step = next_step(cluster, etcd, members, seen)
         if isinstance(step, Remove):
             await tell("EtcdMemberRemoved", step.why)
-            await self._client.remove(addresses, step.member)
+            await self._client(cluster).remove(addresses, step.member)
         elif isinstance(step, Add):
             await tell("EtcdMemberAdded", f"{step.name} joins etcd")
-            await self._client.add(addresses, step.peer_url)
+            await self._client(cluster).add(addresses, step.peer_url)
         elif isinstance(step, Restart):
             await self._kube.delete("Pod", cluster.namespace, step.name)
 

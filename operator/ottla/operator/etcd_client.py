@@ -7,6 +7,7 @@ from typing import Any
 
 import aiohttp
 
+from ottla.operator.certificates import Identity
 from ottla.operator.plan.etcd_members import Member
 from ottla.operator.plan.etcd_upkeep import MemberStatus
 from ottla.operator.queue import Retry
@@ -22,7 +23,12 @@ class EtcdUnreachable(Retry):
 class EtcdClient:
     """Asks the members at the given endpoints (host:port), one after the other until one answers."""
 
-    def __init__(self) -> None:
+    def __init__(self, identity: Identity | None = None) -> None:
+        """With an identity over TLS."""
+        self._scheme = "http" if identity is None else "https"
+        self._tls: dict[str, Any] = {}
+        if identity is not None:
+            self._tls = {"ssl": identity.context(), "server_hostname": identity.server_name}
         self._session: aiohttp.ClientSession | None = None
 
     async def close(self) -> None:
@@ -83,7 +89,9 @@ class EtcdClient:
         for endpoint in endpoints:
             try:
                 timeout = aiohttp.ClientTimeout(total=seconds_max)
-                async with self._session.post(f"http://{endpoint}{path}", json=body, timeout=timeout) as answer:
+                async with self._session.post(
+                    f"{self._scheme}://{endpoint}{path}", json=body, timeout=timeout, **self._tls
+                ) as answer:
                     document: dict[str, Any] = await answer.json(content_type=None)
                     if answer.status == 200:
                         return document

@@ -7,6 +7,7 @@ and only what the Cluster itself owns is taken away.
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Iterable
 
 from ottla.operator.kube import Kube, KubeError, Object
@@ -38,7 +39,7 @@ class Found:
     def __init__(self, kube: Kube, cluster: Cluster, objects: dict[str, dict[str, Object]]) -> None:
         self._kube = kube
         self._cluster = cluster
-        self._objects = objects
+        self._objects = defaultdict(dict, objects)  # Secrets aren't looked for: they are read one by one
 
     @classmethod
     async def look(cls, kube: Kube, cluster: Cluster) -> Found:

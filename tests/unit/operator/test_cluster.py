@@ -50,6 +50,9 @@ class EtcdInMemory:
             raise EtcdUnreachable("nobody")
         return [Member(name, name, f"http://{name}.k-etcd.shop.svc:2380") for name in pods]
 
+    async def close(self) -> None:
+        pass
+
     async def alarms(self, addresses: Sequence[str]) -> list[Object]:
         return []
 
@@ -105,7 +108,7 @@ class Scene:
                 "spec": spec,
             }
         )
-        keeper = EtcdKeeper(self.world, EtcdInMemory(self.world))  # type: ignore[arg-type]
+        keeper = EtcdKeeper(self.world, lambda identity: EtcdInMemory(self.world))  # type: ignore[arg-type, return-value]
         self.reconciler = ClusterReconciler(
             self.world,  # type: ignore[arg-type]
             self.pages,  # type: ignore[arg-type]
@@ -436,3 +439,18 @@ def test_controllers_of_their_own_stay_until_brokers_stand_for_it() -> None:
     assert scene.world.pods_of("k-controller")
     scene.rounds(14)
     assert not scene.world.pods_of("k-controller")
+
+
+def test_certificates_are_made_kept_and_renewed_by_a_roll() -> None:
+    scene = _running(metadata={"etcd": {"members": 1, "tls": True}})
+    scene.rounds(2)
+    scene.world.writes.clear()
+    scene.rounds(3)
+    assert scene.world.writes == []
+    pod = scene.world.objects["Pod", "shop", "k-broker-0"]
+    mounted = next(volume["secret"] for volume in pod["spec"]["volumes"] if volume["name"] == "etcd-tls")
+    assert {item["key"] for item in mounted["items"]} == {"ca.crt", "client.crt", "client.key"}
+    del scene.world.objects["Secret", "shop", "k-etcd-tls"]
+    scene.rounds(14)
+    asked = [message for reason, message in scene.world.events if reason == "RollingRestart"]
+    assert asked == [f"k-broker-{broker} is restarted: its certificates were renewed" for broker in range(3)]

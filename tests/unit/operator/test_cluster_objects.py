@@ -37,7 +37,7 @@ EVERYTHING: dict[str, Any] = {
         ],
     },
     "controllers": {"replicas": 2},
-    "metadata": {"etcd": {"members": 3, "snapshots": {"schedule": "0 * * * *", "keep": 3}}},
+    "metadata": {"etcd": {"members": 3, "tls": True, "snapshots": {"schedule": "0 * * * *", "keep": 3}}},
     "listeners": [
         {"name": "plain", "port": 9092, "type": "Internal"},
         {"name": "outside", "port": 9094, "type": "NodePort"},

@@ -44,6 +44,13 @@ def store(cluster: Cluster) -> dict[str, str]:
         "ottla.metadata.etcd.prefix": cluster.prefix,
     }
     if isinstance(cluster.metadata, Etcd):
+        if cluster.metadata.tls:
+            settings |= {
+                "ottla.metadata.etcd.tls": "true",
+                "ottla.metadata.etcd.tls.ca.file": f"{SECRETS}/tls/ca.crt",
+                "ottla.metadata.etcd.tls.certificate.file": f"{SECRETS}/tls/client.crt",
+                "ottla.metadata.etcd.tls.key.file": f"{SECRETS}/tls/client.key",
+            }
         return settings
     if cluster.metadata.tls:
         settings["ottla.metadata.etcd.tls"] = "true"

@@ -101,10 +101,9 @@ def _process(
     resources: Object,
 ) -> Object:
     mounts = [{"name": "config", "mountPath": CONFIG_FOLDER, "readOnly": True}, TMP_MOUNT, *mounts]
-    if isinstance(cluster.metadata, ExternalEtcd):
-        for secret in ("tls", "credentials"):
-            if getattr(cluster.metadata, f"{secret}_secret"):
-                mounts.append({"name": f"etcd-{secret}", "mountPath": f"{SECRETS}/{secret}", "readOnly": True})
+    mounts += [
+        {"name": f"etcd-{kind}", "mountPath": f"{SECRETS}/{kind}", "readOnly": True} for kind in etcd_secrets(cluster)
+    ]
     return container(
         cluster,
         name,
@@ -151,16 +150,24 @@ def _mounts(pool: Pool) -> dict[str, str]:
 
 def _volumes(cluster: Cluster) -> list[Object]:
     volumes: list[Object] = [{"name": "config", "configMap": {"name": names.broker_config(cluster)}}]
-    if isinstance(cluster.metadata, ExternalEtcd):
-        for name, secret in (
-            ("etcd-tls", cluster.metadata.tls_secret),
-            ("etcd-credentials", cluster.metadata.credentials_secret),
-        ):
-            if secret:
-                volumes.append({"name": name, "secret": {"secretName": secret}})
+    volumes += [{"name": f"etcd-{kind}", "secret": secret} for kind, secret in etcd_secrets(cluster).items()]
     return volumes
+
+
+def etcd_secrets(cluster: Cluster) -> dict[str, Object]:
+    """What clients of etcd mount to be let in, by kind (tls, credentials)."""
+    metadata = cluster.metadata
+    if isinstance(metadata, ExternalEtcd):
+        named = {"tls": metadata.tls_secret, "credentials": metadata.credentials_secret}
+        return {kind: {"secretName": secret} for kind, secret in named.items() if secret}
+    if not metadata.tls:
+        return {}
+    items = [{"key": key, "path": key} for key in ("ca.crt", "client.crt", "client.key")]
+    return {"tls": {"secretName": names.etcd_certificates(cluster), "items": items}}
 
 
 def _annotations(cluster: Cluster) -> dict[str, str]:
     annotations = {names.CONFIG_CHECKSUM: names.checksum(server_properties(cluster))}
+    if cluster.certificates:
+        annotations[names.CERTIFICATES_CHECKSUM] = cluster.certificates
     return annotations | ({names.RESTARTED_FOR: cluster.restart} if cluster.restart else {})

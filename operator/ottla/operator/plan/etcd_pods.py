@@ -24,6 +24,7 @@ METRICS_PORT = 2381
 NO_DATA = "this member has no data"
 CONFIG_FOLDER = "/etc/etcd"
 DATA_FOLDER = "/data"
+TLS_FOLDER = "/etc/etcd-tls"
 DEFAULT_RESOURCES: Object = {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}}
 QUOTA_SHARE = 0.4  # of the volume: a defragmentation writes the database a second time
 QUOTA_BYTES_MAX = 8 * 2**30
@@ -67,10 +68,12 @@ def config_map(cluster: Cluster, data: dict[str, str]) -> Object:
 
 def member_set(cluster: Cluster, etcd: Etcd, replicas: int) -> Object:
     """The StatefulSet."""
+    scheme = "https" if etcd.tls else "http"
+    host = names.pod_host(cluster, "$(POD_NAME)", names.etcd_set(cluster))
     arguments = [
         f"--data-dir={DATA_FOLDER}/etcd",
-        f"--listen-client-urls=http://0.0.0.0:{ETCD_PORT}",
-        f"--advertise-client-urls=http://{names.pod_host(cluster, '$(POD_NAME)', names.etcd_set(cluster))}:{ETCD_PORT}",
+        f"--listen-client-urls={scheme}://0.0.0.0:{ETCD_PORT}",
+        f"--advertise-client-urls={scheme}://{host}:{ETCD_PORT}",
         f"--listen-peer-urls=http://0.0.0.0:{PEER_PORT}",
         f"--initial-advertise-peer-urls={peer_url(cluster, '$(POD_NAME)')}",
         f"--listen-metrics-urls=http://0.0.0.0:{METRICS_PORT}",
@@ -79,6 +82,13 @@ def member_set(cluster: Cluster, etcd: Etcd, replicas: int) -> Object:
         "--auto-compaction-retention=1h",
         f"--quota-backend-bytes={quota_bytes(etcd.volume)}",
     ]
+    if etcd.tls:
+        arguments += [
+            "--client-cert-auth",
+            f"--cert-file={TLS_FOLDER}/server.crt",
+            f"--key-file={TLS_FOLDER}/server.key",
+            f"--trusted-ca-file={TLS_FOLDER}/ca.crt",
+        ]
     process = container(
         cluster,
         ETCD,
@@ -99,6 +109,7 @@ def member_set(cluster: Cluster, etcd: Etcd, replicas: int) -> Object:
             {"name": "config", "mountPath": CONFIG_FOLDER, "readOnly": True},
             {"name": "data", "mountPath": DATA_FOLDER},
             TMP_MOUNT,
+            *([{"name": "tls", "mountPath": TLS_FOLDER, "readOnly": True}] if etcd.tls else []),
         ],
         resources=etcd.resources or DEFAULT_RESOURCES,
         startupProbe=http_probe("/health?serializable=true", "metrics", 2, 150),
@@ -106,7 +117,10 @@ def member_set(cluster: Cluster, etcd: Etcd, replicas: int) -> Object:
         # Only a member that reaches the others answers this one.
         readinessProbe=http_probe("/health", "metrics", 3, 3),
     )
-    volumes = [{"name": "config", "configMap": {"name": names.etcd_set(cluster)}}]
+    volumes: list[Object] = [{"name": "config", "configMap": {"name": names.etcd_set(cluster)}}]
+    if etcd.tls:
+        items = [{"key": key, "path": key} for key in ("ca.crt", "server.crt", "server.key")]
+        volumes.append({"name": "tls", "secret": {"secretName": names.etcd_certificates(cluster), "items": items}})
     annotations = {names.CONFIG_CHECKSUM: names.checksum(_START)}
     template = pod_template(cluster, ETCD, etcd.template, [process], volumes, more_annotations=annotations)
     return stateful_set(
@@ -119,6 +133,18 @@ def member_set(cluster: Cluster, etcd: Etcd, replicas: int) -> Object:
         claims=[claim("data", etcd.volume, names.labels(cluster, ETCD))],
         keep_volumes=all(pool.keep_volumes for pool in cluster.pools),
     )
+
+
+def certified_hosts(cluster: Cluster) -> list[str]:
+    """The names that members prove: the first is common to all of them."""
+    service = f"{names.etcd_set(cluster)}.{cluster.namespace}.svc"
+    return [service, f"*.{service}", "localhost"]
+
+
+def secret(cluster: Cluster, name: str, data: dict[str, str]) -> Object:
+    """A Secret of etcd's; it goes with the Cluster."""
+    meta = names.metadata(cluster, name, ETCD)
+    return {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": meta, "data": data}
 
 
 def member_service(cluster: Cluster) -> Object:

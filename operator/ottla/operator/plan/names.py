@@ -16,6 +16,7 @@ MANAGED_BY = "ottla-operator"
 INSTANCE = "app.kubernetes.io/instance"
 COMPONENT = "app.kubernetes.io/component"
 POOL = "ottla.dev/pool"
+CERTIFICATES_CHECKSUM = "ottla.dev/certificates-checksum"
 CONFIG_CHECKSUM = "ottla.dev/config-checksum"
 RESTARTED_FOR = "ottla.dev/restarted-for"  # what the Cluster's said when the pod was made
 POD_INDEX = "apps.kubernetes.io/pod-index"
@@ -90,9 +91,14 @@ def etcd_set(cluster: Cluster) -> str:
     return f"{cluster.name}-etcd"
 
 
-def etcd_client_service(cluster: Cluster) -> str:
-    """The Service in front of the members that answer."""
-    return f"{cluster.name}-etcd-client"
+def etcd_authority(cluster: Cluster) -> str:
+    """The Secret with the authority's key: no pod mounts it."""
+    return f"{cluster.name}-etcd-authority"
+
+
+def etcd_certificates(cluster: Cluster) -> str:
+    """The Secret with the pairs of members and clients."""
+    return f"{cluster.name}-etcd-tls"
 
 
 def snapshots(cluster: Cluster) -> str:

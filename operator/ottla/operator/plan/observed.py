@@ -64,6 +64,8 @@ def outdated(stateful_set: Object | None, pod: Object) -> str:
     wanted = template["metadata"].get("annotations") or {}
     if annotations.get(names.CONFIG_CHECKSUM) != wanted.get(names.CONFIG_CHECKSUM):
         reasons.append("its settings change")
+    if annotations.get(names.CERTIFICATES_CHECKSUM) != wanted.get(names.CERTIFICATES_CHECKSUM):
+        reasons.append("its certificates were renewed")
     if annotations.get(names.RESTARTED_FOR) != wanted.get(names.RESTARTED_FOR):
         reasons.append(f"the Cluster's annotation {RESTART} asks for it")
     return " and ".join(reasons) or "its pod template changes"

@@ -8,7 +8,7 @@ whoever applies them all. Therefore:
 2. While the definition isn't there, or is being deleted, nothing is touched; and never what is older than it: those
    resources vanished with the definition before it.
 3. If more than a tenth of the owned topics (and more than `FEW`) have lost their resources within `WINDOW_S`, all of
-   these wait, and go on waiting when time passes.
+   these wait, and go on waiting whatever comes: the topic itself says so (`HELD` in place of its policy).
 
 What waits is deleted once somebody confirms it by a token, which is of these very topics; or a resource claims the name
 again, and the topic isn't an orphan any more.
@@ -22,12 +22,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
-from ottla.operator.plan.topic import POLICY, KafkaTopic
+from ottla.operator.plan.topic import POLICY, Configure, KafkaTopic
 from ottla.operator.spec.topic import DeletionPolicy, Ref, TopicResource
 
 SETTLE_S = 10.0
 WINDOW_S = 600.0
 FEW = 3
+HELD = "Held"
 
 
 class Owner(NamedTuple):
@@ -44,6 +45,7 @@ class Orphan(NamedTuple):
     topic: KafkaTopic
     owner: Owner
     policy: DeletionPolicy
+    held: bool = False  # the topic says that it waits for a person
 
 
 class Definition(NamedTuple):
@@ -96,14 +98,15 @@ def orphans(
             continue
         if watched is not None and owner.ref.namespace not in watched:
             continue
-        recorded = topic.overrides.get(POLICY) == DeletionPolicy.DELETE.value
+        held = topic.overrides.get(POLICY) == HELD
+        recorded = held or topic.overrides.get(POLICY) == DeletionPolicy.DELETE.value
         policy = vanished.get(owner.uid, DeletionPolicy.DELETE if recorded else DeletionPolicy.RETAIN)
-        found.append(Orphan(topic, owner, policy))
+        found.append(Orphan(topic, owner, policy, held))
     return found
 
 
 class Disappearances:
-    """What has vanished from one cluster lately. Held in memory: after a restart all orphans count as vanished now."""
+    """What has vanished from one cluster lately, in memory: after a restart all orphans count as vanished now."""
 
     def __init__(self) -> None:
         self._noticed: dict[UUID, float] = {}
@@ -121,7 +124,7 @@ class Disappearances:
         """`owned`: how many topics have an owner, orphans among them; `definition` None: there is none."""
         ids = {orphan.topic.id for orphan in orphans}
         self._noticed = {topic: self._noticed.get(topic, now) for topic in ids}
-        self._held &= ids
+        self._held = self._held & ids | {orphan.topic.id for orphan in orphans if orphan.held}
         self._dealt_with = [then for then in self._dealt_with if now - then < WINDOW_S]
         if not orphans:
             return Verdict()
@@ -161,6 +164,13 @@ class Disappearances:
         if count > max(FEW, whole // 10):
             return f"{count} of {whole} topics lost their resources at once"
         return ""
+
+
+def hold(orphan: Orphan) -> Configure | None:
+    """Has the topic itself say that it waits; None where it does, or wouldn't be deleted anyway."""
+    if orphan.held or orphan.policy is not DeletionPolicy.DELETE:
+        return None
+    return Configure(orphan.topic.name, {POLICY: HELD})
 
 
 def confirmation(orphans: Iterable[Orphan]) -> str:

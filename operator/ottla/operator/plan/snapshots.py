@@ -7,7 +7,8 @@ its name only when it is complete.
 from __future__ import annotations
 
 from ottla.operator.plan import names
-from ottla.operator.plan.broker_file import etcd_endpoints
+from ottla.operator.plan.broker_file import SECRETS, etcd_endpoints
+from ottla.operator.plan.broker_pods import etcd_secrets
 from ottla.operator.plan.names import Object
 from ottla.operator.plan.pods import TMP_MOUNT, container, pod_template
 from ottla.operator.spec.cluster import Cluster, Etcd, Snapshots, Template
@@ -20,7 +21,7 @@ _SAVE = """\
 set -eu
 name=$(date -u +%Y-%m-%dT%H-%M-%S)
 for endpoint in {endpoints}; do
-  if etcdctl --endpoints="http://$endpoint" snapshot save "{folder}/.part"; then
+  if etcdctl --endpoints="{scheme}://$endpoint" {options} snapshot save "{folder}/.part"; then
     mv "{folder}/.part" "{folder}/$name.etcd"
     break
   fi
@@ -58,6 +59,8 @@ def _claim(cluster: Cluster, wanted: Snapshots) -> Object:
 
 def _cron_job(cluster: Cluster, etcd: Etcd, wanted: Snapshots) -> Object:
     mounts = [{"name": "snapshots", "mountPath": FOLDER}, TMP_MOUNT]
+    secrets = etcd_secrets(cluster)
+    mounts += [{"name": f"etcd-{kind}", "mountPath": f"{SECRETS}/{kind}", "readOnly": True} for kind in secrets]
     config = {"name": "config", "mountPath": "/etc/ottla", "readOnly": True}
     resources: Object = {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}}
     backup = container(
@@ -69,12 +72,19 @@ def _cron_job(cluster: Cluster, etcd: Etcd, wanted: Snapshots) -> Object:
         volumeMounts=[*mounts, config],
         resources=resources,
     )
-    endpoints = " ".join(etcd_endpoints(cluster))
+    tls = f"--cacert={SECRETS}/tls/ca.crt --cert={SECRETS}/tls/client.crt --key={SECRETS}/tls/client.key"
+    save_script = _SAVE.format(
+        folder=FOLDER,
+        endpoints=" ".join(etcd_endpoints(cluster)),
+        keep=wanted.keep,
+        scheme="https" if etcd.tls else "http",
+        options=tls if etcd.tls else "",
+    )
     save = container(
         cluster,
         "etcd",
         etcd.image,
-        command=["/bin/sh", "-c", _SAVE.format(folder=FOLDER, endpoints=endpoints, keep=wanted.keep)],
+        command=["/bin/sh", "-c", save_script],
         env=[{"name": "HOME", "value": "/tmp"}],
         volumeMounts=mounts,
         resources=resources,
@@ -83,6 +93,7 @@ def _cron_job(cluster: Cluster, etcd: Etcd, wanted: Snapshots) -> Object:
         {"name": "snapshots", "persistentVolumeClaim": {"claimName": names.snapshots(cluster)}},
         {"name": "config", "configMap": {"name": names.broker_config(cluster)}},
     ]
+    volumes += [{"name": f"etcd-{kind}", "secret": each} for kind, each in secrets.items()]
     pod = pod_template(cluster, SNAPSHOTS, Template(grace_s=30), [save], volumes)
     pod["spec"] |= {"initContainers": [backup], "restartPolicy": "Never"}
     return {

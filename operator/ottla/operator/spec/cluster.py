@@ -117,6 +117,7 @@ class Etcd:
     resources: Object = field(default_factory=dict)
     template: Template = field(default_factory=Template)
     snapshots: Snapshots | None = None
+    tls: bool = False
 
 
 @dataclass(frozen=True)
@@ -187,6 +188,7 @@ class Cluster:
     rebalance: str
     throttle_bytes_per_second: int | None
     restart: str  # an annotation: another value restarts every broker
+    certificates: str = ""  # a digest of those that brokers read at their start
 
     @property
     def broker_ids(self) -> frozenset[int]:
@@ -309,6 +311,7 @@ def _metadata(given: Object, defaults: Defaults) -> Etcd | ExternalEtcd:
         volume=_volume(etcd.get("storage") or {}),
         resources=etcd.get("resources") or {},
         template=_template(etcd.get("template") or {}),
+        tls=bool(etcd.get("tls")),
         snapshots=snapshots
         and Snapshots(snapshots["schedule"], snapshots.get("keep") or 24, _volume(snapshots.get("storage") or {})),
     )

@@ -1,0 +1,162 @@
+"""Certificates for an etcd that the operator runs: an authority of its own, a pair for members, one for clients.
+
+They live in two Secrets: the authority's key in one that no pod mounts, the rest in another. A pair is renewed when a
+third of its time is left; etcd reads it anew by itself, brokers are restarted for it, one after the other.
+"""
+
+from __future__ import annotations
+
+import base64
+import ssl
+import tempfile
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+AUTHORITY_DAYS = 3650
+PAIR_DAYS = 730
+AHEAD = timedelta(hours=1)  # clocks differ
+
+Secret = dict[str, bytes]
+
+
+@dataclass(frozen=True)
+class Identity:
+    """With what one talks to etcd: PEM texts, and the name that its members prove."""
+
+    authority: bytes
+    certificate: bytes
+    key: bytes
+    server_name: str
+
+    def context(self) -> ssl.SSLContext:
+        """For aiohttp. Python reads pairs from files only: they exist for a moment."""
+        context = ssl.create_default_context(cadata=self.authority.decode())
+        with tempfile.TemporaryDirectory() as folder:
+            pair = Path(folder) / "pair.pem"
+            pair.touch(0o600)
+            pair.write_bytes(self.certificate + self.key)
+            context.load_cert_chain(pair)
+        return context
+
+
+def authority(name: str, now: datetime) -> Secret:
+    """A new authority: tls.crt and tls.key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = _named(f"{name} authority")
+    certificate = (
+        _begun(subject, subject, key, now, now + timedelta(days=AUTHORITY_DAYS))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(key_cert_sign=True), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    return {"tls.crt": _pem(certificate), "tls.key": _key_pem(key)}
+
+
+def pairs(by: Secret, name: str, hosts: list[str], now: datetime) -> Secret:
+    """Pairs for members and for clients, with the authority's certificate: what pods mount."""
+    return {
+        "ca.crt": by["tls.crt"],
+        **_pair(by, "server", f"{name} member", hosts, now),
+        **_pair(by, "client", f"{name} client", [], now),
+    }
+
+
+def usable(by: Secret, found: Secret, hosts: list[str], now: datetime) -> bool:
+    """Whether the pairs are the authority's, for these hosts, and have more than a third of their time left."""
+    try:
+        if found["ca.crt"] != by["tls.crt"]:
+            return False
+        certificates = [x509.load_pem_x509_certificate(found[f"{kind}.crt"]) for kind in ("server", "client")]
+        for kind in ("server", "client"):
+            serialization.load_pem_private_key(found[f"{kind}.key"], None)
+        names = certificates[0].extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        if sorted(names.get_values_for_type(x509.DNSName)) != sorted(hosts):
+            return False
+    except (KeyError, ValueError, x509.ExtensionNotFound):
+        return False
+    return all(
+        now < one.not_valid_after_utc - (one.not_valid_after_utc - one.not_valid_before_utc) / 3 for one in certificates
+    )
+
+
+def decoded(secret: dict[str, object] | None) -> Secret:
+    """The data of a Secret as Kubernetes has it."""
+    data = (secret or {}).get("data") or {}
+    assert isinstance(data, dict)
+    return {name: base64.b64decode(value) for name, value in data.items()}
+
+
+def encoded(secret: Secret) -> dict[str, str]:
+    """The data of a Secret as Kubernetes wants it."""
+    return {name: base64.b64encode(value).decode() for name, value in secret.items()}
+
+
+def _pair(by: Secret, kind: str, name: str, hosts: list[str], now: datetime) -> Secret:
+    issuer = x509.load_pem_x509_certificate(by["tls.crt"])
+    issuer_key = serialization.load_pem_private_key(by["tls.key"], None)
+    assert isinstance(issuer_key, ec.EllipticCurvePrivateKey)
+    key = ec.generate_private_key(ec.SECP256R1())
+    until = min(now + timedelta(days=PAIR_DAYS), issuer.not_valid_after_utc)
+    # etcd's own gateway is a client of its server, with the server's pair.
+    purposes = [ExtendedKeyUsageOID.CLIENT_AUTH, *([ExtendedKeyUsageOID.SERVER_AUTH] if hosts else [])]
+    builder = (
+        _begun(_named(name), issuer.subject, key, now, until)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(digital_signature=True), critical=True)
+        .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False)
+    )
+    if hosts:
+        names = x509.SubjectAlternativeName([x509.DNSName(host) for host in hosts])
+        builder = builder.add_extension(names, critical=False)
+    certificate = builder.sign(issuer_key, hashes.SHA256())
+    return {f"{kind}.crt": _pem(certificate), f"{kind}.key": _key_pem(key)}
+
+
+def _begun(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, now: datetime, until: datetime
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - AHEAD)
+        .not_valid_after(until)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    )
+
+
+def _named(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
+
+
+def _usage(*, key_cert_sign: bool = False, digital_signature: bool = False) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=digital_signature,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=key_cert_sign,
+        crl_sign=key_cert_sign,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
