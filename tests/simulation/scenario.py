@@ -11,8 +11,10 @@ import traceback
 from collections import Counter
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 from ottla.broker.log.log import Log
+from ottla.broker.partition import Partition
 from ottla.metadata import keys
 from ottla.protocol.errors import KafkaError
 
@@ -53,7 +55,7 @@ def simulate(seed: int, *, knobs: Knobs | None = None, with_history: bool = Fals
     random = Random(seed)
     knobs = knobs or knobs_of(random)
     scenario = Scenario(knobs, random)
-    with simulated_machine(random, scenario.descriptors), _quiet(scenario), _truncations_counted(scenario.history):
+    with simulated_machine(random, scenario.descriptors), _quiet(scenario), _logs_watched(scenario):
         try:
             run(random, scenario.main, STEPS_MAX)
         except Stuck as stuck:
@@ -311,15 +313,17 @@ class _Finder(logging.Handler):
                 self._scenario.wrong.append(f"logged as a failure: {text}\n{shown}")
 
 
-class _truncations_counted:
-    """Counts how often a log was truncated."""
+class _logs_watched:  # used as a context manager
+    """Counts how often a log was truncated, and looks at each replica after what it copied: it may be wrong for only an
+    instant."""
 
-    def __init__(self, history: History) -> None:
-        self._history = history
+    def __init__(self, scenario: Scenario) -> None:
+        self._scenario = scenario
 
     def __enter__(self) -> None:
-        self._truncate, self._restart = Log.truncate_to, Log.truncate_fully_and_start_at
-        truncate, restart, counts = self._truncate, self._restart, self._history.counts
+        self._before = (Log.truncate_to, Log.truncate_fully_and_start_at, Partition.append_replicated)
+        truncate, restart, replicate = self._before
+        counts, wrong = self._scenario.history.counts, self._scenario.wrong
 
         def truncate_to(log: Log, offset: int) -> bool:
             counts["truncations"] += offset < log.log_end_offset
@@ -329,12 +333,17 @@ class _truncations_counted:
             counts["full truncations"] += 1
             restart(log, offset)
 
+        def append_replicated(partition: Partition, *args: Any) -> None:
+            replicate(partition, *args)
+            if partition.high_watermark > partition.log.log_end_offset:
+                wrong.append(f"{partition!r}: high watermark beyond the end, when records were copied")
+
         Log.truncate_to = truncate_to  # type: ignore[method-assign]
         Log.truncate_fully_and_start_at = start_at  # type: ignore[method-assign]
+        Partition.append_replicated = append_replicated  # type: ignore[method-assign]
 
     def __exit__(self, *_: object) -> None:
-        Log.truncate_to = self._truncate  # type: ignore[method-assign]
-        Log.truncate_fully_and_start_at = self._restart  # type: ignore[method-assign]
+        Log.truncate_to, Log.truncate_fully_and_start_at, Partition.append_replicated = self._before  # type: ignore[method-assign]
 
 
 def main() -> None:
