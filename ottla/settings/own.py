@@ -113,8 +113,9 @@ TOPIC_SETTINGS = (
     ),
     Setting(
         "ottla.owner.deletion.policy", Kind.STRING, "Retain", Importance.LOW,
-        "Whether the operator deletes the topic when its owner is gone, or leaves it to nobody.",
-        bounds=OneOf(("Delete", "Retain")),
+        "Whether the operator deletes the topic when its owner is gone, leaves it to nobody, or waits for a person's "
+        "word, because many owners vanished at once.",
+        bounds=OneOf(("Delete", "Retain", "Held")),
     ),
 )
 """Of a topic. Clients are told of them only where they were given: no other system's topics have them."""

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from ottla.operator.kafka import CHANGED_AT_ONCE, KafkaAdmin, Refusals, Unreachable
 from ottla.operator.kube import KubeError
-from ottla.operator.plan.orphans import Definition, Disappearances, Orphan, Unreadable, Verdict, orphans, owner_of
+from ottla.operator.plan.orphans import Definition, Disappearances, Orphan, Unreadable, Verdict, hold, orphans, owner_of
 from ottla.operator.plan.topic import (
     NOT_ENOUGH_BROKERS,
     Configure,
@@ -291,7 +291,8 @@ class TopicReconciler:
         verdict = watch.judge(self._clock(), found, owned, definition, sweep.rules.confirmed)
         released = [orphan for orphan in verdict.due if orphan.policy is DeletionPolicy.RETAIN]
         deleted = [orphan for orphan in verdict.due if orphan.policy is DeletionPolicy.DELETE]
-        await self._make(sweep, admin.configure, [release(orphan.topic) for orphan in released])
+        holds = [step for step in map(hold, verdict.held) if step is not None]
+        await self._make(sweep, admin.configure, [*holds, *(release(orphan.topic) for orphan in released)])
         await self._make(sweep, admin.delete, [Delete(orphan.topic.name, orphan.topic.id) for orphan in deleted])
         for orphan in verdict.due:
             await self._tell_dealt_with(sweep, orphan)

@@ -13,10 +13,11 @@ from ottla.operator.plan.orphans import (
     Orphan,
     Unreadable,
     Verdict,
+    hold,
     orphans,
     owner_of,
 )
-from ottla.operator.plan.topic import OWNER, POLICY, KafkaPartition, KafkaTopic
+from ottla.operator.plan.topic import OWNER, POLICY, Configure, KafkaPartition, KafkaTopic
 from ottla.operator.spec.topic import DeletionPolicy, Ref, TopicResource
 
 DEFINITION = Definition("2025-01-01T00:00:00Z")
@@ -116,6 +117,19 @@ def test_ten_of_a_hundred_go_one_more_within_the_window_waits_and_waits() -> Non
     late = 20.0 + WINDOW_S
     judge(watch, late, lost(20), of=90)
     assert names(judge(watch, late + SETTLE_S, lost(20), of=90).due) == ["t-20"]
+
+
+def test_what_says_itself_that_it_waits_waits_whatever_was_forgotten() -> None:
+    gone = lost(1)
+    assert hold(gone[0]) == Configure("t-1", {POLICY: "Held"})
+    marked = orphans([owned(1, "Held")], [], {})
+    assert hold(marked[0]) is None
+    assert hold(orphans([owned(1, "Retain")], [], {})[0]) is None
+    watch = Disappearances()
+    judge(watch, 0.0, marked)
+    verdict = judge(watch, 100.0, marked)
+    assert verdict.due == ()
+    assert names(judge(watch, 100.0, marked, confirmed=verdict.token).due) == ["t-1"]
 
 
 def test_nothing_goes_while_the_definition_is_gone_or_going() -> None:
