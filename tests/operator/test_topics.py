@@ -408,6 +408,25 @@ def test_many_at_once_wait_for_a_person(run: Play) -> None:
     run(scene)
 
 
+def test_a_definition_that_cant_be_read_lets_one_of_several_go(run: Play) -> None:
+    async def scene(operator: Operator, admin: KafkaAdmin) -> None:
+        operator.kube.refused["CustomResourceDefinition"] = 403
+        for name in ("goes", "stays"):
+            operator.topic(name)
+        await operator.settle()
+        operator.kube.remove("Topic", "goes")
+        await operator.sweep()
+        await operator.later(15.0)
+        assert set((await admin.look()).topics) == {"stays"}
+        operator.kube.remove("Topic", "stays")
+        await operator.sweep()
+        await operator.later(1000.0)
+        assert set((await admin.look()).topics) == {"stays"}
+        assert operator.reconciler.held(MAIN) is not None
+
+    run(scene)
+
+
 def test_the_definition_deleted_and_back_loses_nothing(run: Play) -> None:
     async def scene(operator: Operator, admin: KafkaAdmin) -> None:
         kube = operator.kube
@@ -446,6 +465,10 @@ def test_other_namespaces_by_the_clusters_leave(run: Play) -> None:
         assert (await admin.look()).topics == {}
         selector = {"allowedNamespaces": "Selector", "namespaceSelector": {"matchLabels": {"kafka": "yes"}}}
         kube.put("Cluster", "main", spec={"topics": selector})
+        kube.refused["Namespace"] = 403
+        await operator.settle()
+        assert kube.condition("theirs", namespace="team")[:2] == ("False", "NamespaceNotAllowed")
+        del kube.refused["Namespace"]
         await operator.settle()
         assert kube.condition("theirs", namespace="team")[0] == "True"
         kube.put("Cluster", "main", spec={})

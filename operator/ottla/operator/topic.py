@@ -194,11 +194,7 @@ class TopicReconciler:
     async def _allowed(self, sweep: _Sweep, mine: list[TopicResource]) -> list[TopicResource]:
         """Those whose namespace the Cluster takes Topics from; the others claim nothing."""
         rules = sweep.rules
-        selected: frozenset[str] = frozenset()
-        if rules.namespace_labels is not None:
-            labels = ",".join(f"{name}={value}" for name, value in sorted(rules.namespace_labels.items()))
-            namespaces = await self._kube.list("Namespace", labels=labels)
-            selected = frozenset(namespace["metadata"]["name"] for namespace in namespaces)
+        selected = await self._selected(rules.namespace_labels) if rules.namespace_labels is not None else frozenset()
         allowed = []
         for resource in mine:
             if rules.allows(resource.ref.namespace, selected):
@@ -211,6 +207,17 @@ class TopicReconciler:
                 "change its topics.allowedNamespaces, or move the Topic",
             )
         return allowed
+
+    async def _selected(self, labels: Mapping[str, str]) -> frozenset[str]:
+        """The namespaces with these labels; none where the operator mayn't look at namespaces."""
+        try:
+            text = ",".join(f"{name}={value}" for name, value in sorted(labels.items()))
+            namespaces = await self._kube.list("Namespace", labels=text)
+        except KubeError as error:
+            if error.status == 403:
+                return frozenset()
+            raise
+        return frozenset(namespace["metadata"]["name"] for namespace in namespaces)
 
     # ---- changes
 
