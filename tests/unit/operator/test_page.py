@@ -1,0 +1,53 @@
+"""The operator's page: its metrics are Prometheus', and a watch that has gone silent is noticed."""
+
+from __future__ import annotations
+
+import asyncio
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from ottla.operator.page import SILENT_S_MAX, Page, Watched
+from ottla.operator.queue import Key, Queue, Result
+
+
+class _Nothing:
+    async def reconcile(self, key: Key) -> Result:
+        return Result()
+
+
+def test_metrics_are_readable() -> None:
+    queue = Queue("Cluster", _Nothing())
+
+    async def run() -> None:
+        queue.add(Key("n", "a"))
+        task = asyncio.ensure_future(queue.run())
+        while queue.counters.reconciles == 0:  # noqa: ASYNC110 — a counter has no event
+            await asyncio.sleep(0.001)
+        task.cancel()
+
+    asyncio.run(run())
+    page = Page({"Cluster": queue}, Watched(), lambda: 7)
+    page.leading = True
+    found = {family.name: family.samples[0].value for family in text_string_to_metric_families(page.text())}
+    assert found["ottla_operator_reconciles"] == 1
+    assert found["ottla_operator_kubernetes_writes"] == 7
+    assert found["ottla_operator_leading"] == 1
+
+
+def test_a_watch_is_dead_when_what_was_read_is_not_told() -> None:
+    now = 0.0
+    watched = Watched(lambda: now)
+    key = ("Cluster", "n", "a")
+    watched.told(key, "1", gone=False)
+    watched.read(key, "1")
+    now += 10 * SILENT_S_MAX
+    assert not watched.dead  # nothing has changed: silence is right
+    watched.read(key, "2")
+    now += SILENT_S_MAX - 1
+    watched.read(key, "2")
+    assert not watched.dead
+    now += 2
+    assert watched.dead
+    watched.told(key, "2", gone=False)
+    assert not watched.dead
+    assert watched.age_s == 0
