@@ -1,0 +1,85 @@
+"""The Spark image's entrypoint: `driver …` and `executor` as Spark's Kubernetes backend starts them, or any command.
+
+PySpark's package has that backend but no entrypoint. What is handed over is the contract of Spark's own one: arguments
+for a driver, environment variables for an executor (`BasicExecutorFeatureStep`, `DriverCommandFeatureStep`).
+"""
+
+import importlib.util
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+PREBUILT_KERNELS = Path("/opt/ottla-kernels")
+EXECUTOR = "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"
+EXECUTOR_OPTIONS = {
+    "--driver-url": "SPARK_DRIVER_URL",
+    "--executor-id": "SPARK_EXECUTOR_ID",
+    "--cores": "SPARK_EXECUTOR_CORES",
+    "--app-id": "SPARK_APPLICATION_ID",
+    "--hostname": "SPARK_EXECUTOR_POD_IP",
+    "--resourceProfileId": "SPARK_RESOURCE_PROFILE_ID",
+    "--podName": "SPARK_EXECUTOR_POD_NAME",
+}
+
+
+def command(arguments: Sequence[str], environment: Mapping[str, str], home: Path) -> list[str]:
+    """What to run; `home` is Spark's. Raises KeyError for a variable that Spark should have set."""
+    match arguments:
+        case ["driver", *rest]:
+            address = environment["SPARK_DRIVER_BIND_ADDRESS"]
+            known = [f"spark.driver.bindAddress={address}", f"spark.executorEnv.SPARK_DRIVER_POD_IP={address}"]
+            options = [word for setting in known for word in ("--conf", setting)]
+            return [str(home / "bin" / "spark-submit"), *options, "--deploy-mode", "client", *rest]
+        case ["executor", *_]:
+            return executor(environment, home)
+        case ["spark-submit", *rest]:
+            return [str(home / "bin" / "spark-submit"), *rest]
+    return list(arguments)
+
+
+def executor(environment: Mapping[str, str], home: Path) -> list[str]:
+    """The JVM of an executor."""
+    java = f"{environment['JAVA_HOME']}/bin/java" if "JAVA_HOME" in environment else "java"
+    memory = environment["SPARK_EXECUTOR_MEMORY"]
+    named = [word for option, name in EXECUTOR_OPTIONS.items() for word in (option, environment[name])]
+    heap = [f"-Xms{memory}", f"-Xmx{memory}"]
+    return [java, *java_options(environment), *heap, "-cp", class_path(environment, home), EXECUTOR, *named]
+
+
+def java_options(environment: Mapping[str, str]) -> list[str]:
+    """SPARK_JAVA_OPT_0, SPARK_JAVA_OPT_1, …, of which the tenth comes after the second."""
+    prefix = "SPARK_JAVA_OPT_"
+    numbers = sorted(int(name.removeprefix(prefix)) for name in environment if name.startswith(prefix))
+    return [environment[f"{prefix}{number}"] for number in numbers]
+
+
+def class_path(environment: Mapping[str, str], home: Path) -> str:
+    """Spark's configuration first, so that a log4j2.properties there counts; Spark itself last."""
+    asked = [environment.get(name, "") for name in ("SPARK_CONF_DIR", "SPARK_EXTRA_CLASSPATH", "SPARK_CLASSPATH")]
+    return ":".join([*filter(None, asked), f"{home}/jars/*", *filter(None, [environment.get("SPARK_DIST_CLASSPATH")])])
+
+
+def provide_kernels(prebuilt: Path, place: Path) -> None:
+    """Copies the compiled kernels to where numba may write: it looks at no directory that it can't write to."""
+    if prebuilt.is_dir() and not place.exists():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(prebuilt, place)
+
+
+def main() -> None:
+    """Becomes the command."""
+    found = importlib.util.find_spec("pyspark")
+    assert found is not None
+    assert found.origin is not None
+    home = Path(found.origin).parent
+    os.environ["SPARK_HOME"] = str(home)
+    if "NUMBA_CACHE_DIR" in os.environ:
+        provide_kernels(PREBUILT_KERNELS, Path(os.environ["NUMBA_CACHE_DIR"]))
+    words = command(sys.argv[1:] or ["spark-submit", "--version"], os.environ, home)
+    os.execvp(words[0], words)
+
+
+if __name__ == "__main__":
+    main()
