@@ -1,0 +1,43 @@
+"""Scenarios on a real Kubernetes, run by `make e2e` alone: other runs of pytest don't collect them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.installed import Operator
+from tests.e2e.target import Target, TargetMissing, target
+
+HERE = Path(__file__).parent
+SCENARIO_S = 1200
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leaves out what wasn't asked for by the name of this folder or of a file in it."""
+    asked = any(Path(word.partition("::")[0]).resolve().is_relative_to(HERE) for word in config.args)
+    return None if asked or collection_path == HERE else True
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A scenario takes minutes."""
+    for item in items:
+        if item.path.is_relative_to(HERE) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(SCENARIO_S))
+
+
+@pytest.fixture(scope="session")
+def kubernetes() -> Target:
+    """The cluster with our images; the run ends here where there is none."""
+    try:
+        return target()
+    except TargetMissing as error:
+        pytest.exit(str(error), returncode=3)
+
+
+@pytest.fixture
+def operator(kubernetes: Target) -> Operator:
+    """The operator, installed and ready when a scenario begins."""
+    installed = Operator(kubernetes)
+    installed.install()
+    return installed

@@ -1,0 +1,273 @@
+"""A Cluster in a namespace of its own, with clients at work in it while a scenario breaks and mends it.
+
+At the end the clients read everything back and the history is judged by the oracles of `tests/simulation`; the
+namespace has to vanish by itself. When a scenario fails, what Kubernetes knew of it is kept.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from tests.e2e import diagnostics
+from tests.e2e.installed import Operator, make_namespace
+from tests.e2e.kubectl import Kubectl, KubectlError, condition, holds, wait
+from tests.e2e.target import CLIENTS_IMAGE, ROOT, Target
+
+NAME = "ottla"
+TOPIC = "worked"
+PARTITIONS = 4
+CLIENTS = "clients"
+BROKERS = f"app.kubernetes.io/instance={NAME},app.kubernetes.io/component=broker"
+ETCD = f"app.kubernetes.io/instance={NAME},app.kubernetes.io/component=etcd"
+POD_SECURITY = {
+    "runAsNonRoot": True,
+    "runAsUser": 10001,
+    "runAsGroup": 10001,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+CONTAINER_SECURITY = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
+# A single machine runs all of it.
+SMALL = {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}}
+
+
+def cluster(*, brokers: int = 3, etcd: int = 1, **spec: Any) -> dict[str, Any]:
+    """A Cluster; fields of its spec replace or add."""
+    return {
+        "apiVersion": "ottla.dev/v1alpha1",
+        "kind": "Cluster",
+        "metadata": {"name": NAME},
+        "spec": {
+            "brokers": {"replicas": brokers, "storage": {"size": "1Gi"}, "resources": SMALL},
+            "metadata": {"etcd": {"members": etcd, "storage": {"size": "1Gi"}, "resources": SMALL}},
+            **spec,
+        },
+    }
+
+
+def topic(name: str, **spec: Any) -> dict[str, Any]:
+    """A Topic of the cluster; fields of its spec replace or add."""
+    return {
+        "apiVersion": "ottla.dev/v1alpha1",
+        "kind": "Topic",
+        "metadata": {"name": name},
+        "spec": {"cluster": {"name": NAME}, **spec},
+    }
+
+
+class Scene:
+    """What a scenario has at hand."""
+
+    def __init__(self, target: Target, namespace: str) -> None:
+        self.target = target
+        self.namespace = namespace
+        self.kube: Kubectl = target.namespace(namespace)
+        self.operator = Operator(target)
+
+    # ---- resources
+
+    def cluster(self) -> dict[str, Any]:
+        """The Cluster as it is."""
+        return self.kube.get("clusters.ottla.dev", NAME)
+
+    def change(self, **spec: Any) -> None:
+        """Patches the Cluster's spec."""
+        self.kube.patch("clusters.ottla.dev", NAME, {"spec": spec})
+
+    def settled(self, seconds: float = 300.0) -> None:
+        """Waits until the Cluster is as its spec says, and nothing goes on any more."""
+
+        def done() -> bool:
+            found = self.cluster()
+            return holds(found, "Ready") and condition(found, "Progressing").get("status") != "True"
+
+        try:
+            wait("the Cluster is ready", done, seconds)
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {self.says()}") from None
+
+    def says(self) -> str:
+        """The sentence of the Cluster's status."""
+        return str(self.cluster().get("status", {}).get("message", ""))
+
+    def wait_for(self, kind: str, status: str = "True", seconds: float = 120.0) -> dict[str, Any]:
+        """The Cluster's condition, once it is so."""
+
+        def found() -> dict[str, Any] | None:
+            now = condition(self.cluster(), kind)
+            return now if now.get("status", "False") == status else None
+
+        return wait(f"{kind} is {status}", found, seconds)
+
+    def topic_settled(self, name: str, seconds: float = 120.0) -> dict[str, Any]:
+        """The Topic, once it is as its spec says."""
+
+        def found() -> dict[str, Any] | None:
+            now = self.kube.get("topics.ottla.dev", name)
+            return now if holds(now, "Ready") else None
+
+        return wait(f"topic {name} is ready", found, seconds)
+
+    # ---- pods
+
+    def brokers(self) -> dict[str, dict[str, Any]]:
+        """The brokers' pods by name."""
+        return {pod["metadata"]["name"]: pod for pod in self.kube.all("pods", BROKERS)}
+
+    def births(self) -> dict[str, str]:
+        """The uid of each broker's pod: another one is another pod."""
+        return {name: pod["metadata"]["uid"] for name, pod in self.brokers().items()}
+
+    def ask(self, *command: str, seconds: float = 60.0) -> str:
+        """What the command line prints, run beside the clients."""
+        return self.kube.execute(CLIENTS, "ottla", *command, seconds=seconds)
+
+    def page(self, broker: str, path: str) -> str:
+        """What a broker answers on its HTTP port."""
+        url = f"http://{broker}.{NAME}-brokers:9100{path}"
+        code = f"import urllib.request; print(urllib.request.urlopen('{url}', timeout=5).read().decode())"
+        return self.kube.execute(CLIENTS, "python", "-c", code)
+
+    def in_sync(self, topic: str = TOPIC, replicas: int = 3, seconds: float = 180.0) -> None:
+        """Waits until each partition has so many replicas, all of them in sync."""
+
+        def found() -> bool:
+            described = json.loads(self.ask("topics", "describe", topic, "--json"))
+            (one,) = described if isinstance(described, list) else [described]
+            return all(len(partition["isr"]) == replicas for partition in one["partitions"])
+
+        wait(f"{topic} has {replicas} replicas in sync", found, seconds, 1.0)
+
+    # ---- the clients
+
+    def start_clients(self) -> None:
+        """Makes the topic and the pod that works on it; returns when the first records are acknowledged."""
+        self.kube.apply(topic(TOPIC, partitions=PARTITIONS, replicationFactor=3, config={"min.insync.replicas": "2"}))
+        self.topic_settled(TOPIC)
+        self.kube.apply(clients_pod())
+        self.goes_on(50, 120)
+
+    def progress(self) -> dict[str, Any]:
+        """What the clients said last."""
+        lines = self.kube("logs", CLIENTS, "--tail=1").strip().splitlines()
+        found: dict[str, Any] = json.loads(lines[-1]) if lines else {"acknowledged": 0, "failed": []}
+        return found
+
+    def goes_on(self, records: int = 200, seconds: float = 90.0) -> None:
+        """Waits until so many more records are acknowledged."""
+        before = 0
+        with suppress(KubectlError, json.JSONDecodeError):
+            before = self.progress()["acknowledged"]
+
+        def found() -> bool:
+            try:
+                now = self.progress()
+            except json.JSONDecodeError:
+                return False
+            assert not now["failed"], now["failed"]
+            return bool(now["acknowledged"] >= before + records)
+
+        wait(f"{records} more records are acknowledged", found, seconds, 1.0)
+
+    def finish(self, seconds: float = 240.0) -> dict[str, Any]:
+        """Ends the clients and returns what they say; asserts that nothing was wrong."""
+        self.kube.execute(CLIENTS, "touch", "/tmp/finish")
+
+        def found() -> dict[str, Any] | None:
+            last = self.progress()
+            return last if "wrong" in last else None
+
+        last = wait("the clients have come to an end", found, seconds, 1.0)
+        print(f"{self.namespace}: {last}")
+        if last["wrong"]:
+            diagnostics.keep_history(self.kube, CLIENTS, ROOT / ".cache/e2e" / self.namespace)
+        assert not last["wrong"], "\n".join(last["wrong"])
+        self.kube.execute(CLIENTS, "rm", "/tmp/finish")
+        return last
+
+
+def clients_pod() -> dict[str, Any]:
+    """The pod in which `tests/e2e/clients.py` runs."""
+    return pod(
+        CLIENTS,
+        CLIENTS_IMAGE,
+        args=["--bootstrap=$(OTTLA_BOOTSTRAP)", f"--partitions={PARTITIONS}"],
+        resources={"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}},
+    )
+
+
+def pod(name: str, image: str, **container: Any) -> dict[str, Any]:
+    """A pod that is told where the cluster is."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "terminationGracePeriodSeconds": 1,
+            "securityContext": POD_SECURITY,
+            "containers": [
+                {
+                    "name": "main",
+                    "image": image,
+                    "imagePullPolicy": "IfNotPresent",
+                    "env": [
+                        {
+                            "name": "OTTLA_BOOTSTRAP",
+                            "valueFrom": {"configMapKeyRef": {"name": f"{NAME}-client", "key": "bootstrap.servers"}},
+                        }
+                    ],
+                    "securityContext": CONTAINER_SECURITY,
+                    "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+                    **container,
+                }
+            ],
+            "volumes": [{"name": "tmp", "emptyDir": {}}],
+        },
+    }
+
+
+@contextmanager
+def namespace(operator: Operator, name: str) -> Iterator[Scene]:
+    """A namespace for a scenario that makes its own Cluster; it has to be gone two minutes after its deletion."""
+    scene = Scene(operator.target, f"e2e-{name}-{secrets.token_hex(2)}")
+    make_namespace(operator.target, scene.namespace)
+    began = time.monotonic()
+    try:
+        yield scene
+        assert operator.restarts() == 0, "the operator's process ended by itself"
+    except BaseException:
+        folder = ROOT / ".cache" / "e2e" / scene.namespace
+        diagnostics.keep(scene.kube, operator.kube, folder)
+        print(f"what Kubernetes knew is in {folder}")
+        raise
+    finally:
+        if not os.environ.get("OTTLA_E2E_KEEP"):
+            with suppress(KubectlError):  # a scenario may have deleted it
+                scene.kube("delete", "namespace", scene.namespace, "--wait=false")
+    print(f"{name}: {time.monotonic() - began:.0f} s")
+    if not os.environ.get("OTTLA_E2E_KEEP"):
+        wait("the namespace is gone", lambda: scene.kube.find("namespace", scene.namespace) is None)
+
+
+@contextmanager
+def working(operator: Operator, name: str, spec: Mapping[str, Any] | None = None) -> Iterator[Scene]:
+    """A Cluster with clients at work; at the end it has to be whole again, and what the clients saw right."""
+    with namespace(operator, name) as scene:
+        scene.kube.apply(spec or cluster())
+        scene.settled()
+        scene.start_clients()
+        yield scene
+        scene.settled()
+        scene.goes_on()
+        scene.finish()

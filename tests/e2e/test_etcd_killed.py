@@ -1,0 +1,31 @@
+"""Members of etcd die, one with its volume: records go on all the while, and etcd has three members again."""
+
+from __future__ import annotations
+
+from tests.e2e.installed import Operator
+from tests.e2e.kubectl import wait
+from tests.e2e.scene import ETCD, cluster, topic, working
+
+
+def test_etcd_killed(operator: Operator) -> None:
+    with working(operator, "etcd-killed", cluster(etcd=3)) as scene:
+        members = [pod["metadata"]["name"] for pod in scene.kube.all("pods", ETCD)]
+        assert len(members) == 3
+        scene.kube.delete("pod", members[0], "--grace-period=0", "--force", "--wait=false")
+        scene.goes_on()
+        scene.settled()
+
+        pod = scene.kube.get("pod", members[1])
+        (volume,) = [
+            one["persistentVolumeClaim"]["claimName"]
+            for one in pod["spec"]["volumes"]
+            if "persistentVolumeClaim" in one
+        ]
+        before = scene.kube.get("pvc", volume)["metadata"]["uid"]
+        scene.kube.delete("pvc", volume, "--wait=false")
+        scene.kube.delete("pod", members[1], "--grace-period=0", "--force", "--wait=false")
+        wait("another volume", lambda: scene.kube.get("pvc", volume)["metadata"]["uid"] != before)
+        scene.goes_on()
+        scene.wait_for("MetadataReady", seconds=240)
+        scene.kube.apply(topic("afterwards", partitions=1))
+        scene.topic_settled("afterwards")

@@ -1,0 +1,53 @@
+"""The metadata is restored from a backup that is older than elections, topics and records since, by the commands of
+docs/kubernetes.md: no record is lost, and a topic that the backup doesn't know is set aside, not deleted."""
+
+from __future__ import annotations
+
+import json
+
+from tests.e2e.installed import Operator
+from tests.e2e.kubectl import wait
+from tests.e2e.scene import BROKERS, NAME, Scene, topic, working
+from tests.e2e.target import ROOT
+
+CONFIG = ("--config", "/etc/ottla/server.properties")
+EXAMPLE = ROOT / "manifests" / "examples" / "restore.yaml"
+
+
+def test_etcd_restored(operator: Operator) -> None:
+    with working(operator, "restored") as scene:
+        scene.in_sync()
+        backup = taken(scene)
+        scene.kube.apply(topic("since", partitions=1))
+        scene.topic_settled("since")
+        scene.kube.delete("pod", f"{NAME}-broker-0", "--grace-period=0", "--force", "--wait=false")
+        scene.goes_on(500)
+        scene.in_sync()
+
+        scene.change(paused=True)
+        scene.kube("scale", "statefulset", f"{NAME}-broker", "--replicas=0")
+        wait("the brokers have stopped", lambda: not scene.kube.all("pods", BROKERS), 300)
+        restored(scene, backup)
+        scene.change(paused=False)
+        scene.settled()
+        scene.goes_on(200, 180)
+        scene.in_sync()
+        scene.topic_settled("since")  # the resource is still there, so the topic is made anew
+        names = {one["name"] for one in json.loads(scene.ask("topics", "list", "--json"))}
+        assert "since" in names
+
+
+def taken(scene: Scene) -> str:
+    """The metadata as a file's text."""
+    scene.kube.execute(f"{NAME}-broker-1", "ottla", "metadata", "backup", "/tmp/backup", *CONFIG)
+    return scene.kube.execute(f"{NAME}-broker-1", "cat", "/tmp/backup")
+
+
+def restored(scene: Scene, backup: str) -> None:
+    """Writes it into the store, by the pod of the example."""
+    scene.kube("apply", "-f", "-", stdin=EXAMPLE.read_text().replace("flights", NAME))
+    pod = f"{NAME}-restore"
+    scene.kube("wait", f"pod/{pod}", "--for=condition=Ready", "--timeout=2m", seconds=130)
+    scene.kube("exec", "--stdin", pod, "--", "sh", "-c", "cat > /tmp/backup", stdin=backup)
+    scene.kube.execute(pod, "ottla", "metadata", "restore", "/tmp/backup", *CONFIG, "--replace", seconds=120)
+    scene.kube.delete("pod", pod)

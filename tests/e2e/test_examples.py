@@ -1,0 +1,24 @@
+"""Every example is accepted as it stands, and the one for development runs: one broker, one member of etcd, a topic."""
+
+from __future__ import annotations
+
+import yaml
+
+from tests.e2e.installed import Operator
+from tests.e2e.kubectl import holds, wait
+from tests.e2e.scene import namespace
+from tests.e2e.target import ROOT
+
+EXAMPLES = ROOT / "manifests" / "examples"
+DEVELOPMENT = EXAMPLES / "development.yaml"
+
+
+def test_examples(operator: Operator) -> None:
+    with namespace(operator, "examples") as scene:
+        for path in sorted([*EXAMPLES.glob("*.yaml"), *(ROOT / "examples/spark").glob("*.yaml")]):
+            warned = scene.kube("apply", "--dry-run=server", "-f", str(path))
+            assert "created" in warned, f"{path}: {warned}"
+        scene.kube.apply(DEVELOPMENT)
+        for made in yaml.safe_load_all(DEVELOPMENT.read_text()):
+            kind, name = f"{made['kind'].lower()}s.ottla.dev", made["metadata"]["name"]
+            wait(f"{name} is ready", lambda kind=kind, name=name: holds(scene.kube.get(kind, name), "Ready"), 240)

@@ -1,0 +1,95 @@
+"""The CRDs under `helm upgrade`, `helm uninstall`, installed again, and taken over from others; by Helm 3 and Helm 4.
+
+All the while a Cluster is there, and clients work on it: no resource is lost with any of these steps.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.installed import CHART, NAMESPACE, RELEASE, Operator
+from tests.e2e.scene import NAME, TOPIC, Scene, working
+from tests.e2e.target import ROOT
+from tests.peers.helm import Helm
+
+CRD = "topics.ottla.dev"
+NOW, BEFORE = "A topic of an Ottla cluster.", "A topic, as an older chart described it."
+# Nothing has to run for what is looked at here, and the old chart's operator would be the same one.
+NO_PODS = ("--set", "replicas=0", "--namespace", NAMESPACE)
+
+pytestmark = pytest.mark.timeout(2400)
+
+
+@pytest.mark.parametrize("version", [3, 4])
+def test_helm_crds(operator: Operator, tmp_path: Path, version: int) -> None:
+    helm = Helm(version, tmp_path, operator.target.environment["KUBECONFIG"])
+    with working(operator, f"crds-helm{version}") as scene:
+        ids = resources(scene)
+        operator.uninstall()
+        try:
+            upgraded(helm, scene, older_chart(tmp_path))
+            reinstalled(helm, scene)
+            under_another_name(helm, scene)
+            taken_over_from_kubectl(helm, scene)
+            assert resources(scene) == ids
+        finally:
+            helm.run("uninstall", RELEASE, "--namespace", NAMESPACE)
+            operator.install("--take-ownership")
+
+
+def upgraded(helm: Helm, scene: Scene, older: Path) -> None:
+    helm("install", RELEASE, str(older), *NO_PODS, "--take-ownership")
+    assert described(scene).startswith(BEFORE)
+    helm("upgrade", RELEASE, str(CHART), *NO_PODS)
+    assert described(scene).startswith(NOW)
+
+
+def reinstalled(helm: Helm, scene: Scene) -> None:
+    helm("uninstall", RELEASE, "--namespace", NAMESPACE, "--wait")
+    assert described(scene).startswith(NOW)
+    helm("install", RELEASE, str(CHART), *NO_PODS)
+    helm("uninstall", RELEASE, "--namespace", NAMESPACE, "--wait")
+
+
+def under_another_name(helm: Helm, scene: Scene) -> None:
+    refused = helm.run("install", "other", str(CHART), *NO_PODS)
+    assert refused.returncode != 0
+    assert RELEASE in refused.stderr
+    helm("install", "other", str(CHART), *NO_PODS, "--take-ownership")
+    helm("uninstall", "other", "--namespace", NAMESPACE, "--wait")
+    assert described(scene).startswith(NOW)
+
+
+def taken_over_from_kubectl(helm: Helm, scene: Scene) -> None:
+    scene.kube("apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "manifests/crds.yaml"))
+    helm("install", RELEASE, str(CHART), *NO_PODS, "--take-ownership")
+    helm("upgrade", RELEASE, str(CHART), *NO_PODS)
+
+
+def resources(scene: Scene) -> dict[str, str]:
+    """The Cluster and its Topic by their uids."""
+    return {
+        name: scene.kube.get(kind, name)["metadata"]["uid"]
+        for kind, name in (("clusters.ottla.dev", NAME), (CRD, TOPIC))
+    }
+
+
+def described(scene: Scene) -> str:
+    """The description in the CRD of topics."""
+    (version,) = scene.kube.get("crd", CRD)["spec"]["versions"]
+    text: str = version["schema"]["openAPIV3Schema"]["description"]
+    return text
+
+
+def older_chart(folder: Path) -> Path:
+    """The chart with another definition of Topics."""
+    copy = folder / "older"
+    shutil.copytree(CHART, copy)
+    template = copy / "templates" / "crds" / "topics.yaml"
+    text = template.read_text()
+    assert NOW in text
+    template.write_text(text.replace(NOW, BEFORE))
+    return copy

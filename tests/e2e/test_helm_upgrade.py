@@ -1,0 +1,34 @@
+"""Operator and Cluster from their charts: tested by `helm test`, upgraded by `helm upgrade`, and no client notices."""
+
+from __future__ import annotations
+
+from tests.e2e.installed import NAMESPACE, RELEASE, Operator
+from tests.e2e.kubectl import wait
+from tests.e2e.scene import NAME, namespace
+from tests.e2e.target import ROOT
+
+CHART = str(ROOT / "charts" / "ottla-cluster")
+SMALL = (
+    *("--set", "cluster.brokers.storage.size=1Gi", "--set", "cluster.brokers.resources.requests.cpu=50m"),
+    *("--set", "cluster.metadata.etcd.members=1", "--set", "cluster.metadata.etcd.storage.size=1Gi"),
+)
+
+
+def test_helm_upgrade(operator: Operator) -> None:
+    with namespace(operator, "helm") as scene:
+        helm = operator.target.run
+        where = ("--namespace", scene.namespace)
+        helm("helm", "install", NAME, CHART, *where, *SMALL)
+        scene.settled()
+        scene.start_clients()
+        helm("helm", "test", NAME, *where)
+        helm("helm", "test", RELEASE, "--namespace", NAMESPACE)
+        before = scene.births()
+        operator.install("--set", "logLevel=debug")
+        helm("helm", "upgrade", NAME, CHART, *where, *SMALL, "--set-string", "cluster.config.num\\.network\\.threads=4")
+        wait("every pod is another one", lambda: not set(scene.births().values()) & set(before.values()), 300)
+        scene.settled()
+        scene.goes_on()
+        scene.finish()
+        helm("helm", "uninstall", NAME, *where)
+        wait("its brokers are gone", lambda: not scene.brokers())

@@ -1,0 +1,28 @@
+"""A Cluster of three is applied: it becomes ready, says so at a glance, and every field of it is documented."""
+
+from __future__ import annotations
+
+from tests.e2e.installed import Operator
+from tests.e2e.kubectl import condition
+from tests.e2e.scene import NAME, TOPIC, cluster, working
+
+
+def test_install(operator: Operator) -> None:
+    with working(operator, "install") as scene:
+        listed = scene.kube("get", "clusters.ottla.dev,topics.ottla.dev")
+        assert "3/3" in listed, listed
+        assert TOPIC in listed
+        bootstrap = scene.kube.get("configmap", f"{NAME}-client")["data"]["bootstrap.servers"]
+        assert scene.namespace in bootstrap
+        found = scene.cluster()
+        assert condition(found, "Ready")["observedGeneration"] == found["metadata"]["generation"]
+        for name, pod in scene.brokers().items():
+            (container,) = pod["spec"]["containers"]
+            assert container["securityContext"]["readOnlyRootFilesystem"], name
+            assert pod["spec"]["automountServiceAccountToken"] is False, name
+        for kind in ("clusters.ottla.dev", "topics.ottla.dev"):
+            scene.kube("explain", f"{kind}.spec", "--recursive")
+            assert "<empty>" not in scene.kube("explain", f"{kind}.spec")
+        no_brokers = cluster(brokers=-1)
+        no_brokers["metadata"]["name"] = "other"
+        assert "brokers" in scene.kube.refused(no_brokers)

@@ -1,0 +1,43 @@
+"""The operator with rights in one namespace alone and no ClusterRole: a Cluster and its topics work, and are rolled."""
+
+from __future__ import annotations
+
+from tests.e2e.installed import NAMESPACE, RELEASE, Operator
+from tests.e2e.kubectl import Kubectl, KubectlError, wait
+from tests.e2e.scene import cluster, namespace
+
+
+def test_namespaced_rights(operator: Operator) -> None:
+    with namespace(operator, "rights") as scene:
+        operator.uninstall()
+        try:
+            rights = f"watchNamespaces={{{scene.namespace}}},rbac.clusterWide=false"
+            operator.install("--set", rights)
+            roles = scene.kube(
+                "get", "clusterroles", "--selector", f"app.kubernetes.io/instance={RELEASE}", "-o", "name"
+            )
+            assert not roles.strip(), roles
+            account = f"--as=system:serviceaccount:{NAMESPACE}:{RELEASE}"
+            assert "yes" in scene.kube("auth", "can-i", "delete", "pods", account)
+            assert refused(scene.kube, "auth", "can-i", "delete", "pods", "--namespace", "default", account)
+            assert refused(scene.kube, "auth", "can-i", "list", "nodes", account)
+            scene.kube.apply(cluster())
+            scene.settled()
+            scene.start_clients()
+            before = scene.births()
+            scene.change(config={"num.network.threads": "4"})
+            wait("every pod is another one", lambda: not set(scene.births().values()) & set(before.values()), 300)
+            scene.settled()
+            scene.goes_on()
+            scene.finish()
+        finally:
+            operator.uninstall()
+            operator.install()
+
+
+def refused(kube: Kubectl, *words: str) -> bool:
+    """Whether `kubectl auth can-i` says no, which it also says by its exit code."""
+    try:
+        return "yes" not in kube(*words)
+    except KubectlError:
+        return True

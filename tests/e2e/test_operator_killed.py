@@ -1,0 +1,29 @@
+"""The operator dies in the middle of a roll, twice: the roll is finished, and each broker was restarted once."""
+
+from __future__ import annotations
+
+from tests.e2e.installed import Operator
+from tests.e2e.kubectl import wait
+from tests.e2e.scene import working
+
+
+def test_operator_killed(operator: Operator) -> None:
+    with working(operator, "operator-killed") as scene:
+        scene.in_sync()
+        before = scene.births()
+        seen: dict[str, set[str]] = {name: set() for name in before}
+
+        def restarted() -> int:
+            for name, uid in scene.births().items():
+                seen[name].add(uid)
+            return sum(len(uids - {before[name]}) for name, uids in seen.items())
+
+        scene.change(config={"num.network.threads": "4"})
+        for killed in (1, 2):
+            wait(f"{killed} brokers were restarted", lambda killed=killed: restarted() >= killed, 180)
+            operator.kill()
+        wait("all brokers were restarted", lambda: restarted() >= 3, 300)
+        scene.settled()
+        scene.goes_on()
+        assert restarted() == 3, seen
+        scene.in_sync()

@@ -1,0 +1,26 @@
+"""The operator is uninstalled before its Cluster: brokers and topics go on, and deleting the Cluster leaves nothing."""
+
+from __future__ import annotations
+
+from tests.e2e.installed import Operator
+from tests.e2e.kubectl import wait
+from tests.e2e.scene import BROKERS, NAME, TOPIC, cluster, namespace
+
+
+def test_operator_uninstalled(operator: Operator) -> None:
+    with namespace(operator, "uninstalled") as scene:
+        scene.kube.apply(cluster())
+        scene.settled()
+        scene.start_clients()
+        operator.uninstall()
+        try:
+            before = scene.births()
+            scene.goes_on(500)
+            assert scene.births() == before
+            assert scene.kube.get("topics.ottla.dev", TOPIC)
+            scene.finish()
+            scene.kube.delete("topics.ottla.dev", TOPIC)
+            scene.kube.delete("clusters.ottla.dev", NAME)
+            wait("its brokers are gone", lambda: not scene.kube.all("pods", BROKERS))
+        finally:
+            operator.install()

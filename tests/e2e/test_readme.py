@@ -1,0 +1,54 @@
+"""What the README tells to type, from `helm install` to a Spark result, word for word."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+
+from tests.e2e.installed import NAMESPACE, RELEASE, Operator
+from tests.e2e.kubectl import wait
+from tests.e2e.target import ROOT, Target
+
+HEADING = "## On Kubernetes"
+BUILT = "docker build"  # the images are on the nodes already
+DEMO = "demo"
+
+
+def test_readme(kubernetes: Target) -> None:
+    """The operator is installed by the README's own words, so it is taken away first."""
+    operator = Operator(kubernetes)
+    operator.install()
+    operator.uninstall()
+    kube = kubernetes.namespace(DEMO)
+    try:
+        printed = "".join(typed(kubernetes, block) for block in blocks())
+        assert "20 keys" in printed, printed
+    finally:
+        kube("delete", "namespace", DEMO, "--ignore-not-found", "--wait=false")
+        wait("the namespace is gone", lambda: kube.find("namespace", DEMO) is None)
+        assert RELEASE in kubernetes.run("helm", "list", "--namespace", NAMESPACE)
+
+
+def blocks() -> list[str]:
+    """The commands of the section, a block each."""
+    section = (ROOT / "README.md").read_text().split(f"{HEADING}\n")[1].split("\n## ")[0]
+    found = [block for block in re.findall(r"```sh\n(.*?)```", section, re.S) if BUILT not in block]
+    assert found
+    return found
+
+
+def typed(kubernetes: Target, block: str) -> str:
+    """What a shell prints that runs a block, and stops at the first command that fails."""
+    done = subprocess.run(
+        ["bash", "-e"],
+        input=block,
+        cwd=ROOT,
+        env={**os.environ, **kubernetes.environment},
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
+    return done.stdout

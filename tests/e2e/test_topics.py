@@ -1,0 +1,90 @@
+"""Topics are created, grown, set, contested, adopted, kept and deleted, each by its resource alone."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.e2e.installed import Operator
+from tests.e2e.kubectl import condition, wait
+from tests.e2e.scene import Scene, topic, working
+
+KIND = "topics.ottla.dev"
+
+
+def test_topics(operator: Operator) -> None:
+    with working(operator, "topics") as scene:
+        scene.kube.apply(topic("orders", partitions=2, replicationFactor=3, config={"retention.ms": "3600000"}))
+        scene.topic_settled("orders")
+        assert described(scene, "orders")["configs"]["retention.ms"] == "3600000"
+        grows(scene)
+        is_set(scene)
+        is_refused(scene)
+        is_contested(scene)
+        is_adopted_and_kept(scene)
+        scene.kube.delete(KIND, "orders")
+        wait("the topic is deleted", lambda: "orders" not in names(scene))
+
+
+def grows(scene: Scene) -> None:
+    scene.kube.patch(KIND, "orders", {"spec": {"partitions": 5}})
+    scene.topic_settled("orders")
+    assert len(described(scene, "orders")["partitions"]) == 5
+
+
+def is_set(scene: Scene) -> None:
+    """The resource is what counts: a setting that somebody else made goes, one that is taken out goes too."""
+    scene.ask("configs", "alter", "topic", "orders", "--set", "segment.bytes=1048576")
+    scene.kube.patch(KIND, "orders", {"spec": {"config": {"retention.ms": None, "cleanup.policy": "compact"}}})
+
+    def found() -> bool:
+        configs = described(scene, "orders")["configs"]
+        mine = {name: value for name, value in configs.items() if not name.startswith("ottla.")}
+        return mine == {"cleanup.policy": "compact"}
+
+    wait("the settings are the resource's", found)
+
+
+def is_refused(scene: Scene) -> None:
+    """What can be known at apply is refused there; what can't is a condition, and nothing is changed."""
+    assert "partitions" in scene.kube.refused(topic("orders", partitions=3))
+    assert "topicName" in scene.kube.refused(topic("orders", partitions=5, topicName="other"))
+    assert "retention.hours" in scene.kube.refused(topic("wrong", config={"retention.hours": "1"}))
+    scene.kube.apply(topic("wrong", partitions=1, config={"retention.ms": "soon"}))
+    wait("Ready is False", lambda: condition(scene.kube.get(KIND, "wrong"), "Ready").get("status") == "False")
+    assert "retention.ms" in condition(scene.kube.get(KIND, "wrong"), "Ready")["message"]
+    assert "wrong" not in names(scene)
+    scene.kube.delete(KIND, "wrong")
+
+
+def is_contested(scene: Scene) -> None:
+    """The oldest resource for a topic has it."""
+    scene.kube.apply(topic("second", topicName="orders", partitions=9))
+    wait("Ready is False", lambda: condition(scene.kube.get(KIND, "second"), "Ready").get("status") == "False")
+    assert "orders" in condition(scene.kube.get(KIND, "second"), "Ready")["message"]
+    assert len(described(scene, "orders")["partitions"]) == 5
+    scene.kube.delete(KIND, "second")
+    scene.topic_settled("orders")
+    assert "orders" in names(scene)
+
+
+def is_adopted_and_kept(scene: Scene) -> None:
+    """A topic that is there becomes the resource's; with `Retain` it outlives it."""
+    scene.ask("topics", "create", "older", "--partitions", "2")
+    identity = described(scene, "older")["topic_id"]
+    scene.kube.apply(topic("older", partitions=3, deletionPolicy="Retain"))
+    scene.topic_settled("older")
+    now = described(scene, "older")
+    assert (now["topic_id"], len(now["partitions"])) == (identity, 3)
+    scene.kube.delete(KIND, "older")
+    scene.goes_on(300)
+    assert "older" in names(scene)
+
+
+def described(scene: Scene, name: str) -> dict[str, Any]:
+    (found,) = json.loads(scene.ask("topics", "describe", name, "--json"))
+    return dict(found)
+
+
+def names(scene: Scene) -> set[str]:
+    return {one["name"] for one in json.loads(scene.ask("topics", "list", "--json"))}
