@@ -119,6 +119,8 @@ class ClusterReconciler:
         if visit.cluster.paused:
             await self._look_at_brokers(visit)
             return
+        leaving = self._leaving(visit)
+        visit.cluster = replace(visit.cluster, leaving=len(leaving))
         await self._certify(visit)
         await self._prepare(visit)
         if not await self._keep_etcd(visit):
@@ -135,7 +137,6 @@ class ClusterReconciler:
                 await found.apply(each)
                 visit.want(each)
         await self._look_at_brokers(visit)
-        leaving = self._leaving(visit)
         await self._restart_one(visit, leaving)
         await self._retire_controllers(visit)
         if any(pod.ready for pod in visit.findings.pods):

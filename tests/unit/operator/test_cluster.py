@@ -293,6 +293,9 @@ def test_scaling_down_too_far_is_refused_and_said() -> None:
     scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=3))
     scene.rounds(3)
     assert scene.status["message"].startswith("scaling down waits: topic orders has 4 replicas")
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=2))
+    scene.rounds(3)
+    assert not [event for event in scene.world.events if event[0] == "RollingRestart"]
     assert len(scene.pods()) == 4
 
 

@@ -21,7 +21,8 @@ def server_properties(cluster: Cluster) -> str:
     opened = [f"{REPLICATION}://:{REPLICATION_PORT}"]
     opened += [f"{listener.kafka_name}://:{listener.port}" for listener in cluster.listeners]
     protocols = [f"{REPLICATION}:PLAINTEXT"] + [f"{listener.kafka_name}:PLAINTEXT" for listener in cluster.listeners]
-    factor = str(min(FACTOR_MAX, sum(pool.replicas for pool in cluster.pools)))
+    # With those that are to go: a change that may be refused, or taken back, must not restart the others.
+    factor = str(min(FACTOR_MAX, len(cluster.broker_ids) + cluster.leaving))
     settings = {
         "process.roles": "broker" if cluster.controllers.replicas else "broker,controller",
         "listeners": ",".join(opened),

@@ -189,6 +189,7 @@ class Cluster:
     throttle_bytes_per_second: int | None
     restart: str  # an annotation: another value restarts every broker
     certificates: str = ""  # a digest of those that brokers read at their start
+    leaving: int = 0  # brokers that are there and aren't wanted any more
 
     @property
     def broker_ids(self) -> frozenset[int]:
