@@ -1,4 +1,4 @@
-"""Requests to Kubernetes as they arrive: paths, server-side apply, pages of lists, errors; none without a difference."""
+"""Requests to Kubernetes as they arrive: paths, applies, pages of lists, errors; and none without a difference."""
 
 from __future__ import annotations
 

@@ -98,6 +98,11 @@ def test_a_drain_that_leaves_too_few_brokers_is_refused_and_moves_nothing() -> N
     assert not plan.moves
 
 
+def test_the_brokers_own_topics_get_along_with_fewer_replicas() -> None:
+    plan = drain(_cluster(3, {"__consumer_offsets": [(2, 0, 1), (0, 1, 2)]}), {2}, {0, 1})
+    assert plan.moves == (Move("__consumer_offsets", {0: (0, 1), 1: (0, 1)}),)
+
+
 def test_a_drain_waits_for_a_broker_that_is_wanted_and_does_not_run() -> None:
     cluster = _cluster(4, {"a": [(0, 1, 3)]})
     cluster = replace(cluster, racks=dict.fromkeys((0, 1, 3)))

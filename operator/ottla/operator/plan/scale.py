@@ -22,6 +22,7 @@ from ottla.operator.plan.topic import (
     Move,
     Replicas,
 )
+from ottla.operator.spec.topic import INTERNAL
 
 PARTITIONS_AT_ONCE = 50
 
@@ -53,12 +54,18 @@ def drain(cluster: KafkaCluster, leaving: Collection[int], staying: Collection[i
     concerned = {
         name: partition for name, partition in _partitions(cluster) if not set(leaving).isdisjoint(partition.replicas)
     }
-    for (topic, _), partition in sorted(concerned.items()):
-        if len(partition.target) > len(staying):
-            return ScalePlan(
-                refusal=f"topic {topic} has {len(partition.target)} replicas, and {len(staying)} brokers would stay: "
-                "lower its replication factor, or keep more brokers"
-            )
+    wide = {
+        topic: len(partition.target)
+        for (topic, _), partition in sorted(concerned.items())
+        if len(partition.target) > len(staying) and topic not in INTERNAL
+    }
+    if wide:
+        (topic, count), *others = wide.items()
+        more = f" (as {len(others)} more topics have too many)" if others else ""
+        return ScalePlan(
+            refusal=f"topic {topic} has {count} replicas{more}, and {len(staying)} brokers would stay: "
+            "lower its replication factor, or keep more brokers"
+        )
     takers = {broker: rack for broker, rack in cluster.takers.items() if broker in staying}
     load = Counter(cluster.load)
     targets: dict[PartitionName, Replicas] = {}
@@ -67,8 +74,10 @@ def drain(cluster: KafkaCluster, leaving: Collection[int], staying: Collection[i
         if set(leaving).isdisjoint(partition.target):
             continue  # on its way
         kept = tuple(broker for broker in partition.target if broker not in leaving)
-        target = resized(kept, len(partition.target), partition.in_sync, takers, load)
-        if len(target) < len(partition.target):
+        # The brokers' own topics get along with fewer replicas, and nobody else could lower their factor.
+        count = min(len(partition.target), len(staying))
+        target = resized(kept, count, partition.in_sync, takers, load)
+        if len(target) < count:
             stuck = f"another broker to run, for partition {name[0]}-{name[1]}"
             continue
         load.update(target)
