@@ -29,10 +29,8 @@ from . import names
 from .checkpoints import (
     Offsets,
     encode_uuid,
-    read_offsets,
     read_properties,
     read_topic_id,
-    render_offsets,
     write_clean_marker,
     write_properties,
     write_topic_id,
@@ -40,8 +38,9 @@ from .checkpoints import (
 from .config import LogConfig
 from .deletion import Deletions
 from .disk import NO_ROOM, OUT_OF_RESOURCES, Disk, RealDisk
-from .home import UNKNOWN_EPOCH, Home, common_epoch
+from .home import UNKNOWN_EPOCH, Home, common_epoch, emptiest
 from .log import Log
+from .offset_files import OffsetFile, OffsetFiles
 from .recovery import Opened, open_log
 from .segment import OpenFiles, files_to_keep_open
 from .surroundings import LogSurroundings
@@ -103,6 +102,7 @@ class LogDirectories:
         self._without_room: dict[LogKey, Callable[[LogConfig], Opened]] = {}  # lost until there is some
         self.failed: dict[str, OSError] = {}
         self.full: dict[str, OSError] = {}
+        self.offset_files = OffsetFiles(self.disk)
         self.high_watermarks: Offsets = {}  # as checkpointed before this start
         self.high_watermark_of: Callable[[Log], int] = lambda log: log.log_end_offset
         self.none_left: Callable[[], None] = lambda: None  # every log directory has failed
@@ -208,9 +208,9 @@ class LogDirectories:
         """Reads the small files, and finds the partitions."""
         disk = self.disk
         home.take_marker()
-        home.recovery_points = self._checkpoint(home, names.RECOVERY_POINTS)
-        home.log_starts = self._checkpoint(home, names.LOG_STARTS)
-        self.high_watermarks.update(self._checkpoint(home, names.HIGH_WATERMARKS))
+        home.recovery_points = self.offset_files.read(home.path, names.RECOVERY_POINTS)
+        home.log_starts = self.offset_files.read(home.path, names.LOG_STARTS)
+        self.high_watermarks.update(self.offset_files.read(home.path, names.HIGH_WATERMARKS))
         found = []
         for entry in disk.list(home.path):
             path = f"{home.path}/{entry.name}"
@@ -236,13 +236,6 @@ class LogDirectories:
                     else:
                         found.append(_Found(path, *parsed, topic_id))
         return found
-
-    def _checkpoint(self, home: Home, name: str) -> Offsets:
-        try:
-            return read_offsets(self.disk, home.path, name)
-        except ValueError as error:
-            logger.warning("%s/%s is damaged (%s); it counts as empty", home.path, name, error)
-            return {}
 
     def _topic_id(self, path: str) -> UUID | None:
         try:
@@ -338,6 +331,7 @@ class LogDirectories:
         directory = f"{home.path}/{names.partition_name(topic, index)}"
         try:
             self._make_room(directory, topic, index)
+            self.offset_files.write_all(self._outdated([(home, topic, index)]))
             log = self._create(home, directory, NewLog(topic, index, topic_id, config))
         except OSError as error:
             self.directory_failed(home.path, error)
@@ -354,25 +348,33 @@ class LogDirectories:
             f'"version: 0" and "topic_id: {encode_uuid(topic_id)}" into it, or move it away, and start again',
         )
 
-    async def create_ahead(self, wanted: Iterable[NewLog]) -> None:
+    async def create_ahead(self, new_logs: Iterable[NewLog]) -> None:
         """Creates logs in a thread, so that `open_or_create` finds them. What doesn't work is left for that to meet."""
         new = [
             item
-            for item in wanted
+            for item in new_logs
             if (key := (item.topic_id, item.partition)) not in self.logs
             and key not in self.lost
             and (item.topic, item.partition) not in self._unclaimed
         ]
         if not new or not self._online():
             return
-        homes = self._emptiest(len(new))
-        created = await asyncio.to_thread(self._create_all, list(zip(homes, new, strict=True)))
+        wanted = list(zip(self._emptiest(len(new)), new, strict=True))
+        outdated = self._outdated((home, item.topic, item.partition) for home, item in wanted)
+        created = await asyncio.to_thread(self._create_all, wanted, outdated)
         for home, item, log in created:
             if home.path not in self.failed:
                 self.logs.setdefault((item.topic_id, item.partition), log)
 
-    def _create_all(self, wanted: Iterable[tuple[Home, NewLog]]) -> list[tuple[Home, NewLog, Log]]:
+    def _create_all(
+        self, wanted: Iterable[tuple[Home, NewLog]], outdated: Iterable[OffsetFile]
+    ) -> list[tuple[Home, NewLog, Log]]:
         failed = False
+        try:
+            self.offset_files.write_all(outdated)
+        except OSError as error:
+            logger.warning("no log can be created ahead: %s", error)
+            return []
 
         def create(job: tuple[Home, NewLog]) -> tuple[Home, NewLog, Log] | None:
             nonlocal failed
@@ -406,19 +408,7 @@ class LogDirectories:
         online = self._online()
         if not online:
             raise OSError(errno.EIO, "every log directory has failed")
-        if len(online) == 1:
-            return online * count
-        counts = {home.path: 0 for home in online}
-        for log in self.logs.values():
-            path = self.directory_of(log)
-            if path in counts:
-                counts[path] += 1
-        chosen = []
-        for _ in range(count):
-            home = min(online, key=lambda home: counts[home.path])
-            counts[home.path] += 1
-            chosen.append(home)
-        return chosen
+        return emptiest(online, count, map(self.directory_of, self.logs.values()))
 
     def _make_room(self, directory: str, topic: str, index: int) -> None:
         """A directory of that name that belongs to another topic id, or to none, is set aside."""
@@ -439,6 +429,7 @@ class LogDirectories:
         """Gives `copy`, a directory in log directory `target` with all that `log` has, to the log. Raises OSError."""
         directory = f"{target}/{names.partition_name(log.topic, log.index)}"
         self._make_room(directory, log.topic, log.index)
+        self.offset_files.write_all(self._outdated([(self._homes[target], log.topic, log.index)]))
         self.disk.rename(copy, directory)
         source = log.directory
         log.moved(self._homes[target].surroundings, directory, recovery_point)
@@ -533,30 +524,24 @@ class LogDirectories:
 
     # ---- checkpoints and the end
 
-    def recovery_points(self) -> list[tuple[str, bytes]]:
-        """(path, content) of each recovery point and log start checkpoint, to be written in a thread."""
-        written = []
-        for home in self._online():
-            logs = self._logs_in(home.path)
-            points = render_offsets((log.topic, log.index, log.recovery_point) for log in logs)
-            starts = render_offsets(
-                (log.topic, log.index, log.log_start_offset)
-                for log in logs
-                if log.log_start_offset > log.segments[0].base_offset
-            )
-            written.append((f"{home.path}/{names.RECOVERY_POINTS}", points))
-            written.append((f"{home.path}/{names.LOG_STARTS}", starts))
-        return written
+    def recovery_points(self) -> list[OffsetFile]:
+        """The recovery point and log start checkpoints."""
+        files = self.offset_files
+        return [file for home in self._online() for file in files.recovery_points(home.path, self._logs_in(home.path))]
 
-    def high_watermark_checkpoints(self) -> list[tuple[str, bytes]]:
-        """(path, content) of each high watermark checkpoint, to be written in a thread."""
-        return [
-            (
-                f"{home.path}/{names.HIGH_WATERMARKS}",
-                render_offsets((log.topic, log.index, self.high_watermark_of(log)) for log in self._logs_in(home.path)),
-            )
-            for home in self._online()
-        ]
+    def high_watermark_checkpoints(self) -> list[OffsetFile]:
+        """The high watermark checkpoints."""
+        return [self._high_watermarks(home.path) for home in self._online()]
+
+    def _high_watermarks(self, path: str) -> OffsetFile:
+        return self.offset_files.high_watermarks(path, self._logs_in(path), self.high_watermark_of)
+
+    def _outdated(self, wanted: Iterable[tuple[Home, str, int]]) -> list[OffsetFile]:
+        """The checkpoints to be written before these logs are made, because they have lines about earlier ones."""
+        files = self.offset_files
+        paths = {home.path for home, topic, index in wanted if files.may_name(home.path, topic, index)}
+        points = [file for path in paths for file in files.recovery_points(path, self._logs_in(path))]
+        return points + [self._high_watermarks(path) for path in paths]
 
     def _logs_in(self, path: str) -> list[Log]:
         start = f"{path}/"
@@ -576,8 +561,8 @@ class LogDirectories:
             for log, error in chain.from_iterable(pool.map(_close, some)):
                 logger.error("%r couldn't be closed: %s", log, error)
                 self.failed.setdefault(self.directory_of(log), error)
-        for path, content in self.recovery_points() + self.high_watermark_checkpoints():
-            self._at_the_end(path.rpartition("/")[0], partial(self.disk.write_atomically, path, content))
+        for file in self.recovery_points() + self.high_watermark_checkpoints():
+            self._at_the_end(file.path.rpartition("/")[0], partial(self.offset_files.write, file))
         for home in self._online():
             self._at_the_end(home.path, partial(write_clean_marker, self.disk, home.path, epoch))
         self._release()

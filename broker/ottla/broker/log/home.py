@@ -1,8 +1,9 @@
-"""One log directory: its lock, how it was left, and what its checkpoints said when it was opened."""
+"""One log directory: its lock, how it was left, what its checkpoints said when it was opened; which one is next."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 from .checkpoints import Offsets, take_clean_marker
 from .surroundings import LogSurroundings
@@ -35,3 +36,16 @@ def common_epoch(homes: Iterable[Home]) -> int:
     """The broker epoch that ended with a clean stop of all of them, or UNKNOWN_EPOCH."""
     epochs = {home.stopped_epoch for home in homes}
     return epochs.pop() if len(epochs) == 1 else UNKNOWN_EPOCH
+
+
+def emptiest(homes: Sequence[Home], count: int, held: Iterable[str]) -> list[Home]:
+    """Where `count` new partitions go: each to the log directory that has the fewest by then, of what all `held`."""
+    if len(homes) == 1:
+        return [*homes] * count
+    counts = Counter(held)
+    chosen = []
+    for _ in range(count):
+        home = min(homes, key=lambda home: counts[home.path])
+        counts[home.path] += 1
+        chosen.append(home)
+    return chosen

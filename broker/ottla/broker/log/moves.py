@@ -21,6 +21,7 @@ from . import names
 from .directories import LogDirectories, LogKey
 from .future import FutureLog, TargetFailed
 from .log import Log
+from .offset_files import OffsetFile
 
 logger = logging.getLogger(__name__)
 
@@ -93,11 +94,10 @@ class Moves:
         logger.info("%r: moved from %s to %s", log, source, target)
         await asyncio.to_thread(self._make_durable, self._logs.recovery_points(), target)
 
-    def _make_durable(self, checkpoints: list[tuple[str, bytes]], target: str) -> None:
+    def _make_durable(self, checkpoints: list[OffsetFile], target: str) -> None:
         """Where logs begin and are to be recovered from, and their names. What fails here will soon fail elsewhere."""
         try:
-            for path, content in checkpoints:
-                self._logs.disk.write_atomically(path, content)
+            self._logs.offset_files.write_all(checkpoints)
             self._logs.disk.fsync_directory(target)
         except OSError as error:
             logger.error("a move to %s can't be made durable: %s", target, error)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from .deletion import remove
 from .directories import LogDirectories
 from .log import Log
+from .offset_files import OffsetFile
 from .pending_flush import PendingFlush
 
 logger = logging.getLogger(__name__)
@@ -136,9 +137,9 @@ class Upkeep:
         """Writes high watermarks."""
         await self._write(self._logs.high_watermark_checkpoints())
 
-    async def _write(self, files: list[tuple[str, bytes]]) -> None:
-        for path, content in files:
+    async def _write(self, files: list[OffsetFile]) -> None:
+        for file in files:
             try:
-                await asyncio.to_thread(self._logs.disk.write_atomically, path, content)
+                await asyncio.to_thread(self._logs.offset_files.write, file)
             except OSError as error:
-                self._logs.directory_failed(path.rpartition("/")[0], error)
+                self._logs.directory_failed(file.path.rpartition("/")[0], error)

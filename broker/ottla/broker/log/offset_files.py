@@ -1,0 +1,116 @@
+"""The offset checkpoints of the log directories: recovery points, log starts, high watermarks.
+
+Their lines name a partition by topic and index, as Kafka's do, and not by topic id. So a line that outlived its log
+would be taken, after a kill, for one about a log that was made since under the same name: its first records would count
+as deleted, its unsynced ones as synced. Before such a log is made the files are therefore written without the line
+(Kafka writes them when a log is deleted), and a file that was rendered earlier is never written over a later one.
+
+Rendered on the event loop, written in threads.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from . import names
+from .checkpoints import Offsets, parse_offsets, render_offsets
+from .disk import Disk
+from .log import Log
+
+logger = logging.getLogger(__name__)
+
+_FILES = (names.RECOVERY_POINTS, names.LOG_STARTS, names.HIGH_WATERMARKS)
+
+
+class OffsetFile(NamedTuple):
+    """What a checkpoint is to hold. `turn` counts all that were rendered."""
+
+    path: str
+    content: bytes
+    turn: int
+
+
+class OffsetFiles:
+    """Reads, renders and writes the checkpoints, and knows which partitions they may name."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._turn = 0
+        self._on_disk: dict[str, dict[int, bytes]] = {}  # by path and turn: what is there, or may be by now
+        self._parsed: dict[int, frozenset[tuple[str, int]]] = {}  # of those, by turn: whom they name
+        self._lock = threading.Lock()
+
+    def read(self, directory: str, name: str) -> Offsets:
+        """A checkpoint of a log directory; empty where there is none, or a damaged one."""
+        path = f"{directory}/{name}"
+        content = self._disk.read(path) if self._disk.exists(path) else b""
+        try:
+            offsets = parse_offsets(content)
+        except ValueError as error:
+            logger.warning("%s is damaged (%s); it counts as empty", path, error)
+            return {}
+        with self._lock:
+            self._turn += 1
+            self._on_disk[path] = {self._turn: content}
+        return offsets
+
+    def recovery_points(self, directory: str, logs: Sequence[Log]) -> list[OffsetFile]:
+        """Where the logs of a directory are to be recovered from, and where they begin if not with a segment."""
+        points = ((log.topic, log.index, log.recovery_point) for log in logs)
+        starts = (
+            (log.topic, log.index, log.log_start_offset)
+            for log in logs
+            if log.log_start_offset > log.segments[0].base_offset
+        )
+        return [
+            self.rendered(directory, names.RECOVERY_POINTS, points),
+            self.rendered(directory, names.LOG_STARTS, starts),
+        ]
+
+    def high_watermarks(self, directory: str, logs: Iterable[Log], of: Callable[[Log], int]) -> OffsetFile:
+        """The high watermarks of the logs of a directory."""
+        return self.rendered(directory, names.HIGH_WATERMARKS, ((log.topic, log.index, of(log)) for log in logs))
+
+    def rendered(self, directory: str, name: str, offsets: Iterable[tuple[str, int, int]]) -> OffsetFile:
+        """A checkpoint of (topic, partition, offset), to be written."""
+        path = f"{directory}/{name}"
+        content = render_offsets(offsets)
+        with self._lock:
+            self._turn += 1
+            self._on_disk.setdefault(path, {})[self._turn] = content
+            return OffsetFile(path, content, self._turn)
+
+    def write(self, file: OffsetFile) -> None:
+        """Replaces a checkpoint, unless by a later one already. Raises OSError. Blocks."""
+        with self._lock:
+            contents = self._on_disk[file.path]
+            if file.turn not in contents:
+                return
+            try:
+                self._disk.write_atomically(file.path, file.content)
+            except OSError:
+                del contents[file.turn]
+                self._parsed.pop(file.turn, None)
+                raise
+            for turn in [turn for turn in contents if turn < file.turn]:
+                del contents[turn]
+                self._parsed.pop(turn, None)
+
+    def write_all(self, files: Iterable[OffsetFile]) -> None:
+        """Replaces several. Raises OSError. Blocks."""
+        for file in files:
+            self.write(file)
+
+    def may_name(self, directory: str, topic: str, index: int) -> bool:
+        """Whether a checkpoint of a log directory has a line about such a partition, or may have one soon."""
+        with self._lock:
+            for name in _FILES:
+                for turn, content in self._on_disk.get(f"{directory}/{name}", {}).items():
+                    if turn not in self._parsed:
+                        self._parsed[turn] = frozenset(parse_offsets(content))
+                    if (topic, index) in self._parsed[turn]:
+                        return True
+        return False
