@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
+from ottla.operator.manifests.__main__ import OLDEST_KUBERNETES
 from tests.peers.tools import ROOT, go_program
 
 _SOURCE = ROOT / "tests/peers/kubernetes_tools"
@@ -41,10 +43,17 @@ class Helm:
         )
 
     def template(self, chart: str, *arguments: str, release: str = "flights", namespace: str = "data") -> str:
-        """A chart rendered for the oldest Kubernetes that it is for. Raises AssertionError."""
-        return self(
-            *("template", release, f"charts/{chart}", "--namespace", namespace, "--kube-version", "1.30.0"), *arguments
+        """A chart rendered for the oldest Kubernetes that it is for; without free lines, where the two Helms differ."""
+        command = (
+            "template",
+            release,
+            f"charts/{chart}",
+            "--namespace",
+            namespace,
+            "--kube-version",
+            OLDEST_KUBERNETES,
         )
+        return re.sub(r"^\n+(?=---$|\Z)", "", self(*command, *arguments), flags=re.MULTILINE)
 
 
 def objections(manifests: str) -> list[str]:

@@ -49,13 +49,11 @@ KINDS = {
     "Pod": Kind("v1", "pods"),
     "Secret": Kind("v1", "secrets"),
     "Service": Kind("v1", "services"),
-    "ServiceAccount": Kind("v1", "serviceaccounts"),
     "StatefulSet": Kind("apps/v1", "statefulsets"),
     "Lease": Kind("coordination.k8s.io/v1", "leases"),
     "CronJob": Kind("batch/v1", "cronjobs"),
     "NetworkPolicy": Kind("networking.k8s.io/v1", "networkpolicies"),
     "PodDisruptionBudget": Kind("policy/v1", "poddisruptionbudgets"),
-    "StorageClass": Kind("storage.k8s.io/v1", "storageclasses"),
 }
 
 

@@ -171,7 +171,7 @@ func check(document []byte) {
 		checkOwn(where, own, resource)
 		return
 	}
-	decoded, _, err := strict.Decode(document, nil, nil)
+	decoded, _, err := strict.Decode(text, nil, nil)
 	if err != nil {
 		object(where, "%v", err)
 		return
