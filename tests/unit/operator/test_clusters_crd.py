@@ -15,6 +15,9 @@ from tests.unit.operator.test_cluster_objects import EVERYTHING
 
 BROKERS = {"replicas": 3, "storage": {"size": "1Gi"}}
 
+# A fresh machine builds the judge first.
+pytestmark = pytest.mark.timeout(2400)
+
 
 def _objections(spec: dict[str, Any], name: str = "k") -> list[str]:
     resource = {
