@@ -20,7 +20,7 @@ def test_roll_blocked(operator: Operator) -> None:
         with no_room_for_pods(scene):
             scene.kube.delete("pod", away, "--wait=false")
             wait("the broker is gone", lambda: scene.births().get(away) != before[away])
-            scene.change(config={"num.network.threads": "4"})
+            scene.change(config={"num.partitions": "2"})
             wait("the Cluster says why it waits", lambda: "waiting" in scene.says().lower(), 60)
             said = scene.says()
             began = time.monotonic()

@@ -391,7 +391,8 @@ def test_brokers_get_addresses_outside_as_soon_as_there_are_any() -> None:
     scene = Scene(listeners=listeners)
     with patch("ottla.operator.exposure.KafkaAdmin", lambda bootstrap: scene.kafka):
         scene.rounds(6)
-        assert scene.condition("Ready") == ("False", "ListenersNotReady")
+        assert scene.condition("ListenersReady") == ("False", "NoAddress")
+        assert scene.condition("Ready") == ("True", "BrokersServe")
         assert scene.status["message"] == "listener lb: broker 0 has no address yet"
         for broker in range(3):
             service = scene.world.objects["Service", "shop", f"k-broker-{broker}-lb"]
@@ -407,6 +408,7 @@ def test_brokers_get_addresses_outside_as_soon_as_there_are_any() -> None:
             {"name": "node", "bootstrap": "b0.example:31000,b1.example:31001,b2.example:31002"},
             {"name": "plain", "bootstrap": "k-bootstrap.shop.svc:9092"},
         ]
+        assert scene.condition("ListenersReady") == ("True", "Advertised")
         client = scene.world.objects["ConfigMap", "shop", "k-client"]["data"]
         assert client["lb.bootstrap.servers"] == "lb.example:9094"
         scene.world.edit("Cluster", "k", lambda spec: spec.update(listeners=listeners[:1]))

@@ -21,6 +21,7 @@ from ottla.operator.status import Condition, conditions
 Object = dict[str, Any]
 
 MESSAGE_MAX = 1024
+PASSING = ("Paused", "TopicsHeld", "ListenersReady")  # conditions that aren't there at all while they mean nothing
 
 
 @dataclass
@@ -72,7 +73,7 @@ def cluster_status(cluster: Cluster, findings: Findings, before: Mapping[str, An
         "listeners": [{"name": name, "bootstrap": servers} for name, servers in sorted(findings.bootstrap.items())],
         "underReplicatedPartitions": sum(pod.report.under_replicated for pod in findings.pods if pod.report),
         "conditions": conditions(
-            [each for each in before.get("conditions") or () if each["type"] not in ("Paused", "TopicsHeld")],
+            [each for each in before.get("conditions") or () if each["type"] not in PASSING],
             _conditions(cluster, findings, message, ready),
             cluster.generation,
             now,
@@ -134,6 +135,11 @@ def _conditions(cluster: Cluster, findings: Findings, message: str, ready: int) 
     if findings.config_waits_for is not None:
         waits_for = findings.config_waits_for
         found.append(Condition("ConfigApplied", not waits_for, "Refused" if waits_for else "Applied", waits_for))
+    if any(listener.external for listener in cluster.listeners):
+        # Of its own, because clients inside are served, and addresses may take as long as somebody else likes.
+        waits_for = findings.listeners_wait_for
+        reason = "NoAddress" if waits_for else "Advertised"
+        found.append(Condition("ListenersReady", not waits_for, reason, waits_for))
     if cluster.paused:
         found.append(Condition("Paused", True, "SpecPaused", "spec.paused is true: nothing is changed"))
     if findings.topics_held is not None:
@@ -150,8 +156,6 @@ def _ready(cluster: Cluster, findings: Findings, message: str, ready: int) -> Co
         return Condition("Ready", False, "BrokersNotReady", message)
     if findings.config_waits_for:
         return Condition("Ready", False, "ConfigNotApplied", findings.config_waits_for)
-    if findings.listeners_wait_for:
-        return Condition("Ready", False, "ListenersNotReady", findings.listeners_wait_for)
     return Condition("Ready", True, "BrokersServe", "")
 
 
