@@ -87,7 +87,7 @@ def restart_at_once(faults: Faults) -> str:
     if node is None:
         return ""
     random = faults.random
-    how = random.choice(("kill", "power"))
+    how = random.choice(("kill", "power", "power"))
     if random.random() < 0.5:
         for other in faults.world.nodes.values():
             if other is not node and other.store is not None:

@@ -3,7 +3,8 @@
 - An epoch never falls, neither in the store nor in a broker nor inside a log; nobody leads in the epoch of another, nor
   by a state from before its process was registered.
 - A leader's high watermark doesn't fall within its epoch.
-- The last member of an ISR is never removed, and whoever is added to one is a registered, running broker.
+- The last member of an ISR is never removed, and whoever is added to one is a registered, running broker and has what
+  is committed.
 - At the end, replicas are the same, byte for byte, below the high watermark; compacted ones, key for key.
 
 It also decides what a loss of power may cost (`permitted`): what all members of the ISR of that moment have lost.
@@ -136,6 +137,14 @@ class Observer:
                 continue  # the controller's election: what happens to the elected meanwhile makes another one
             if registered is None or registered.epoch != epoch or registered.state is not BrokerState.RUNNING:
                 self.wrong.append(f"{name}: {member} joined the ISR under epoch {epoch}, but is {registered}")
+            leader, joining = self._replica(state.leader, key), self._replica(member, key)
+            if leader is None or joining is None or leader.leader_epoch != state.leader_epoch:
+                continue
+            if joining.log.log_end_offset < leader.high_watermark:
+                self.wrong.append(
+                    f"{name}: {member} joined the ISR with what lies below {joining.log.log_end_offset}, when"
+                    f" {leader.high_watermark} was committed"
+                )
         for broker in list(self._lost_by.get(key, ())):
             if state.epoch_in_isr(broker) > self._lost_under.get(broker, -1):
                 del self._lost_by[key][broker]  # it is in sync anew, as another registration
@@ -143,6 +152,11 @@ class Observer:
             self._permit(key, state)
 
     # ---- brokers
+
+    def _replica(self, broker_id: int, key: Key) -> Partition | None:
+        """As its process has it open."""
+        node = self._world.nodes.get(broker_id)
+        return None if node is None or node.broker is None else node.broker.partitions.get_by_id(*key)
 
     def _sample(self) -> None:
         for node, partition in self._world.replicas():
