@@ -23,6 +23,7 @@ from ottla.operator.kube import Kube
 from ottla.operator.plan import broker_pods, disruption, names, network, services
 from ottla.operator.plan.broker_pods import BROKER
 from ottla.operator.plan.cluster_status import Findings, cluster_status, refused
+from ottla.operator.plan.lost import claims, only_there, waits_for_its_volume
 from ottla.operator.plan.observed import addresses, broker_pod, broker_sets, is_current, versions
 from ottla.operator.plan.roll import Pod, decide
 from ottla.operator.queue import Key, Result, Retry
@@ -144,6 +145,7 @@ class ClusterReconciler:
             visit.findings.config_waits_for = await apply_settings(admin, cluster)
             await self._expose(visit)
             await self._scale(visit, admin, leaving)
+            await self._replace_lost(visit, admin)
         await found.prune(visit.wanted)
 
     async def _prepare(self, visit: _Visit) -> None:
@@ -238,6 +240,25 @@ class ClusterReconciler:
         visit.busy |= bool(leaving or scaling.reason or scaling.waits_for)
         if leaving and scaling.drained:
             await self._shrink(visit, leaving)
+
+    async def _replace_lost(self, visit: _Visit, admin: KafkaAdmin) -> None:
+        """A broker whose volume is lost begins anew, one at a time, if others have all that it had."""
+        cluster, after_s = visit.cluster, visit.cluster.lost_after_s
+        lost = [
+            pod
+            for pod in visit.found.all("Pod", BROKER)
+            if after_s is not None and waits_for_its_volume(pod, after_s, visit.now)
+        ]
+        if not lost:
+            return
+        pod, name = lost[0], lost[0]["metadata"]["name"]
+        if left := only_there(await admin.look(internal=True), _ordinal(pod)):
+            visit.findings.storage_waits_for = f"the volume of {name} is lost, and partition {left[0]} is nowhere else"
+            return
+        await self._tell(visit, "LostVolumeReplaced", f"{name} begins anew: its volume's node is gone")
+        for claim in claims(pod):
+            await self._kube.delete("PersistentVolumeClaim", cluster.namespace, claim)
+        await self._kube.delete("Pod", cluster.namespace, name, uid=pod["metadata"]["uid"])
 
     async def _shrink(self, visit: _Visit, leaving: frozenset[int]) -> None:
         """Takes the pods of drained brokers away; a pool that isn't in the spec any more goes with its last one."""

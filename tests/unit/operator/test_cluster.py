@@ -459,3 +459,33 @@ def test_certificates_are_made_kept_and_renewed_by_a_roll() -> None:
     scene.rounds(14)
     asked = [message for reason, message in scene.world.events if reason == "RollingRestart"]
     assert asked == [f"k-broker-{broker} is restarted: its certificates were renewed" for broker in range(3)]
+
+
+def test_a_broker_whose_volume_is_lost_begins_anew_if_others_have_all_of_it() -> None:
+    spec = {"replicas": 3, "storage": {"size": "1Gi"}, "lostVolumesAfterMinutes": 10}
+    scene = _running(brokers=spec)
+    claims = [{"name": "data-0", "persistentVolumeClaim": {"claimName": "data-0-k-broker-2"}}]
+    pod = scene.world.objects["Pod", "shop", "k-broker-2"]
+    labels = scene.world.objects["StatefulSet", "shop", "k-broker"]["metadata"]["labels"]
+    meta = {"namespace": "shop", "name": "data-0-k-broker-2", "labels": labels}
+    size = {"resources": {"requests": {"storage": "1Gi"}}}
+    scene.world.create({"kind": "PersistentVolumeClaim", "metadata": meta, "spec": size})
+
+    def lost(since: str) -> str:
+        condition = {
+            "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "lastTransitionTime": since,
+            "message": "0/2 nodes are available: 2 node(s) had volume node affinity conflict.",
+        }  # fmt: skip
+        pod["status"] = {"conditions": [condition]}
+        pod["spec"]["volumes"] = claims
+        scene.reconcile()
+        return str(scene.status["message"])
+
+    assert "no node takes it" in lost("2026-05-01T11:55:00Z")
+    scene.kafka.cluster = _cluster(3, {"orders": [(0, 1, 2), (2,)]})
+    assert lost("2026-05-01T11:00:00Z") == "the volume of k-broker-2 is lost, and partition orders-1 is nowhere else"
+    assert ("PersistentVolumeClaim", "shop", "data-0-k-broker-2") in scene.world.objects
+    scene.kafka.cluster = _cluster(3, {"orders": [(0, 1, 2), (1, 2)]})
+    lost("2026-05-01T11:00:00Z")
+    assert ("PersistentVolumeClaim", "shop", "data-0-k-broker-2") not in scene.world.objects
+    assert ("Pod", "shop", "k-broker-2") not in scene.world.objects

@@ -105,9 +105,11 @@ def _message(cluster: Cluster, findings: Findings, ready: int, known: int) -> st
         return findings.scaling.waits_for
     if findings.scaling.reason:
         return f"{findings.scaling.reason}: {findings.scaling.remaining} partitions to go"
+    if findings.storage_waits_for:
+        return findings.storage_waits_for
     if decision is not None and decision.message:
         return f"waiting for {decision.message}"
-    for text in (findings.storage_waits_for, findings.listeners_wait_for, findings.config_waits_for):
+    for text in (findings.listeners_wait_for, findings.config_waits_for):
         if text:
             return text
     return f"{ready} of {known} brokers serve"

@@ -187,6 +187,7 @@ class Cluster:
     windows: tuple[Window, ...]
     rebalance: str
     throttle_bytes_per_second: int | None
+    lost_after_s: float | None  # how long a volume's node may be away
     restart: str  # an annotation: another value restarts every broker
     certificates: str = ""  # a digest of those that brokers read at their start
     leaving: int = 0  # brokers that are there and aren't wanted any more
@@ -208,7 +209,7 @@ def parse_cluster(resource: Object, defaults: Defaults) -> Cluster:
     namespace, name = meta["namespace"], meta["name"]
     listeners = _listeners(spec.get("listeners"))
     static, dynamic = _config(spec.get("config") or {})
-    metadata = spec.get("metadata") or {}
+    metadata, brokers = spec.get("metadata") or {}, spec.get("brokers") or {}
     scaling = spec.get("scaling") or {}
     return Cluster(
         namespace=namespace,
@@ -219,7 +220,7 @@ def parse_cluster(resource: Object, defaults: Defaults) -> Cluster:
         image=_image(spec.get("image") or defaults.image, "image", "brokers"),
         pull_policy=spec.get("imagePullPolicy"),
         pull_secrets=tuple(secret["name"] for secret in spec.get("imagePullSecrets") or ()),
-        pools=_pools(spec.get("brokers") or {}),
+        pools=_pools(brokers),
         controllers=_controllers(spec.get("controllers") or {}),
         metadata=_metadata(metadata, defaults),
         prefix=metadata.get("prefix") or f"/ottla/{namespace}/{name}/",
@@ -230,6 +231,7 @@ def parse_cluster(resource: Object, defaults: Defaults) -> Cluster:
         windows=tuple(_window(window) for window in spec.get("maintenanceWindows") or ()),
         rebalance=scaling.get("rebalance") or "New",
         throttle_bytes_per_second=scaling.get("throttleBytesPerSecond"),
+        lost_after_s=minutes * 60.0 if (minutes := brokers.get("lostVolumesAfterMinutes")) else None,
         restart=(meta.get("annotations") or {}).get(RESTART, ""),
     )
 
