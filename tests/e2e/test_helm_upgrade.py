@@ -25,7 +25,16 @@ def test_helm_upgrade(operator: Operator) -> None:
         helm("helm", "test", RELEASE, "--namespace", NAMESPACE)
         before = scene.births()
         operator.install("--set", "logLevel=debug")
-        helm("helm", "upgrade", NAME, CHART, *where, *SMALL, "--set-string", "cluster.config.num\\.network\\.threads=4")
+        helm(
+            "helm",
+            "upgrade",
+            NAME,
+            CHART,
+            *where,
+            *SMALL,
+            "--set-string",
+            "cluster.config.socket\\.request\\.max\\.bytes=100000000",
+        )
         wait("every pod is another one", lambda: not set(scene.births().values()) & set(before.values()), 300)
         scene.settled()
         scene.goes_on()

@@ -25,7 +25,7 @@ def test_namespaced_rights(operator: Operator) -> None:
             scene.settled()
             scene.start_clients()
             before = scene.births()
-            scene.change(config={"num.network.threads": "4"})
+            scene.change(config={"socket.request.max.bytes": "100000000"})
             wait("every pod is another one", lambda: not set(scene.births().values()) & set(before.values()), 300)
             scene.settled()
             scene.goes_on()

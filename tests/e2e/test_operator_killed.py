@@ -18,7 +18,7 @@ def test_operator_killed(operator: Operator) -> None:
                 seen[name].add(uid)
             return sum(len(uids - {before[name]}) for name, uids in seen.items())
 
-        scene.change(config={"num.network.threads": "4"})
+        scene.change(config={"socket.request.max.bytes": "100000000"})
         for killed in (1, 2):
             wait(f"{killed} brokers were restarted", lambda killed=killed: restarted() >= killed, 180)
             operator.kill()
