@@ -22,10 +22,10 @@
 - apiGroups: [batch]
   resources: [cronjobs]
   verbs: [get, list, watch, create, patch, delete]
-# A rolling restart deletes pods; nothing but the StatefulSets makes them.
+# A rolling restart deletes pods, and a broker's rack is told by an annotation; nothing but the StatefulSets makes pods.
 - apiGroups: [""]
   resources: [pods]
-  verbs: [get, list, watch, delete]
+  verbs: [get, list, watch, patch, delete]
 - apiGroups: [""]
   resources: [events]
   verbs: [create]

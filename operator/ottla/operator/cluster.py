@@ -27,6 +27,7 @@ from ottla.operator.plan.lost import claims, only_there, waits_for_its_volume
 from ottla.operator.plan.observed import addresses, broker_pod, broker_sets, is_current, versions
 from ottla.operator.plan.roll import Pod, decide
 from ottla.operator.queue import Key, Result, Retry
+from ottla.operator.racks import tell_racks
 from ottla.operator.scaling import noted, scale
 from ottla.operator.settings import apply_settings
 from ottla.operator.spec.cluster import Cluster, Defaults, Etcd, Pool, SpecError, parse_cluster
@@ -137,6 +138,7 @@ class ClusterReconciler:
             for each in (broker_pods.controller_set(cluster), disruption.controllers(cluster)):
                 await found.apply(each)
                 visit.want(each)
+        visit.findings.racks_wait_for = await tell_racks(self._kube, cluster, found)
         await self._look_at_brokers(visit)
         await self._restart_one(visit, leaving)
         await self._retire_controllers(visit)

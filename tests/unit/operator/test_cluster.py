@@ -489,3 +489,24 @@ def test_a_broker_whose_volume_is_lost_begins_anew_if_others_have_all_of_it() ->
     lost("2026-05-01T11:00:00Z")
     assert ("PersistentVolumeClaim", "shop", "data-0-k-broker-2") not in scene.world.objects
     assert ("Pod", "shop", "k-broker-2") not in scene.world.objects
+
+
+def test_brokers_learn_their_rack_from_their_node() -> None:
+    spec = {"replicas": 3, "storage": {"size": "1Gi"}, "rackKey": "topology.kubernetes.io/zone"}
+    scene = _running(brokers=spec)
+    assert "ottla.dev/rack" not in scene.world.objects["Pod", "shop", "k-broker-0"]["metadata"]["annotations"]
+    for broker in range(3):
+        scene.world.objects["Pod", "shop", f"k-broker-{broker}"]["spec"]["nodeName"] = f"node-{broker}"
+        labels = {"topology.kubernetes.io/zone": f"z{broker}"} if broker else {}
+        scene.world.create({"kind": "Node", "metadata": {"name": f"node-{broker}", "labels": labels}})
+    scene.reconcile()
+    assert scene.status["message"] == "rackKey: node node-0 of k-broker-0 has no label topology.kubernetes.io/zone"
+    scene.world.objects["Node", "", "node-0"]["metadata"]["labels"] = {"topology.kubernetes.io/zone": "z0"}
+    scene.reconcile()
+    racks = [
+        scene.world.objects["Pod", "shop", f"k-broker-{broker}"]["metadata"]["annotations"]["ottla.dev/rack"]
+        for broker in range(3)
+    ]
+    assert racks == ["z0", "z1", "z2"]
+    process = scene.world.objects["Pod", "shop", "k-broker-0"]["spec"]["containers"][0]
+    assert process["command"][:2] == ["/bin/sh", "-c"]

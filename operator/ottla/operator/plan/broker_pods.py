@@ -15,6 +15,13 @@ from ottla.operator.spec.cluster import HTTP_PORT, REPLICATION_PORT, Cluster, Ex
 BROKER = "broker"
 CONTROLLER = "controller"
 CONFIG_FOLDER = "/etc/ottla"
+RACK = "ottla.dev/rack"  # an annotation, where the rack follows from the node
+RACK_FOLDER = "/etc/ottla-rack"
+_COMMAND = ["ottla", "broker", "--config", f"{CONFIG_FOLDER}/server.properties"]
+_WITH_RACK = (
+    f"until [ -s {RACK_FOLDER}/rack ]; do sleep 0.2; done; "
+    f'OTTLA_BROKER_RACK="$(cat {RACK_FOLDER}/rack)" exec {" ".join(_COMMAND)}'
+)
 DEFAULT_RESOURCES: Object = {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
 START_S_MAX = 600  # until the process answers at all; recovery of the logs counts as running
 
@@ -37,18 +44,25 @@ def broker_set(cluster: Cluster, pool: Pool, replicas: int) -> Object:
         {"name": "OTTLA_ADVERTISED_LISTENERS", "value": _advertised(cluster)},
         {"name": "OTTLA_LOG_DIRS", "value": ",".join(f"{path}/log" for path in _mounts(pool).values())},
     ]
+    mounts: list[Object] = [{"name": name, "mountPath": path} for name, path in _mounts(pool).items()]
+    volumes = _volumes(cluster)
     if pool.rack:
         environment.append({"name": "OTTLA_BROKER_RACK", "value": pool.rack})
+    elif pool.rack_key:
+        mounts.append({"name": "rack", "mountPath": RACK_FOLDER, "readOnly": True})
+        items = [{"path": "rack", "fieldRef": {"fieldPath": f"metadata.annotations['{RACK}']"}}]
+        volumes.append({"name": "rack", "downwardAPI": {"items": items}})
     ports = [{"name": REPLICATION.lower(), "containerPort": REPLICATION_PORT}]
     ports += [{"name": listener.name, "containerPort": listener.port} for listener in cluster.listeners]
-    mounts = [{"name": name, "mountPath": path} for name, path in _mounts(pool).items()]
     process = _process(cluster, BROKER, environment, mounts, ports, pool.resources)
+    if pool.rack_key and not pool.rack:
+        process["command"] = ["/bin/sh", "-c", _WITH_RACK]
     template = pod_template(
         cluster,
         BROKER,
         pool.template,
         [process],
-        _volumes(cluster),
+        volumes,
         more_labels=labelled,
         more_annotations=_annotations(cluster),
     )
@@ -108,7 +122,7 @@ def _process(
         cluster,
         name,
         cluster.image,
-        command=["ottla", "broker", "--config", f"{CONFIG_FOLDER}/server.properties"],
+        command=_COMMAND,
         env=environment,
         ports=[*ports, {"name": "http", "containerPort": HTTP_PORT}],
         volumeMounts=mounts,

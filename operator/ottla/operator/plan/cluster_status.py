@@ -37,6 +37,7 @@ class Findings:
     bootstrap: dict[str, str] = field(default_factory=dict)
     listeners_wait_for: str = ""
     storage_waits_for: str = ""
+    racks_wait_for: str = ""
     failure: str = ""  # why the rest wasn't reached
     topics_held: Condition | None = None
 
@@ -105,8 +106,8 @@ def _message(cluster: Cluster, findings: Findings, ready: int, known: int) -> st
         return findings.scaling.waits_for
     if findings.scaling.reason:
         return f"{findings.scaling.reason}: {findings.scaling.remaining} partitions to go"
-    if findings.storage_waits_for:
-        return findings.storage_waits_for
+    if trouble := findings.storage_waits_for or findings.racks_wait_for:
+        return trouble
     if decision is not None and decision.message:
         return f"waiting for {decision.message}"
     for text in (findings.listeners_wait_for, findings.config_waits_for):

@@ -80,6 +80,7 @@ class Pool:
     volumes: tuple[Volume, ...]
     keep_volumes: bool = True
     rack: str | None = None
+    rack_key: str | None = None  # a label of nodes; `rack` goes before it
     resources: Object = field(default_factory=dict)
     template: Template = field(default_factory=Template)
 
@@ -257,6 +258,7 @@ def _pools(brokers: Object) -> tuple[Pool, ...]:
             volumes=_volumes(storage),
             keep_volumes=storage.get("onDelete", "Retain") == "Retain",
             rack=own.get("rack") or rack,
+            rack_key=brokers.get("rackKey"),
             resources=own.get("resources") or resources or {},
             template=_template(own.get("template") or template or {}),
         )
