@@ -36,7 +36,7 @@ TOPIC = "topic"
 COMPRESSION = "compression.type"
 AS_PRODUCED = "producer"
 CREATED_ON_THE_LOOP_MAX = 4  # logs, a fraction of a millisecond each: a thread's answer isn't sooner
-RESIGNED_AT_ONCE = 100  # partitions, which takes some milliseconds
+LOOKED_AT_AT_ONCE = 100  # partitions, which takes some milliseconds
 
 
 class _TopicRules:
@@ -120,16 +120,22 @@ class Replicas:
                 self._follow(topic_id, index, state)
 
     async def registered(self) -> None:
-        """This broker has a new registration, `broker_epoch`: what it led under the old one it leads no longer.
+        """This broker has a new registration, `broker_epoch`: what it led under the old one it leads no longer, and it
+        leads what the metadata gave the new one before this broker knew of it.
 
         With pauses, for it may be thousands. Until its turn a partition is led as it was before the loss was known:
         others have left it, or are about to, and its ISR isn't written under the new registration.
         """
-        for count, partition in enumerate([partition for partition in self._table if partition.leads], 1):
+        for count, partition in enumerate(list(self._table), 1):
             state = self._image.partition(partition.topic_id, partition.index)
-            if partition.leads and state is not None and not state.leads(self._broker_id, self.broker_epoch):
-                self._take_part(partition, state)
-            if count % RESIGNED_AT_ONCE == 0:
+            if state is not None and self._table.get_by_id(partition.topic_id, partition.index) is partition:
+                if state.leads(self._broker_id, self.broker_epoch):
+                    known = partition.leads and partition.leader_epoch == state.leader_epoch
+                else:
+                    known = not partition.leads
+                if not known:
+                    self._take_part(partition, state)
+            if count % LOOKED_AT_AT_ONCE == 0:
                 await asyncio.sleep(0)
 
     def configured(self, config: BrokerConfig) -> None:

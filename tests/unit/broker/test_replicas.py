@@ -16,7 +16,7 @@ import pytest
 from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.disk import File, RealDisk
 from ottla.broker.partitions import PartitionTable
-from ottla.broker.replicas import RESIGNED_AT_ONCE, Replicas
+from ottla.broker.replicas import LOOKED_AT_AT_ONCE, Replicas
 from ottla.metadata.keys import ConfigResource
 from ottla.metadata.model import Partition, Tombstone
 from ottla.settings.config import BrokerConfig
@@ -179,7 +179,20 @@ def test_a_new_registration_ends_thousands_of_leaderships_with_pauses(tmp_path: 
 
     asyncio.run(main())
     assert len(resigned_in) == 1050
-    assert max(Counter(resigned_in).values()) == RESIGNED_AT_ONCE
+    assert max(Counter(resigned_in).values()) == LOOKED_AT_AT_ONCE
+
+
+def test_a_leadership_that_came_before_the_registration_was_known_begins_with_it(tmp_path: Path) -> None:
+    """The store's answer to the registration may be slower than the watch, and the controller faster than both."""
+    world = World(tmp_path)
+    world.state = replace(world.state, isr_epochs=(7,), leader_epoch=1)
+    world.changed(partitions=[(TOPIC_ID, 0)])
+    partition = world.table.get("t", 0)
+    assert partition is not None
+    assert not partition.leads
+    world.replicas.broker_epoch = 7
+    asyncio.run(world.replicas.registered())
+    assert partition.leader_epoch == 1
 
 
 def test_what_is_led_by_the_new_registration_already_goes_on(tmp_path: Path) -> None:
