@@ -1,7 +1,7 @@
 // check reads Kubernetes manifests from standard input and prints, one a line, what an API server would object to:
 // unknown fields and wrong types of Kubernetes' own kinds and of the Prometheus operator's, definitions that aren't
 // structural or whose CEL rules don't compile or cost too much, resources that their definition (--crd FILE, repeatable)
-// refuses, CEL included, alerts that Prometheus couldn't load, and pods that Pod Security "restricted" wouldn't admit.
+// refuses, CEL included (one that comes a second time is a change of the first), alerts that Prometheus couldn't load, and pods that Pod Security "restricted" wouldn't admit.
 // All of that is the code of those programs themselves. It exits with 1 where there is anything.
 package main
 
@@ -61,6 +61,7 @@ var (
 	strict     runtime.Decoder
 	types      = runtime.NewScheme()
 	known      = map[schema.GroupKind]definition{}
+	before     = map[string]map[string]any{}
 	evaluator  policy.Evaluator
 	objections int
 )
@@ -182,21 +183,28 @@ func check(document []byte) {
 	checkPods(where, decoded)
 }
 
-// checkOwn is what the API server does with a resource of ours that is new.
+// checkOwn is what the API server does with a resource of ours that is new, or changes.
 func checkOwn(where string, own definition, resource *unstructured.Unstructured) {
-	resource = resource.DeepCopy()
-	defaulting.Default(resource.Object, own.structural)
-	unknown := pruning.PruneWithOptions(resource.Object, own.structural, true, structural.UnknownFieldPathOptions{TrackUnknownFieldPaths: true})
+	now := resource.DeepCopy().Object
+	defaulting.Default(now, own.structural)
+	unknown := pruning.PruneWithOptions(now, own.structural, true, structural.UnknownFieldPathOptions{TrackUnknownFieldPaths: true})
 	for _, path := range unknown {
 		object(where, "unknown field %s", path)
 	}
-	for _, e := range validation.ValidateCustomResource(nil, resource.Object, own.validator) {
+	// A nil map in an interface wouldn't be the nil that the rules of a new resource are asked with.
+	var old any
+	found := field.ErrorList{}
+	if earlier, ok := before[where]; ok {
+		old = earlier
+		found = validation.ValidateCustomResourceUpdate(nil, now, old, own.validator)
+	} else {
+		found = validation.ValidateCustomResource(nil, now, own.validator)
+	}
+	ruled, _ := own.rules.Validate(context.Background(), field.NewPath(""), own.structural, now, old, apicel.RuntimeCELCostBudget)
+	for _, e := range append(found, ruled...) {
 		object(where, "%v", e)
 	}
-	found, _ := own.rules.Validate(context.Background(), field.NewPath(""), own.structural, resource.Object, nil, apicel.RuntimeCELCostBudget)
-	for _, e := range found {
-		object(where, "%v", e)
-	}
+	before[where] = now
 }
 
 func checkRule(where string, rule *monitoring.PrometheusRule) {
