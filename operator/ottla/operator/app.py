@@ -117,18 +117,19 @@ class Operator:
             duties.append(asyncio.create_task(lease.keep(), name="lease"))
         stopping = asyncio.create_task(self._stop.wait(), name="stop")
         await asyncio.wait([*duties, stopping], return_when=asyncio.FIRST_COMPLETED)
-        failed = next((duty for duty in duties if duty.done()), None)
+        ended = [duty for duty in duties if duty.done()]
         for duty in (*duties, stopping):
             duty.cancel()
         await asyncio.gather(*duties, stopping, return_exceptions=True)
-        if failed is None or self._stop.is_set():
-            return 0
-        error = None if failed.cancelled() else failed.exception()
-        if isinstance(error, LeaseLost):
-            logger.error("%s: it stops", error)
-        else:
-            logger.error("the %s ended: the operator stops", failed.get_name(), exc_info=error)
-        return 1
+        for duty in ended:
+            error = duty.exception()
+            if isinstance(error, LeaseLost):
+                logger.error("%s: the operator stops", error)
+                return 1
+            if error is not None:
+                logger.error("the %s failed: the operator stops", duty.get_name(), exc_info=error)
+                return 1
+        return 0  # by a signal, which kopf takes for itself as soon as it watches, and ends then
 
     async def _unless_stopped(self, waited_for: Any) -> bool:
         """Whether it ended before a signal came."""
