@@ -112,6 +112,8 @@ class ClusterReconciler:
             await self._steps(key, visit)
         except Retry as error:
             visit.findings.failure = str(error)
+            if not visit.findings.pods:
+                await self._look_at_brokers(visit)  # the status goes on counting
             raise
         finally:
             await self._write(resource, cluster_status(cluster, visit.findings, resource.get("status") or {}, now))

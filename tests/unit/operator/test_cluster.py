@@ -322,6 +322,8 @@ def test_a_paused_cluster_is_left_alone() -> None:
     scene.world.edit("Cluster", "k", lambda spec: spec.update(paused=True, image="ottla:2"))
     scene.rounds(2)
     assert scene.condition("Paused") == ("True", "SpecPaused")
+    assert scene.status["listeners"] == [{"name": "plain", "bootstrap": "k-bootstrap.shop.svc:9092"}]
+    assert scene.status["brokers"]["summary"] == "3/3"
     scene.world.writes.clear()
     scene.rounds(3)
     assert scene.world.writes == []

@@ -71,7 +71,7 @@ def cluster_status(cluster: Cluster, findings: Findings, before: Mapping[str, An
             "selector": ",".join(f"{name}={value}" for name, value in sorted(found_by(cluster, BROKER).items())),
         },
         "pools": [_pool(pool.name, pool.first_id, pool.ids, findings.pods) for pool in cluster.pools],
-        "listeners": [{"name": name, "bootstrap": servers} for name, servers in sorted(findings.bootstrap.items())],
+        "listeners": _listeners(findings.bootstrap) or before.get("listeners") or [],
         "underReplicatedPartitions": sum(pod.report.under_replicated for pod in findings.pods if pod.report),
         "conditions": conditions(
             [each for each in before.get("conditions") or () if each["type"] not in PASSING],
@@ -89,6 +89,10 @@ def cluster_status(cluster: Cluster, findings: Findings, before: Mapping[str, An
     if scaling.reason:
         status["reassignment"] = {"reason": scaling.reason[:256], "remaining": scaling.remaining}
     return status
+
+
+def _listeners(bootstrap: Mapping[str, str]) -> list[Object]:
+    return [{"name": name, "bootstrap": servers} for name, servers in sorted(bootstrap.items())]
 
 
 def _message(cluster: Cluster, findings: Findings, ready: int, known: int) -> str:
