@@ -48,7 +48,9 @@ _LATEST, _EARLIEST = -1, -2
 _BACK_OFF_SECONDS_MIN = 0.02
 _APPLIED_AT_ONCE_BYTES = 1 << 20  # then others get the event loop
 _BATCHES_AT_ONCE = 1024  # some milliseconds
-_NAMED_SECONDS = 0.0005  # between interruptions, for each partition that is named anew: ten times what that costs
+_NAMED_AT_ONCE_MAX = 1000  # by an interruption: each costs both sides some tens of microseconds
+_ELECTIONS_SECONDS = 1.0  # what is followed newly is followed by more of it
+_ELECTIONS_WAIT_MS = 50  # meanwhile, so that it is named soon
 _IDLE_SECONDS = 60.0
 _RATE_SECONDS = 60.0
 
@@ -81,6 +83,7 @@ class ReplicaFetcher:
         self._own_epoch = -1  # this broker's registration that the session was begun under
         self._interrupted = False
         self._interrupted_at = float("-inf")
+        self._followed_at = float("-inf")
         self._paused: list[tuple[float, Key]] = []
         self._news = asyncio.Event()
         self.cut_at = float("-inf")  # when the connection broke, while it hasn't come back
@@ -99,18 +102,20 @@ class ReplicaFetcher:
         followed = self.followed[key_of(partition)] = Followed(partition)
         self._want(key_of(partition), followed)
         self._news.set()
+        self._followed_at = self._now()
         self._interrupt()
 
     def _interrupt(self) -> None:
         """The fetch under way may wait at the leader, and knows nothing of what is followed now: rather than wait for
-        its end, a new one is sent. Not too often, because that one names every partition; but always where the leader
-        has registered anew, since the answer would come from a process that is gone."""
+        its end, a new one is sent. Not too often, and not where thousands are followed, because that one names every
+        partition; but always where the leader has registered anew, since the answer would come from a process that is
+        gone."""
         now = self._now()
         registered = self._owner.image().brokers.get(self._leader)
         gone = registered is not None and registered.epoch != self._dialled_epoch
-        wait = self._owner.config().get_int("replica.fetch.wait.max.ms") / 1000
-        pause = max(wait, _NAMED_SECONDS * len(self._session.wanted))
-        if self._peer is not None and (gone or now - self._interrupted_at >= pause) and self._peer.give_up():
+        pause = self._owner.config().get_int("replica.fetch.wait.max.ms") / 1000
+        due = len(self._session.wanted) <= _NAMED_AT_ONCE_MAX and now - self._interrupted_at >= pause
+        if self._peer is not None and (gone or due) and self._peer.give_up():
             self._interrupted_at = now
             self._interrupted = True
 
@@ -159,8 +164,11 @@ class ReplicaFetcher:
             # Only partitions that are named tell the leader under which registration they have been copied.
             self._own_epoch = self._owner.broker_epoch()
             self._session.begin_anew()
+        wait_ms = config.get_int("replica.fetch.wait.max.ms")
+        if len(self._session.wanted) > _NAMED_AT_ONCE_MAX and self._now() - self._followed_at < _ELECTIONS_SECONDS:
+            wait_ms = min(wait_ms, _ELECTIONS_WAIT_MS)
         limits = FetchLimits(
-            config.get_int("replica.fetch.wait.max.ms"),
+            wait_ms,
             config.get_int("replica.fetch.min.bytes"),
             config.get_int("replica.fetch.response.max.bytes"),
         )
@@ -235,8 +243,7 @@ class ReplicaFetcher:
             partition = followed.partition
             if asked.leader_epoch == followed.epoch == partition.epoch and asked.offset == partition.log.log_end_offset:
                 return followed
-        # The leader believes that its news were heard: begun anew, it tells them again.
-        self._session.begin_anew()
+        self._session.unheard(key)
         return None
 
     def _carry_out(self, key: Key, followed: Followed, decision: Decision, records: memoryview) -> None:

@@ -1,8 +1,9 @@
 """A follower's side of an incremental fetch session (KIP-227): only what changed since the last request is sent. Pure.
 
 Ten thousand idle partitions cost a request of forty bytes. What is asked for a partition stays in force at the leader
-until it is asked anew or forgotten. Whenever the two sides may have different ideas of the session (an answer got lost
-or couldn't be applied, the leader forgot it) it begins anew, with a request that names every partition.
+until it is asked anew or forgotten. Whenever the two sides may have different ideas of the session (an answer got lost,
+the leader forgot it) it begins anew, with a request that names every partition. Where an answer couldn't be applied to
+one partition, that one is asked again: the leader tells who asks the same again what it has told already.
 
 Source: Kafka's FetchSessionHandler; the leader's side is `ottla.broker.fetch_sessions`.
 """
@@ -57,6 +58,7 @@ class FollowerSession:
         self.in_force: dict[Key, Position] = {}
         self._changed: dict[Key, None] = {}  # in order, so that the same run asks in the same order
         self._dropped: dict[Key, None] = {}
+        self._unheard: set[Key] = set()  # of which the last answer couldn't be applied
 
     def want(self, key: Key, position: Position) -> None:
         """This partition is fetched, from there."""
@@ -72,6 +74,15 @@ class FollowerSession:
             self._changed.pop(key, None)
             self._dropped[key] = None
 
+    def unheard(self, key: Key) -> None:
+        """What was answered for this partition went by, and the leader believes that it was heard."""
+        if key not in self.in_force:
+            self.begin_anew()  # nor was it asked for
+            return
+        self._unheard.add(key)
+        if key in self.wanted:
+            self._changed[key] = None
+
     def begin_anew(self) -> None:
         """The next request names every partition."""
         self.epoch = INITIAL_EPOCH
@@ -82,12 +93,18 @@ class FollowerSession:
             self.in_force = dict(self.wanted)
             self._changed.clear()
             self._dropped.clear()
+            self._unheard.clear()
             return Request((self.id, INITIAL_EPOCH), self.in_force, ())
-        asked = {key: self.wanted[key] for key in self._changed if self.in_force.get(key) != self.wanted[key]}
+        asked = {
+            key: self.wanted[key]
+            for key in self._changed
+            if key in self._unheard or self.in_force.get(key) != self.wanted[key]
+        }
         forgotten = [key for key in self._dropped if self.in_force.pop(key, None) is not None]
         self.in_force |= asked
         self._changed.clear()
         self._dropped.clear()
+        self._unheard.clear()
         return Request((self.id, self.epoch), asked, forgotten)
 
     def answered(self, error: int, session_id: int) -> bool:

@@ -58,6 +58,7 @@ steps = st.one_of(
     st.tuples(st.just("want"), st.integers(0, 4), st.integers(0, 3)),
     st.tuples(st.just("want"), st.integers(0, 4), st.integers(0, 3)),
     st.tuples(st.just("drop"), st.integers(0, 4), st.just(0)),
+    st.tuples(st.just("unheard"), st.integers(0, 4), st.just(0)),
     st.tuples(st.just("exchange"), st.just(0), st.just(0)),
     st.tuples(st.just("lose"), st.just(0), st.just(0)),
     st.tuples(st.just("restart"), st.just(0), st.just(0)),
@@ -73,6 +74,8 @@ def test_both_sides_have_the_same_idea_whatever_happens(history, slots):
                 follower.want((TOPIC, index), position(offset))
             case "drop":
                 follower.drop((TOPIC, index))
+            case "unheard":
+                follower.unheard((TOPIC, index))
             case "exchange":
                 exchange(follower, leader)
             case "lose":  # the request arrives, its answer doesn't
@@ -97,6 +100,25 @@ def test_only_changes_are_sent() -> None:
     follower.drop((TOPIC, 9))
     request = exchange(follower, leader)
     assert (request.asked, list(request.forgotten)) == ({(TOPIC, 7): position(1)}, [(TOPIC, 9)])
+
+
+def test_what_went_by_is_asked_and_told_again() -> None:
+    follower, leader = FollowerSession(), Leader()
+    for index in range(3):
+        follower.want((TOPIC, index), position(0))
+    exchange(follower, leader)
+    assert leader.session is not None
+    for partition in leader.session.partitions.values():
+        assert partition.news(0, 0, 5, 0)
+    follower.unheard((TOPIC, 1))
+    assert exchange(follower, leader).asked == {(TOPIC, 1): position(0)}
+    told = [partition.index for partition in leader.session.partitions.values() if partition.news(0, 0, 5, 0)]
+    assert told == [1]
+    follower.unheard((TOPIC, 2))
+    follower.drop((TOPIC, 2))
+    follower.want((TOPIC, 2), position(0))  # as the leader has it, and yet not heard of
+    assert exchange(follower, leader).asked == {(TOPIC, 2): position(0)}
+    assert exchange(follower, leader).asked == {}
 
 
 def test_a_session_that_the_leader_forgot_begins_anew() -> None:
