@@ -30,9 +30,9 @@ def helm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return Helm(request.param, tmp_path_factory.mktemp("helm"))
 
 
-def rendered(helm: Helm, chart: str, name: str) -> str:
+def rendered(helm: Helm, chart: str, name: str, *words: str) -> str:
     file = VALUES / chart / f"{name}.yaml"
-    return helm.template(chart, *(["--values", str(file)] if file.exists() else []))
+    return helm.template(chart, *(["--values", str(file)] if file.exists() else []), *words)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,9 @@ def rendered(helm: Helm, chart: str, name: str) -> str:
 )
 class TestEachSetOfValues:
     def test_renders_what_it_did(self, helm: Helm, chart: str, name: str) -> None:
-        text, golden = rendered(helm, chart, name), GOLDEN / chart / f"{name}.yaml"
+        # That the CRDs are what they should be is test_generated's; here each change of them would be four.
+        text = rendered(helm, chart, name, *(["--set", "crds.create=false"] if chart == "ottla-operator" else []))
+        golden = GOLDEN / chart / f"{name}.yaml"
         if os.environ.get(REWRITE):
             golden.parent.mkdir(parents=True, exist_ok=True)
             golden.write_text(text)

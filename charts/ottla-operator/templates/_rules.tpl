@@ -31,7 +31,7 @@
   verbs: [create]
 {{- end -}}
 
-{{- /* What it reads that belongs to no namespace. Without, it doesn't know the addresses of node ports, labels of namespaces, and the age of a CRD. */ -}}
+{{- /* What it reads that belongs to no namespace. Without, it doesn't know zones, the addresses of node ports, labels of namespaces, and the age of a CRD. */ -}}
 {{- define "ottla-operator.clusterRules" -}}
 - apiGroups: [""]
   resources: [nodes]
