@@ -6,9 +6,7 @@ by their addresses all the same.
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import socket
+import os
 from enum import StrEnum
 from typing import Annotated
 
@@ -71,7 +69,10 @@ def operator(
     ] = LogLevel.info,
     debug: DebugOption = False,
 ) -> None:
-    """Run the Kubernetes operator until SIGTERM."""
+    """Run the Kubernetes operator, until SIGTERM or Ctrl-C. A chart does that: ottla-operator."""
+    import asyncio
+    import logging
+
     try:
         from ottla.operator.app import Options, operate
         from ottla.operator.spec.cluster import Defaults
@@ -89,7 +90,7 @@ def operator(
         selector=selector,
         lease=lease,
         lease_namespace=namespace,
-        identity=pod or socket.gethostname(),
+        identity=pod or os.uname().nodename,
         http_port=port,
     )
     try:
