@@ -46,6 +46,7 @@ def with_storage(**fields: Any) -> dict[str, Any]:
         ("Cluster", REPLICAS, POOLS, "becomes the pool broker"),
         ("Cluster", REPLICAS, EXTERNAL, "can't take each other's place"),
         ("Cluster", REPLICAS, {**REPLICAS, "metadata": {"prefix": "/x/"}}, "prefix can't change"),
+        ("Cluster", REPLICAS, {**REPLICAS, "metadata": {"etcd": {"tls": True}}}, "what etcd was made with stays"),
         ("Cluster", EXTERNAL, REPLICAS, "can't take each other's place"),
         ("Cluster", POOLS, {"brokers": {"storage": STORAGE, "pools": [{**POOL, "firstId": 200}]}}, "firstId can't"),
     ],
