@@ -18,7 +18,17 @@ from ottla.operator.kube import Kube, Object
 from ottla.operator.plan import disruption, etcd_pods, names
 from ottla.operator.plan.broker_file import ETCD_PORT
 from ottla.operator.plan.broker_pods import BROKER
-from ottla.operator.plan.etcd_members import Add, Member, Remove, Restart, Seen, next_step, start_rules
+from ottla.operator.plan.etcd_members import (
+    Add,
+    Member,
+    Remove,
+    Restart,
+    Seen,
+    left_behind,
+    next_step,
+    replicas,
+    start_rules,
+)
 from ottla.operator.plan.etcd_upkeep import to_defragment
 from ottla.operator.plan.observed import address, is_current, outdated, stuck
 from ottla.operator.plan.observed import etcd_pods as seen_pods
@@ -98,6 +108,7 @@ class EtcdKeeper:
             ready = {pod.name for pod in seen if pod.ready}
             answering = [_endpoint(pod) for pod in pods if pod["metadata"]["name"] in ready]
             await self._step(cluster, etcd, members, seen, answering, tell)
+        await self._tidy(cluster, etcd, found, members)
         await self._roll(cluster, etcd, found, pods, seen, tell)
         answer = sum(pod.ready for pod in seen)
         troubles = [f"{pod['metadata']['name']}: {why}" for pod in pods if (why := stuck(pod))]
@@ -178,9 +189,12 @@ class EtcdKeeper:
         await found.apply(etcd_pods.config_map(cluster, rules))
         await found.apply(etcd_pods.member_service(cluster))
         await found.apply(disruption.etcd(cluster))
+        present_set = found.get("StatefulSet", names.etcd_set(cluster))
+        there = 0 if present_set is None else present_set["spec"].get("replicas", 0)
+        count = replicas(cluster, etcd, members, max(there, len(found.all("Pod", etcd_pods.ETCD))))
         for each in snapshot_objects(cluster, etcd):
             await found.apply(each)
-        _, trouble = await found.apply_set(etcd_pods.member_set(cluster, etcd, etcd.members))
+        _, trouble = await found.apply_set(etcd_pods.member_set(cluster, etcd, count))
         return trouble
 
     async def _step(
@@ -201,6 +215,14 @@ class EtcdKeeper:
             await self._client(cluster).add(addresses, step.peer_url)
         elif isinstance(step, Restart):
             await self._kube.delete("Pod", cluster.namespace, step.name)
+
+    async def _tidy(self, cluster: Cluster, etcd: Etcd, found: Found, members: list[Member] | None) -> None:
+        """Takes away the volumes of members that went, once their pods have gone."""
+        pods = {pod["metadata"]["name"] for pod in found.all("Pod", etcd_pods.ETCD)}
+        claims = [item["metadata"]["name"] for item in found.all("PersistentVolumeClaim", etcd_pods.ETCD)]
+        for claim in left_behind(cluster, etcd, members, claims):
+            if claim.removeprefix("data-") not in pods:
+                await self._kube.delete("PersistentVolumeClaim", cluster.namespace, claim)
 
     async def _roll(
         self, cluster: Cluster, etcd: Etcd, found: Found, pods: list[Object], seen: list[Seen], tell: Tell

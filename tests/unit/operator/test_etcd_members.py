@@ -5,7 +5,17 @@ from typing import Any
 
 import pytest
 
-from ottla.operator.plan.etcd_members import Add, Member, Remove, Restart, Seen, next_step, start_rules
+from ottla.operator.plan.etcd_members import (
+    Add,
+    Member,
+    Remove,
+    Restart,
+    Seen,
+    left_behind,
+    next_step,
+    replicas,
+    start_rules,
+)
 from ottla.operator.plan.etcd_pods import member_names, peer_url, quota_bytes, size_bytes
 from ottla.operator.spec.cluster import Cluster, Defaults, Etcd, Volume, parse_cluster
 
@@ -101,3 +111,16 @@ def test_sizes(text: str, size: float) -> None:
 def test_a_database_leaves_room_for_its_defragmentation() -> None:
     assert quota_bytes(Volume("2Gi")) < 2**30
     assert quota_bytes(Volume("1Ti")) == 8 * 2**30
+
+
+def test_a_member_that_goes_stays_until_it_is_off_the_list_and_leaves_no_volume() -> None:
+    cluster, etcd = _cluster(1)
+    three = _members(cluster, "k-etcd-0", "k-etcd-1", "k-etcd-2")
+    claims = ["data-k-etcd-0", "data-k-etcd-1", "data-k-etcd-2", "k-etcd-snapshots"]
+    assert replicas(cluster, etcd, three, 3) == 3
+    assert replicas(cluster, etcd, None, 3) == 3
+    assert left_behind(cluster, etcd, None, claims) == []
+    assert replicas(cluster, etcd, three[:2], 3) == 2
+    assert left_behind(cluster, etcd, three[:2], claims) == ["data-k-etcd-2"]
+    assert replicas(cluster, etcd, three[:1], 2) == 1
+    assert left_behind(cluster, etcd, three[:1], claims) == ["data-k-etcd-1", "data-k-etcd-2"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ottla.operator.plan import names
 from ottla.operator.plan.etcd_pods import member_names, peer_url
 from ottla.operator.spec.cluster import Cluster, Etcd
 
@@ -101,6 +102,29 @@ def start_rules(cluster: Cluster, etcd: Etcd, members: list[Member] | None, *, f
         if not member.name and name:
             rules[f"join-{name}"] = member.id
     return rules
+
+
+def replicas(cluster: Cluster, etcd: Etcd, members: list[Member] | None, present: int) -> int:
+    """How many pods there are to be: a member that goes stays until it is off the list. `present`: pods so far."""
+    if members is None:
+        return max(etcd.members, present)
+    listed = {member.peer_url for member in members}
+    name = names.etcd_set(cluster)
+    needed = [number + 1 for number in range(present) if peer_url(cluster, f"{name}-{number}") in listed]
+    return max([etcd.members, *needed])
+
+
+def left_behind(cluster: Cluster, etcd: Etcd, members: list[Member] | None, claims: Iterable[str]) -> list[str]:
+    """Volumes of members that went: were one of them to come back, it would find an identity that nobody knows."""
+    listed = {member.peer_url for member in members or ()}
+    name = names.etcd_set(cluster)
+    gone = []
+    for claim in claims:
+        prefix, _, number = claim.rpartition("-")
+        pod = f"{name}-{number}"
+        if prefix == f"data-{name}" and members is not None and int(number) >= etcd.members:
+            gone += [claim] if peer_url(cluster, pod) not in listed else []
+    return gone
 
 
 def _list(pairs: Iterable[tuple[str, str]]) -> str:
