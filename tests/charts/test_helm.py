@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from ottla.operator.manifests.__main__ import OLDEST_KUBERNETES, rendered_files
+from ottla.operator.plan.network import OPERATOR
 from tests.peers.helm import Helm, objections
 from tests.peers.tools import ROOT
 
@@ -115,6 +116,13 @@ def test_without_rights_on_the_cluster_there_is_no_cluster_role(helm: Helm) -> N
     assert not [one["kind"] for one in found if one["kind"].startswith("ClusterRole")]
     places = [one["metadata"]["namespace"] for one in found if one["kind"] == "Role"]
     assert sorted(places) == ["data", "data", "web"]  # data twice: the Lease is in the release's own
+
+
+def test_network_policies_of_clusters_know_the_operator(helm: Helm) -> None:
+    found = objects(helm.template("ottla-operator", "--set", "nameOverride=kafka"))
+    (deployment,) = (one for one in found if one["kind"] == "Deployment")
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert OPERATOR["podSelector"]["matchLabels"].items() <= labels.items()
 
 
 def test_notes_say_what_comes_next(tmp_path: Path) -> None:
