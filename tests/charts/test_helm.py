@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from ottla.operator.manifests.__main__ import OLDEST_KUBERNETES, rendered_files
-from ottla.operator.plan.network import OPERATOR
+from ottla.operator.plan.network import OPERATOR as ADMITTED
 from tests.peers.helm import Helm, objections
 from tests.peers.tools import ROOT
 
@@ -122,7 +122,7 @@ def test_network_policies_of_clusters_know_the_operator(helm: Helm) -> None:
     found = objects(helm.template("ottla-operator", "--set", "nameOverride=kafka"))
     (deployment,) = (one for one in found if one["kind"] == "Deployment")
     labels = deployment["spec"]["template"]["metadata"]["labels"]
-    assert OPERATOR["podSelector"]["matchLabels"].items() <= labels.items()
+    assert ADMITTED["podSelector"]["matchLabels"].items() <= labels.items()
 
 
 def test_notes_say_what_comes_next(tmp_path: Path) -> None:
