@@ -158,6 +158,12 @@ def test_an_api_server_takes_the_examples(example: Path) -> None:
     assert objections(example.read_text()) == []
 
 
+def test_an_api_server_takes_what_the_chart_shows_off() -> None:
+    annotations = yaml.safe_load((ROOT / "charts/ottla-operator/Chart.yaml").read_text())["annotations"]
+    shown = yaml.safe_load(annotations["artifacthub.io/crdsExamples"])
+    assert objections(yaml.safe_dump_all(shown)) == []
+
+
 def test_an_api_server_takes_our_definitions() -> None:
     assert objections((ROOT / "manifests/crds.yaml").read_text()) == []
 
