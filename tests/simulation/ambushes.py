@@ -80,8 +80,8 @@ async def _depose_and_reelect(faults: Faults, node: Node, key: Key, how: str) ->
 
 
 def restart_at_once(faults: Faults) -> str:
-    """A host is on again before anybody has noticed that it was off: its registration ends just when it comes back,
-    and the controller goes, or is slow to see it.
+    """A host is on again before anybody has noticed that it was off: its registration ends just before it comes back,
+    or just after, the controller goes, or is slow to see it, and the host is registered before the others hear from it.
     """
     node = faults.running()
     if node is None:
@@ -96,8 +96,13 @@ def restart_at_once(faults: Faults) -> str:
         node.kill()
     else:
         node.lose_power()
-    faults.later(0.0, 0.1, lambda: faults.start(node))
-    faults.later(0.0, 0.3, lambda: _end_registration(faults, node))
+    first, then = (lambda: _end_registration(faults, node)), (lambda: faults.start(node))
+    if random.random() < 0.5:
+        first, then = then, first
+    faults.later(0.0, 0.1, first)
+    faults.later(0.1, 0.3, then)
+    if random.random() < 0.5:
+        _mute(faults, node)
     if random.random() < 0.5:
         faults.later(0.0, 0.3, faults.controller_loss)
     return f"{node.host} by {how}"
@@ -125,6 +130,20 @@ def controller_sleeps(faults: Faults) -> str:
     if random.random() < 0.5:
         faults.later(0.0, faults.session_s, faults.kill)
     return f"{node.host}, when {victim.host} lost its registration"
+
+
+def _mute(faults: Faults, node: Node) -> None:
+    """Nothing that a host sends arrives at another one for a while."""
+    network = faults.world.network
+    others = [other.host for other in faults.world.nodes.values() if other is not node]
+    for other in others:
+        network.cut_link(node.host, other)
+
+    def put_right() -> None:
+        for other in others:
+            network.heal_link(node.host, other)
+
+    faults.later(0.3, 1.0, put_right)
 
 
 def _end_registration(faults: Faults, node: Node) -> None:

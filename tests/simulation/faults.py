@@ -21,8 +21,8 @@ from .observer import Observer
 from .store import SimulatedStore
 
 TOPIC = "t"
-BURSTS = 0.7  # of the faults come while something is being written: so soon after all clients were woken
-AFTER_A_BURST_S = 0.004
+BURSTS = 0.7  # of the faults come so soon after all clients were woken: while something is written, or just committed
+AFTER_A_BURST_S = (0.003, 0.03)
 
 
 @dataclass
@@ -140,7 +140,7 @@ class Faults:
         kind = self.random.choices(kinds, [self.knobs.weights[name] for name in kinds])[0]
         if self.random.random() < BURSTS:
             self.bell.ring()
-        self.world.loop.in_world(self.random.expovariate(1 / AFTER_A_BURST_S), self._strike, kind)
+        self.world.loop.in_world(self.random.expovariate(1 / self.random.choice(AFTER_A_BURST_S)), self._strike, kind)
 
     def _strike(self, kind: str) -> None:
         if self.over:
