@@ -408,6 +408,40 @@ def test_many_at_once_wait_for_a_person(run: Play) -> None:
     run(scene)
 
 
+def test_more_than_fits_into_a_sweep(run: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ottla.operator.topic.CHANGES_MAX", 2)
+    monkeypatch.setattr("ottla.operator.topic.CHANGED_AT_ONCE", 1)
+
+    async def scene(operator: Operator, admin: KafkaAdmin) -> None:
+        kube = operator.kube
+        names = [f"t-{number}" for number in range(7)]
+        for name in names:
+            operator.topic(name, replicationFactor=1)
+        assert await operator.settle() >= 4
+        assert all(kube.condition(name)[0] == "True" for name in names)
+        for name in names:
+            operator.topic(name, replicationFactor=2, config={"retention.ms": "5"})
+        await operator.sweep()
+        changed = [topic for topic in (await admin.look()).topics.values() if "retention.ms" in topic.overrides]
+        moved = [topic for topic in (await admin.look()).topics.values() if topic.replication_factor == 2]
+        assert {topic.name for topic in moved} <= {topic.name for topic in changed}, "steps are in order"
+        assert len(changed) == 2
+        await operator.settle()
+        for name in names:
+            kube.remove("Topic", name)
+        await operator.sweep()
+        await operator.settle()
+        held = operator.reconciler.held(MAIN)
+        assert held is not None
+        token = held.message.rpartition("=")[2]
+        kube.put("Cluster", "main", metadata={"annotations": {"ottla.dev/confirm-topic-deletion": token}})
+        await operator.settle()
+        assert (await admin.look()).topics == {}
+        assert sum(reason == "TopicDeleted" for _, reason, _ in kube.events) == 7
+
+    run(scene)
+
+
 def test_a_definition_that_cant_be_read_lets_one_of_several_go(run: Play) -> None:
     async def scene(operator: Operator, admin: KafkaAdmin) -> None:
         operator.kube.refused["CustomResourceDefinition"] = 403

@@ -85,7 +85,7 @@ class _Sweep:
     now: datetime
     outcomes: dict[TopicResource, Outcome] = field(default_factory=dict)
     made: set[tuple[str, type]] = field(default_factory=set)  # steps, by their topic and kind
-    more: bool = False  # steps were left for the next sweep
+    left: set[str] = field(default_factory=set)  # topics that have steps left for the next sweep
     passing: bool = False  # something didn't work, and may in a while
     failed: dict[str, KafkaError] = field(default_factory=dict)  # by topic
 
@@ -158,7 +158,7 @@ class TopicReconciler:
         starting = any(outcome.reason == NOT_ENOUGH_BROKERS for outcome in sweep.outcomes.values())
         pauses = [PASSING_S] * sweep.passing + [MOVING_S] * moving + [BROKERS_S] * starting
         if sweep.made:
-            again = self._restless.get(key, 0) + (not sweep.more)
+            again = self._restless.get(key, 0) + (not sweep.left)
             self._restless[key] = again
             pauses.append(min(AT_ONCE_S * 2 ** min(max(again - 3, 0), 16), RESTLESS_S_MAX))
         else:
@@ -245,11 +245,11 @@ class TopicReconciler:
         self, sweep: _Sweep, change: Callable[[Sequence[Any]], Awaitable[Refusals]], steps: Sequence[Any]
     ) -> None:
         """Steps of one kind, until enough were made: those that fail, now and next time, don't keep others waiting."""
-        wanted = [step for step in steps if step.topic not in sweep.failed]
+        wanted = [step for step in steps if step.topic not in sweep.failed and step.topic not in sweep.left]
         made = 0
         for start in range(0, len(wanted), CHANGED_AT_ONCE):
             if made >= CHANGES_MAX:
-                sweep.more = True
+                sweep.left.update(step.topic for step in wanted[start:])
                 return
             some = wanted[start : start + CHANGED_AT_ONCE]
             for topic, refusal in (await change(some)).items():
@@ -302,7 +302,8 @@ class TopicReconciler:
         await self._make(sweep, admin.configure, [*holds, *(release(orphan.topic) for orphan in released)])
         await self._make(sweep, admin.delete, [Delete(orphan.topic.name, orphan.topic.id) for orphan in deleted])
         for orphan in verdict.due:
-            await self._tell_dealt_with(sweep, orphan)
+            if orphan.topic.name not in sweep.left:
+                await self._tell_dealt_with(sweep, orphan)
         self._tell_held(key, _held_condition(key, verdict) if verdict.held else None)
         return verdict.look_again_s
 

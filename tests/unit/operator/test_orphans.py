@@ -98,6 +98,25 @@ def test_more_than_a_tenth_waits_until_somebody_confirms_these() -> None:
     assert len(judge(watch, 320.0, one_more).due) == 1, "what was confirmed doesn't count as unasked for"
 
 
+def test_what_was_confirmed_stays_confirmed_until_it_is_done() -> None:
+    """Thousands of topics aren't deleted in one go."""
+    watch = Disappearances()
+    gone = lost(*range(20))
+    token = judge(watch, 0.0, gone).token
+    assert len(judge(watch, 1.0, gone, confirmed=token).due) == 20
+    rest = judge(watch, 2.0, gone[12:], confirmed=token)
+    assert (len(rest.due), rest.held) == (8, ())
+    assert judge(watch, 3.0, [], confirmed=token).due == ()
+    assert judge(watch, 50.0, gone[12:]).due == (), "those have been owned again in between"
+
+
+def test_a_deletion_that_fails_counts_once() -> None:
+    watch = Disappearances()
+    judge(watch, 0.0, lost(1))
+    for attempt in range(10):
+        assert len(judge(watch, SETTLE_S + attempt, lost(1)).due) == 1
+
+
 def test_a_confirmation_is_of_these_topics_only() -> None:
     watch = Disappearances()
     token = judge(watch, 0.0, lost(*range(11))).token

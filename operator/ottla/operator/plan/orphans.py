@@ -110,8 +110,9 @@ class Disappearances:
 
     def __init__(self) -> None:
         self._noticed: dict[UUID, float] = {}
-        self._dealt_with: list[float] = []
+        self._dealt_with: dict[UUID, float] = {}
         self._held: set[UUID] = set()
+        self._confirmed: set[UUID] = set()
 
     def judge(
         self,
@@ -125,40 +126,43 @@ class Disappearances:
         ids = {orphan.topic.id for orphan in orphans}
         self._noticed = {topic: self._noticed.get(topic, now) for topic in ids}
         self._held = self._held & ids | {orphan.topic.id for orphan in orphans if orphan.held}
-        self._dealt_with = [then for then in self._dealt_with if now - then < WINDOW_S]
+        self._confirmed &= ids
+        self._dealt_with = {topic: then for topic, then in self._dealt_with.items() if now - then < WINDOW_S}
         if not orphans:
             return Verdict()
-        why = self._mass(orphans, owned, definition)
+        why = self._mass(ids, owned, definition)
         if why:
             self._held |= ids
         elif isinstance(definition, Definition):
             older = {orphan.topic.id for orphan in orphans if orphan.owner.created < definition.created}
             self._held |= older
             why = "the definition of the Topic kind was deleted and made anew" if older else ""
+        self._held -= self._confirmed
         held = tuple(orphan for orphan in orphans if orphan.topic.id in self._held)
-        confirmed_ones: tuple[Orphan, ...] = ()
         if held and confirmed == confirmation(held):
-            confirmed_ones, held = held, ()
+            self._confirmed |= self._held
             self._held.clear()
-        waiting = [orphan for orphan in orphans if orphan not in held and orphan not in confirmed_ones]
+            held = ()
+        agreed = [orphan for orphan in orphans if orphan.topic.id in self._confirmed]
+        waiting = [orphan for orphan in orphans if orphan.topic.id not in self._held | self._confirmed]
         due = [orphan for orphan in waiting if now - self._noticed[orphan.topic.id] >= SETTLE_S]
-        self._dealt_with += [now] * len(due)
+        self._dealt_with |= {orphan.topic.id: now for orphan in due}
         pauses = [SETTLE_S - now + self._noticed[orphan.topic.id] for orphan in waiting if orphan not in due]
         return Verdict(
-            (*confirmed_ones, *due),
+            (*agreed, *due),
             held,
             (why or "more had vanished at once than are deleted unasked") if held else "",
             confirmation(held) if held else "",
             min(pauses, default=None),
         )
 
-    def _mass(self, orphans: list[Orphan], owned: int, definition: Definition | Unreadable | None) -> str:
+    def _mass(self, orphans: set[UUID], owned: int, definition: Definition | Unreadable | None) -> str:
         if definition is None:
             return "the definition of the Topic kind is gone"
         if isinstance(definition, Definition) and definition.deleting:
             return "the definition of the Topic kind is being deleted"
-        count = len(orphans) + len(self._dealt_with)
-        whole = owned + len(self._dealt_with)
+        gone = len(self._dealt_with.keys() - orphans)
+        count, whole = len(orphans - self._confirmed) + gone, owned + gone
         if isinstance(definition, Unreadable) and count == whole:
             return "all of the cluster's Topic resources are gone"
         if count > max(FEW, whole // 10):
