@@ -38,7 +38,7 @@ from ottla.operator.plan.topic import (
     winners,
 )
 from ottla.operator.plan.topic_status import Outcome
-from ottla.operator.queue import Key, Result
+from ottla.operator.queue import Key, Result, Retry
 from ottla.operator.spec.topic import DeletionPolicy, TopicResource
 from ottla.operator.spec.topic_rules import CONFIRM, TopicRules, parse_topic_rules
 from ottla.operator.status import Condition
@@ -266,8 +266,12 @@ class TopicReconciler:
         wanted = {} if rate is None else dict.fromkeys(RATES, str(rate))
         given = {name: value for name, value in wanted.items() if cluster.settings.get(name) != value}
         reset = [name for name in RATES if name in cluster.settings and name not in wanted]
-        if given or reset:
+        if not given and not reset:
+            return
+        try:
             await admin.configure_brokers(given, reset)
+        except KafkaError as error:
+            raise Retry(f"the brokers refuse the throttle: {error.message or error.code.name}") from error
 
     def _conclude(self, sweep: _Sweep, resource: TopicResource, plan: TopicPlan, topic: KafkaTopic | None) -> None:
         """What is told of a resource; nothing yet where its topic was changed: the next look tells."""
