@@ -67,9 +67,9 @@ class FetchPartition:
         self.told_log_start = -1
 
     def asked(self, other: FetchPartition) -> None:
-        """The client asks anew; what it was told stays, unless it asks the same again, or in another epoch: then it
-        hasn't heard it."""
-        if other.fetch_offset == self.fetch_offset or other.current_leader_epoch != self.current_leader_epoch:
+        """The client asks anew; what it was told stays, unless it asks the same again, or what comes before, or in
+        another epoch: then it hasn't heard it."""
+        if other.fetch_offset <= self.fetch_offset or other.current_leader_epoch != self.current_leader_epoch:
             self.told_high_watermark = self.told_log_start = -1
         self.fetch_offset = other.fetch_offset
         self.max_bytes = other.max_bytes

@@ -267,7 +267,11 @@ class ReplicaFetcher:
             self._pause_after(key, followed, error.code, False)
             return
         if not isinstance(decision, Append):
-            self._session.begin_anew()  # the high watermark that came with it is for the log as it is now
+            # The high watermark that came with it is for the log as it is now.
+            if isinstance(decision, Truncate):
+                self._session.unheard(key)
+            else:
+                self._session.begin_anew()
             if _held(partition) == before:
                 # No leader that follows the rules asks for it, and asking again at once would never end.
                 self._pause_after(key, followed, ErrorCode.unknown_server_error, False)
