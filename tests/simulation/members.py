@@ -23,17 +23,17 @@ from .client import (
     Unavailable,
 )  # fmt: skip
 
-PARTITIONS = 2
 TOPIC = "t"
 
 
 class Member:
     """One member. Goes away and comes back now and then."""
 
-    def __init__(self, client: Client, group: str, session_s: float) -> None:
+    def __init__(self, client: Client, group: str, partitions: int, session_s: float) -> None:
         self.client = client
         self.group = group
         self.stopped = False
+        self._partitions = partitions
         self._session_s = session_s
         self._coordinator = -1
         self._id = ""
@@ -73,7 +73,7 @@ class Member:
     async def _assignment(self, members: list[str], leads: bool) -> list[int]:
         token = f"{self.client.name}/{self.client.random.randrange(1 << 30)}"
         assignments: dict[str, list[int]] = {member: [] for member in members} if leads else {}
-        for index in range(PARTITIONS) if leads else ():
+        for index in range(self._partitions) if leads else ():
             assignments[self.client.random.choice(members)].append(index)
         encoded = [
             {"member_id": member, "assignment": json.dumps([token, indexes]).encode()}

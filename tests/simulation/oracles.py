@@ -262,7 +262,8 @@ def group_offsets(events: Sequence[Event]) -> Iterator[str]:
                 at_least[event["id"]] = acknowledged.get(group, -1)
             elif event["phase"] == "ok" and invoked > lost:
                 least = at_least.get(event["id"], acknowledged.get(group, -1))
-                if coordinators and event.get("by") != _coordinator(coordinators, event["group"]):
+                current = not coordinators or event.get("by") == _coordinator(coordinators, event["group"])
+                if not current:
                     least = -1
                 if event["offset"] < least and event["offset"] not in unknown[group]:
                     yield (
@@ -271,7 +272,7 @@ def group_offsets(events: Sequence[Event]) -> Iterator[str]:
                     )
                 elif event["offset"] > asked.get(group, -1):
                     yield f"phantom commit: group {event['group']} has {event['offset']}, which nobody committed"
-                else:  # what was seen committed stays so
+                elif current:  # what was seen committed stays so
                     acknowledged[group] = max(acknowledged.get(group, -1), event["offset"])
 
 

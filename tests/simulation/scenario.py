@@ -145,7 +145,10 @@ class Scenario:
         watcher = Committer(self._client("w"), "group", (TOPIC, 0))
         watching = asyncio.create_task(watcher.watch(0.5))
         session_s = int(knobs.settings["group.min.session.timeout.ms"]) / 1000
-        members = [Member(self._client(f"m{number}"), "members", session_s) for number in range(knobs.members)]
+        members = [
+            Member(self._client(f"m{number}"), "members", knobs.partitions, session_s)
+            for number in range(knobs.members)
+        ]
         faults.members = [world.client_process(f"member-{number}") for number in range(knobs.members)]
         joining = [
             world.loop.create_task(member.run(0.4), context=process.context)

@@ -158,6 +158,8 @@ def test_only_the_present_coordinator_must_know_the_last_commit() -> None:
     assert wrong([*begun, *committed(1, by=1)]) == []
     assert wrong([*begun, *committed(1, by=2)])
     assert wrong([*begun, *committed(5, by=1)]), "nobody committed that"
+    lost: list[Event] = [{"op": "permitted", "phase": "ok", "partition": ["__consumer_offsets", 0], "offset": 0}]
+    assert wrong([*begun, *lost, *committed(2, by=1), *committed(-1, by=2)]) == []
 
 
 def test_a_commit_that_was_late_on_its_way_may_overtake() -> None:
