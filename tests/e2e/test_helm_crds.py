@@ -37,11 +37,16 @@ def test_helm_crds(operator: Operator, tmp_path: Path, version: int) -> None:
             assert resources(scene) == ids
         finally:
             helm.run("uninstall", RELEASE, "--namespace", NAMESPACE)
-            operator.install("--take-ownership")
+            operator.install("--take-ownership", "--force-conflicts")
+
+
+def taking_over(helm: Helm) -> list[str]:
+    """Helm 4 applies on the server, which knows whose field each is; Helm 3 just writes."""
+    return ["--take-ownership", *(["--force-conflicts"] if helm.version == 4 else [])]
 
 
 def upgraded(helm: Helm, scene: Scene, older: Path) -> None:
-    helm("install", RELEASE, str(older), *NO_PODS, "--take-ownership")
+    helm("install", RELEASE, str(older), *NO_PODS, *taking_over(helm))
     assert described(scene).startswith(BEFORE)
     helm("upgrade", RELEASE, str(CHART), *NO_PODS)
     assert described(scene).startswith(NOW)
@@ -64,8 +69,11 @@ def under_another_name(helm: Helm, scene: Scene) -> None:
 
 
 def taken_over_from_kubectl(helm: Helm, scene: Scene) -> None:
-    scene.kube("apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "manifests/crds.yaml"))
-    helm("install", RELEASE, str(CHART), *NO_PODS, "--take-ownership")
+    definitions = (ROOT / "manifests/crds.yaml").read_text().replace(NOW, BEFORE)
+    scene.kube("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=definitions)
+    assert described(scene).startswith(BEFORE)
+    helm("install", RELEASE, str(CHART), *NO_PODS, *taking_over(helm))
+    assert described(scene).startswith(NOW)
     helm("upgrade", RELEASE, str(CHART), *NO_PODS)
 
 
