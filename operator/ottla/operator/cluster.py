@@ -18,8 +18,8 @@ from ottla.operator.brokers import BrokerPages
 from ottla.operator.etcd import EtcdKeeper, Tell
 from ottla.operator.exposure import Exposure
 from ottla.operator.found import Found
-from ottla.operator.kafka import KafkaAdmin
-from ottla.operator.kube import Kube
+from ottla.operator.kafka import KafkaAdmin, Unreachable
+from ottla.operator.kube import Kube, KubeError
 from ottla.operator.plan import broker_pods, disruption, names, network, services
 from ottla.operator.plan.broker_pods import BROKER
 from ottla.operator.plan.cluster_status import Findings, cluster_status, refused
@@ -145,12 +145,19 @@ class ClusterReconciler:
         await self._restart_one(visit, leaving)
         await self._retire_controllers(visit)
         if any(pod.ready for pod in visit.findings.pods):
-            admin = self._admin(key, cluster)
-            visit.findings.config_waits_for = await apply_settings(admin, cluster)
+            await self._administer(visit, self._admin(key, cluster), leaving)
+        await found.prune(visit.wanted)
+
+    async def _administer(self, visit: _Visit, admin: KafkaAdmin, leaving: frozenset[int]) -> None:
+        """What is asked of the brokers. One that stops closes its connections: that is no failure of the cluster."""
+        try:
+            visit.findings.config_waits_for = await apply_settings(admin, visit.cluster)
             await self._expose(visit)
             await self._scale(visit, admin, leaving)
             await self._replace_lost(visit, admin)
-        await found.prune(visit.wanted)
+        except Unreachable as error:
+            visit.findings.brokers_wait_for = str(error)
+            visit.busy = True
 
     async def _prepare(self, visit: _Visit) -> None:
         """What pods need before they start, and what tells clients where they are."""
@@ -308,8 +315,13 @@ class ClusterReconciler:
 
     async def _write(self, resource: Object, status: Object) -> None:
         """Only on a difference: a status that is written for nothing would make the next event."""
-        if status != (resource.get("status") or {}):
+        if status == (resource.get("status") or {}):
+            return
+        try:
             await self._kube.write_status(resource, status)
+        except KubeError as error:
+            if error.status != 404:  # it was deleted meanwhile
+                raise
 
     # ---- connections
 

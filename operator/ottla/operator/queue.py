@@ -82,6 +82,7 @@ class Queue:
         self._order = count()
         self._running: dict[Key, asyncio.Task[None]] = {}
         self._again: dict[Key, float] = {}  # added while it was reconciled
+        self._said: dict[Key, str] = {}  # why it failed last
         self._wake = asyncio.Event()
 
     def add(self, key: Key, after: float = 0.0) -> None:
@@ -139,6 +140,7 @@ class Queue:
             async with asyncio.timeout(RECONCILE_S_MAX):
                 result = await self._reconciler.reconcile(key)
             self.counters.failing.pop(key, None)
+            self._said.pop(key, None)
             if not result.gone:
                 after = RESYNC_S if result.requeue_after is None else result.requeue_after
         except Exception as error:
@@ -159,10 +161,13 @@ class Queue:
         failures = self.counters.failing.get(key, 0) + 1
         self.counters.failing[key] = failures
         self.counters.errors += 1
+        said, self._said[key] = self._said.get(key), str(error)
         pause = min(PAUSE_S_MIN * 2.0 ** min(failures - 1, 16), PAUSE_S_MAX)
         if isinstance(error, Retry | TimeoutError):
             text = str(error) or "it took too long"
         else:
             text = "".join(traceback.format_exception(error))
-        logger.warning("%s %s: %s; again in %.1f s", self.kind, key, text, pause)
+        # The same again is no news: a line for each attempt would hide everything else.
+        level = logging.DEBUG if said == str(error) else logging.WARNING
+        logger.log(level, "%s %s: %s; again in %.1f s", self.kind, key, text, pause)
         return pause

@@ -38,6 +38,7 @@ class Findings:
     listeners_wait_for: str = ""
     storage_waits_for: str = ""
     racks_wait_for: str = ""
+    brokers_wait_for: str = ""  # why none of them answered the operator
     failure: str = ""  # why the rest wasn't reached
     topics_held: Condition | None = None
 
@@ -114,6 +115,8 @@ def _message(cluster: Cluster, findings: Findings, ready: int, known: int) -> st
         return trouble
     if decision is not None and decision.message:
         return f"waiting for {decision.message}"
+    if findings.brokers_wait_for:
+        return f"waiting for an answer: {findings.brokers_wait_for}"
     for text in (findings.listeners_wait_for, findings.config_waits_for):
         if text:
             return text
@@ -128,6 +131,7 @@ def _conditions(cluster: Cluster, findings: Findings, message: str, ready: int) 
         or findings.scaling.waits_for
         or findings.metadata_waits_for
         or findings.failure
+        or findings.brokers_wait_for
     )
     found.append(Condition("Progressing", busy and not cluster.paused, "Changing" if busy else "AsWanted", message))
     if findings.metadata_waits_for is not None:
