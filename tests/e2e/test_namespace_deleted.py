@@ -21,7 +21,7 @@ def test_namespace_deleted(operator: Operator, alive: bool) -> None:
             operator.scale(0)
         try:
             scene.kube("delete", "namespace", scene.namespace, "--wait=false")
-            wait("the namespace is gone", lambda: scene.kube.find("namespace", scene.namespace) is None, 120)
+            wait("the namespace is gone", lambda: scene.kube.find("namespace", scene.namespace) is None, 180)
         finally:
             if not alive:
                 operator.scale(1)
