@@ -346,11 +346,11 @@ def _ordinal(pod: Object) -> int:
 def _there(found: Found, cluster: Cluster, pool: Pool) -> int:
     """How many brokers a pool has, those that are to go included: they stay until nothing is left on them."""
     name = names.broker_set(cluster, pool)
-    ends = [ids.stop for ids in broker_sets(filter(None, [found.get("StatefulSet", name)])).values()]
-    ends += [
-        _ordinal(pod) + 1 for pod in found.all("Pod", BROKER) if pod["metadata"]["name"].rpartition("-")[0] == name
-    ]
-    return max(ends, default=pool.first_id) - pool.first_id
+    if (present := found.get("StatefulSet", name)) is not None:
+        return len(broker_sets([present])[name])
+    # It is being made again around its pods.
+    pods = [_ordinal(pod) for pod in found.all("Pod", BROKER) if pod["metadata"]["name"].rpartition("-")[0] == name]
+    return max(pods, default=pool.first_id - 1) + 1 - pool.first_id
 
 
 def _ids(pool: Pool, name: str, pods: dict[int, Object]) -> list[int]:

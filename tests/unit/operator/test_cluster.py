@@ -257,6 +257,10 @@ def test_scaling_down_drains_first_and_up_shares_again() -> None:
     assert scene.kafka.dynamic["ottla.brokers.drained"] == "3"
     assert "k-broker-3" in scene.pods()
     scene.kafka.cluster = _done(scene.kafka.cluster)
+    for _ in range(3):
+        scene.reconcile()  # Kubernetes takes its time
+    assert scene.world.objects["StatefulSet", "shop", "k-broker"]["spec"]["replicas"] == 3
+    assert [reason for reason, _ in scene.world.events].count("ScalingDown") == 1
     scene.rounds(3)
     assert "k-broker-3" not in scene.pods()
     assert "ottla.brokers.drained" not in scene.kafka.dynamic
