@@ -48,9 +48,11 @@ async def scale(admin: KafkaAdmin, cluster: Cluster, before: Scaling, leaving: C
         await _begin(admin, cluster, kafka, plan)
         if plan.refusal:
             return Scaling(draining, before.settled, drained=False, waits_for=f"scaling down waits: {plan.refusal}")
-        reason = f"draining broker {names}" if plan.remaining else ""
+        if not plan.remaining:
+            return Scaling(draining, before.settled, waits_for=f"taking broker {names} away: nothing is left on it")
+        reason = f"draining broker {names}"
         waits_for = f"draining broker {names} waits for {plan.waits_for}" if plan.waits_for else ""
-        return Scaling(draining, before.settled, not plan.remaining, reason, plan.remaining, waits_for)
+        return Scaling(draining, before.settled, False, reason, plan.remaining, waits_for)
     if new and cluster.rebalance != "None":
         names = ", ".join(map(str, sorted(new)))
         plan = spread(kafka, new, cluster.broker_ids, only_new=cluster.rebalance == "New")
