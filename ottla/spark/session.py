@@ -26,7 +26,8 @@ def spark_session(name: str, **settings: str) -> SparkSession:
     from pyspark.sql import SparkSession
 
     conf = SparkConf().setAppName(name)
-    submitted = conf.contains("spark.master")
+    # spark-submit's JVM waits for this process, and has the settings: here they are seen only once it is connected.
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     # Workers must run this very Python, which has Ottla, and not whatever python3 is on the PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable if submitted else worker_python())
     local = {
