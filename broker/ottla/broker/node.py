@@ -296,11 +296,11 @@ class Broker:
             logger.warning("stopping while %d partitions could be led by others", left)
 
     def _to_hand_over(self, image: Image) -> Iterator[PartitionState]:
-        """Partitions in whose ISR this broker is beside another one that runs."""
+        """Partitions in whose ISR this broker is beside another one that runs; who is in those of a backup is open."""
         running = {broker.id for broker in image.brokers.values() if broker.electable and broker.id != self.id}
         for partitions in image.partitions.values():
             for partition in partitions.values():
-                if self.id in partition.isr and not running.isdisjoint(partition.isr):
+                if self.id in partition.isr and not running.isdisjoint(partition.isr) and not partition.restored:
                     yield partition
 
     async def _cancel(self, tasks: Iterable[asyncio.Task[Any] | None]) -> None:

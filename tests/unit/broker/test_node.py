@@ -51,10 +51,13 @@ def test_a_stop_closes_the_logs_although_the_store_takes_nothing(
     assert "draining couldn't be announced: the metadata store didn't take it within" in caplog.text
 
 
-def image_of(*partitions: tuple[int, tuple[int, ...]], running: tuple[int, ...] = (0, 1)) -> Any:
-    """Partitions as (leader, ISR)."""
-    states = {index: SimpleNamespace(leader=leader, isr=isr) for index, (leader, isr) in enumerate(partitions)}
-    brokers = {id: SimpleNamespace(id=id, electable=id in running) for id in (0, 1, 2)}
+def image_of(*partitions: tuple[int, tuple[int, ...]], restored: bool = False) -> Any:
+    """Partitions as (leader, ISR); brokers 0 and 1 run."""
+    states = {
+        index: SimpleNamespace(leader=leader, isr=isr, restored=restored)
+        for index, (leader, isr) in enumerate(partitions)
+    }
+    brokers = {id: SimpleNamespace(id=id, electable=id != 2) for id in (0, 1, 2)}
     return SimpleNamespace(brokers=brokers, partitions={UUID(int=1): states})
 
 
@@ -88,3 +91,4 @@ def test_a_stop_waits_for_what_others_can_do_without_it(state: tuple[int, tuple[
     stop(broker)
     (find, _), _ = broker.follower.wait.call_args
     assert (find(image) is None) == waits
+    assert find(image_of(state, restored=True)), "nobody takes it out of an ISR that only a backup has"
