@@ -46,12 +46,14 @@ class Operator:
         found = self.kube.all("pods", SELECTOR)
         return [pod["metadata"]["name"] for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
-    def restarts(self) -> int:
-        """How often its containers ended by themselves."""
-        statuses = [
-            status for pod in self.kube.all("pods", SELECTOR) for status in pod["status"].get("containerStatuses", [])
+    def endings(self) -> list[str]:
+        """The last lines of processes that ended by themselves; giving up a lease that can't be renewed is no such end."""
+        ended = [
+            self.kube("logs", pod["metadata"]["name"], "--previous", "--tail=1").strip()
+            for pod in self.kube.all("pods", SELECTOR)
+            if any(status["restartCount"] for status in pod["status"].get("containerStatuses", []))
         ]
-        return sum(status["restartCount"] for status in statuses)
+        return [line for line in ended if "the lease couldn't be renewed" not in line]
 
     def _ready(self) -> int:
         count: int = self.kube.get("deployment", RELEASE)["status"].get("readyReplicas", 0)

@@ -245,7 +245,7 @@ def namespace(operator: Operator, name: str) -> Iterator[Scene]:
     began = time.monotonic()
     try:
         yield scene
-        assert operator.restarts() == 0, "the operator's process ended by itself"
+        assert not (ended := operator.endings()), f"the operator's process ended by itself: {ended}"
     except BaseException:
         folder = ROOT / ".cache" / "e2e" / scene.namespace
         diagnostics.keep(scene.kube, operator.kube, folder)

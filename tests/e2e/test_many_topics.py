@@ -60,7 +60,7 @@ def test_many_topics(operator: Operator) -> None:
         assert after["writes"] == before["writes"], "the operator writes although nothing changes"
         assert first_s <= FIRST_S_MAX
         assert share <= CPU_SHARE_MAX
-        assert operator.restarts() == 0
+        assert operator.endings() == []
         assert holds(scene.kube.get("clusters.ottla.dev", NAME), "Ready")
 
 
