@@ -47,7 +47,7 @@ class Operator:
         return [pod["metadata"]["name"] for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
     def endings(self) -> list[str]:
-        """The last lines of processes that ended by themselves; giving up a lease that can't be renewed is no such end."""
+        """The last lines of processes that ended by themselves, other than for a lease that they couldn't renew."""
         ended = [
             self.kube("logs", pod["metadata"]["name"], "--previous", "--tail=1").strip()
             for pod in self.kube.all("pods", SELECTOR)
