@@ -198,7 +198,7 @@ class ClusterReconciler:
         cluster, etcd, tell = visit.cluster, visit.cluster.metadata, self._teller(visit)
         if not isinstance(etcd, Etcd):
             return True
-        formed, waits_for = await self._etcd.keep(cluster, etcd, visit.found, tell)
+        formed, visit.findings.metadata_serves, waits_for = await self._etcd.keep(cluster, etcd, visit.found, tell)
         visit.want(*self._etcd.wanted(cluster, etcd))
         visit.findings.metadata_waits_for = waits_for
         visit.busy |= bool(waits_for)

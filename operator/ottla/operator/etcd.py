@@ -97,8 +97,8 @@ class EtcdKeeper:
     def _client(self, cluster: Cluster) -> EtcdClient:
         return self._clients[cluster.namespace, cluster.name][1]
 
-    async def keep(self, cluster: Cluster, etcd: Etcd, found: Found, tell: Tell) -> tuple[bool, str]:
-        """(whether brokers can be started on it, what is waited for)."""
+    async def keep(self, cluster: Cluster, etcd: Etcd, found: Found, tell: Tell) -> tuple[bool, bool, str]:
+        """(whether brokers can be started on it, whether a majority answers, what is waited for)."""
         pods = found.all("Pod", etcd_pods.ETCD)
         seen = seen_pods(pods)
         members = await self._members(cluster, pods)
@@ -115,7 +115,7 @@ class EtcdKeeper:
         waits_for = "" if answer >= etcd.members else f"{answer} of {etcd.members} members answer"
         if waits_for and troubles:
             waits_for += f" ({troubles[0]})"
-        return formed, waits_for or volume_trouble
+        return formed, answer > etcd.members // 2, waits_for or volume_trouble
 
     def wanted(self, cluster: Cluster, etcd: Etcd) -> list[Object]:
         """What there is to be of it, as far as it has a name."""

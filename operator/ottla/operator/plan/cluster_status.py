@@ -32,6 +32,7 @@ class Findings:
     version: str = ""
     decision: Decision | None = None
     metadata_waits_for: str | None = None  # None: it wasn't looked at; empty: it is there
+    metadata_serves: bool = True  # a majority answers
     config_waits_for: str | None = None  # as above, for the dynamic settings
     scaling: Scaling = field(default_factory=Scaling)
     bootstrap: dict[str, str] = field(default_factory=dict)
@@ -161,7 +162,7 @@ def _conditions(cluster: Cluster, findings: Findings, message: str, ready: int) 
 def _ready(cluster: Cluster, findings: Findings, message: str, ready: int) -> Condition:
     if findings.failure:
         return Condition("Ready", False, "NotApplied", findings.failure)
-    if findings.metadata_waits_for:
+    if not findings.metadata_serves:
         return Condition("Ready", False, "MetadataNotReady", message)
     if ready < len(cluster.broker_ids):
         return Condition("Ready", False, "BrokersNotReady", message)
