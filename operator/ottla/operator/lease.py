@@ -19,7 +19,7 @@ from ottla.operator.queue import Retry
 
 logger = logging.getLogger(__name__)
 
-# An API server on a busy machine takes seconds; who ends in order gives the Lease back, so only a crash costs this time.
+# An API server on a busy machine takes seconds; who ends in order gives the Lease back, so only a crash costs it.
 DURATION_S = 30
 RENEWED_WITHIN_S = 20.0  # else the holder stops, well before another one may begin
 RENEW_S = 4.0
