@@ -16,9 +16,14 @@ def test_drain(operator: Operator) -> None:
         wait("an eviction is granted", lambda: evicted(scene, "ottla-broker-0"), 120)
         assert not evicted(scene, "ottla-broker-1")
         wait("the second is granted", lambda: evicted(scene, "ottla-broker-1"), 240)
+
+        def replaced() -> set[str]:
+            now = scene.births()
+            return {name for name in before if now.get(name, before[name]) != before[name]}
+
+        wait("both are other pods", lambda: replaced() == {"ottla-broker-0", "ottla-broker-1"})
         scene.settled()
-        after = scene.births()
-        assert {name for name in before if after[name] != before[name]} == {"ottla-broker-0", "ottla-broker-1"}
+        assert len(replaced()) == 2
         scene.in_sync()
 
 

@@ -27,16 +27,16 @@ def test_spark(operator: Operator) -> None:
         scene.kube.apply(EXAMPLES / "batch-cluster-mode.yaml")
         completed(scene, "orders-table")
         assert f"{CUSTOMERS} keys" in scene.kube("logs", "--selector=spark-role=driver", "--tail=-1")
-        assert executors(scene, "orders-table")
+        assert executors(scene, "ottla-compact-table")
 
         scene.kube.apply(EXAMPLES / "batch-client-mode.yaml")
         completed(scene, "orders-files")
         assert lines_written(scene) == ORDERS
-        assert executors(scene, "orders-files")
+        assert executors(scene, "ottla-sink")
 
         scene.kube.apply(EXAMPLES / "streaming.yaml")
         wait("all orders are counted", lambda: counted(scene) == ORDERS, 300, 5.0)
-        assert executors(scene, "orders-counts")
+        assert executors(scene, "ottla-window-counts")
         scene.kube.delete("pod", "orders-counts-0")
         scene.kube.delete("job", "produce-orders")
         scene.kube.apply(EXAMPLES / "produce.yaml")
@@ -54,11 +54,11 @@ def completed(scene: Scene, job: str, seconds: float = 300.0) -> None:
     assert how == "succeeded", scene.kube("logs", f"job/{job}", "--tail=60")
 
 
-def executors(scene: Scene, job: str) -> set[str]:
+def executors(scene: Scene, application: str) -> set[str]:
     """The executors' pods that there were: a driver that finds no Kubernetes would do the work by itself."""
     events = json.loads(scene.kube("get", "events", "-o", "json"))["items"]
     names = {event["involvedObject"]["name"] for event in events if event["involvedObject"]["kind"] == "Pod"}
-    return {name for name in names if name.startswith(job) and "-exec-" in name}
+    return {name for name in names if name.startswith(application) and "-exec-" in name}
 
 
 def lines_written(scene: Scene) -> int:
