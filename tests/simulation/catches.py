@@ -6,7 +6,7 @@ behind the recorded one, up to a bound. Bugs that few seeds catch may be missed 
 many.
 
 `python -m tests.simulation.catches --seeds 0-499 [--bug NAME …]` makes the table (or those lines of it) anew;
-`--replay` runs it.
+`--replay` runs it, `--replay --seconds 30` as much of it as can be begun in that time.
 """
 
 from __future__ import annotations
@@ -70,10 +70,15 @@ def record(names: Sequence[str], seeds: range) -> list[str]:
     return left
 
 
-def replay() -> list[str]:
-    """Runs the table; the bugs that many seeds caught, and none catches any more."""
+def replay(seconds: float) -> list[str]:
+    """Runs the table, or what of it can be begun in that time (0: all); the bugs that many seeds caught, and none
+    catches any more."""
     left = []
+    ends = time.monotonic() + seconds if seconds else float("inf")
     for name, catch in recorded().items():
+        if time.monotonic() > ends:
+            print("… and no time for the others")
+            break
         found = first_caught(name, range(catch.seed, catch.seed + TRIED_MAX + 1))
         if found is None and catch.seed <= TRIED_MAX:
             left.append(name)
@@ -87,11 +92,12 @@ def main() -> int:
     parser.add_argument("--seeds", default="0-499", help="FIRST-LAST")
     parser.add_argument("--bug", action="append", default=[], help="only this one; more than once for some")
     parser.add_argument("--replay", action="store_true", help="run the recorded seeds")
+    parser.add_argument("--seconds", type=float, default=0.0, help="replay what can be begun in that time")
     options = parser.parse_args()
     with_fixed_hashes("tests.simulation.catches")
     sys.modules["hypothesis"] = None  # type: ignore[assignment]  # kio would load it
     if options.replay:
-        return 1 if replay() else 0
+        return 1 if replay(options.seconds) else 0
     from .planted import BUGS
 
     first, _, last = options.seeds.partition("-")
