@@ -182,10 +182,9 @@ class ClusterReconciler:
         visit.want(*wanted, *outside)
 
     async def _expose(self, visit: _Visit) -> None:
-        """Tells brokers their addresses outside."""
+        """Tells brokers their addresses outside; those that come later are told by the watch of Services."""
         pods = {_ordinal(pod): pod for pod in visit.found.all("Pod", BROKER)}
         visit.findings.listeners_wait_for = await self._exposure.tell(pods, visit.addresses)
-        visit.busy |= bool(visit.findings.listeners_wait_for)
 
     async def _certify(self, visit: _Visit) -> None:
         """What etcd and the brokers prove who they are with: pods mount it."""
