@@ -280,7 +280,7 @@ class TopicReconciler:
             outcome = Outcome(False, plan.refusal.reason, plan.refusal.message, topic)
         elif error is not None:
             ready = None if error.code in PASSING else False
-            outcome = Outcome(ready, _reason(error), error.message or error.code.name, topic, plan.moving)
+            outcome = Outcome(ready, _reason(error), _sentence(error), topic, plan.moving)
         elif plan.steps:
             return
         else:
@@ -394,3 +394,10 @@ def _reason(error: KafkaError) -> str:
     if error.code == ErrorCode.invalid_replication_factor:
         return NOT_ENOUGH_BROKERS
     return "".join(part.capitalize() for part in error.code.name.split("_"))
+
+
+def _sentence(error: KafkaError) -> str:
+    """The brokers' own, with what to do where it doesn't say so."""
+    if error.code == ErrorCode.invalid_replication_factor:
+        return f"{error.message} Lower replicationFactor, or add brokers."
+    return error.message or error.code.name
