@@ -25,6 +25,7 @@ QUESTIONS = (
     "latency",
     "replication",
     "failover",
+    "partitions",
     "many_partitions",
     "spark_read",
     "spark_write",
