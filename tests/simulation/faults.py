@@ -163,6 +163,7 @@ class Faults:
             world.reach_store_again(node)
             node.disk.full = False
             node.disk.failing = frozenset()
+            node.clock_ms = 0  # a broker whose clock is behind by more than an hour refuses what producers date now
             if node.store is not None:
                 node.store.unknown_chance = 0.0
                 node.store.watch_delay_s = 0.0

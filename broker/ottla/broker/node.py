@@ -194,6 +194,10 @@ class Broker:
         cluster = await join_cluster(self.store, self.logs.cluster_id)
         await asyncio.to_thread(self.logs.open, cluster.id, self.id, lambda topic: self.replicas.rules_of(topic).log)
         self.recovered = True
+        # Before the first log is made: that may write checkpoints, and may find that the last log directory has failed.
+        self.logs.went_offline = self.replicas.went_offline
+        self.logs.none_left = self._without_logs
+        self.logs.high_watermark_of = self.replicas.high_watermark_of
         self.follower.prepare(self.replicas.prepare)
         self.follower.listen(self.restore_reports.changed)  # before replicas forget the epochs that they know
         self.follower.listen(self.replicas.changed)
@@ -204,9 +208,6 @@ class Broker:
         self.restore_reports.changed(self.image, everything)
         self.replicas.changed(self.image, everything)
         self.logs.set_aside_unknown(self.replicas.wants)
-        self.logs.went_offline = self.replicas.went_offline
-        self.logs.none_left = self._without_logs
-        self.logs.high_watermark_of = self.replicas.high_watermark_of
         self.replicas.leadership_listeners.append(self._leadership_changed)
         self.replicas.tombstone_done = self._tombstone_done
         self.spawn(self.follower.run(), "metadata follower", vital=True)
