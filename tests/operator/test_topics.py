@@ -13,14 +13,15 @@ import kafka
 import pytest
 
 from ottla.operator.kafka import BROKER, KafkaAdmin, Unreachable
+from ottla.operator.objects import Ref
 from ottla.operator.plan.topic import Configure, Create, Delete, KafkaTopic
-from ottla.operator.queue import Key, Result
+from ottla.operator.queue import Result
 from ottla.operator.topic import MOVING_S, RATES, TopicReconciler
 from ottla.operator.topic_resources import TopicResources
 from tests.operator.kube_stand_in import KubeStandIn
 from tests.peers.ottla_cluster import OttlaCluster, ottla_cluster
 
-MAIN = Key("shop", "main")
+MAIN = Ref("shop", "main")
 CLUSTER = {"topics": {}, "scaling": {}}
 
 
@@ -30,7 +31,7 @@ class Operator:
     def __init__(self, bootstrap: str, kube: KubeStandIn | None = None) -> None:
         self.kube = kube or KubeStandIn()
         self.now = 0.0
-        self.held_changes: list[Key] = []
+        self.held_changes: list[Ref] = []
         self.resources = TopicResources(self.kube)
         self.kube.watcher = self.resources.seen
         self.reconciler = TopicReconciler(

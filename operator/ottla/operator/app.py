@@ -19,18 +19,18 @@ import kopf
 from ottla.operator.brokers import BrokerPages
 from ottla.operator.cluster import ClusterReconciler
 from ottla.operator.etcd import EtcdKeeper
-from ottla.operator.kube import GROUP, Kube
+from ottla.operator.kube import Kube
 from ottla.operator.lease import Lease, LeaseLost
+from ottla.operator.objects import GROUP, OPERATOR, VERSION, Ref, ref_of
 from ottla.operator.page import Page, Watched
 from ottla.operator.plan.names import INSTANCE, MANAGED_BY
-from ottla.operator.queue import Key, Queue
+from ottla.operator.queue import Queue
 from ottla.operator.spec.cluster import Defaults
 from ottla.operator.topic import TopicReconciler
 from ottla.operator.topic_resources import TopicResources
 
 logger = logging.getLogger(__name__)
 
-VERSION = "v1alpha1"
 # An event of something that a Cluster owns is often one of several: they are one reconcile.
 GATHERED_S = 0.3
 OWNED = ("statefulsets", "pods", "persistentvolumeclaims", "services", "configmaps", "poddisruptionbudgets")
@@ -60,7 +60,7 @@ class Operator:
         self._pages = BrokerPages()
         self._etcd = EtcdKeeper(kube)
         self._resources = TopicResources(kube, options.namespaces or None)
-        self._known: set[Key] = set()  # Clusters that are ours to look after
+        self._known: set[Ref] = set()  # Clusters that are ours to look after
         self.watched = Watched()
         self._topics = TopicReconciler(kube, self._resources, held_changed=self._held_changed)
         self._clusters = ClusterReconciler(
@@ -150,7 +150,7 @@ class Operator:
         if self._options.selector:
             settings.watching.label_selectors["clusters"] = self._options.selector
         for plural in OWNED:
-            settings.watching.label_selectors[plural] = f"app.kubernetes.io/managed-by={MANAGED_BY}"
+            settings.watching.label_selectors[plural] = f"{MANAGED_BY}={OPERATOR}"
         await kopf.operator(
             registry=self._registry(),
             settings=settings,
@@ -182,10 +182,9 @@ class Operator:
         return registry
 
     def _cluster_seen(self, event: str | None, body: Mapping[str, Any]) -> None:
-        meta = body["metadata"]
-        key = Key(meta["namespace"], meta["name"])
+        key = ref_of(body)
         gone = event == "DELETED"
-        self.watched.told(("Cluster", *key), meta["resourceVersion"], gone=gone)
+        self.watched.told(("Cluster", *key), body["metadata"]["resourceVersion"], gone=gone)
         (self._known.discard if gone else self._known.add)(key)
         self.queues["Cluster"].add(key)
         self.queues["Topic"].add(key)
@@ -198,14 +197,14 @@ class Operator:
 
     def _owned_seen(self, body: Mapping[str, Any]) -> None:
         meta = body["metadata"]
-        key = Key(meta["namespace"], meta.get("labels", {}).get(INSTANCE, ""))
+        key = Ref(meta["namespace"], meta.get("labels", {}).get(INSTANCE, ""))
         if key in self._known:
             self.queues["Cluster"].add(key, GATHERED_S)
 
-    def _held_changed(self, key: Key) -> None:
+    def _held_changed(self, key: Ref) -> None:
         self.queues["Cluster"].add(key)
 
-    def _read(self, key: Key, version: str) -> None:
+    def _read(self, key: Ref, version: str) -> None:
         self.watched.read(("Cluster", *key), version)
 
 

@@ -12,7 +12,6 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
 
 from ottla.operator.brokers import BrokerPages
 from ottla.operator.etcd import EtcdKeeper, Tell
@@ -20,13 +19,14 @@ from ottla.operator.exposure import Exposure
 from ottla.operator.found import Found
 from ottla.operator.kafka import KafkaAdmin, Unreachable
 from ottla.operator.kube import Kube, KubeError
+from ottla.operator.objects import Object, Ref, going
 from ottla.operator.plan import broker_pods, disruption, names, network, services
 from ottla.operator.plan.broker_pods import BROKER
 from ottla.operator.plan.cluster_status import Findings, cluster_status, refused
 from ottla.operator.plan.lost import claims, only_there, waits_for_its_volume
 from ottla.operator.plan.observed import addresses, broker_pod, broker_sets, is_current, versions
 from ottla.operator.plan.roll import Pod, decide
-from ottla.operator.queue import Key, Result, Retry
+from ottla.operator.queue import Result, Retry
 from ottla.operator.racks import tell_racks
 from ottla.operator.scaling import noted, scale
 from ottla.operator.settings import apply_settings
@@ -35,8 +35,6 @@ from ottla.operator.status import Condition
 from ottla.protocol.errors import KafkaError
 
 logger = logging.getLogger(__name__)
-
-Object = dict[str, Any]
 
 SOON_S = 3.0
 QUIET_S = 30.0  # what brokers say makes no event: so often they are asked whether a pod may be evicted
@@ -71,8 +69,8 @@ class ClusterReconciler:
         etcd: EtcdKeeper,
         defaults: Defaults,
         *,
-        topics_held: Callable[[Key], Condition | None] = lambda _: None,
-        read: Callable[[Key, str], None] = lambda key, version: None,
+        topics_held: Callable[[Ref], Condition | None] = lambda _: None,
+        read: Callable[[Ref, str], None] = lambda key, version: None,
         utc: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """`topics_held`: what the reconciler of Topics has to say in the Cluster's status; `read` is told each version
@@ -85,17 +83,17 @@ class ClusterReconciler:
         self._topics_held = topics_held
         self._read = read
         self._utc = utc
-        self._admins: dict[Key, KafkaAdmin] = {}
+        self._admins: dict[Ref, KafkaAdmin] = {}
 
     def close(self) -> None:
         """Ends all connections to brokers."""
         for key in list(self._admins):
             self._forget(key)
 
-    async def reconcile(self, key: Key) -> Result:
+    async def reconcile(self, key: Ref) -> Result:
         """One step nearer, and the status that says where it stands."""
         resource = await self._kube.get("Cluster", *key)
-        if resource is None or "deletionTimestamp" in resource["metadata"]:
+        if resource is None or going(resource):
             self._forget(key)  # what it owns goes with it, by its owner references: nothing here has to be alive
             return Result(gone=True)
         self._read(key, resource["metadata"]["resourceVersion"])
@@ -119,7 +117,7 @@ class ClusterReconciler:
             await self._write(resource, cluster_status(cluster, visit.findings, resource.get("status") or {}, now))
         return Result(SOON_S if visit.busy else QUIET_S)
 
-    async def _steps(self, key: Key, visit: _Visit) -> None:
+    async def _steps(self, key: Ref, visit: _Visit) -> None:
         if visit.cluster.paused:
             await self._look_at_brokers(visit)
             return
@@ -309,7 +307,7 @@ class ClusterReconciler:
         return tell
 
     async def _tell(self, visit: _Visit, reason: str, message: str) -> None:
-        logger.info("cluster %s/%s: %s: %s", visit.cluster.namespace, visit.cluster.name, reason, message)
+        logger.info("cluster %s: %s: %s", visit.cluster.ref, reason, message)
         await self._kube.event(visit.resource, reason, message, visit.now)
 
     async def _write(self, resource: Object, status: Object) -> None:
@@ -324,7 +322,7 @@ class ClusterReconciler:
 
     # ---- connections
 
-    def _admin(self, key: Key, cluster: Cluster) -> KafkaAdmin:
+    def _admin(self, key: Ref, cluster: Cluster) -> KafkaAdmin:
         bootstrap = services.bootstrap_servers(cluster)[cluster.internal.name]
         admin = self._admins.get(key)
         if admin is None or admin.bootstrap != bootstrap:
@@ -332,7 +330,7 @@ class ClusterReconciler:
             admin = self._admins[key] = KafkaAdmin(bootstrap)
         return admin
 
-    def _forget(self, key: Key) -> None:
+    def _forget(self, key: Ref) -> None:
         admin = self._admins.pop(key, None)
         if admin is not None:
             admin.close()

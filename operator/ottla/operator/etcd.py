@@ -14,7 +14,8 @@ from ottla.operator import certificates
 from ottla.operator.certificates import Identity
 from ottla.operator.etcd_client import EtcdClient, EtcdUnreachable
 from ottla.operator.found import Found
-from ottla.operator.kube import Kube, Object
+from ottla.operator.kube import Kube
+from ottla.operator.objects import Object, Ref, going
 from ottla.operator.plan import disruption, etcd_pods, names
 from ottla.operator.plan.broker_file import ETCD_PORT
 from ottla.operator.plan.broker_pods import BROKER
@@ -58,8 +59,8 @@ class EtcdKeeper:
         self._make_client = client
         self._clock = clock
         self._utc = utc
-        self._clients: dict[tuple[str, str], tuple[str, EtcdClient]] = {}  # with a digest of their certificates
-        self._next_upkeep: dict[tuple[str, str], float] = {}
+        self._clients: dict[Ref, tuple[str, EtcdClient]] = {}  # with a digest of their certificates
+        self._next_upkeep: dict[Ref, float] = {}
 
     async def close(self) -> None:
         """Ends all connections."""
@@ -68,7 +69,7 @@ class EtcdKeeper:
 
     async def certify(self, cluster: Cluster, etcd: Etcd, found: Found, tell: Tell) -> str:
         """Makes and renews what clients and members prove who they are with; a digest of what clients read."""
-        key = (cluster.namespace, cluster.name)
+        key = cluster.ref
         if not etcd.tls:
             if key not in self._clients:
                 self._clients[key] = ("", self._make_client(None))
@@ -95,7 +96,7 @@ class EtcdKeeper:
         return digest
 
     def _client(self, cluster: Cluster) -> EtcdClient:
-        return self._clients[cluster.namespace, cluster.name][1]
+        return self._clients[cluster.ref][1]
 
     async def keep(self, cluster: Cluster, etcd: Etcd, found: Found, tell: Tell) -> tuple[bool, bool, str]:
         """(whether brokers can be started on it, whether a majority answers, what is waited for)."""
@@ -128,7 +129,7 @@ class EtcdKeeper:
 
     async def upkeep(self, cluster: Cluster, etcd: Etcd, found: Found, tell: Tell) -> None:
         """Makes a member's database smaller where that is worth it, and takes the quota's alarm back afterwards."""
-        key = (cluster.namespace, cluster.name)
+        key = cluster.ref
         if self._clock() < self._next_upkeep.get(key, 0.0):
             return
         pods = found.all("Pod", etcd_pods.ETCD)
@@ -155,7 +156,7 @@ class EtcdKeeper:
                     await client.disarm(everywhere, alarm)
                 await tell("EtcdAlarmDisarmed", "etcd takes writes again: there is room below its quota")
         except EtcdUnreachable as error:
-            logger.warning("etcd of %s/%s: no upkeep: %s", cluster.namespace, cluster.name, error)
+            logger.warning("etcd of %s: no upkeep: %s", cluster.ref, error)
 
     async def _members(self, cluster: Cluster, pods: list[Object]) -> list[Member] | None:
         """The list; None where no majority answers."""
@@ -234,7 +235,7 @@ class EtcdKeeper:
         ready = {pod.name for pod in seen if pod.ready}
         for pod in pods:
             name = pod["metadata"]["name"]
-            if "deletionTimestamp" in pod["metadata"] or not (why := outdated(stateful_set, pod)):
+            if going(pod) or not (why := outdated(stateful_set, pod)):
                 continue
             if (name not in ready and stuck(pod)) or len(ready) == etcd.members:
                 await tell("RollingRestart", f"{name} is restarted: {why}")

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from ottla.operator.found import Found
 from ottla.operator.kafka import BROKER as BROKER_RESOURCE
 from ottla.operator.kafka import KafkaAdmin
-from ottla.operator.kube import Kube, KubeError, Object
+from ottla.operator.kube import Kube, KubeError
+from ottla.operator.objects import Object
 from ottla.operator.plan import external, names
 from ottla.operator.plan.external import address, external_services, node_address, told
 from ottla.operator.plan.observed import address as pod_address

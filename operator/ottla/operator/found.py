@@ -10,7 +10,8 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Iterable
 
-from ottla.operator.kube import Kube, KubeError, Object
+from ottla.operator.kube import Kube, KubeError
+from ottla.operator.objects import OPERATOR, Object, going
 from ottla.operator.plan import names
 from ottla.operator.plan.storage import grown, has_to_be_made_again, kept
 from ottla.operator.queue import Retry
@@ -91,7 +92,7 @@ class Found:
                     raise
                 trouble = f"volume {claim} can't grow to {size}: {error.message}"
         present = self.get("StatefulSet", name)
-        if present is not None and "deletionTimestamp" in present["metadata"]:
+        if present is not None and going(present):
             return False, trouble
         if present is not None and has_to_be_made_again(wanted, present):
             uid = present["metadata"]["uid"]
@@ -105,7 +106,7 @@ class Found:
         kept = set(wanted)
         for kind in PRUNED:
             for name, item in list(self._objects[kind].items()):
-                if (kind, name) not in kept and self._owns(item) and "deletionTimestamp" not in item["metadata"]:
+                if (kind, name) not in kept and self._owns(item) and not going(item):
                     await self._kube.delete(kind, self._cluster.namespace, name, uid=item["metadata"]["uid"])
                     del self._objects[kind][name]
 
@@ -115,5 +116,5 @@ class Found:
 
 def _adoptable(item: Object) -> bool:
     """Whether it was made by an operator and nobody owns it: the Cluster was deleted and its objects orphaned."""
-    managed = (item["metadata"].get("labels") or {}).get("app.kubernetes.io/managed-by") == names.MANAGED_BY
+    managed = (item["metadata"].get("labels") or {}).get(names.MANAGED_BY) == OPERATOR
     return managed and not item["metadata"].get("ownerReferences")

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from ottla.net.names import parse_bootstrap
 from ottla.net.peer import Connect, Peer, connect_tcp
+from ottla.operator.objects import OPERATOR
 from ottla.operator.plan.topic import Configure, Create, Delete, Grow, KafkaCluster, KafkaPartition, KafkaTopic, Move
 from ottla.operator.queue import Retry
 from ottla.protocol.errors import ErrorCode, KafkaError, ProtocolError
@@ -28,7 +29,6 @@ from ottla.settings.own import OVERRIDES
 METADATA, CREATE_TOPICS, DELETE_TOPICS, DESCRIBE_CONFIGS = (3, 12), (19, 7), (20, 6), (32, 4)
 CREATE_PARTITIONS, ALTER_CONFIGS, REASSIGN, LIST_MOVES = (37, 3), (44, 1), (45, 0), (46, 0)
 TOPIC, BROKER = 2, 4  # types of resources that have settings
-CLIENT_ID = "ottla-operator"
 REQUEST_MS = 30_000
 DESCRIBED_AT_ONCE = 500
 CHANGED_AT_ONCE = 100
@@ -50,7 +50,7 @@ class KafkaAdmin:
     def __init__(self, bootstrap: str, connect: Connect = connect_tcp) -> None:
         """`bootstrap`: host:port, several separated by commas."""
         self.bootstrap = bootstrap
-        self._peers = [Peer(connect, address.host, address.port, CLIENT_ID) for address in parse_bootstrap(bootstrap)]
+        self._peers = [Peer(connect, address.host, address.port, OPERATOR) for address in parse_bootstrap(bootstrap)]
         self._one_at_a_time = asyncio.Lock()
 
     def close(self) -> None:

@@ -11,23 +11,19 @@ import hashlib
 import json
 import logging
 from datetime import datetime
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 from urllib.parse import quote, urlencode
 
 from kubernetes.aio import client, config
 from kubernetes.aio.client.exceptions import ApiException
 
+from ottla.operator.objects import API_VERSION, OPERATOR, Object, timestamp
 from ottla.operator.queue import Retry
 
 logger = logging.getLogger(__name__)
 
-FIELD_MANAGER = "ottla-operator"
-GROUP = "ottla.dev"
-API_VERSION = f"{GROUP}/v1alpha1"
 PAGE = 500
 REQUEST_S_MAX = 30
-
-Object = dict[str, Any]
 
 
 class Kind(NamedTuple):
@@ -90,11 +86,6 @@ class Kube:
             await config.load_kube_config()
         return cls(client.ApiClient())
 
-    @property
-    def api(self) -> client.ApiClient:
-        """The client itself, for the election of a leader."""
-        return self._api
-
     async def close(self) -> None:
         """Ends all connections."""
         await self._api.close()
@@ -132,7 +123,7 @@ class Kube:
         digest = _digest(wanted)
         if observed is not None and self._applied.get(key) == (digest, _fingerprint(observed)):
             return observed
-        query = urlencode({"fieldManager": FIELD_MANAGER, "force": "true"})
+        query = urlencode({"fieldManager": OPERATOR, "force": "true"})
         path = f"{_path(kind, key[1], key[2])}?{query}"
         done = await self._request("PATCH", path, f"applying {kind} {key[2]}", wanted, "application/apply-patch+yaml")
         self._applied[key] = (digest, _fingerprint(done))
@@ -141,7 +132,7 @@ class Kube:
     async def merge(self, kind: str, namespace: str, name: str, patch: Object, subresource: str = "") -> Object:
         """A JSON merge patch."""
         path = _path(kind, namespace, name) + (f"/{subresource}" if subresource else "")
-        query = urlencode({"fieldManager": FIELD_MANAGER})
+        query = urlencode({"fieldManager": OPERATOR})
         return await self._request(
             "PATCH", f"{path}?{query}", f"patching {kind} {name}", patch, "application/merge-patch+json"
         )
@@ -184,7 +175,7 @@ class Kube:
     async def event(self, about: Object, reason: str, message: str, now: datetime, *, warning: bool = False) -> None:
         """An Event about a resource. One that can't be written is only missed."""
         meta = about["metadata"]
-        stamp = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+        stamp = timestamp(now)
         body = {
             "apiVersion": "v1",
             "kind": "Event",
@@ -199,7 +190,7 @@ class Kube:
             "reason": reason,
             "message": message[:1024],
             "type": "Warning" if warning else "Normal",
-            "source": {"component": FIELD_MANAGER},
+            "source": {"component": OPERATOR},
             "firstTimestamp": stamp,
             "lastTimestamp": stamp,
             "count": 1,

@@ -14,7 +14,8 @@ from contextlib import suppress
 from datetime import datetime
 from time import monotonic
 
-from ottla.operator.kube import Kube, Object
+from ottla.operator.kube import Kube
+from ottla.operator.objects import Object
 from ottla.operator.queue import Retry
 
 logger = logging.getLogger(__name__)

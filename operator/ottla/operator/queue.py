@@ -17,7 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 from time import monotonic
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+from ottla.operator.objects import Ref
 
 logger = logging.getLogger(__name__)
 
@@ -25,16 +27,6 @@ RESYNC_S = 120.0
 RECONCILE_S_MAX = 120.0
 PAUSE_S_MIN = 0.5
 PAUSE_S_MAX = 60.0
-
-
-class Key(NamedTuple):
-    """A resource by its name; its kind is the queue's."""
-
-    namespace: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +40,7 @@ class Result:
 class Reconciler(Protocol):
     """Brings one kind of resource to what its spec says."""
 
-    async def reconcile(self, key: Key) -> Result:
+    async def reconcile(self, key: Ref) -> Result:
         """One step nearer; raises whatever it can't handle, and is called again."""
 
 
@@ -63,7 +55,7 @@ class Counters:
     reconciles: int = 0
     errors: int = 0
     seconds: float = 0.0
-    failing: dict[Key, int] = field(default_factory=dict)  # key → failures in a row
+    failing: dict[Ref, int] = field(default_factory=dict)  # key → failures in a row
 
 
 class Queue:
@@ -77,15 +69,15 @@ class Queue:
         self._reconciler = reconciler
         self._workers = workers
         self._clock = clock
-        self._due: dict[Key, float] = {}
-        self._heap: list[tuple[float, int, Key]] = []
+        self._due: dict[Ref, float] = {}
+        self._heap: list[tuple[float, int, Ref]] = []
         self._order = count()
-        self._running: dict[Key, asyncio.Task[None]] = {}
-        self._again: dict[Key, float] = {}  # added while it was reconciled
-        self._said: dict[Key, str] = {}  # why it failed last
+        self._running: dict[Ref, asyncio.Task[None]] = {}
+        self._again: dict[Ref, float] = {}  # added while it was reconciled
+        self._said: dict[Ref, str] = {}  # why it failed last
         self._wake = asyncio.Event()
 
-    def add(self, key: Key, after: float = 0.0) -> None:
+    def add(self, key: Ref, after: float = 0.0) -> None:
         """Reconciles the key `after` seconds from now, or earlier if it waits for that already."""
         due = self._clock() + after
         if key in self._running:
@@ -133,7 +125,7 @@ class Queue:
             return None
         return max(0.0, self._heap[0][0] - self._clock())
 
-    async def _reconcile(self, key: Key) -> None:
+    async def _reconcile(self, key: Ref) -> None:
         started = self._clock()
         after: float | None = None
         try:
@@ -156,7 +148,7 @@ class Queue:
                 self.add(key, max(0.0, again - self._clock()))
             self._wake.set()
 
-    def _failed(self, key: Key, error: Exception) -> float:
+    def _failed(self, key: Ref, error: Exception) -> float:
         """Counts and logs a failure; the pause before the next attempt."""
         failures = self.counters.failing.get(key, 0) + 1
         self.counters.failing[key] = failures

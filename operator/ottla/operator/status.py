@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-Object = dict[str, Any]
+from ottla.operator.objects import Object, timestamp
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,3 @@ def conditions(
             }
         )
     return [*written, *before.values()]
-
-
-def timestamp(now: datetime) -> str:
-    """As Kubernetes writes it; `now` is in UTC."""
-    return now.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 from ottla.operator.kafka import CHANGED_AT_ONCE, KafkaAdmin, Refusals, Unreachable
 from ottla.operator.kube import KubeError
+from ottla.operator.objects import Object, Ref, going
 from ottla.operator.plan.orphans import Definition, Disappearances, Orphan, Unreadable, Verdict, hold, orphans, owner_of
 from ottla.operator.plan.topic import (
     NOT_ENOUGH_BROKERS,
@@ -38,7 +39,7 @@ from ottla.operator.plan.topic import (
     winners,
 )
 from ottla.operator.plan.topic_status import Outcome
-from ottla.operator.queue import Key, Result, Retry
+from ottla.operator.queue import Result, Retry
 from ottla.operator.spec.topic import DeletionPolicy, TopicResource
 from ottla.operator.spec.topic_rules import CONFIRM, TopicRules, parse_topic_rules
 from ottla.operator.status import Condition
@@ -73,7 +74,7 @@ PASSING = frozenset(
 class Kube(Lister, Writer, Protocol):
     """What is needed of Kubernetes: `ottla.operator.kube.Kube`."""
 
-    async def get(self, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
+    async def get(self, kind: str, namespace: str, name: str) -> Object | None:
         """One object; None where there is none, or none of its kind."""
 
 
@@ -98,7 +99,7 @@ class TopicReconciler:
         kube: Kube,
         resources: TopicResources,
         *,
-        held_changed: Callable[[Key], None] = lambda _: None,
+        held_changed: Callable[[Ref], None] = lambda _: None,
         bootstrap: Callable[[TopicRules], str] = lambda rules: rules.bootstrap,
         clock: Callable[[], float] = monotonic,
         utc: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -111,12 +112,12 @@ class TopicReconciler:
         self._bootstrap = bootstrap
         self._clock = clock
         self._utc = utc
-        self._admins: dict[Key, KafkaAdmin] = {}
-        self._disappearances: dict[Key, Disappearances] = {}
-        self._held: dict[Key, Condition] = {}
-        self._restless: dict[Key, int] = {}  # sweeps in a row that ended all there was to change, and found more
+        self._admins: dict[Ref, KafkaAdmin] = {}
+        self._disappearances: dict[Ref, Disappearances] = {}
+        self._held: dict[Ref, Condition] = {}
+        self._restless: dict[Ref, int] = {}  # sweeps in a row that ended all there was to change, and found more
 
-    def held(self, cluster: Key) -> Condition | None:
+    def held(self, cluster: Ref) -> Condition | None:
         """What the Cluster's status is to say of topics that wait for a person; None where none does."""
         return self._held.get(cluster)
 
@@ -125,7 +126,7 @@ class TopicReconciler:
         for cluster in list(self._admins):
             self._forget(cluster)
 
-    async def reconcile(self, key: Key) -> Result:
+    async def reconcile(self, key: Ref) -> Result:
         """One sweep of the topics of the Cluster `key`; nothing for a Cluster that another operator looks after."""
         watched = self._resources.namespaces
         if watched is not None and key.namespace not in watched:
@@ -133,7 +134,7 @@ class TopicReconciler:
         await self._resources.up_to_date(self._clock())
         mine = self._resources.of(key)
         found = await self._kube.get("Cluster", *key)
-        if found is None or "deletionTimestamp" in found["metadata"]:
+        if found is None or going(found):
             self._forget(key)
             self._disappearances.pop(key, None)
             self._restless.pop(key, None)
@@ -166,7 +167,7 @@ class TopicReconciler:
         return Result(min([*pauses, *([look_again_s] if look_again_s is not None else [])], default=None))
 
     async def _sweep(
-        self, key: Key, sweep: _Sweep, admin: KafkaAdmin, cluster: KafkaCluster, mine: list[TopicResource]
+        self, key: Ref, sweep: _Sweep, admin: KafkaAdmin, cluster: KafkaCluster, mine: list[TopicResource]
     ) -> float | None:
         """Everything but the statuses; when to look again at topics that lost their resources."""
         allowed = await self._allowed(sweep, mine)
@@ -290,7 +291,7 @@ class TopicReconciler:
 
     # ---- topics without a resource
 
-    async def _bury(self, key: Key, sweep: _Sweep, admin: KafkaAdmin, cluster: KafkaCluster) -> float | None:
+    async def _bury(self, key: Ref, sweep: _Sweep, admin: KafkaAdmin, cluster: KafkaCluster) -> float | None:
         found = self._orphans(key, cluster)
         definition: Definition | Unreadable | None = Definition("")
         if found:
@@ -311,7 +312,7 @@ class TopicReconciler:
         self._tell_held(key, _held_condition(key, verdict) if verdict.held else None)
         return verdict.look_again_s
 
-    def _orphans(self, key: Key, cluster: KafkaCluster) -> list[Orphan]:
+    def _orphans(self, key: Ref, cluster: KafkaCluster) -> list[Orphan]:
         resources, namespaces = self._resources.of(key), self._resources.namespaces
         return orphans(cluster.topics.values(), resources, self._resources.vanished, namespaces)
 
@@ -324,7 +325,7 @@ class TopicReconciler:
             raise
         if found is None:
             return None
-        return Definition(found["metadata"]["creationTimestamp"], "deletionTimestamp" in found["metadata"])
+        return Definition(found["metadata"]["creationTimestamp"], going(found))
 
     async def _tell_dealt_with(self, sweep: _Sweep, orphan: Orphan) -> None:
         topic, error = orphan.topic.name, sweep.failed.get(orphan.topic.name)
@@ -338,7 +339,7 @@ class TopicReconciler:
         logger.info("%s: %s", sweep.rules.cluster, told[1])
         await self._kube.event(dict(sweep.rules.about), *told, sweep.now, warning=error is not None)
 
-    def _tell_held(self, key: Key, condition: Condition | None) -> None:
+    def _tell_held(self, key: Ref, condition: Condition | None) -> None:
         if self._held.get(key) == condition:
             return
         if condition is None:
@@ -361,20 +362,20 @@ class TopicReconciler:
 
     # ---- connections
 
-    def _admin(self, key: Key, bootstrap: str) -> KafkaAdmin:
+    def _admin(self, key: Ref, bootstrap: str) -> KafkaAdmin:
         admin = self._admins.get(key)
         if admin is None or admin.bootstrap != bootstrap:
             self._forget(key)
             admin = self._admins[key] = KafkaAdmin(bootstrap)
         return admin
 
-    def _forget(self, key: Key) -> None:
+    def _forget(self, key: Ref) -> None:
         admin = self._admins.pop(key, None)
         if admin is not None:
             admin.close()
 
 
-def _held_condition(key: Key, verdict: Verdict) -> Condition:
+def _held_condition(key: Ref, verdict: Verdict) -> Condition:
     names = sorted(orphan.topic.name for orphan in verdict.held)
     told = ", ".join(names[:NAMES_TOLD])
     if len(names) > NAMES_TOLD:

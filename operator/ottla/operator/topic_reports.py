@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from ottla.operator.kube import KubeError
+from ottla.operator.objects import API_VERSION, Object
 from ottla.operator.plan.topic import Configure, Create, Grow, Move, Step, TopicPlan
 from ottla.operator.plan.topic_status import Outcome, Status, status_patch, topic_status
 from ottla.operator.spec.topic import TopicResource
@@ -23,14 +24,10 @@ AT_A_TIME = 16
 class Writer(Protocol):
     """Who writes to Kubernetes: `Kube`."""
 
-    async def merge(
-        self, kind: str, namespace: str, name: str, patch: dict[str, Any], subresource: str = ""
-    ) -> dict[str, Any]:
+    async def merge(self, kind: str, namespace: str, name: str, patch: Object, subresource: str = "") -> Object:
         """A JSON merge patch."""
 
-    async def event(
-        self, about: dict[str, Any], reason: str, message: str, now: datetime, *, warning: bool = False
-    ) -> None:
+    async def event(self, about: Object, reason: str, message: str, now: datetime, *, warning: bool = False) -> None:
         """An Event about a resource. One that can't be written is only missed."""
 
 
@@ -84,7 +81,7 @@ class TopicReports:
         self, resource: TopicResource, reason: str, message: str, now: datetime, *, warning: bool = False
     ) -> None:
         about = {
-            "apiVersion": "ottla.dev/v1alpha1",
+            "apiVersion": API_VERSION,
             "kind": "Topic",
             "metadata": {"namespace": resource.ref.namespace, "name": resource.ref.name, "uid": resource.uid},
         }

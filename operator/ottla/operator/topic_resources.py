@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from ottla.operator.kube import KubeError
-from ottla.operator.queue import Key
-from ottla.operator.spec.topic import DeletionPolicy, Ref, TopicResource, parse_topic
+from ottla.operator.objects import Object, Ref
+from ottla.operator.spec.topic import DeletionPolicy, TopicResource, parse_topic
 
 LISTED_AGAIN_S = 900.0
 VANISHED_MAX = 20_000
@@ -23,7 +23,7 @@ VANISHED_MAX = 20_000
 class Lister(Protocol):
     """Who lists resources: `Kube`."""
 
-    async def list(self, kind: str, namespace: str = "", labels: str = "") -> list[dict[str, Any]]:
+    async def list(self, kind: str, namespace: str = "", labels: str = "") -> list[Object]:
         """All objects of a kind; of all namespaces where none is named."""
 
 
@@ -39,7 +39,7 @@ class TopicResources:
         self._listed_at: float | None = None
         self._listing = asyncio.Lock()
 
-    def seen(self, event: str | None, body: Mapping[str, Any]) -> Key | None:
+    def seen(self, event: str | None, body: Mapping[str, Any]) -> Ref | None:
         """Takes what the watch tells; the cluster that is to be looked at, None where only a status changed."""
         resource = parse_topic(body)
         before = self._known.get(resource.ref)
@@ -54,11 +54,11 @@ class TopicResources:
             self._known[resource.ref] = resource
             if before is not None and replace(before, status={}) == replace(resource, status={}):
                 return None
-        return Key(*resource.cluster)
+        return resource.cluster
 
-    def of(self, cluster: Key) -> list[TopicResource]:
+    def of(self, cluster: Ref) -> list[TopicResource]:
         """Those that refer to a cluster."""
-        return [resource for resource in self._known.values() if resource.cluster == Ref(*cluster)]
+        return [resource for resource in self._known.values() if resource.cluster == cluster]
 
     def wrote(self, resource: TopicResource, status: Mapping[str, Any]) -> None:
         """The operator itself has written a status: the watch will tell, but later."""
@@ -79,7 +79,7 @@ class TopicResources:
             self._known = {ref: one for ref, one in listed.items() if ref not in self._told} | kept
             self._listed_at = now
 
-    async def _list(self) -> list[dict[str, Any]]:
+    async def _list(self) -> list[Object]:
         try:
             if self.namespaces is None:
                 return await self._kube.list("Topic")

@@ -16,16 +16,17 @@ from ottla.operator import cluster as module
 from ottla.operator.cluster import ClusterReconciler
 from ottla.operator.etcd import EtcdKeeper
 from ottla.operator.etcd_client import EtcdUnreachable
+from ottla.operator.objects import Ref
 from ottla.operator.plan.etcd_members import Member
 from ottla.operator.plan.etcd_upkeep import MemberStatus
 from ottla.operator.plan.roll import Report
 from ottla.operator.plan.topic import Configure, KafkaCluster, KafkaTopic, Move
-from ottla.operator.queue import Key, Result, Retry
+from ottla.operator.queue import Result, Retry
 from ottla.operator.spec.cluster import Defaults
 from tests.unit.operator.kubernetes_world import Object, World
 from tests.unit.operator.test_scale import _asked, _cluster, _done
 
-KEY = Key("shop", "k")
+KEY = Ref("shop", "k")
 
 
 class Pages:

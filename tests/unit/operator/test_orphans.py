@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import UUID
 
+from ottla.operator.objects import Ref
 from ottla.operator.plan.orphans import (
     SETTLE_S,
     WINDOW_S,
@@ -18,7 +19,7 @@ from ottla.operator.plan.orphans import (
     owner_of,
 )
 from ottla.operator.plan.topic import OWNER, POLICY, Configure, KafkaPartition, KafkaTopic
-from ottla.operator.spec.topic import DeletionPolicy, Ref, TopicResource
+from ottla.operator.spec.topic import DeletionPolicy, TopicResource
 
 DEFINITION = Definition("2025-01-01T00:00:00Z")
 

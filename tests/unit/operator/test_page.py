@@ -6,12 +6,13 @@ import asyncio
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from ottla.operator.objects import Ref
 from ottla.operator.page import SILENT_S_MAX, Page, Watched
-from ottla.operator.queue import Key, Queue, Result
+from ottla.operator.queue import Queue, Result
 
 
 class _Nothing:
-    async def reconcile(self, key: Key) -> Result:
+    async def reconcile(self, key: Ref) -> Result:
         return Result()
 
 
@@ -19,7 +20,7 @@ def test_metrics_are_readable() -> None:
     queue = Queue("Cluster", _Nothing())
 
     async def run() -> None:
-        queue.add(Key("n", "a"))
+        queue.add(Ref("n", "a"))
         task = asyncio.ensure_future(queue.run())
         while queue.counters.reconciles == 0:  # noqa: ASYNC110 — a counter has no event
             await asyncio.sleep(0.001)

@@ -6,17 +6,18 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from ottla.operator import queue as module
-from ottla.operator.queue import Key, Queue, Result, Retry
+from ottla.operator.objects import Ref
+from ottla.operator.queue import Queue, Result, Retry
 
-A, B = Key("default", "a"), Key("default", "b")
+A, B = Ref("default", "a"), Ref("default", "b")
 
 
 class Scripted:
-    def __init__(self, act: Callable[[Key], Awaitable[Result]]) -> None:
-        self.seen: list[Key] = []
+    def __init__(self, act: Callable[[Ref], Awaitable[Result]]) -> None:
+        self.seen: list[Ref] = []
         self.act = act
 
-    async def reconcile(self, key: Key) -> Result:
+    async def reconcile(self, key: Ref) -> Result:
         self.seen.append(key)
         return await self.act(key)
 
@@ -31,10 +32,10 @@ async def _run(queue: Queue, until: Callable[[], bool]) -> None:
 
 
 def test_several_events_are_one_reconcile() -> None:
-    async def act(key: Key) -> Result:
+    async def act(key: Ref) -> Result:
         return Result()
 
-    async def run() -> list[Key]:
+    async def run() -> list[Ref]:
         work = Scripted(act)
         queue = Queue("test", work)
         for _ in range(100):
@@ -51,7 +52,7 @@ def test_an_event_during_a_reconcile_is_another_one_after_it() -> None:
     async def run() -> None:
         at_once = most = 0
 
-        async def act(key: Key) -> Result:
+        async def act(key: Ref) -> Result:
             nonlocal at_once, most
             at_once += 1
             most = max(most, at_once)
@@ -75,7 +76,7 @@ def test_a_failure_comes_again_after_a_growing_pause(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(module, "PAUSE_S_MIN", 0.001)
 
     async def run() -> None:
-        async def act(key: Key) -> Result:
+        async def act(key: Ref) -> Result:
             if len(work.seen) == 1:
                 raise Retry("not there yet")
             if len(work.seen) == 2:
@@ -96,8 +97,8 @@ def test_a_failure_comes_again_after_a_growing_pause(monkeypatch: pytest.MonkeyP
 def test_what_is_gone_is_not_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RESYNC_S", 0.001)
 
-    async def run() -> list[Key]:
-        async def act(key: Key) -> Result:
+    async def run() -> list[Ref]:
+        async def act(key: Ref) -> Result:
             return Result(gone=key == A)
 
         work = Scripted(act)
@@ -114,7 +115,7 @@ def test_what_is_gone_is_not_looked_at_again(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_slow_one_does_not_hold_up_the_others() -> None:
     async def run() -> None:
-        async def act(key: Key) -> Result:
+        async def act(key: Ref) -> Result:
             if key == A:
                 await asyncio.sleep(60)
             return Result()
@@ -123,7 +124,7 @@ def test_a_slow_one_does_not_hold_up_the_others() -> None:
         queue = Queue("test", work, workers=2)
         queue.add(A)
         for number in range(20):
-            queue.add(Key("default", f"other-{number}"))
+            queue.add(Ref("default", f"other-{number}"))
         await _run(queue, lambda: len(work.seen) == 21)
 
     asyncio.run(run())

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from ottla.operator.kube import KubeError
-from ottla.operator.queue import Key
+from ottla.operator.objects import Ref
 from ottla.operator.spec.topic import DeletionPolicy
 from ottla.operator.spec.topic_rules import parse_topic_rules
 from ottla.operator.topic_resources import LISTED_AGAIN_S, TopicResources
 
-MAIN = Key("shop", "main")
+MAIN = Ref("shop", "main")
 
 
 def body(name: str, uid: str = "u-1", status: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:

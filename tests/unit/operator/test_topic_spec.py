@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from ottla.operator.spec.topic import DeletionPolicy, Ref, parse_topic
+from ottla.operator.objects import Ref
+from ottla.operator.spec.topic import DeletionPolicy, parse_topic
 
 
 def topic(name: str = "orders", status: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:

@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
+from ottla.operator.objects import Ref
 from ottla.operator.plan.topic import KafkaPartition, KafkaTopic, Moving
 from ottla.operator.plan.topic_status import Outcome, status_patch, topic_status
-from ottla.operator.spec.topic import Ref, TopicResource
+from ottla.operator.spec.topic import TopicResource
 
 RESOURCE = TopicResource(Ref("shop", "orders"), "u-1", "2026-01-01T00:00:00Z", 3, Ref("shop", "main"), "orders.v1")
 TOPIC = KafkaTopic("orders.v1", UUID(int=5), {0: KafkaPartition((0, 1), frozenset({0, 1}))})

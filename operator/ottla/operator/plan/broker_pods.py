@@ -6,9 +6,9 @@ which becomes `node.id`. Pods are replaced only by the operator (`OnDelete`); `r
 
 from __future__ import annotations
 
+from ottla.operator.objects import Object
 from ottla.operator.plan import names
 from ottla.operator.plan.broker_file import REPLICATION, SECRETS, server_properties
-from ottla.operator.plan.names import Object
 from ottla.operator.plan.pods import TMP_MOUNT, claim, container, http_probe, pod_template, stateful_set
 from ottla.operator.spec.cluster import HTTP_PORT, REPLICATION_PORT, Cluster, ExternalEtcd, Pool, Template
 

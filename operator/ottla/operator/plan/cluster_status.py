@@ -11,14 +11,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from ottla.operator.objects import Object
 from ottla.operator.plan.broker_pods import BROKER
 from ottla.operator.plan.pods import found_by
 from ottla.operator.plan.roll import Decision, Pod
 from ottla.operator.plan.scale import Scaling
 from ottla.operator.spec.cluster import Cluster
 from ottla.operator.status import Condition, conditions
-
-Object = dict[str, Any]
 
 MESSAGE_MAX = 1024
 PASSING = ("Paused", "TopicsHeld", "ListenersReady")  # conditions that aren't there at all while they mean nothing

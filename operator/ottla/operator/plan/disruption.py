@@ -9,10 +9,10 @@ With one broker, and for topics with one replica, an eviction is allowed: otherw
 
 from __future__ import annotations
 
+from ottla.operator.objects import Object
 from ottla.operator.plan import names
 from ottla.operator.plan.broker_pods import BROKER, CONTROLLER
 from ottla.operator.plan.etcd_pods import ETCD
-from ottla.operator.plan.names import Object
 from ottla.operator.plan.pods import found_by
 from ottla.operator.spec.cluster import Cluster
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 import re
 
+from ottla.operator.objects import Object
 from ottla.operator.plan import names
 from ottla.operator.plan.broker_file import ETCD_PORT
-from ottla.operator.plan.names import Object
 from ottla.operator.plan.pods import TMP_MOUNT, claim, container, found_by, http_probe, pod_template, stateful_set
 from ottla.operator.plan.services import service
 from ottla.operator.spec.cluster import Cluster, Etcd, Volume

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from ottla.operator.objects import Object
 from ottla.operator.plan import names
 from ottla.operator.plan.broker_pods import BROKER
-from ottla.operator.plan.names import Object
 from ottla.operator.plan.pods import found_by
 from ottla.operator.plan.services import service
 from ottla.operator.spec.cluster import Cluster, Listener

@@ -7,9 +7,9 @@ from the others: so only if they have all of them.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 
-from ottla.operator.plan.names import Object
+from ottla.operator.objects import Object, condition, seconds_since
 from ottla.operator.plan.topic import KafkaCluster
 
 _ELSEWHERE = "volume node affinity conflict"  # the scheduler's words
@@ -17,11 +17,10 @@ _ELSEWHERE = "volume node affinity conflict"  # the scheduler's words
 
 def waits_for_its_volume(pod: Object, seconds_min: float, now: datetime) -> bool:
     """Whether no node takes the pod for so long, because of where its volume is."""
-    for condition in (pod.get("status") or {}).get("conditions") or ():
-        if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
-            since = datetime.strptime(condition["lastTransitionTime"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
-            return _ELSEWHERE in condition.get("message", "") and (now - since).total_seconds() >= seconds_min
-    return False
+    scheduled = condition(pod.get("status"), "PodScheduled")
+    if scheduled.get("reason") != "Unschedulable" or _ELSEWHERE not in scheduled.get("message", ""):
+        return False
+    return seconds_since(scheduled["lastTransitionTime"], now) >= seconds_min
 
 
 def only_there(cluster: KafkaCluster, broker: int) -> list[str]:

@@ -6,13 +6,11 @@ The names are part of what users see and script against, so they are written dow
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
+from ottla.operator.objects import API_VERSION, OPERATOR, Object
 from ottla.operator.spec.cluster import Cluster, Listener, Pool
 
-Object = dict[str, Any]
-
-MANAGED_BY = "ottla-operator"
+MANAGED_BY = "app.kubernetes.io/managed-by"
 INSTANCE = "app.kubernetes.io/instance"
 COMPONENT = "app.kubernetes.io/component"
 POOL = "ottla.dev/pool"
@@ -29,13 +27,13 @@ def labels(cluster: Cluster, component: str) -> dict[str, str]:
         "app.kubernetes.io/name": "ottla",
         INSTANCE: cluster.name,
         COMPONENT: component,
-        "app.kubernetes.io/managed-by": MANAGED_BY,
+        MANAGED_BY: OPERATOR,
     }
 
 
 def selector(name: str) -> str:
     """All objects of a cluster, as a label selector."""
-    return f"app.kubernetes.io/managed-by={MANAGED_BY},{INSTANCE}={name}"
+    return f"{MANAGED_BY}={OPERATOR},{INSTANCE}={name}"
 
 
 def metadata(cluster: Cluster, name: str, component: str, more: dict[str, str] | None = None) -> Object:
@@ -46,7 +44,7 @@ def metadata(cluster: Cluster, name: str, component: str, more: dict[str, str] |
         "labels": {**labels(cluster, component), **(more or {})},
         "ownerReferences": [
             {
-                "apiVersion": "ottla.dev/v1alpha1",
+                "apiVersion": API_VERSION,
                 "kind": "Cluster",
                 "name": cluster.name,
                 "uid": cluster.uid,

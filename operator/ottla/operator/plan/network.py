@@ -7,11 +7,12 @@ here, so its ports are open to whoever has its label, in any namespace.
 
 from __future__ import annotations
 
+from ottla.operator.objects import Object
 from ottla.operator.plan import names
 from ottla.operator.plan.broker_file import ETCD_PORT
 from ottla.operator.plan.broker_pods import BROKER
 from ottla.operator.plan.etcd_pods import ETCD, METRICS_PORT, PEER_PORT
-from ottla.operator.plan.names import COMPONENT, INSTANCE, Object
+from ottla.operator.plan.names import COMPONENT, INSTANCE
 from ottla.operator.plan.pods import found_by
 from ottla.operator.spec.cluster import HTTP_PORT, REPLICATION_PORT, Cluster, Etcd, NetworkRules
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 
+from ottla.operator.objects import Object, condition, going, holds, seconds_since
 from ottla.operator.plan import names
 from ottla.operator.plan.etcd_members import Seen
 from ottla.operator.plan.etcd_pods import NO_DATA
-from ottla.operator.plan.names import Object
 from ottla.operator.plan.roll import Pod, Report
 from ottla.operator.spec.cluster import RESTART
 
@@ -31,7 +31,7 @@ def broker_pod(
         uid=pod["metadata"]["uid"],
         outdated=outdated(stateful_set, pod),
         ready=is_ready(pod),
-        leaving="deletionTimestamp" in pod["metadata"],
+        leaving=going(pod),
         stuck=stuck(pod),
         not_ready_s=_not_ready_s(pod, now),
         report=report,
@@ -79,12 +79,12 @@ def is_current(stateful_set: Object) -> bool:
 
 def is_ready(pod: Object) -> bool:
     """Whether it serves and isn't being deleted."""
-    return "deletionTimestamp" not in pod["metadata"] and _condition(pod, "Ready").get("status") == "True"
+    return not going(pod) and holds(pod.get("status"), "Ready")
 
 
 def stuck(pod: Object) -> str:
     """Why a pod can't come up by itself; nothing where it may."""
-    scheduled = _condition(pod, "PodScheduled")
+    scheduled = condition(pod.get("status"), "PodScheduled")
     if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
         return f"no node takes it: {scheduled.get('message', '')}".strip(": ")[:300]
     for container in _container_statuses(pod):
@@ -101,7 +101,7 @@ def etcd_pods(pods: Iterable[Object]) -> list[Seen]:
     return [
         Seen(pod["metadata"]["name"], is_ready(pod), no_data=any(map(_said_no_data, _container_statuses(pod))))
         for pod in pods
-        if "deletionTimestamp" not in pod["metadata"]
+        if not going(pod)
     ]
 
 
@@ -112,11 +112,7 @@ def address(pod: Object) -> str:
 
 def addresses(pods: Mapping[int, Object]) -> dict[int, str]:
     """Those of the pods that run."""
-    return {
-        broker: found
-        for broker, pod in pods.items()
-        if (found := address(pod)) and "deletionTimestamp" not in pod["metadata"]
-    }
+    return {broker: found for broker, pod in pods.items() if (found := address(pod)) and not going(pod)}
 
 
 def versions(pods: Iterable[Object]) -> str:
@@ -128,11 +124,6 @@ def _tag(image: str) -> str:
     name, _, digest = image.partition("@")
     tag = name.rpartition("/")[2].partition(":")[2]
     return tag or (digest.partition(":")[2][:12] if digest else "latest")
-
-
-def _condition(pod: Object, kind: str) -> Object:
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    return next((dict(condition) for condition in conditions if condition["type"] == kind), {})
 
 
 def _container_statuses(pod: Object) -> list[Object]:
@@ -147,10 +138,6 @@ def _said_no_data(container: Object) -> bool:
 
 def _not_ready_s(pod: Object, now: datetime) -> float:
     """For how long it hasn't been ready."""
-    condition = _condition(pod, "Ready")
-    if condition.get("status") == "True":
-        return 0.0
-    since = condition.get("lastTransitionTime") or pod["metadata"].get("creationTimestamp")
-    if since is None:
-        return 0.0
-    return max(0.0, (now - datetime.strptime(since, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)).total_seconds())
+    ready = condition(pod.get("status"), "Ready")
+    since = ready.get("lastTransitionTime") or pod["metadata"].get("creationTimestamp")
+    return 0.0 if ready.get("status") == "True" or since is None else seconds_since(since, now)

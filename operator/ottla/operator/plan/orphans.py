@@ -22,8 +22,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
+from ottla.operator.objects import Ref
 from ottla.operator.plan.topic import POLICY, Configure, KafkaTopic
-from ottla.operator.spec.topic import DeletionPolicy, Ref, TopicResource
+from ottla.operator.spec.topic import DeletionPolicy, TopicResource
 
 SETTLE_S = 10.0
 WINDOW_S = 600.0

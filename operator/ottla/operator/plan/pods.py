@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ottla.operator.plan.names import COMPONENT, INSTANCE, Object, labels, metadata
+from ottla.operator.objects import OPERATOR, Object
+from ottla.operator.plan.names import COMPONENT, INSTANCE, MANAGED_BY, labels, metadata
 from ottla.operator.spec.cluster import Cluster, Template, Volume
 
 USER = 10001
@@ -83,7 +84,7 @@ def pod_template(
 
 def found_by(cluster: Cluster, component: str) -> dict[str, str]:
     """The labels that find a component's pods; they never change, because selectors can't."""
-    return {INSTANCE: cluster.name, COMPONENT: component, "app.kubernetes.io/managed-by": "ottla-operator"}
+    return {INSTANCE: cluster.name, COMPONENT: component, MANAGED_BY: OPERATOR}
 
 
 def apart(cluster: Cluster, component: str) -> Object:

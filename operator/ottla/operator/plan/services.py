@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ottla.operator.objects import Object
 from ottla.operator.plan import names
 from ottla.operator.plan.broker_file import REPLICATION
 from ottla.operator.plan.broker_pods import BROKER
-from ottla.operator.plan.names import Object
 from ottla.operator.plan.pods import found_by
 from ottla.operator.spec.cluster import HTTP_PORT, REPLICATION_PORT, Cluster
 

@@ -6,10 +6,10 @@ its name only when it is complete.
 
 from __future__ import annotations
 
+from ottla.operator.objects import Object
 from ottla.operator.plan import names
 from ottla.operator.plan.broker_file import SECRETS, etcd_endpoints
 from ottla.operator.plan.broker_pods import etcd_secrets
-from ottla.operator.plan.names import Object
 from ottla.operator.plan.pods import TMP_MOUNT, container, pod_template
 from ottla.operator.spec.cluster import Cluster, Etcd, Snapshots, Template
 

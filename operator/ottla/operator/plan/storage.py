@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ottla.operator.objects import Object
 from ottla.operator.plan.etcd_pods import size_bytes
-from ottla.operator.plan.names import Object
 
 
 def grown(wanted: Object, claims: Iterable[Object]) -> list[tuple[str, str]]:

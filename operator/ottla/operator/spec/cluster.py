@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from ottla.operator.objects import Object, Ref, annotation
 from ottla.operator.spec.windows import Window, parse_window
 from ottla.settings.catalogue import BROKER, nearest_name
 from ottla.settings.config import BrokerConfig, InvalidConfiguration
@@ -23,8 +24,6 @@ IDS_PER_POOL = 100
 DEFAULT_POOL = "broker"
 GRACE_S = 120
 RESTART = "ottla.dev/restart"  # an annotation that a person puts on a pod, or on the Cluster for all
-
-Object = dict[str, Any]
 
 # What the operator says itself, in the file or as a dynamic setting.
 RESERVED = frozenset(
@@ -194,6 +193,11 @@ class Cluster:
     leaving: int = 0  # brokers that are there and aren't wanted any more
 
     @property
+    def ref(self) -> Ref:
+        """Which resource it is."""
+        return Ref(self.namespace, self.name)
+
+    @property
     def broker_ids(self) -> frozenset[int]:
         """All ids that are wanted."""
         return frozenset(broker for pool in self.pools for broker in pool.ids)
@@ -233,7 +237,7 @@ def parse_cluster(resource: Object, defaults: Defaults) -> Cluster:
         rebalance=scaling.get("rebalance") or "New",
         throttle_bytes_per_second=scaling.get("throttleBytesPerSecond"),
         lost_after_s=minutes * 60.0 if (minutes := brokers.get("lostVolumesAfterMinutes")) else None,
-        restart=(meta.get("annotations") or {}).get(RESTART, ""),
+        restart=annotation(resource, RESTART),
     )
 
 

@@ -11,8 +11,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any
 
+from ottla.operator.objects import Ref, going, holds, ref_of
 from ottla.settings.catalogue import TOPIC, nearest_name
 from ottla.settings.own import TOPIC_SETTINGS
 from ottla.settings.setting import InvalidSetting
@@ -28,16 +29,6 @@ class DeletionPolicy(Enum):
 
     DELETE = "Delete"
     RETAIN = "Retain"
-
-
-class Ref(NamedTuple):
-    """A namespaced resource."""
-
-    namespace: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +61,13 @@ class TopicResource:
     @property
     def ready(self) -> bool:
         """Whether its status says so."""
-        return any(
-            condition.get("type") == "Ready" and condition.get("status") == "True"
-            for condition in self.status.get("conditions", ())
-        )
+        return holds(self.status, "Ready")
 
 
 def parse_topic(resource: Mapping[str, Any]) -> TopicResource:
     """The resource as the API server gives it. Never raises for what stands in its spec."""
     metadata, spec = resource["metadata"], resource.get("spec") or {}
-    ref = Ref(metadata["namespace"], metadata["name"])
+    ref = ref_of(resource)
     cluster = spec.get("cluster") or {}
     config = {str(name): _text(value) for name, value in (spec.get("config") or {}).items()}
     topic = str(spec.get("topicName") or ref.name)
@@ -97,7 +85,7 @@ def parse_topic(resource: Mapping[str, Any]) -> TopicResource:
         config=config,
         deletion_policy=DeletionPolicy.RETAIN if policy == DeletionPolicy.RETAIN.value else DeletionPolicy.DELETE,
         paused=bool(spec.get("paused", False)),
-        deleting="deletionTimestamp" in metadata,
+        deleting=going(resource),
         status=resource.get("status") or {},
         refusal=_name_refusal(topic) or _numbers_refusal(partitions, factor) or _config_refusal(config, factor),
     )

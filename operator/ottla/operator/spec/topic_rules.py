@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ottla.operator.spec.topic import Ref
+from ottla.operator.objects import Ref, annotation, ref_of
 
 CONFIRM = "ottla.dev/confirm-topic-deletion"
 CLIENT_PORT = 9092
@@ -39,10 +39,10 @@ class TopicRules:
 
 def parse_topic_rules(resource: Mapping[str, Any]) -> TopicRules:
     """From the Cluster as the API server gives it."""
-    metadata, spec = resource["metadata"], resource.get("spec") or {}
+    spec = resource.get("spec") or {}
     topics = spec.get("topics") or {}
     allowed = topics.get("allowedNamespaces") or "Same"
-    cluster = Ref(metadata["namespace"], metadata["name"])
+    cluster = ref_of(resource)
     listeners = spec.get("listeners") or ()
     inside = (listener for listener in listeners if listener.get("type", "Internal") == "Internal")
     port = next((listener.get("port", CLIENT_PORT) for listener in inside), CLIENT_PORT)
@@ -54,7 +54,7 @@ def parse_topic_rules(resource: Mapping[str, Any]) -> TopicRules:
         namespace_labels=(topics.get("namespaceSelector") or {}).get("matchLabels") if allowed == "Selector" else None,
         throttle_bytes_per_second=(spec.get("scaling") or {}).get("throttleBytesPerSecond"),
         min_insync_replicas=_number((spec.get("config") or {}).get(MIN_INSYNC)),
-        confirmed=str((metadata.get("annotations") or {}).get(CONFIRM, "")),
+        confirmed=annotation(resource, CONFIRM),
         about=resource,
     )
 
