@@ -14,9 +14,9 @@ import pytest
 
 from ottla.operator.kafka import BROKER, KafkaAdmin, Unreachable
 from ottla.operator.objects import Ref
-from ottla.operator.plan.topic import Configure, Create, Delete, KafkaTopic
+from ottla.operator.plan.topic import THROTTLE_RATES, Configure, Create, Delete, KafkaTopic
 from ottla.operator.queue import Result
-from ottla.operator.topic import MOVING_S, RATES, TopicReconciler
+from ottla.operator.topic import MOVING_S, TopicReconciler
 from ottla.operator.topic_resources import TopicResources
 from tests.operator.kube_stand_in import KubeStandIn
 from tests.peers.ottla_cluster import OttlaCluster, ottla_cluster
@@ -271,7 +271,7 @@ def test_replicas_are_added_throttled_with_progress_and_taken_away_again(run: Pl
         operator.topic("orders", partitions=3, replicationFactor=2)
         await operator.settle()
         assert (await seen(admin, "orders")).replication_factor == 2
-        await admin.configure_brokers({}, RATES)
+        await admin.configure_brokers({}, THROTTLE_RATES)
 
     run(scene)
 
@@ -313,7 +313,7 @@ def test_a_move_goes_on_under_the_next_operator_and_is_cancelled_when_the_spec_c
         assert kube.condition("orders", "Reassigning")[:2] == ("False", "Done")
         assert any("cancelled" in message and "0 cancelled" not in message for _, _, message in kube.events)
         successor.reconciler.close()
-        await admin.configure_brokers({}, RATES)
+        await admin.configure_brokers({}, THROTTLE_RATES)
 
     run(scene)
 

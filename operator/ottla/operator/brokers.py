@@ -12,6 +12,7 @@ from typing import Any
 
 import aiohttp
 
+from ottla.net.names import Address
 from ottla.operator.plan.roll import Report
 from ottla.operator.spec.cluster import HTTP_PORT
 
@@ -51,8 +52,7 @@ class BrokerPages:
     async def _page(self, address: str, path: str) -> Any:
         if self._session is None:
             self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PAGE_S_MAX))
-        host = f"[{address}]" if ":" in address else address
-        async with self._session.get(f"http://{host}:{HTTP_PORT}{path}") as answer:
+        async with self._session.get(f"http://{Address(address, HTTP_PORT)}{path}") as answer:
             answer.raise_for_status()
             return await answer.json(content_type=None)
 

@@ -17,7 +17,7 @@ from ottla.operator.brokers import BrokerPages
 from ottla.operator.etcd import EtcdKeeper, Tell
 from ottla.operator.exposure import Exposure
 from ottla.operator.found import Found
-from ottla.operator.kafka import KafkaAdmin, Unreachable
+from ottla.operator.kafka import KafkaAdmin, KafkaAdmins, Unreachable, said
 from ottla.operator.kube import Kube, KubeError
 from ottla.operator.objects import Object, Ref, going
 from ottla.operator.plan import broker_pods, disruption, names, network, services
@@ -83,18 +83,17 @@ class ClusterReconciler:
         self._topics_held = topics_held
         self._read = read
         self._utc = utc
-        self._admins: dict[Ref, KafkaAdmin] = {}
+        self._admins = KafkaAdmins()
 
     def close(self) -> None:
         """Ends all connections to brokers."""
-        for key in list(self._admins):
-            self._forget(key)
+        self._admins.close()
 
     async def reconcile(self, key: Ref) -> Result:
         """One step nearer, and the status that says where it stands."""
         resource = await self._kube.get("Cluster", *key)
         if resource is None or going(resource):
-            self._forget(key)  # what it owns goes with it, by its owner references: nothing here has to be alive
+            self._admins.forget(key)  # what it owns goes with it, by its owner references: nothing here has to be alive
             return Result(gone=True)
         self._read(key, resource["metadata"]["resourceVersion"])
         now = self._utc()
@@ -143,7 +142,8 @@ class ClusterReconciler:
         await self._restart_one(visit, leaving)
         await self._retire_controllers(visit)
         if any(pod.ready for pod in visit.findings.pods):
-            await self._administer(visit, self._admin(key, cluster), leaving)
+            bootstrap = services.bootstrap_servers(cluster)[cluster.internal.name]
+            await self._administer(visit, self._admins.get(key, bootstrap), leaving)
         await found.prune(visit.wanted)
 
     async def _administer(self, visit: _Visit, admin: KafkaAdmin, leaving: frozenset[int]) -> None:
@@ -169,7 +169,7 @@ class ClusterReconciler:
         servers = self._exposure.bootstrap(cluster, found, visit.addresses)
         visit.findings.bootstrap = {**services.bootstrap_servers(cluster), **servers}
         wanted = [
-            services.headless(cluster),
+            services.brokers(cluster),
             services.bootstrap(cluster),
             broker_pods.config_map(cluster),
             services.client_config(cluster, servers),
@@ -242,7 +242,7 @@ class ClusterReconciler:
         try:
             scaling = findings.scaling = await scale(admin, cluster, before, leaving)
         except KafkaError as error:
-            raise Retry(f"replicas can't be moved: {error.message or error.code.name}") from error
+            raise Retry(f"replicas can't be moved: {said(error)}") from error
         if scaling.reason and scaling.reason != before.reason:
             await self._tell(visit, "MovingReplicas", scaling.reason)
         visit.busy |= bool(leaving or scaling.reason or scaling.waits_for)
@@ -319,21 +319,6 @@ class ClusterReconciler:
         except KubeError as error:
             if error.status != 404:  # it was deleted meanwhile
                 raise
-
-    # ---- connections
-
-    def _admin(self, key: Ref, cluster: Cluster) -> KafkaAdmin:
-        bootstrap = services.bootstrap_servers(cluster)[cluster.internal.name]
-        admin = self._admins.get(key)
-        if admin is None or admin.bootstrap != bootstrap:
-            self._forget(key)
-            admin = self._admins[key] = KafkaAdmin(bootstrap)
-        return admin
-
-    def _forget(self, key: Ref) -> None:
-        admin = self._admins.pop(key, None)
-        if admin is not None:
-            admin.close()
 
 
 def _ordinal(pod: Object) -> int:

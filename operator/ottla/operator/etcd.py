@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from time import monotonic
 
+from ottla.net.names import Address
 from ottla.operator import certificates
 from ottla.operator.certificates import Identity
 from ottla.operator.etcd_client import EtcdClient, EtcdUnreachable
@@ -245,5 +246,4 @@ class EtcdKeeper:
 
 def _endpoint(pod: Object) -> str:
     """host:port of a member."""
-    host = address(pod)
-    return f"[{host}]:{ETCD_PORT}" if ":" in host else f"{host}:{ETCD_PORT}"
+    return str(Address(address(pod), ETCD_PORT))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ottla.net.names import Address
 from ottla.operator.found import Found
 from ottla.operator.kafka import BROKER as BROKER_RESOURCE
-from ottla.operator.kafka import KafkaAdmin
+from ottla.operator.kafka import KafkaAdmin, said
 from ottla.operator.kube import Kube, KubeError
 from ottla.operator.objects import Object
 from ottla.operator.plan import external, names
@@ -57,7 +58,7 @@ class Exposure:
             if not listeners or not is_ready(pods[broker]) or self._told.get(uid) == wanted:
                 continue
             # A broker takes settings of its own only itself.
-            admin = KafkaAdmin(f"{_bracketed(pod_address(pods[broker]))}:{REPLICATION_PORT}")
+            admin = KafkaAdmin(str(Address(pod_address(pods[broker]), REPLICATION_PORT)))
             try:
                 present = (await admin.settings(BROKER_RESOURCE, str(broker))).get(ADDRESSES, "")
                 if present != wanted:
@@ -65,7 +66,7 @@ class Exposure:
                     await admin.configure_brokers(given, reset, broker=str(broker))
                 self._told[uid] = wanted
             except KafkaError as error:
-                return f"broker {broker} refuses its addresses: {error.message or error.code.name}"
+                return f"broker {broker} refuses its addresses: {said(error)}"
             finally:
                 admin.close()
         for broker, listeners in sorted(addresses.items()):
@@ -109,7 +110,3 @@ class Exposure:
                 return ""  # it may not look at nodes: the pod knows its node's address inside
             raise
         return "" if node is None else node_address(node)
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

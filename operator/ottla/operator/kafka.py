@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from ottla.net.names import parse_bootstrap
 from ottla.net.peer import Connect, Peer, connect_tcp
-from ottla.operator.objects import OPERATOR
+from ottla.operator.objects import OPERATOR, Ref
 from ottla.operator.plan.topic import Configure, Create, Delete, Grow, KafkaCluster, KafkaPartition, KafkaTopic, Move
 from ottla.operator.queue import Retry
 from ottla.protocol.errors import ErrorCode, KafkaError, ProtocolError
@@ -109,7 +109,7 @@ class KafkaAdmin:
     async def configure(self, steps: Sequence[Configure]) -> Refusals:
         """Changes settings of topics, all of one topic's or none."""
         done: Refusals = {}
-        for batch in _slices(steps, CHANGED_AT_ONCE):
+        for batch in slices(steps, CHANGED_AT_ONCE):
             done.update(await self._alter(TOPIC, {step.topic: (step.given, step.reset) for step in batch}))
         return done
 
@@ -131,7 +131,7 @@ class KafkaAdmin:
     async def grow(self, steps: Sequence[Grow]) -> Refusals:
         """Adds partitions."""
         done: Refusals = {}
-        for batch in _slices(steps, CHANGED_AT_ONCE):
+        for batch in slices(steps, CHANGED_AT_ONCE):
             topics = [{"name": step.topic, "count": step.partitions, "assignments": None} for step in batch]
             message = {"topics": topics, "timeout": REQUEST_MS, "validate_only": False}
             answer = await self._ask(CREATE_PARTITIONS, message)
@@ -141,7 +141,7 @@ class KafkaAdmin:
     async def move(self, steps: Sequence[Move]) -> Refusals:
         """Begins or cancels moves; of a topic the first refusal, if any of its partitions was refused."""
         done: Refusals = {}
-        for batch in _slices(steps, CHANGED_AT_ONCE):
+        for batch in slices(steps, CHANGED_AT_ONCE):
             topics = [
                 {
                     "name": step.topic,
@@ -162,7 +162,7 @@ class KafkaAdmin:
     async def delete(self, steps: Sequence[Delete]) -> Refusals:
         """Deletes topics by their ids; one that is gone already is no refusal."""
         done: Refusals = {}
-        for batch in _slices(steps, CHANGED_AT_ONCE):
+        for batch in slices(steps, CHANGED_AT_ONCE):
             names = {step.id: step.topic for step in batch}
             topics = [{"name": None, "topic_id": topic_id} for topic_id in names]
             answer = await self._ask(DELETE_TOPICS, {"topics": topics, "timeout": REQUEST_MS})
@@ -183,7 +183,7 @@ class KafkaAdmin:
 
     async def _overrides(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
         found: dict[str, dict[str, str]] = {}
-        for some in _slices(names, DESCRIBED_AT_ONCE):
+        for some in slices(names, DESCRIBED_AT_ONCE):
             resources = [
                 {"resource_type": TOPIC, "resource_name": name, "configuration_keys": [OVERRIDES]} for name in some
             ]
@@ -231,6 +231,43 @@ class KafkaAdmin:
         raise Unreachable(f"no broker answers ({'; '.join(failures)})")
 
 
+class KafkaAdmins:
+    """One connection for each of several clusters, made when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._admins: dict[Ref, KafkaAdmin] = {}
+
+    def get(self, cluster: Ref, bootstrap: str) -> KafkaAdmin:
+        """The cluster's; another one where its brokers are found elsewhere now."""
+        admin = self._admins.get(cluster)
+        if admin is None or admin.bootstrap != bootstrap:
+            self.forget(cluster)
+            admin = self._admins[cluster] = KafkaAdmin(bootstrap)
+        return admin
+
+    def forget(self, cluster: Ref) -> None:
+        """Ends the connection to a cluster."""
+        admin = self._admins.pop(cluster, None)
+        if admin is not None:
+            admin.close()
+
+    def close(self) -> None:
+        """Ends all of them."""
+        for cluster in list(self._admins):
+            self.forget(cluster)
+
+
+def said(error: KafkaError) -> str:
+    """The brokers' own sentence, or their code where they say no more."""
+    return error.message or error.code.name
+
+
+def slices(items: Sequence[_T], size: int) -> Iterator[Sequence[_T]]:
+    """Some at a time."""
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
+
+
 def _partition(partition: Any, move: Any) -> KafkaPartition:
     replicas = tuple(partition.replica_nodes)
     if move is None:
@@ -262,8 +299,3 @@ def _batches(steps: Sequence[Create]) -> Iterator[list[Create]]:
         partitions += wanted
     if batch:
         yield batch
-
-
-def _slices(items: Sequence[_T], size: int) -> Iterator[Sequence[_T]]:
-    for start in range(0, len(items), size):
-        yield items[start : start + size]

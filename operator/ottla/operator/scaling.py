@@ -11,12 +11,11 @@ from typing import Any
 
 from ottla.operator.kafka import KafkaAdmin, Refusals
 from ottla.operator.plan.scale import ScalePlan, Scaling, drain, spread, throttles, undrain, unthrottled
-from ottla.operator.plan.topic import DRAINED, KafkaCluster
+from ottla.operator.plan.topic import DRAINED, THROTTLE_RATES, KafkaCluster
 from ottla.operator.spec.cluster import Cluster
 from ottla.protocol.errors import ErrorCode
 
 PASSING = (ErrorCode.unknown_topic_or_partition, ErrorCode.no_reassignment_in_progress)
-RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 
 
 def noted(cluster: Cluster, status: Mapping[str, Any]) -> Scaling:
@@ -73,8 +72,8 @@ async def _begin(admin: KafkaAdmin, cluster: Cluster, kafka: KafkaCluster, plan:
         return
     if cluster.throttle_bytes_per_second is not None:
         rate = str(cluster.throttle_bytes_per_second)
-        if any(kafka.settings.get(name) != rate for name in RATES):
-            await admin.configure_brokers(dict.fromkeys(RATES, rate))
+        if any(kafka.settings.get(name) != rate for name in THROTTLE_RATES):
+            await admin.configure_brokers(dict.fromkeys(THROTTLE_RATES, rate))
         await _make(await admin.configure(throttles(kafka, plan.moves)))
     await _make(await admin.move(plan.moves))
 

@@ -6,7 +6,7 @@ means (drained brokers, throttles).
 
 from __future__ import annotations
 
-from ottla.operator.kafka import BROKER, KafkaAdmin
+from ottla.operator.kafka import BROKER, KafkaAdmin, said
 from ottla.operator.spec.cluster import RESERVED, Cluster
 from ottla.protocol.errors import KafkaError
 
@@ -20,5 +20,5 @@ async def apply_settings(admin: KafkaAdmin, cluster: Cluster) -> str:
         if given or reset:
             await admin.configure_brokers(given, reset)
     except KafkaError as error:
-        return f"the brokers refuse the settings: {error.message or error.code.name}"
+        return f"the brokers refuse the settings: {said(error)}"
     return ""

@@ -17,12 +17,13 @@ from datetime import UTC, datetime
 from time import monotonic
 from typing import Any, Protocol
 
-from ottla.operator.kafka import CHANGED_AT_ONCE, KafkaAdmin, Refusals, Unreachable
+from ottla.operator.kafka import CHANGED_AT_ONCE, KafkaAdmin, KafkaAdmins, Refusals, Unreachable, said
 from ottla.operator.kube import KubeError
 from ottla.operator.objects import Object, Ref, going
 from ottla.operator.plan.orphans import Definition, Disappearances, Orphan, Unreadable, Verdict, hold, orphans, owner_of
 from ottla.operator.plan.topic import (
     NOT_ENOUGH_BROKERS,
+    THROTTLE_RATES,
     Configure,
     Create,
     Delete,
@@ -57,7 +58,6 @@ PASSING_S = 5.0
 BROKERS_S = 15.0  # brokers that aren't there may only be starting
 DEFINITION = "topics.ottla.dev"
 NAMES_TOLD = 5
-RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 # Somebody else was faster, or the brokers are busy: the next look tells.
 PASSING = frozenset(
     {
@@ -112,7 +112,7 @@ class TopicReconciler:
         self._bootstrap = bootstrap
         self._clock = clock
         self._utc = utc
-        self._admins: dict[Ref, KafkaAdmin] = {}
+        self._admins = KafkaAdmins()
         self._disappearances: dict[Ref, Disappearances] = {}
         self._held: dict[Ref, Condition] = {}
         self._restless: dict[Ref, int] = {}  # sweeps in a row that ended all there was to change, and found more
@@ -123,8 +123,7 @@ class TopicReconciler:
 
     def close(self) -> None:
         """Ends all connections to brokers."""
-        for cluster in list(self._admins):
-            self._forget(cluster)
+        self._admins.close()
 
     async def reconcile(self, key: Ref) -> Result:
         """One sweep of the topics of the Cluster `key`; nothing for a Cluster that another operator looks after."""
@@ -135,7 +134,7 @@ class TopicReconciler:
         mine = self._resources.of(key)
         found = await self._kube.get("Cluster", *key)
         if found is None or going(found):
-            self._forget(key)
+            self._admins.forget(key)
             self._disappearances.pop(key, None)
             self._restless.pop(key, None)
             self._tell_held(key, None)
@@ -147,7 +146,7 @@ class TopicReconciler:
         if sweep.rules.paused:
             await self._tell_waiting(sweep, mine, "ClusterPaused", f"the Cluster {key} is paused")
             return Result()
-        admin = self._admin(key, self._bootstrap(sweep.rules))
+        admin = self._admins.get(key, self._bootstrap(sweep.rules))
         try:
             cluster = await admin.look()
             look_again_s = await self._sweep(key, sweep, admin, cluster, mine)
@@ -264,15 +263,15 @@ class TopicReconciler:
     async def _set_rates(self, rules: TopicRules, admin: KafkaAdmin, cluster: KafkaCluster) -> None:
         """How fast throttled replicas are copied, for all brokers."""
         rate = rules.throttle_bytes_per_second
-        wanted = {} if rate is None else dict.fromkeys(RATES, str(rate))
+        wanted = {} if rate is None else dict.fromkeys(THROTTLE_RATES, str(rate))
         given = {name: value for name, value in wanted.items() if cluster.settings.get(name) != value}
-        reset = [name for name in RATES if name in cluster.settings and name not in wanted]
+        reset = [name for name in THROTTLE_RATES if name in cluster.settings and name not in wanted]
         if not given and not reset:
             return
         try:
             await admin.configure_brokers(given, reset)
         except KafkaError as error:
-            raise Retry(f"the brokers refuse the throttle: {error.message or error.code.name}") from error
+            raise Retry(f"the brokers refuse the throttle: {said(error)}") from error
 
     def _conclude(self, sweep: _Sweep, resource: TopicResource, plan: TopicPlan, topic: KafkaTopic | None) -> None:
         """What is told of a resource; nothing yet where its topic was changed: the next look tells."""
@@ -331,7 +330,7 @@ class TopicReconciler:
         topic, error = orphan.topic.name, sweep.failed.get(orphan.topic.name)
         whose = f"its Topic {orphan.owner.ref} is gone"
         if error is not None:
-            told = ("TopicNotDeleted", f"topic '{topic}' stays, though {whose}: {error.message or error.code.name}")
+            told = ("TopicNotDeleted", f"topic '{topic}' stays, though {whose}: {said(error)}")
         elif orphan.policy is DeletionPolicy.DELETE:
             told = ("TopicDeleted", f"topic '{topic}' was deleted: {whose}")
         else:
@@ -360,20 +359,6 @@ class TopicReconciler:
         ]
         await self._reports.statuses({resource: Outcome(False, reason, message) for resource in waiting}, sweep.now)
 
-    # ---- connections
-
-    def _admin(self, key: Ref, bootstrap: str) -> KafkaAdmin:
-        admin = self._admins.get(key)
-        if admin is None or admin.bootstrap != bootstrap:
-            self._forget(key)
-            admin = self._admins[key] = KafkaAdmin(bootstrap)
-        return admin
-
-    def _forget(self, key: Ref) -> None:
-        admin = self._admins.pop(key, None)
-        if admin is not None:
-            admin.close()
-
 
 def _held_condition(key: Ref, verdict: Verdict) -> Condition:
     names = sorted(orphan.topic.name for orphan in verdict.held)
@@ -401,4 +386,4 @@ def _sentence(error: KafkaError) -> str:
     """The brokers' own, with what to do where it doesn't say so."""
     if error.code == ErrorCode.invalid_replication_factor:
         return f"{error.message} Lower replicationFactor, or add brokers."
-    return error.message or error.code.name
+    return said(error)

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
+from ottla.operator.kafka import slices
 from ottla.operator.kube import KubeError
 from ottla.operator.objects import API_VERSION, Object
 from ottla.operator.plan.topic import Configure, Create, Grow, Move, Step, TopicPlan
@@ -54,13 +55,12 @@ class TopicReports:
             patch = status_patch(resource.status, status)
             if patch is not None:
                 differing.append((resource, outcome, status, patch))
-        for start in range(0, len(differing), AT_A_TIME):
-            await asyncio.gather(*(self._status(*one, now) for one in differing[start : start + AT_A_TIME]))
+        for some in slices(differing, AT_A_TIME):
+            await asyncio.gather(*(self._status(*one, now) for one in some))
 
     async def events(self, news: Sequence[News], now: datetime) -> None:
         """Tells what was done."""
-        for start in range(0, len(news), AT_A_TIME):
-            some = news[start : start + AT_A_TIME]
+        for some in slices(news, AT_A_TIME):
             await asyncio.gather(*(self._event(one.resource, one.reason, one.message, now) for one in some))
 
     async def _status(

@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import pytest
 
-from ottla.operator import cluster as module
+from ottla.operator import kafka as module
 from ottla.operator.cluster import ClusterReconciler
 from ottla.operator.etcd import EtcdKeeper
 from ottla.operator.etcd_client import EtcdUnreachable

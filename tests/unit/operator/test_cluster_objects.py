@@ -163,7 +163,7 @@ def test_names_of_services_fit_with_the_longest_cluster_and_pool() -> None:
 
 def test_addresses_of_brokers_that_start_are_known_and_clients_begin_at_those_that_serve() -> None:
     cluster = _cluster()
-    assert services.headless(cluster)["spec"]["publishNotReadyAddresses"] is True
+    assert services.brokers(cluster)["spec"]["publishNotReadyAddresses"] is True
     assert "publishNotReadyAddresses" not in services.bootstrap(cluster)["spec"]
     data = services.client_config(cluster, {"outside": "1.2.3.4:31000"})["data"]
     assert data["bootstrap.servers"] == "orders-bootstrap.shop.svc:9092"
@@ -175,7 +175,7 @@ def test_everything_goes_with_the_cluster_but_kept_snapshots() -> None:
     assert isinstance(cluster.metadata, Etcd)
     assert cluster.network_rules is not None
     made = [
-        services.headless(cluster),
+        services.brokers(cluster),
         services.bootstrap(cluster),
         broker_pods.config_map(cluster),
         broker_pods.controller_set(cluster),

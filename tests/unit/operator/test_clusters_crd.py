@@ -117,7 +117,7 @@ def test_everything_that_is_made_of_a_cluster_is_valid() -> None:
         *external.external_services(cluster, {0: "orders-a-0"}),
         *network.policies(cluster, cluster.network_rules),
         services.bootstrap(cluster),
-        services.headless(cluster),
+        services.brokers(cluster),
         services.client_config(cluster, {}),
         *snapshot_objects(cluster, cluster.metadata),
     ]

@@ -28,12 +28,9 @@ START_S_MAX = 600  # until the process answers at all; recovery of the logs coun
 
 def config_map(cluster: Cluster) -> Object:
     """The ConfigMap with the file."""
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": names.metadata(cluster, names.broker_config(cluster), BROKER),
-        "data": {"server.properties": server_properties(cluster)},
-    }
+    return names.config_map(
+        cluster, names.broker_config(cluster), BROKER, {"server.properties": server_properties(cluster)}
+    )
 
 
 def broker_set(cluster: Cluster, pool: Pool, replicas: int) -> Object:

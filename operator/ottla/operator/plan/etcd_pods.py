@@ -14,13 +14,14 @@ import re
 from ottla.operator.objects import Object
 from ottla.operator.plan import names
 from ottla.operator.plan.broker_file import ETCD_PORT
-from ottla.operator.plan.pods import TMP_MOUNT, claim, container, found_by, http_probe, pod_template, stateful_set
-from ottla.operator.plan.services import service
+from ottla.operator.plan.pods import TMP_MOUNT, claim, container, http_probe, pod_template, stateful_set
+from ottla.operator.plan.services import headless
 from ottla.operator.spec.cluster import Cluster, Etcd, Volume
 
 ETCD = "etcd"
 PEER_PORT = 2380
 METRICS_PORT = 2381
+PORTS = {"client": ETCD_PORT, "peer": PEER_PORT, "metrics": METRICS_PORT}
 NO_DATA = "this member has no data"
 CONFIG_FOLDER = "/etc/etcd"
 DATA_FOLDER = "/data"
@@ -58,12 +59,7 @@ def member_names(cluster: Cluster, etcd: Etcd) -> list[str]:
 
 def config_map(cluster: Cluster, data: dict[str, str]) -> Object:
     """The script, and what `data` says about who may do what."""
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": names.metadata(cluster, names.etcd_set(cluster), ETCD),
-        "data": {"start.sh": _START, **data},
-    }
+    return names.config_map(cluster, names.etcd_set(cluster), ETCD, {"start.sh": _START, **data})
 
 
 def member_set(cluster: Cluster, etcd: Etcd, replicas: int) -> Object:
@@ -100,11 +96,7 @@ def member_set(cluster: Cluster, etcd: Etcd, replicas: int) -> Object:
             {"name": "HOME", "value": "/tmp"},
             *etcd.template.env,
         ],
-        ports=[
-            {"name": "client", "containerPort": ETCD_PORT},
-            {"name": "peer", "containerPort": PEER_PORT},
-            {"name": "metrics", "containerPort": METRICS_PORT},
-        ],
+        ports=[{"name": name, "containerPort": number} for name, number in PORTS.items()],
         volumeMounts=[
             {"name": "config", "mountPath": CONFIG_FOLDER, "readOnly": True},
             {"name": "data", "mountPath": DATA_FOLDER},
@@ -148,18 +140,8 @@ def secret(cluster: Cluster, name: str, data: dict[str, str]) -> Object:
 
 
 def member_service(cluster: Cluster) -> Object:
-    """The headless Service under which each member has its name, ready or not: they need each other to become it."""
-    ports = [
-        {"name": name, "port": number, "targetPort": number, "protocol": "TCP"}
-        for name, number in (("client", ETCD_PORT), ("peer", PEER_PORT), ("metrics", METRICS_PORT))
-    ]
-    spec = {
-        "clusterIP": "None",
-        "publishNotReadyAddresses": True,
-        "selector": found_by(cluster, ETCD),
-        "ports": ports,
-    }
-    return service(cluster, names.etcd_set(cluster), ETCD, spec)
+    """The members' names in DNS."""
+    return headless(cluster, names.etcd_set(cluster), ETCD, PORTS)
 
 
 def quota_bytes(volume: Volume) -> int:

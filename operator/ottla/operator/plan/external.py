@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from ottla.net.names import Address
 from ottla.operator.objects import Object
 from ottla.operator.plan import names
 from ottla.operator.plan.broker_pods import BROKER
 from ottla.operator.plan.pods import found_by
-from ottla.operator.plan.services import service
+from ottla.operator.plan.services import port, service
 from ottla.operator.spec.cluster import Cluster, Listener
 
 POD_NAME = "statefulset.kubernetes.io/pod-name"
@@ -34,13 +35,13 @@ def external_services(cluster: Cluster, pods: Mapping[int, str]) -> list[Object]
 
 
 def _service(cluster: Cluster, listener: Listener, name: str, selector: Object, broker: int | None) -> Object:
-    port: Object = {"name": listener.name, "port": listener.port, "targetPort": listener.port, "protocol": "TCP"}
+    reached = port(listener.name, listener.port)
     node_port = listener.bootstrap_node_port
     if broker is not None:
         node_port = None if listener.first_node_port is None else listener.first_node_port + broker
     if listener.type == "NodePort" and node_port is not None:
-        port["nodePort"] = node_port
-    spec: Object = {"type": listener.type, "selector": selector, "ports": [port]}
+        reached["nodePort"] = node_port
+    spec: Object = {"type": listener.type, "selector": selector, "ports": [reached]}
     if broker is not None:
         spec["publishNotReadyAddresses"] = True  # a client that was sent there is better off waiting there
     if listener.traffic_policy:
@@ -57,19 +58,19 @@ def address(listener: Listener, broker: int | str, found: Object | None, node_ho
     """host:port of a Service; empty while it isn't known. `node_host`: where the broker's node is reached."""
     if found is None:
         return ""
-    (port, *_) = found["spec"].get("ports") or [{}]
+    (reached, *_) = found["spec"].get("ports") or [{}]
     if listener.type == "LoadBalancer":
         ingress = ((found.get("status") or {}).get("loadBalancer") or {}).get("ingress") or [{}]
         host, number = ingress[0].get("hostname") or ingress[0].get("ip") or "", listener.port
         if not host:
             return ""
     else:
-        host, number = node_host, port.get("nodePort")
+        host, number = node_host, reached.get("nodePort")
     if listener.host_template:
         host = listener.host_template.replace("{id}", str(broker))
     if not host or not number:
         return ""
-    return f"[{host}]:{number}" if ":" in host else f"{host}:{number}"
+    return str(Address(host, number))
 
 
 def told(listeners: Mapping[str, str]) -> str:

@@ -54,6 +54,11 @@ def metadata(cluster: Cluster, name: str, component: str, more: dict[str, str] |
     }
 
 
+def config_map(cluster: Cluster, name: str, component: str, data: dict[str, str]) -> Object:
+    """A ConfigMap that goes with the Cluster."""
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata(cluster, name, component), "data": data}
+
+
 def broker_set(cluster: Cluster, pool: Pool) -> str:
     """The StatefulSet of a pool."""
     return f"{cluster.name}-{pool.name}"

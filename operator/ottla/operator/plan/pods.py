@@ -108,15 +108,15 @@ def spread(cluster: Cluster, component: str, template: Template) -> list[Object]
 
 def claim(name: str, volume: Volume, labelled: dict[str, str]) -> Object:
     """A volume that each pod of a StatefulSet gets."""
+    return volume_claim({"name": name, "labels": labelled}, volume)
+
+
+def volume_claim(meta: Object, volume: Volume) -> Object:
+    """A claim on a volume of one pod at a time."""
     spec: Object = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": volume.size}}}
     if volume.class_name is not None:
         spec["storageClassName"] = volume.class_name
-    return {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": name, "labels": labelled},
-        "spec": spec,
-    }
+    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta, "spec": spec}
 
 
 def stateful_set(

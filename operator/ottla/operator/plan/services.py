@@ -16,24 +16,28 @@ from ottla.operator.plan.pods import found_by
 from ottla.operator.spec.cluster import HTTP_PORT, REPLICATION_PORT, Cluster
 
 
-def headless(cluster: Cluster) -> Object:
+def brokers(cluster: Cluster) -> Object:
     """The brokers' names in DNS."""
-    ports = [_port(REPLICATION.lower(), REPLICATION_PORT), _port("http", HTTP_PORT)]
-    ports += [_port(listener.name, listener.port) for listener in cluster.listeners if not listener.external]
-    spec = {
-        "clusterIP": "None",
-        "publishNotReadyAddresses": True,
-        "selector": found_by(cluster, BROKER),
-        "ports": ports,
-    }
-    return service(cluster, names.broker_service(cluster), BROKER, spec)
+    ports = {REPLICATION.lower(): REPLICATION_PORT, "http": HTTP_PORT, **_inside(cluster)}
+    return headless(cluster, names.broker_service(cluster), BROKER, ports)
 
 
 def bootstrap(cluster: Cluster) -> Object:
     """Where clients inside Kubernetes begin."""
-    ports = [_port(listener.name, listener.port) for listener in cluster.listeners if not listener.external]
+    ports = [port(name, number) for name, number in _inside(cluster).items()]
     spec = {"type": "ClusterIP", "selector": found_by(cluster, BROKER), "ports": ports}
     return service(cluster, names.bootstrap_service(cluster), BROKER, spec)
+
+
+def headless(cluster: Cluster, name: str, component: str, ports: Mapping[str, int]) -> Object:
+    """The Service under which each pod of a component has its name, ready or not: they need each other before."""
+    spec = {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": found_by(cluster, component),
+        "ports": [port(name, number) for name, number in ports.items()],
+    }
+    return service(cluster, name, component, spec)
 
 
 def service(
@@ -64,13 +68,13 @@ def client_config(cluster: Cluster, external: Mapping[str, str]) -> Object:
     }
     for name, servers in {**inside, **external}.items():
         data[f"{name}.bootstrap.servers"] = servers
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": names.metadata(cluster, names.client_config(cluster), "client"),
-        "data": data,
-    }
+    return names.config_map(cluster, names.client_config(cluster), "client", data)
 
 
-def _port(name: str, number: int) -> Object:
+def _inside(cluster: Cluster) -> dict[str, int]:
+    return {listener.name: listener.port for listener in cluster.listeners if not listener.external}
+
+
+def port(name: str, number: int) -> Object:
+    """The same inside the pods and out."""
     return {"name": name, "port": number, "targetPort": number, "protocol": "TCP"}

@@ -10,7 +10,7 @@ from ottla.operator.objects import Object
 from ottla.operator.plan import names
 from ottla.operator.plan.broker_file import SECRETS, etcd_endpoints
 from ottla.operator.plan.broker_pods import etcd_secrets
-from ottla.operator.plan.pods import TMP_MOUNT, container, pod_template
+from ottla.operator.plan.pods import TMP_MOUNT, container, pod_template, volume_claim
 from ottla.operator.spec.cluster import Cluster, Etcd, Snapshots, Template
 
 SNAPSHOTS = "snapshots"
@@ -48,13 +48,10 @@ def snapshot_objects(cluster: Cluster, etcd: Etcd) -> list[Object]:
 
 
 def _claim(cluster: Cluster, wanted: Snapshots) -> Object:
-    spec: Object = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": wanted.volume.size}}}
-    if wanted.volume.class_name is not None:
-        spec["storageClassName"] = wanted.volume.class_name
     meta = names.metadata(cluster, names.snapshots(cluster), SNAPSHOTS)
     if all(pool.keep_volumes for pool in cluster.pools):
         del meta["ownerReferences"]  # it outlives the Cluster, as the brokers' volumes do
-    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta, "spec": spec}
+    return volume_claim(meta, wanted.volume)
 
 
 def _cron_job(cluster: Cluster, etcd: Etcd, wanted: Snapshots) -> Object:

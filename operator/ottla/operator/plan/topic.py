@@ -22,6 +22,7 @@ OWNER = "ottla.owner"
 POLICY = "ottla.owner.deletion.policy"
 THROTTLED_LEADERS = "leader.replication.throttled.replicas"
 THROTTLED_FOLLOWERS = "follower.replication.throttled.replicas"
+THROTTLE_RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")  # of all brokers
 DRAINED = "ottla.brokers.drained"
 NOT_ENOUGH_BROKERS = "NotEnoughBrokers"
 DEFAULT = -1  # partitions, replication factor: as the cluster has it
