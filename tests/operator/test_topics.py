@@ -366,7 +366,7 @@ def test_a_restarted_operator_deletes_what_lost_its_resource_meanwhile(run: Play
         operator.topic("goes")
         await operator.settle()
         operator.kube.remove("Topic", "goes")
-        successor = Operator(operator.reconciler._admins[MAIN].bootstrap, operator.kube)
+        successor = Operator(admin.bootstrap, operator.kube)
         await successor.settle()
         await successor.later(15.0)
         assert (await admin.look()).topics == {}
