@@ -7,7 +7,8 @@ start of the log to the end of the map:
 - a tombstone (no value) stays too until its batch's *delete horizon*, which the first round that meets it stamps
   (now + `delete.retention.ms`, in the base timestamp, attribute bit 6; KIP-534), so that slow readers still see it;
 - offsets never change. A batch without records left goes, except where it carries an active producer's last sequence,
-  or ends the round: then its header stays, empty;
+  or ends the round or a new segment: then its header stays, empty. So each segment still ends where the next begins,
+  and recovery can tell a hole from what compaction took (Kafka keeps those of the round only);
 - records of aborted transactions go at once, and never count as the last of their key; markers stay.
 
 What stays of a record is its bytes; only where the base timestamp changes are records written anew. Source: Kafka's
@@ -39,6 +40,8 @@ from ottla.protocol.codecs import Buffer, compress, decompress
 from ottla.protocol.errors import ErrorCode, KafkaError, ProtocolError
 from ottla.protocol.varints import read_varint
 
+from .index import MAX_RELATIVE_OFFSET
+
 _LONGEST_PLAIN_KEY = 32
 _header = struct.Struct(">qiibIhiqqqhii")
 
@@ -53,12 +56,13 @@ class AbortedTransaction(NamedTuple):
 
 @dataclass(slots=True)
 class Cleaning:
-    """One pass over one log. `producers`: of each active one, the last data offset (−1 where only a marker is left) and
-    the epoch."""
+    """One pass over one log. `segment_ends`: where the new segments are to end. `producers`: of each active one, the
+    last data offset (−1 where only a marker is left) and the epoch."""
 
     now_ms: int
     delete_retention_ms: int
     end_offset: int = 0
+    segment_ends: frozenset[int] = frozenset()
     latest: dict[bytes, int] = field(default_factory=dict)
     producers: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     aborted: Sequence[AbortedTransaction] = ()
@@ -124,7 +128,8 @@ def _stays(cleaning: Cleaning, header: BatchHeader, raw: _RawRecord) -> bool:
 
 
 def _header_stays(cleaning: Cleaning, header: BatchHeader) -> bool:
-    if header.last_offset + 1 == cleaning.end_offset:
+    end = header.last_offset + 1
+    if end == cleaning.end_offset or end in cleaning.segment_ends:
         return True
     producer = cleaning.producers.get(header.producer_id)
     return producer is not None and producer[0] == header.last_offset
@@ -268,7 +273,7 @@ def grouped(
             group is not None
             and size + segment.size <= segment_bytes
             and index_size + segment.index_size <= segment_index_bytes
-            and segment.end_offset - group[0].base_offset <= 0x7FFFFFFF
+            and segment.end_offset - group[0].base_offset <= MAX_RELATIVE_OFFSET
         ):
             group.append(segment)
             size += segment.size

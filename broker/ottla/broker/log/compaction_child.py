@@ -112,6 +112,7 @@ class _Compaction:
         end = self.cleaning.end_offset
         below = [sizes for sizes in self.sizes if sizes.base_offset < end]
         groups = grouped(below, segment_bytes=self.job.segment_bytes, segment_index_bytes=self.job.segment_index_bytes)
+        self.cleaning.segment_ends = frozenset(group[-1].end_offset for group in groups)
         written = [self._clean(group) for group in groups]
         return Result(end, written, sum(sizes.size for sizes in below), sum(segment.sizes[0] for segment in written))
 

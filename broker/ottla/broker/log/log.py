@@ -10,7 +10,6 @@ A log is made by `recovery.open_log`. Source: Kafka's UnifiedLog and LocalLog.
 from __future__ import annotations
 
 import contextlib
-import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 
@@ -20,17 +19,17 @@ from . import names
 from .config import LogConfig
 from .disk import Buffer, all_or_unusable
 from .epochs import LeaderEpochs
+from .index import MAX_RELATIVE_OFFSET
 from .pending_flush import PendingFlush
 from .producers import Producers
 from .replay import note_marker, replay_producers, restore_snapshot, write_snapshot
 from .retention import SegmentFacts, deletable
 from .segment import FileRange, FoundRecord, Segment
 from .surroundings import LogSurroundings
+from .timestamps import first_from
 
 _BOUNDARIES_MAX = 16
 _UNTIMED = -1
-_LOOK_UPS_MAX = 5
-_LOOK_UP_AGAIN_SECONDS = 0.02
 _new = tuple.__new__  # a NamedTuple's own constructor is a Python function, and takes twice as long
 
 
@@ -142,13 +141,15 @@ class Log:
         segment = self._active
         position = segment.size
         config = self.config
-        if position and (
-            position + size > config.segment_bytes
-            or segment.full
-            or last_offset - segment.base_offset > 0x7FFFFFFF
-            or self._waited_long_enough(segment, max_timestamp)
+        if last_offset - segment.base_offset > MAX_RELATIVE_OFFSET or (
+            position
+            and (
+                position + size > config.segment_bytes
+                or segment.full
+                or self._waited_long_enough(segment, max_timestamp)
+            )
         ):
-            segment = self.roll(base_offset)
+            segment = self._roll_for(base_offset, last_offset)
             position = 0
         if leader_epoch > self.epochs.latest:
             self.epochs.assign(leader_epoch, base_offset)
@@ -171,13 +172,15 @@ class Log:
             raise AssertionError(f"{self!r}: offset {first.base_offset} replicated at the end {self.log_end_offset}")
         segment = self._active
         start = segment.size
-        if start and (
-            start + len(buffer) > self.config.segment_bytes
-            or segment.full
-            or last.last_offset - segment.base_offset > 0x7FFFFFFF
-            or self._waited_long_enough(segment, max(header.max_timestamp for _, header in headers))
+        if last.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET or (
+            start
+            and (
+                start + len(buffer) > self.config.segment_bytes
+                or segment.full
+                or self._waited_long_enough(segment, max(header.max_timestamp for _, header in headers))
+            )
         ):
-            segment = self.roll(first.base_offset)
+            segment = self._roll_for(first.base_offset, last.last_offset)
             start = 0
         for _, header in headers:
             if header.leader_epoch > self.epochs.latest:
@@ -209,6 +212,12 @@ class Log:
         if timestamp >= 0 and segment.first_timestamp >= 0:
             return timestamp - segment.first_timestamp > limit
         return self._surroundings.now_ms() - segment.created_ms > limit
+
+    def _roll_for(self, base_offset: int, last_offset: int) -> Segment:
+        """A new segment for these offsets: it begins where the log ends, also where the leader's compaction has taken
+        what came next, so that recovery can tell a hole; at `base_offset` where its indexes couldn't reach that far."""
+        reached = last_offset - self.log_end_offset <= MAX_RELATIVE_OFFSET
+        return self.roll(self.log_end_offset if reached else base_offset)
 
     def roll(self, base_offset: int | None = None) -> Segment:
         """Seals the active segment and begins a new one at `base_offset` (default: the end); the new one.
@@ -322,22 +331,7 @@ class Log:
     def offset_for_timestamp(self, timestamp: int) -> FoundRecord | None:
         """The first record whose timestamp is at least `timestamp`. Reads, and may decompress, one batch: not for the
         event loop where batches are large."""
-        for attempt in range(_LOOK_UPS_MAX):
-            try:
-                return self._find_timestamp(list(self.segments), timestamp)
-            except FileNotFoundError:  # retention or compaction is just renaming what this thread wants to open
-                if attempt + 1 == _LOOK_UPS_MAX:
-                    raise
-                time.sleep(_LOOK_UP_AGAIN_SECONDS)
-        raise AssertionError("unreachable")
-
-    def _find_timestamp(self, segments: list[Segment], timestamp: int) -> FoundRecord | None:
-        for segment in segments:
-            if segment.largest().timestamp >= timestamp:
-                found = segment.find_timestamp(timestamp, self.log_start_offset)
-                if found is not None:
-                    return found
-        return None
+        return first_from(lambda: list(self.segments), timestamp, self.log_start_offset)
 
     def offset_of_max_timestamp(self) -> FoundRecord | None:
         """The first record with the greatest timestamp of the log (KIP-734)."""

@@ -5,6 +5,10 @@ the recovery point on is read: each batch must be whole, of magic 2, with a soun
 first one that isn't, the log ends; later segments are dropped. Indexes, leader epochs and producers are rebuilt on the
 way. Doing it twice changes nothing the second time. A full disk doesn't keep a log from being opened and read.
 
+Segments touch: each begins at the offset where the one before ends (`Log.roll` and compaction see to it). One that
+begins later, above the recovery point, tells that a loss of power took the end of the one before: there the log ends
+too.
+
 Interrupted work is finished first: `.swap` files are a compaction that was complete and take their place, `.cleaned`
 ones one that was not and go, `.deleted` ones go. Source: Kafka's LogLoader.
 """
@@ -21,6 +25,7 @@ from . import names
 from .config import LogConfig
 from .disk import Disk, Entry, unless_full
 from .epochs import LeaderEpochs
+from .index import MAX_RELATIVE_OFFSET
 from .log import Log
 from .producers import Producers
 from .replay import note_marker, replay_producers, restore_snapshot, write_snapshot
@@ -123,7 +128,8 @@ class _Opening:
         if first < len(self.segments):
             base = self.segments[first].base_offset
             self._drop_snapshots_above(base)
-            replay_from = self._recover_from(first, now_ms)
+            synced = self.segments[-1].base_offset if clean else self.recovery_point
+            replay_from = self._recover_from(first, now_ms, synced)
         self._drop_hollow()
         end = self._end_offset()
         self.recovery_point = end if clean and not self.recovered else min(self.recovery_point, end)
@@ -235,8 +241,9 @@ class _Opening:
             self.config.producer_id_expiration_ms,
         )
 
-    def _recover_from(self, first: int, now_ms: int) -> int:
-        """Recovers the segments from `first` on; the offset up to which the producers are known then."""
+    def _recover_from(self, first: int, now_ms: int, synced: int) -> int:
+        """Recovers the segments from `first` on, of which those that begin up to `synced` are whole on the disk; the
+        offset up to which the producers are known then."""
         base = self.segments[first].base_offset
         replay_producers(self.producers, self.segments[:first], self._restore(now_ms), base)
         known_starts = self.epochs.forget_from(base)
@@ -244,6 +251,10 @@ class _Opening:
         for at in range(first, len(self.segments)):
             segment = self.segments[at]
             if at > first:
+                if segment.base_offset > synced and _is_hole(next_offset, segment.base_offset):
+                    reason = f"{segment.path} doesn't follow"
+                    self._end_with(at - 1, self.segments[at - 1].size, next_offset, reason)
+                    break
                 self._snapshot(segment.base_offset)
             size = segment.size
             next_offset, reason = recover_segment(
@@ -251,16 +262,21 @@ class _Opening:
             )
             self.recovered += 1
             if reason:
-                dropped = self.segments[at + 1 :]
-                del self.segments[at + 1 :]
-                lost = size - segment.size + sum(later.size for later in dropped)
-                for later in reversed(dropped):  # and the cut last: a stop in between must not make a hole
-                    self._remove(later)
-                segment.file.truncate(segment.size)
-                self.damage = Damage(segment.path, next_offset, lost, len(dropped), reason)
+                self._end_with(at, size, next_offset, reason)
                 break
         self.epochs.write()
         return next_offset
+
+    def _end_with(self, at: int, size: int, end: int, reason: str) -> None:
+        """The log ends with the segment `at`, which had `size` bytes: what it lost and all later ones go."""
+        segment = self.segments[at]
+        dropped = self.segments[at + 1 :]
+        del self.segments[at + 1 :]
+        lost = size - segment.size + sum(later.size for later in dropped)
+        for later in reversed(dropped):  # and the cut last: a stop in between must not make a hole
+            self._remove(later)
+        segment.file.truncate(segment.size)
+        self.damage = Damage(segment.path, end, lost, len(dropped), reason)
 
     def _snapshot(self, offset: int) -> None:
         if not self.snapshots or self.snapshots[-1] < offset:
@@ -360,6 +376,11 @@ def recover_segment(
     with unless_full():  # what an index lacks stays in memory until the next sync
         segment.seal()
     return next_offset, reason
+
+
+def _is_hole(end: int, base_offset: int) -> bool:
+    """Whether offsets are missing between segments; a leap that no segment's indexes can express was rolled so."""
+    return 0 < base_offset - end <= MAX_RELATIVE_OFFSET
 
 
 def _fault(segment: Segment, header: BatchHeader, batch: memoryview, next_offset: int) -> str:

@@ -21,7 +21,7 @@ from ottla.protocol.batches import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, read_
 from . import names
 from .config import LogConfig
 from .disk import Buffer, Disk, File
-from .index import OffsetIndex, TimeIndex, TimestampOffset
+from .index import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex, TimestampOffset
 
 UNKNOWN = -1
 _OPEN_FILES_MAX = 4096
@@ -29,7 +29,6 @@ _SCAN_SIZE = 16 << 10
 _CHUNK_SIZE = 1 << 20
 _FIRST_SCAN_SIZE = 1 << 10
 _offsets = struct.Struct(">qi11xi")  # base offset, length, last offset delta
-_MAX_RELATIVE_OFFSET = (1 << 31) - 1
 
 
 class FileRange(NamedTuple):
@@ -221,7 +220,7 @@ class Segment:
 
     def has_room_for(self, last_offset: int) -> bool:
         """Whether indexes can express `last_offset`."""
-        return last_offset - self.base_offset <= _MAX_RELATIVE_OFFSET
+        return last_offset - self.base_offset <= MAX_RELATIVE_OFFSET
 
     def seal(self) -> None:
         """Completes the indexes; nothing is appended any more."""

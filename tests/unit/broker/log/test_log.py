@@ -14,7 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from ottla.broker.log.config import LogConfig
 from ottla.broker.log.disk import File, RealDisk, RealFile
-from ottla.protocol.batches import iterate_headers, read_header
+from ottla.broker.log.log import Log
+from ottla.protocol.batches import assign, iterate_headers, read_header
 from ottla.protocol.errors import ErrorCode, KafkaError
 from tests.unit.broker.log.workbench import Workbench, append, batch_of, contents, fill
 
@@ -213,15 +214,32 @@ def test_rolls_by_time_of_records_and_by_full_indexes(tmp_path: Path) -> None:
     assert len(contents(log)) == log.log_end_offset
 
 
-def test_rolls_before_relative_offsets_overflow(tmp_path: Path) -> None:
-    log = Workbench(tmp_path, config=LogConfig()).log()
-    append(log, batch_of([b"a"]))
-    far = 2**31 + 5
-    batch = batch_of([b"b"])
-    batch[:8] = far.to_bytes(8, "big")
+def replicate(log: Log, offset: int, value: bytes) -> None:
+    batch = batch_of([value])
+    assign(batch, 0, offset, 0)
     log.append_replicated(batch, [(0, read_header(batch))])
+
+
+def test_a_replicas_segments_touch_where_compaction_took_offsets(tmp_path: Path) -> None:
+    log = Workbench(tmp_path, config=LogConfig(segment_bytes=100)).log()
+    for offset in (3, 9, 20):
+        replicate(log, offset, bytes(60))
+    assert [segment.base_offset for segment in log.segments] == [0, 4, 10]
+    assert [offset for offset, _ in contents(log)] == [3, 9, 20]
+
+
+@pytest.mark.parametrize("empty", [False, True])
+def test_rolls_before_relative_offsets_overflow(tmp_path: Path, empty: bool) -> None:
+    bench = Workbench(tmp_path, config=LogConfig())
+    log = bench.log()
+    if not empty:
+        append(log, batch_of([b"a"]))
+    far = 2**31 + 5
+    replicate(log, far, b"b")
+    expected = [(0, b"a")] * (not empty) + [(far, b"b")]
     assert [segment.base_offset for segment in log.segments] == [0, far]
-    assert contents(log) == [(0, b"a"), (far, b"b")]
+    assert contents(log) == expected
+    assert contents(bench.log(clean=False)) == expected
 
 
 def test_retention_by_time_size_and_start(tmp_path: Path) -> None:

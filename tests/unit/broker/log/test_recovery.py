@@ -177,6 +177,43 @@ def test_a_damaged_epoch_file_is_rebuilt_from_the_batches(tmp_path: Path) -> Non
     assert bench.log().epochs.entries == log.epochs.entries
 
 
+def test_a_segment_that_does_not_follow_goes(tmp_path: Path) -> None:
+    """A loss of power took the end of a segment, and left the empty one after it."""
+    bench = Workbench(tmp_path / "a", config=LogConfig(segment_bytes=1 << 20))
+    log = bench.log()
+    fill(log, 10)
+    log.flush()
+    synced, recovery_point = log.active.size, log.recovery_point
+    fill(log, 10, start=10)
+    log.roll()
+    whole = copied(bench, tmp_path / "whole").open(clean=False, recovery_point=recovery_point)
+    assert (whole.log.log_end_offset, whole.damage) == (log.log_end_offset, None)
+
+    log.segments[0].file.truncate(synced)
+    opened = bench.open(clean=False, recovery_point=recovery_point)
+    assert opened.log.log_end_offset == recovery_point
+    assert opened.damage is not None
+    assert opened.damage.segments_dropped == 1
+    assert len(bench.files(".log")) == 1
+    again = bench.open(clean=False, recovery_point=recovery_point)
+    assert (again.log.log_end_offset, again.damage) == (recovery_point, None)
+
+
+def test_what_compaction_took_is_no_hole_below_the_recovery_point(tmp_path: Path) -> None:
+    """Apache Kafka, whose directory may have been adopted, leaves segments that don't touch."""
+    bench = sample(tmp_path / "a")
+    log = bench.log()
+    end = log.log_end_offset
+    second = log.segments[1]
+    last = list(second.batches())[-1][0]
+    second.file.truncate(last)
+    found = bench.open(clean=False, recovery_point=end).log
+    assert (found.log_end_offset, len(found.segments)) == (end, len(log.segments))
+    (bench.path / f"{log.segments[0].base_offset:020d}.index").unlink()  # then all of them are read
+    assert bench.open(clean=False, recovery_point=end).log.log_end_offset == end
+    assert bench.open(clean=True).log.log_end_offset == end
+
+
 def test_an_epoch_whose_first_batches_were_compacted_keeps_its_start(tmp_path: Path) -> None:
     bench = Workbench(tmp_path / "a")
     log = bench.log()
