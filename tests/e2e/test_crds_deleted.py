@@ -1,30 +1,60 @@
-"""The CRDs are deleted with all their resources, and come back: no topic is deleted, no record is lost."""
+"""The CRDs are deleted with all their resources, and come back: no topic is deleted, no record is lost.
+
+Without its definition of Topics a Cluster goes on as it is. With the definition of Clusters its brokers go, as they do
+with any Cluster, and their volumes stay.
+"""
 
 from __future__ import annotations
 
 import json
 
 from tests.e2e.installed import Operator
-from tests.e2e.scene import TOPIC, cluster, topic, working
+from tests.e2e.kubectl import wait
+from tests.e2e.scene import BROKERS, TOPIC, Scene, cluster, topic, working
 
 CRDS = ("topics.ottla.dev", "clusters.ottla.dev")
+KEPT = [f"kept-{number}" for number in range(12)]
 
 
 def test_crds_deleted(operator: Operator) -> None:
     with working(operator, "crds") as scene:
-        scene.kube.apply(*(topic(f"kept-{number}", partitions=1) for number in range(12)))
-        for number in range(12):
-            scene.topic_settled(f"kept-{number}")
-        before = scene.births()
+        scene.kube.apply(*topics())
+        for name in KEPT:
+            scene.topic_settled(name)
+        ids, before = identities(scene), scene.births()
+        assert ids.keys() >= {TOPIC, *KEPT}
+
+        scene.kube.delete("crd", CRDS[0])
+        scene.wait_for("TopicsHeld")
+        scene.goes_on(1000)  # longer than the operator waits before it deletes a topic whose resource is gone
+        assert identities(scene) == ids
+        back(operator, scene)
+        scene.wait_for("TopicsHeld", "False")
+        assert identities(scene) == ids
+        assert scene.births() == before
+
         for crd in CRDS:
             scene.kube.delete("crd", crd)
-        scene.goes_on(1000)  # the operator sees nothing but their absence
-        assert scene.births() == before
-        operator.install()
-        scene.kube.apply(cluster())
-        scene.kube.apply(topic(TOPIC, partitions=4, replicationFactor=3, config={"min.insync.replicas": "2"}))
-        scene.kube.apply(*(topic(f"kept-{number}", partitions=1) for number in range(12)))
-        scene.settled()
-        names = {one["name"] for one in json.loads(scene.ask("topics", "list", "--json"))}
-        assert {f"kept-{number}" for number in range(12)} <= names
-        assert scene.births() == before
+        wait("the brokers are gone", lambda: not scene.kube.all("pods", BROKERS), 180)
+        back(operator, scene)
+        assert identities(scene) == ids
+
+
+def back(operator: Operator, scene: Scene) -> None:
+    """Definitions by the chart, resources as they were."""
+    operator.install()
+    scene.kube.apply(cluster(), *topics())
+    scene.settled()
+    for name in (TOPIC, *KEPT):
+        scene.topic_settled(name)
+
+
+def topics() -> list[dict[str, object]]:
+    worked = topic(TOPIC, partitions=4, replicationFactor=3, config={"min.insync.replicas": "2"})
+    return [worked, *(topic(name, partitions=1) for name in KEPT)]
+
+
+def identities(scene: Scene) -> dict[str, str]:
+    """The topics' ids: one that was deleted and made anew has another."""
+    found = json.loads(scene.ask("topics", "describe", "--json"))
+    return {one["name"]: one["topic_id"] for one in found}

@@ -33,9 +33,15 @@ logger = logging.getLogger(__name__)
 
 # An event of something that a Cluster owns is often one of several: they are one reconcile.
 GATHERED_S = 0.3
+# Where kopf mayn't look at definitions, it asks once which kinds there are: they have to be there before it begins.
+DEFINED_S = 5.0
 OWNED = ("statefulsets", "pods", "persistentvolumeclaims", "services", "configmaps", "poddisruptionbudgets")
 CLUSTER_WORKERS = 8
 TOPIC_WORKERS = 4
+
+
+class DefinitionsGone(Exception):
+    """The definitions of our kinds were deleted under a running watch: only a new process watches what comes back."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +129,7 @@ class Operator:
         await asyncio.gather(*duties, stopping, return_exceptions=True)
         for duty in ended:
             error = duty.exception()
-            if isinstance(error, LeaseLost):
+            if isinstance(error, (LeaseLost, DefinitionsGone)):
                 logger.error("%s: the operator stops", error)
                 return 1
             if error is not None:
@@ -151,13 +157,34 @@ class Operator:
             settings.watching.label_selectors["clusters"] = self._options.selector
         for plural in OWNED:
             settings.watching.label_selectors[plural] = f"{MANAGED_BY}={OPERATOR}"
-        await kopf.operator(
-            registry=self._registry(),
-            settings=settings,
-            standalone=True,
-            clusterwide=not self._options.namespaces,
-            namespaces=sorted(self._options.namespaces),
-        )
+        if settings.scanning.disabled:
+            await self._definitions()
+        try:
+            await kopf.operator(
+                registry=self._registry(),
+                settings=settings,
+                standalone=True,
+                clusterwide=not self._options.namespaces,
+                namespaces=sorted(self._options.namespaces),
+            )
+        except Exception as error:
+            if gone := await self._undefined():
+                raise DefinitionsGone(f"the definition of {' and '.join(gone)} was deleted") from error
+            raise
+
+    async def _definitions(self) -> None:
+        """Returns once all of our kinds are defined."""
+        told = False
+        while missing := await self._undefined():
+            if not told:
+                logger.warning("waiting until somebody defines %s (the chart does)", " and ".join(missing))
+                told = True
+            await asyncio.sleep(DEFINED_S)
+
+    async def _undefined(self) -> list[str]:
+        """Our kinds that Kubernetes doesn't know."""
+        namespace = min(self._options.namespaces, default="")
+        return [kind for kind in ("Cluster", "Topic") if not await self._kube.knows(kind, namespace)]
 
     def _registry(self) -> kopf.OperatorRegistry:
         registry = kopf.OperatorRegistry()

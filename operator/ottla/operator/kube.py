@@ -99,6 +99,16 @@ class Kube:
                 return None
             raise
 
+    async def knows(self, kind: str, namespace: str = "") -> bool:
+        """Whether there is such a kind: definitions of kinds come and go."""
+        try:
+            await self._request("GET", f"{_path(kind, namespace)}?limit=1", f"looking for {kind}")
+        except KubeError as error:
+            if error.status == 404:
+                return False
+            raise
+        return True
+
     async def list(self, kind: str, namespace: str = "", labels: str = "") -> list[Object]:
         """All objects of a kind; of all namespaces where none is named."""
         found: list[Object] = []

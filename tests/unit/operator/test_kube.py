@@ -96,6 +96,17 @@ def test_lists_come_in_pages() -> None:
     assert second[2]["continue"] == "more"
 
 
+def test_a_kind_may_not_be_defined() -> None:
+    async def act(kube: Kube, api: Api) -> None:
+        api.answers = [(200, {"items": []}), (404, {"message": "page not found"}), (403, {"message": "forbidden"})]
+        assert await kube.knows("Topic", "n")
+        assert not await kube.knows("Topic", "n")
+        with pytest.raises(KubeError, match="forbidden"):
+            await kube.knows("Topic", "n")
+
+    assert _with(act).asked[0][1:3] == ("/apis/ottla.dev/v1alpha1/namespaces/n/topics", {"limit": "1"})
+
+
 def test_what_is_not_there_is_none_and_everything_else_an_error() -> None:
     async def act(kube: Kube, api: Api) -> None:
         api.answers = [
