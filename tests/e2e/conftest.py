@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,12 +29,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def kubernetes() -> Target:
-    """The cluster with our images; the run ends here where there is none."""
+def kubernetes() -> Iterator[Target]:
+    """The cluster with our images; the run ends here where there is none. Afterwards it is as it was before."""
     try:
-        return target()
+        found = target()
     except TargetMissing as error:
         pytest.exit(str(error), returncode=3)
+    yield found
+    if not os.environ.get("OTTLA_E2E_KEEP"):
+        Operator(found).remove()
+        found.stop()
 
 
 @pytest.fixture

@@ -31,6 +31,12 @@ class Operator:
         """`helm uninstall`; the CRDs stay."""
         self.target.run("helm", "uninstall", RELEASE, "--namespace", NAMESPACE, "--wait", "--timeout", "2m")
 
+    def remove(self) -> None:
+        """Nothing of it is left, and no definition of ours."""
+        self.target.run("helm", "uninstall", RELEASE, "--namespace", NAMESPACE, "--ignore-not-found")
+        self.kube.delete("namespace", NAMESPACE, "--ignore-not-found")
+        self.kube.delete("crd", "clusters.ottla.dev", "topics.ottla.dev", "--ignore-not-found")
+
     def scale(self, replicas: int) -> None:
         """To so many pods; returns when they are there, or none is."""
         self.kube("scale", "deployment", RELEASE, f"--replicas={replicas}")

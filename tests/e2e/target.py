@@ -17,6 +17,7 @@ from tests.e2e.kubectl import Kubectl
 
 ROOT = Path(__file__).resolve().parents[2]
 NODE = ROOT.parent / "shared" / "kube-node"
+NODE_CONFIG = Path(os.environ.get("KUBE_NODE_DIR", "/var/tmp/kube-node"), "kubeconfig")  # there while the node is up
 VERSION = "0.1.0"
 BROKER_IMAGE, ETCD_IMAGE, SPARK_IMAGE = f"ottla:{VERSION}", f"ottla-etcd:{VERSION}", f"ottla-spark:{VERSION}"
 CLIENTS_IMAGE = f"ottla-e2e:{VERSION}"
@@ -39,6 +40,7 @@ class Target:
     """A Kubernetes that we may do anything to, with our images on its nodes."""
 
     environment: dict[str, str]
+    started: bool = False  # the node wasn't there before
 
     def namespace(self, name: str) -> Kubectl:
         """kubectl in that namespace."""
@@ -51,12 +53,18 @@ class Target:
         assert done.returncode == 0, f"{' '.join(command)}:\n{done.stderr}{done.stdout}"
         return done.stdout
 
+    def stop(self) -> None:
+        """Takes the node away again, where it was started for this."""
+        if self.started:
+            _said(str(NODE / "down"))
+
 
 def target() -> Target:
     """The cluster, with our images. Raises TargetMissing."""
     config = os.environ.get("KUBECONFIG", "")
-    ours = not config and (NODE / "up").exists()
-    if ours:
+    started = False
+    if not config and (NODE / "up").exists():
+        started = not NODE_CONFIG.exists()
         config = _said(str(NODE / "up")).strip()
     if not config:
         raise TargetMissing(NO_CLUSTER)
@@ -64,9 +72,13 @@ def target() -> Target:
     beside = Path(config).parent / "bin"
     if (beside / "kubectl").exists():
         path = f"{beside}:{path}"
-    found = Target({"KUBECONFIG": config, "PATH": path})
-    if os.environ.get("OTTLA_E2E_IMAGES") != "present":
-        _provide_images(found, on_node=(NODE / "load-image").exists() and (beside / "ctr").exists())
+    found = Target({"KUBECONFIG": config, "PATH": path}, started)
+    try:
+        if os.environ.get("OTTLA_E2E_IMAGES") != "present":
+            _provide_images(found, on_node=(NODE / "load-image").exists() and (beside / "ctr").exists())
+    except BaseException:
+        found.stop()
+        raise
     return found
 
 
