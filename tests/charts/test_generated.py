@@ -18,8 +18,9 @@ from ottla.operator.manifests.__main__ import CRDS, generated_files
 from ottla.operator.manifests.crds import chart_template, fields_table, json_schema
 from ottla.operator.manifests.dashboard import ROWS, queries
 from ottla.operator.manifests.values import read_values, values_schema, values_table
+from ottla.operator.objects import Ref
 from ottla.operator.page import Page, Watched
-from ottla.operator.queue import Key, Queue, Result
+from ottla.operator.queue import Queue, Result
 from tests.peers.tools import ROOT
 
 CLUSTER_ALERTS = ROOT / "charts/ottla-cluster/alerts/cluster.yaml"
@@ -59,7 +60,7 @@ def series() -> set[str]:
 class Idle:
     """Reconciles nothing."""
 
-    async def reconcile(self, key: Key) -> Result:
+    async def reconcile(self, key: Ref) -> Result:
         return Result()
 
 

@@ -102,6 +102,7 @@ def test_a_broker_knows_what_its_end_would_break(brokers: list[OttlaBroker]) -> 
     wait_until(lambda: page(others[0], "/v1/restart-risk")["risks"]["offline"]["count"] >= 1)
     leaders = {name: admin.list_topics(name, timeout=10).topics[name].partitions[0].leader for name in TOPICS}
     assert (leaders["alone"], leaders["elsewhere"]) == (-1, 1)
+    assert page(others[0], "/v1/restart-risk")["without_leader"] == {"count": 1, "partitions": ["alone-0"]}
     assert leaders["whole"] in (1, 2)
     assert leaders["pair"] == 1
     failed = [topic for topic in TOPICS if send(others, topic) is not None]

@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.http import Request, Response
-from ottla.broker.restart_risk import Held, Risk, in_sync, replicas_of, risk
+from ottla.broker.restart_risk import Held, Risk, in_sync, replicas_of, risk, without_leader
 from ottla.metadata import keys
 from ottla.metadata.store import StoreUnavailable
 
@@ -57,6 +57,7 @@ class RestartPages:
                 "replicas": count,
                 "leads": leads,
                 "under_replicated": under_replicated,
+                "without_leader": _named(without_leader(image)),
                 "risks": {kind.value: _named(names) for kind, names in found.items()},
             }
         )

@@ -44,6 +44,17 @@ def replicas_of(image: Image, broker_id: int) -> Iterator[Held | None]:
             yield Held(f"{intent.name}-{index}", intent.name, state) if intent is not None and held else None
 
 
+def without_leader(image: Image) -> list[str]:
+    """The partitions of the whole cluster that nobody leads."""
+    return [
+        f"{intent.name}-{index}"
+        for topic_id, states in image.partitions.items()
+        if (intent := image.intents_by_id.get(topic_id)) is not None
+        for index, state in states.items()
+        if state.leader == NO_LEADER
+    ]
+
+
 def in_sync(image: Image, broker_id: int, state: Partition) -> bool:
     """Whether the broker's replica is in the ISR, under its present registration."""
     broker = image.brokers.get(broker_id)

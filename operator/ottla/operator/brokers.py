@@ -67,4 +67,6 @@ def report(risk: Mapping[str, Any], caught_up: Mapping[str, Any]) -> Report:
         offline=tuple(caught_up["offline"]["partitions"]),
         not_ready_because=caught_up["not_ready_because"],
         under_replicated=risk.get("under_replicated", 0),
+        revision=risk.get("metadata_revision", 0),
+        without_leader=tuple(risk.get("without_leader", {}).get("partitions", ())),
     )

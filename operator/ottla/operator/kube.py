@@ -61,11 +61,6 @@ class KubeError(Retry):
         self.status = status
         self.message = message
 
-    @property
-    def invalid(self) -> bool:
-        """Whether what was sent can't be right, however often it is tried."""
-        return self.status in (400, 422)
-
 
 class Kube:
     """Kubernetes as the operator sees it. `connect` makes one."""

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from ottla.broker.restart_risk import Held, Risk, in_sync, replicas_of, risk
+from ottla.broker.restart_risk import Held, Risk, in_sync, replicas_of, risk, without_leader
 from ottla.metadata import keys
 from ottla.metadata.keys import ConfigResource
 from ottla.metadata.model import NO_LEADER, Broker, BrokerState, Config, Partition, with_isr
@@ -143,6 +143,18 @@ def test_a_replica_of_an_earlier_registration_is_not_in_sync() -> None:
     assert in_sync(world.image, 1, world.partition())
     world.stop(1)
     assert not in_sync(world.image, 1, world.partition())
+
+
+def test_partitions_that_nobody_leads_are_named_by_whoever_is_asked() -> None:
+    world = World()
+    for broker in (1, 2):
+        world.broker(broker)
+    world.topic([[1], [2], [1, 2]])
+    world.settle()
+    assert without_leader(world.image) == []
+    world.stop(1)
+    world.settle()
+    assert [name.rpartition("-")[2] for name in without_leader(world.image)] == ["0"]
 
 
 @pytest.mark.parametrize("replicas", [[1], [1, 2], [1, 2, 3]])

@@ -178,6 +178,21 @@ def test_when_all_is_well_nothing_is_written() -> None:
     assert scene.world.writes == []
 
 
+def test_partitions_that_nobody_leads_are_told_by_the_newest_metadata() -> None:
+    scene = _running()
+    assert scene.status["offlinePartitions"] == 0
+    assert scene.condition("PartitionsLed") == ("True", "AllLed")
+    scene.pages.said = {
+        0: Report(revision=8, under_replicated=2),
+        1: Report(revision=9, under_replicated=1, without_leader=("orders-4", "orders-7")),
+    }
+    scene.rounds(1)
+    assert (scene.status["underReplicatedPartitions"], scene.status["offlinePartitions"]) == (3, 2)
+    assert scene.condition("PartitionsLed") == ("False", "NoLeader")
+    assert scene.condition("Ready") == ("True", "BrokersServe")
+    assert scene.status["message"] == "partition orders-4 and 1 more without a leader"
+
+
 def test_a_setting_that_is_dynamic_restarts_nobody() -> None:
     scene = _running()
     scene.world.edit("Cluster", "k", lambda spec: spec.update(config={"log.retention.ms": 1000}))

@@ -118,7 +118,7 @@ def test_what_is_not_there_is_none_and_everything_else_an_error() -> None:
         assert await kube.get("Node", "", "x") is None
         with pytest.raises(KubeError, match="applying Service k: spec is wrong") as error:
             await kube.apply(SERVICE)
-        assert error.value.invalid
+        assert error.value.status == 422
         assert not await kube.delete("Pod", "n", "p", uid="u")
         assert not await kube.delete("Pod", "n", "p", uid="u")
 

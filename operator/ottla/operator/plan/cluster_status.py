@@ -14,7 +14,7 @@ from typing import Any
 from ottla.operator.objects import Object
 from ottla.operator.plan.broker_pods import BROKER
 from ottla.operator.plan.pods import found_by
-from ottla.operator.plan.roll import Decision, Pod
+from ottla.operator.plan.roll import Decision, Pod, named
 from ottla.operator.plan.scale import Scaling
 from ottla.operator.spec.cluster import Cluster
 from ottla.operator.status import Condition, conditions
@@ -73,7 +73,6 @@ def cluster_status(cluster: Cluster, findings: Findings, before: Mapping[str, An
         },
         "pools": [_pool(pool.name, pool.first_id, pool.ids, findings.pods) for pool in cluster.pools],
         "listeners": _listeners(findings.bootstrap) or before.get("listeners") or [],
-        "underReplicatedPartitions": sum(pod.report.under_replicated for pod in findings.pods if pod.report),
         "conditions": conditions(
             [each for each in before.get("conditions") or () if each["type"] not in PASSING],
             _conditions(cluster, findings, message, ready),
@@ -83,6 +82,9 @@ def cluster_status(cluster: Cluster, findings: Findings, before: Mapping[str, An
     }
     if findings.version:
         status["version"] = findings.version
+    if (unled := _without_leader(findings)) is not None:
+        status["underReplicatedPartitions"] = sum(pod.report.under_replicated for pod in findings.pods if pod.report)
+        status["offlinePartitions"] = len(unled)
     scaling = findings.scaling
     status["settled"] = sorted(scaling.settled)
     if scaling.draining:
@@ -90,6 +92,12 @@ def cluster_status(cluster: Cluster, findings: Findings, before: Mapping[str, An
     if scaling.reason:
         status["reassignment"] = {"reason": scaling.reason[:256], "remaining": scaling.remaining}
     return status
+
+
+def _without_leader(findings: Findings) -> tuple[str, ...] | None:
+    """Partitions that nobody leads, as the broker says whose metadata is the newest; None where none answers."""
+    reports = [pod.report for pod in findings.pods if pod.report]
+    return max(reports, key=lambda report: report.revision).without_leader if reports else None
 
 
 def _listeners(bootstrap: Mapping[str, str]) -> list[Object]:
@@ -117,6 +125,8 @@ def _message(cluster: Cluster, findings: Findings, ready: int, known: int) -> st
         return f"waiting for {decision.message}"
     if findings.brokers_wait_for:
         return f"waiting for an answer: {findings.brokers_wait_for}"
+    if unled := _without_leader(findings):
+        return f"{named(unled)} without a leader"
     for text in (findings.listeners_wait_for, findings.config_waits_for):
         if text:
             return text
@@ -134,6 +144,9 @@ def _conditions(cluster: Cluster, findings: Findings, message: str, ready: int) 
         or findings.brokers_wait_for
     )
     found.append(Condition("Progressing", busy and not cluster.paused, "Changing" if busy else "AsWanted", message))
+    if (unled := _without_leader(findings)) is not None:
+        message = f"{named(unled)} without a leader" if unled else ""
+        found.append(Condition("PartitionsLed", not unled, "NoLeader" if unled else "AllLed", message))
     if findings.metadata_waits_for is not None:
         waits_for = findings.metadata_waits_for
         found.append(Condition("MetadataReady", not waits_for, "EtcdAway" if waits_for else "EtcdAnswers", waits_for))

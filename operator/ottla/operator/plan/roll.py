@@ -41,6 +41,8 @@ class Report:
     offline: tuple[str, ...] = ()  # replicas that can't be opened
     not_ready_because: str = ""
     under_replicated: int = 0  # of the partitions that it leads
+    revision: int = 0  # of the metadata that it says this by
+    without_leader: tuple[str, ...] = ()  # partitions of the whole cluster
 
     @property
     def blocking(self) -> dict[str, tuple[str, ...]]:
@@ -117,7 +119,7 @@ def decide(pods: Sequence[Pod], *, window_open: bool = True, held: Collection[in
             return decision(None, waits_for)
     for pod in staying:
         if not pod.outdated and pod.report is not None and pod.report.missing:
-            return decision(None, f"{pod.name} to catch up: {_named(pod.report.missing)}")
+            return decision(None, f"{pod.name} to catch up: {named(pod.report.missing)}")
     if not rolling:
         blocked = next((text for pod in staying if (text := _blocked(pod))), "")
         return Decision(None, "", False, updated, total, evictable=not blocked)
@@ -161,11 +163,12 @@ def _blocked(pod: Pod) -> str:
         return f"{pod.name}, which doesn't reach the metadata: nobody could be elected in its place"
     for kind, names in report.blocking.items():
         what = _WHAT.get(kind, kind)
-        return f"{pod.name}: {_named(names)} {what}"
+        return f"{pod.name}: {named(names)} {what}"
     return ""
 
 
-def _named(partitions: tuple[str, ...]) -> str:
+def named(partitions: Sequence[str]) -> str:
+    """The first, and how many more."""
     more = len(partitions) - NAMES_SHOWN
     shown = ", ".join(partitions[:NAMES_SHOWN])
     return f"partition {shown}" + (f" and {more} more" if more > 0 else "")

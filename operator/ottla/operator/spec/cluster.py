@@ -20,7 +20,6 @@ from ottla.settings.sources import known_setting
 REPLICATION_PORT = 9091
 HTTP_PORT = 9100
 CLIENT_PORT = 9092
-IDS_PER_POOL = 100
 DEFAULT_POOL = "broker"
 GRACE_S = 120
 RESTART = "ottla.dev/restart"  # an annotation that a person puts on a pod, or on the Cluster for all
