@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -132,6 +132,7 @@ class Node:
         self._left()
 
     def _left(self) -> None:
+        self.world.process_left(self)
         if self.store is not None:
             self.world.store.disconnected(self.store)
         self.broker = self.store = None
@@ -226,7 +227,8 @@ class World:
         self.nodes: dict[int, Node] = {}
         self.processes: list[Process] = []
         self.errors: list[str] = []  # what no process should ever say
-        self.losing_power = lambda node: None
+        self.losing_power: Callable[[Node], None] = lambda node: None
+        self.process_left: Callable[[Node], None] = lambda node: None
         self._incarnations = 0
         self._cut_off: set[int] = set()
         loop.set_exception_handler(self._unhandled)

@@ -21,6 +21,7 @@ class Consumer:
         self.position = position
         self.high_watermark = -1
         self.log_start = 0
+        self.epoch = -1  # of the leader that was asked last
         self.stopped = False
 
     async def run(self, pause_s: float, wait_ms: int) -> None:
@@ -37,7 +38,7 @@ class Consumer:
                     self.position = 0
                 await self.client.refreshed(self.partition[0])
                 continue
-            self.client.history.end(begun, "ok", records=found)
+            self.client.history.end(begun, "ok", records=found, epoch=self.epoch)
             if found:
                 self.position = found[-1][0] + 1
             await self.client.pause(pause_s)
@@ -45,10 +46,10 @@ class Consumer:
     async def poll(self, wait_ms: int) -> list[tuple[int, str]]:
         """(offset, value) of what comes next. Raises Unavailable, KafkaError."""
         topic, index = self.partition
-        connection, epoch = await self.client.connection_to_leader(self.partition)
+        connection, self.epoch = await self.client.connection_to_leader(self.partition)
         asked = {
             "partition": index,
-            "current_leader_epoch": epoch,
+            "current_leader_epoch": self.epoch,
             "fetch_offset": self.position,
             "last_fetched_epoch": -1,
             "partition_max_bytes": self.client.random.choice((200, 4096, 1 << 20)),

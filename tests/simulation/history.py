@@ -6,7 +6,9 @@ Events are mappings; `phase` is "invoke" before a request, and then "ok", "fail"
 | op | fields |
 |---|---|
 | send | process, partition, values, acks, idempotent; ok: offset of the first value, −1 where it isn't known |
-| poll | process, partition, position; ok: records as [offset, value] |
+| poll | process, partition, position; ok: records as [offset, value], epoch: the leader epoch that was asked |
+| forgotten | process, partition, value, error, sequence; sent_behind: records behind it that had been sent before |
+| leads | partition, broker, epoch: who was made its leader |
 | commit | group, partition, offset; of members: generation |
 | sync | process, group, generation, member; ok: token of the assignment, partitions that are the member's |
 | committed | group, partition; ok: offset |

@@ -53,7 +53,9 @@ class Observer:
         world.store.observers.append(self._revision)
         self._lost_under: dict[int, int] = {}  # broker → the registration that it had when it last stopped uncleanly
         self._durable: dict[tuple[Key, int], int] = {}  # below it a broker's log was synced
+        self._ended: dict[tuple[Key, str], int] = {}  # of an incarnation that isn't any more: where its log ended
         world.losing_power = self._losing_power
+        world.process_left = self._process_left
 
     def name(self, key: Key) -> str:
         """A partition for people."""
@@ -115,8 +117,10 @@ class Observer:
             self.wrong.append(f"{name}: the ISR isn't a subset of the replicas: {state}")
         if state.leader != model.NO_LEADER and state.leader not in state.isr:
             self.wrong.append(f"{name}: the leader isn't in the ISR: {state}")
-        if before is None or state.leader != before.leader:
-            self._world.history.add("leads", "ok", partition=[self._topics.get(key[0]), key[1]], broker=state.leader)
+        if before is None or (state.leader, state.leader_epoch) != (before.leader, before.leader_epoch):
+            self._world.history.add(
+                "leads", "ok", partition=[self._told(key[0]), key[1]], broker=state.leader, epoch=state.leader_epoch
+            )
         if before is None:
             return
         if state.leader_epoch < before.leader_epoch or state.partition_epoch <= before.partition_epoch:
@@ -137,13 +141,13 @@ class Observer:
                 continue  # the controller's election: what happens to the elected meanwhile makes another one
             if registered is None or registered.epoch != epoch or registered.state is not BrokerState.RUNNING:
                 self.wrong.append(f"{name}: {member} joined the ISR under epoch {epoch}, but is {registered}")
-            leader, joining = self._replica(state.leader, key), self._replica(member, key)
-            if leader is None or joining is None or leader.leader_epoch != state.leader_epoch:
+            leader, end = self._replica(state.leader, key), self._end(member, key)
+            if leader is None or end is None or leader.leader_epoch != state.leader_epoch:
                 continue
-            if joining.log.log_end_offset < leader.high_watermark:
+            if end < leader.high_watermark:
                 self.wrong.append(
-                    f"{name}: {member} joined the ISR with what lies below {joining.log.log_end_offset}, when"
-                    f" {leader.high_watermark} was committed"
+                    f"{name}: {member} joined the ISR with what lies below {end}, when {leader.high_watermark} was"
+                    " committed"
                 )
         for broker in list(self._lost_by.get(key, ())):
             if state.epoch_in_isr(broker) > self._lost_under.get(broker, -1):
@@ -157,6 +161,22 @@ class Observer:
         """As its process has it open."""
         node = self._world.nodes.get(broker_id)
         return None if node is None or node.broker is None else node.broker.partitions.get_by_id(*key)
+
+    def _end(self, broker_id: int, key: Key) -> int | None:
+        """Where the replica's log ends, or ended, of the process that the broker is registered for: what a successor
+        has counts under its own registration."""
+        registered, node = self._brokers.get(broker_id), self._world.nodes.get(broker_id)
+        if registered is None or node is None:
+            return None
+        if _incarnation(node) != registered.incarnation:
+            return self._ended.get((key, registered.incarnation))
+        replica = self._replica(broker_id, key)
+        return None if replica is None else replica.log.log_end_offset
+
+    def _process_left(self, node: Node) -> None:
+        """Called when a process is no more, and before its unsynced data goes."""
+        for partition in node.broker.partitions if node.broker is not None else ():
+            self._ended[(partition.topic_id, partition.index), _incarnation(node)] = partition.log.log_end_offset
 
     def _sample(self) -> None:
         for node, partition in self._world.replicas():

@@ -32,15 +32,30 @@ class Permitted:
     def __init__(self, events: Sequence[Event]) -> None:
         self._losses: dict[Key, list[tuple[int, int]]] = defaultdict(list)  # position among the events, offset
         self._invoked: dict[int, int] = {}
+        self._sent: dict[str, int] = {}  # value → when
+        self._elections: dict[Key, list[tuple[int, int]]] = defaultdict(list)  # position, leader epoch
         for position, event in enumerate(events):
             if event["op"] == "permitted":
                 self._losses[_key(event)].append((position, event["offset"]))
+            elif event["op"] == "leads" and "epoch" in event:
+                self._elections[_key(event)].append((position, event["epoch"]))
             elif "id" in event:
                 self._invoked.setdefault(event["id"], position)
+                if event["op"] == "send" and event["phase"] == "invoke":
+                    self._sent.update(dict.fromkeys(event["values"], position))
 
     def invoked(self, event: Event, position: int) -> int:
         """When what ended with this event, which is at `position`, was asked for."""
         return self._invoked.get(event.get("id", -1), position)
+
+    def shown(self, event: Event, position: int, value: str) -> int:
+        """As of when a read that ended there tells that a value was committed: of when it was asked for, but at the
+        latest of the end of the leader epoch it was answered in, if the value was sent before that. A leader that was
+        deposed while it slept answers what it had."""
+        epoch = event.get("epoch", -1)
+        later = (at for at, elected in self._elections.get(_key(event), ()) if 0 <= epoch < elected)
+        invoked, deposed = self.invoked(event, position), next(later, position)
+        return deposed if self._sent.get(value, position) < deposed < invoked else invoked
 
     def excuses(self, key: Key, offset: int | None, invoked: int) -> bool:
         """Whether what was asked for then may be gone from that offset (None: nobody knows which)."""
@@ -130,7 +145,7 @@ def two_values_at_one_offset(events: Sequence[Event]) -> Iterator[str]:
     for position, event in enumerate(events):
         if event["phase"] == "ok" and event["op"] in ("poll", "final"):
             for offset, value in event["records"]:
-                if found := conflicting(_key(event), offset, value, permitted.invoked(event, position)):
+                if found := conflicting(_key(event), offset, value, permitted.shown(event, position, value)):
                     yield found
 
 
@@ -195,7 +210,7 @@ def vanished_reads(events: Sequence[Event]) -> Iterator[str]:
         for offset, value in event["records"] if key in final else ():
             if offset < final[key].start or there[key].get(offset) == value or (key, offset) in told:
                 continue
-            if not permitted.excuses(key, offset, permitted.invoked(event, position)):
+            if not permitted.excuses(key, offset, permitted.shown(event, position, value)):
                 told.add((key, offset))
                 yield (
                     f"read before it was committed: {event['process']} read {value} at {_at(key, offset)},"
@@ -214,9 +229,16 @@ def holes(events: Sequence[Event]) -> Iterator[str]:
 
 
 def forgotten_producers(events: Sequence[Event]) -> Iterator[str]:
-    """A broker knows the sequences that were acknowledged."""
+    """A broker knows the sequences that were acknowledged.
+
+    Of a producer that it knows nothing of it takes any sequence, as Kafka's does (KIP-360): where the first batch is
+    refused and the next, already on its way, is not (the ISR has just become large enough), the first comes too late.
+    """
     permitted = Permitted(events)
     for event in _of(events, "forgotten", "fail"):
+        overtaken = event["sequence"] == 0 and event["sent_behind"] > 0
+        if overtaken and event["error"] == "out_of_order_sequence_number":
+            continue
         if not permitted.anything(_key(event)):
             yield (
                 f"forgotten producer: {event['error']} for {event['value']} in {_name(_key(event))} at {event['t']} s,"

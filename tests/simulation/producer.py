@@ -59,6 +59,7 @@ class Producer:
         self._spread_s = spread_s
         self._producer = (-1, -1)  # id, epoch
         self._sequence = 0
+        self._sent = -1  # the greatest sequence of the rounds before, under the present producer id
         self._number = 0
         self._unacknowledged: list[_Batch] = []
 
@@ -89,13 +90,14 @@ class Producer:
                 await asyncio.sleep(self.client.backoff_s)
             else:
                 self._producer = (answer.producer_id, answer.producer_epoch)
-        self._sequence = 0
+        self._sequence, self._sent = 0, -1
 
     def _forgotten(self, batch: _Batch, error: KafkaError) -> None:
         """The broker doesn't know what it acknowledged: noted, and begun anew under another producer id."""
         self.client.history.add(
             "forgotten", "fail", process=self.client.name, partition=list(self.partition), value=batch.values[0],
-            error=error.code.name,
+            error=error.code.name, sequence=batch.sequence,
+            sent_behind=max(self._sent + 1 - batch.sequence - len(batch.values), 0),
         )  # fmt: skip
         for waiting in self._unacknowledged:
             self.client.history.end(waiting.begun, "unknown")
@@ -150,6 +152,8 @@ class Producer:
                 return
             left.append(batch)
         self._unacknowledged = left
+        if outcomes:
+            self._sent = self._sequence - 1
         if left:
             self.client.history.counts["sends repeated"] += len(left)
             await self.client.refreshed(self.partition[0])

@@ -29,7 +29,7 @@ class Recreated:
         self.id: UUID | None = None
         self._replicas = replicas
         self.high_watermark = -1
-        self._leader = -1
+        self._leader = self._epoch = -1
         self._number = 0
 
     async def run(self, pause_s: float) -> None:
@@ -53,8 +53,9 @@ class Recreated:
         begun = self.client.history.invoke(
             "poll", process=self.client.name, partition=self.partition, position=position
         )
+        epoch = self._epoch
         asked = {
-            "partition": 0, "current_leader_epoch": -1, "fetch_offset": position, "last_fetched_epoch": -1,
+            "partition": 0, "current_leader_epoch": epoch, "fetch_offset": position, "last_fetched_epoch": -1,
             "partition_max_bytes": 1 << 20,
         }  # fmt: skip
         message = {
@@ -79,7 +80,7 @@ class Recreated:
             for at, header in iterate_headers(data)
             for record in records(data[at : at + header.size])
         ]
-        self.client.history.end(begun, "ok", records=found)
+        self.client.history.end(begun, "ok", records=found, epoch=epoch)
         return found
 
     async def look(self) -> None:
@@ -93,7 +94,7 @@ class Recreated:
             await self.client.refresh(NAME)
             if found.error_code == ErrorCode.none and found.partitions:
                 self.id = found.topic_id
-                self._leader = found.partitions[0].leader_id
+                self._leader, self._epoch = found.partitions[0].leader_id, found.partitions[0].leader_epoch
 
     @property
     def partition(self) -> list[str | int]:

@@ -10,6 +10,7 @@ from tests.simulation.history import Event, History
 from tests.simulation.oracles import check_all
 
 P = ["t", 0]
+OUT_OF_ORDER = "out_of_order_sequence_number"
 
 
 def send(values: list[str], offset: int | None = None, phase: str = "ok", **fields: Any) -> list[Event]:
@@ -21,11 +22,10 @@ def send(values: list[str], offset: int | None = None, phase: str = "ok", **fiel
     return [begun, {"op": "send", "phase": phase, **known, **({} if offset is None else {"offset": offset})}]
 
 
-def poll(position: int, *records: tuple[int, str]) -> list[Event]:
+def poll(position: int, *records: tuple[int, str], **fields: Any) -> list[Event]:
     """A poll that was answered."""
-    return [
-        {"op": "poll", "phase": "ok", "process": "c", "partition": P, "position": position, "records": list(records)}
-    ]
+    known = {"process": "c", "partition": P, "position": position, **fields}
+    return [{"op": "poll", "phase": "ok", **known, "records": list(records)}]
 
 
 def final(*records: tuple[int, str], start: int = 0) -> list[Event]:
@@ -72,6 +72,12 @@ def sync(member: str, token: str, *partitions: int) -> list[Event]:
     return [{"op": "sync", "phase": "ok", **known, "partitions": list(partitions)}]
 
 
+def forgotten(sequence: int, sent_behind: int, error: str = OUT_OF_ORDER) -> list[Event]:
+    """A broker doesn't go on where an idempotent producer does."""
+    told = {"value": "a", "error": error, "sequence": sequence, "sent_behind": sent_behind}
+    return [{"op": "forgotten", "phase": "fail", "process": "p", "partition": P, **told}]
+
+
 GOOD = [
     *send(["a", "b"], 0),
     *send(["c"], phase="unknown"),
@@ -108,9 +114,7 @@ BAD = {
     ],
     "read before it was committed": [*send(["a"], phase="unknown"), *poll(0, (0, "a")), *final()],
     "hole": [*send(["a"], 0), *send(["b"], phase="unknown"), *final((0, "a"), (2, "b"))],
-    "forgotten producer": [
-        {"op": "forgotten", "phase": "fail", "process": "p", "partition": P, "value": "a", "error": "out_of_order"}
-    ],
+    "forgotten producer": [*forgotten(4, 3)],
     "lost commit": [*commit(1), *commit(2), *committed(1)],
     "phantom commit": [*commit(1), *committed(5)],
 }
@@ -141,6 +145,32 @@ def test_what_was_asked_for_after_the_loss_is_excused_by_nothing() -> None:
     assert wrong([*before, *send(["b"], 0), *final()])
     assert wrong([*before, *send(["b"], phase="unknown"), *poll(0, (0, "b")), *final()])
     assert wrong([*before, *send(["b"], 0), *send(["c"], 0), *final((0, "c"))])
+
+
+def elected(epoch: int, broker: int = 1) -> list[Event]:
+    """A partition gets a leader."""
+    return [{"op": "leads", "phase": "ok", "partition": P, "broker": broker, "epoch": epoch}]
+
+
+def test_a_deposed_leader_may_show_what_was_lost_since_and_nobody_else() -> None:
+    begun = [*elected(0), *send(["a"], 0, id=1), *send(["b"], phase="unknown", id=2)]
+    asked_late = {"op": "poll", "phase": "invoke", "process": "c", "partition": P, "position": 0, "id": 9}
+    read, later = poll(0, (0, "a"), epoch=0, id=9), poll(0, (0, "a"), epoch=1, id=9)
+    assert wrong([*begun, *elected(1, 2), *permitted(0), asked_late, *read, *final((0, "b"))]) == []
+    assert wrong([*begun, *elected(1, 2), *permitted(0), asked_late, *later, *final((0, "b"))]), "the new leader"
+    assert wrong([*begun, *permitted(0), asked_late, *read, *elected(1, 2), *final((0, "b"))]), "not deposed yet"
+    assert wrong([*begun, *permitted(0), *elected(1, 2), asked_late, *later, *final((0, "b"))]), "led after it"
+    assert wrong([*begun, *elected(1, 2), *permitted(1), asked_late, *read, *final((0, "b"))]), "below what was lost"
+    assert wrong([*begun, *elected(1, 2), asked_late, *read, *final((0, "b"))]), "nothing was lost"
+    sent_late = [*elected(0), *elected(1, 2), *send(["a"], phase="unknown", id=7), *permitted(0), asked_late]
+    assert wrong([*sent_late, *read, *final()]), "it was deposed before it got that"
+
+
+def test_a_first_batch_that_others_overtook_may_come_too_late() -> None:
+    assert wrong(forgotten(0, 3)) == []
+    assert wrong(forgotten(0, 0)), "there was nothing to overtake it"
+    assert wrong(forgotten(4, 3)), "the broker knew of the batches before it"
+    assert wrong(forgotten(0, 3, "invalid_producer_epoch"))
 
 
 def test_commits_after_a_loss_of_commits_count() -> None:

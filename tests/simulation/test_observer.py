@@ -1,0 +1,94 @@
+"""The observer finds what it is there to find, told by hand what the store says and brokers hold."""
+
+from __future__ import annotations
+
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+from ottla.metadata import keys, model
+from ottla.metadata.model import BrokerState
+from ottla.metadata.store import Change, Entry, Revision
+from tests.simulation.history import History
+from tests.simulation.loop import SimulationLoop
+from tests.simulation.observer import Observer
+
+TOPIC_ID = UUID(int=7)
+
+
+class World:
+    """As much of one as the observer looks at: brokers 1 and 2, and replicas of one partition."""
+
+    def __init__(self) -> None:
+        self.history = History()
+        self.counts = self.history.counts
+        self.loop = SimulationLoop(Random(0))
+        self.nodes = {1: SimpleNamespace(id=1, broker=None), 2: SimpleNamespace(id=2, broker=None)}
+        self.store = SimpleNamespace(observers=[])
+        self.observer = Observer(self)  # type: ignore[arg-type]
+        self._revision = 0
+
+    def note(self, text: str) -> None:
+        pass
+
+    def runs(self, broker: int, incarnation: str, end: int, *, high_watermark: int = 0, epoch: int = 0) -> None:
+        """A process is there, with a replica."""
+        log = SimpleNamespace(log_end_offset=end, recovery_point=0)
+        replica = SimpleNamespace(
+            topic_id=TOPIC_ID, index=0, log=log, high_watermark=high_watermark, leader_epoch=epoch
+        )
+
+        class Replicas(list[Any]):
+            def get_by_id(self, *_: object) -> Any:
+                return replica
+
+        registration = SimpleNamespace(broker=SimpleNamespace(incarnation=incarnation))
+        self.nodes[broker].broker = SimpleNamespace(_registration=registration, partitions=Replicas([replica]))
+
+    def ends(self, broker: int) -> None:
+        """The process is no more."""
+        self.observer._process_left(self.nodes[broker])  # type: ignore[arg-type]
+        self.nodes[broker].broker = None
+
+    def registers(self, broker: int, incarnation: str) -> int:
+        """A registration; its epoch."""
+        value = model.Broker(broker, 0, {}, state=BrokerState.RUNNING, incarnation=incarnation)
+        return self._write(keys.broker(broker), value.encode())
+
+    def has_state(self, **fields: Any) -> None:
+        """A partition's state is written."""
+        state = model.Partition(TOPIC_ID, 0, (1, 2), **fields)
+        self._write(keys.partition(TOPIC_ID, 0), state.encode())
+
+    def _write(self, key: str, value: bytes) -> int:
+        self._revision += 1
+        entry = Entry(key, value, self._revision, self._revision)
+        for observe in self.store.observers:
+            observe(Revision(self._revision, (Change(key, entry),)))
+        return self._revision
+
+
+def joined(end: int, successors_end: int | None = None) -> list[str]:
+    """Broker 2, whose log ends there, joins the ISR of 1, which has committed 10; perhaps when its process has gone and
+    another is there, not registered yet."""
+    world = World()
+    leader, follower = world.registers(1, "a"), world.registers(2, "b")
+    world.runs(1, "a", 12, high_watermark=10)
+    world.runs(2, "b", end)
+    world.has_state(isr=(1,), isr_epochs=(leader,), leader=1)
+    if successors_end is not None:
+        world.ends(2)
+        world.runs(2, "c", successors_end)
+    world.has_state(isr=(1, 2), isr_epochs=(leader, follower), leader=1, partition_epoch=1)
+    return world.observer.wrong
+
+
+def test_who_joins_an_isr_has_what_is_committed() -> None:
+    assert joined(10) == []
+    assert any("joined the ISR with what lies below 9" in sentence for sentence in joined(9))
+
+
+def test_what_counts_is_the_log_of_the_process_that_is_registered() -> None:
+    assert joined(10, successors_end=3) == []
+    assert any("below 9" in sentence for sentence in joined(9, successors_end=12))
