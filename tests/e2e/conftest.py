@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,23 +23,43 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A scenario takes minutes."""
+    """A scenario takes minutes; what the first one has to build isn't counted."""
     for item in items:
         if item.path.is_relative_to(HERE) and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(SCENARIO_S))
+            item.add_marker(pytest.mark.timeout(SCENARIO_S, func_only=True))
 
 
 @pytest.fixture(scope="session")
 def kubernetes() -> Iterator[Target]:
-    """The cluster with our images; the run ends here where there is none. Afterwards it is as it was before."""
-    try:
+    """The cluster with our images but Spark's; the run ends here where there is none.
+
+    Afterwards it is as it was before.
+    """
+    with _or_exit():
         found = target()
+    try:
+        with _or_exit():
+            found.provide("broker", "etcd", "clients")
+        yield found
+    finally:
+        if not os.environ.get("OTTLA_E2E_KEEP"):
+            Operator(found).remove()
+            found.stop()
+
+
+@pytest.fixture(scope="session")
+def spark_image(kubernetes: Target) -> None:
+    """Spark's image is on the nodes, too: it is the big one."""
+    with _or_exit():
+        kubernetes.provide("spark")
+
+
+@contextmanager
+def _or_exit() -> Iterator[None]:
+    try:
+        yield
     except TargetMissing as error:
         pytest.exit(str(error), returncode=3)
-    yield found
-    if not os.environ.get("OTTLA_E2E_KEEP"):
-        Operator(found).remove()
-        found.stop()
 
 
 @pytest.fixture

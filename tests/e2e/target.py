@@ -21,6 +21,8 @@ NODE_CONFIG = Path(os.environ.get("KUBE_NODE_DIR", "/var/tmp/kube-node"), "kubec
 VERSION = "0.1.0"
 BROKER_IMAGE, ETCD_IMAGE, SPARK_IMAGE = f"ottla:{VERSION}", f"ottla-etcd:{VERSION}", f"ottla-spark:{VERSION}"
 CLIENTS_IMAGE = f"ottla-e2e:{VERSION}"
+IMAGES = {"broker": BROKER_IMAGE, "etcd": ETCD_IMAGE, "spark": SPARK_IMAGE, "clients": CLIENTS_IMAGE}
+CLIENTS_DOCKERFILE = ROOT / "tests" / "e2e" / "Dockerfile"
 NO_CLUSTER = (
     "there is no Kubernetes to test on: set KUBECONFIG to a cluster's (1.30 or newer), for example after `kind create "
     "cluster`; its nodes need the images, see tests/e2e/target.py"
@@ -36,11 +38,37 @@ class TargetMissing(Exception):
 
 
 @dataclass(frozen=True)
+class Builder:
+    """Commands that build an image and bring it to the nodes, and what our images are built on."""
+
+    build: tuple[str, ...]
+    load: tuple[str, ...]
+    prefix: str  # of the names that both know
+    python: str
+    java: str
+    bases: str = ""  # a program that makes what images are built on
+
+    def provide(self, *targets: str) -> None:
+        """Builds targets of the Dockerfile, or `clients` on top of `broker`, and loads them."""
+        for target in targets:
+            if self.bases:
+                _said(self.bases, "jre" if target == "spark" else "python")
+            words = ["--target", target]
+            if target == "clients":
+                words = ["-f", str(CLIENTS_DOCKERFILE), "--build-arg", f"BROKER_IMAGE={self.prefix}{BROKER_IMAGE}"]
+            base = self.java if target == "spark" else self.python
+            name = self.prefix + IMAGES[target]
+            _said(*self.build, *words, "--build-arg", f"BASE_IMAGE={base}", "-t", name, str(ROOT))
+            _said(*self.load, name)
+
+
+@dataclass(frozen=True)
 class Target:
-    """A Kubernetes that we may do anything to, with our images on its nodes."""
+    """A Kubernetes that we may do anything to."""
 
     environment: dict[str, str]
     started: bool = False  # the node wasn't there before
+    builder: Builder | None = None  # None: the images are there
 
     def namespace(self, name: str) -> Kubectl:
         """kubectl in that namespace."""
@@ -53,6 +81,11 @@ class Target:
         assert done.returncode == 0, f"{' '.join(command)}:\n{done.stderr}{done.stdout}"
         return done.stdout
 
+    def provide(self, *targets: str) -> None:
+        """Sees to it that the nodes have these images. Raises TargetMissing."""
+        if self.builder is not None:
+            self.builder.provide(*targets)
+
     def stop(self) -> None:
         """Takes the node away again, where it was started for this."""
         if self.started:
@@ -60,7 +93,7 @@ class Target:
 
 
 def target() -> Target:
-    """The cluster, with our images. Raises TargetMissing."""
+    """The cluster. Raises TargetMissing."""
     config = os.environ.get("KUBECONFIG", "")
     started = False
     if not config and (NODE / "up").exists():
@@ -72,40 +105,31 @@ def target() -> Target:
     beside = Path(config).parent / "bin"
     if (beside / "kubectl").exists():
         path = f"{beside}:{path}"
-    found = Target({"KUBECONFIG": config, "PATH": path}, started)
-    try:
-        if os.environ.get("OTTLA_E2E_IMAGES") != "present":
-            _provide_images(found, on_node=(NODE / "load-image").exists() and (beside / "ctr").exists())
-    except BaseException:
-        found.stop()
-        raise
-    return found
+    environment = {"KUBECONFIG": config, "PATH": path}
+    if os.environ.get("OTTLA_E2E_IMAGES") == "present":
+        return Target(environment, started)
+    if (NODE / "load-image").exists() and (beside / "ctr").exists():
+        return Target(environment, started, _on_node())
+    return Target(environment, started, _with_docker(Kubectl(environment)("config", "current-context").strip()))
 
 
-def _provide_images(found: Target, *, on_node: bool) -> None:
-    context = found.namespace("default")("config", "current-context").strip()
-    if on_node:
-        _said(str(NODE / "base-image"), "python", "jre")
-        python, java = "localhost/debian-python:bookworm", "localhost/debian-python-jre:bookworm"
-        build, prefix = [str(NODE / "build-image")], "docker.io/library/"
-        load = [str(NODE / "load-image")]
-    elif context.startswith("kind-") and shutil.which("docker") and shutil.which("kind"):
-        python = java = os.environ.get("BASE_IMAGE", "python:3.13-slim")
-        build, prefix = ["docker", "build"], ""
-        load = ["kind", "load", "docker-image", "--name", context.removeprefix("kind-")]
-    else:
-        raise TargetMissing(NO_IMAGES)
-    for image, target, base in (
-        (BROKER_IMAGE, "broker", python),
-        (ETCD_IMAGE, "etcd", python),
-        (SPARK_IMAGE, "spark", java),
-    ):
-        _said(*build, "--build-arg", f"BASE_IMAGE={base}", "--target", target, "-t", f"{prefix}{image}", str(ROOT))
-    _said(
-        *(*build, "-f", str(ROOT / "tests/e2e/Dockerfile"), "--build-arg", f"BASE_IMAGE={python}"),
-        *("--build-arg", f"BROKER_IMAGE={prefix}{BROKER_IMAGE}", "-t", f"{prefix}{CLIENTS_IMAGE}", str(ROOT)),
+def _on_node() -> Builder:
+    return Builder(
+        build=(str(NODE / "build-image"),),
+        load=(str(NODE / "load-image"),),
+        prefix="docker.io/library/",
+        python="localhost/debian-python:bookworm",
+        java="localhost/debian-python-jre:bookworm",
+        bases=str(NODE / "base-image"),
     )
-    _said(*load, *(f"{prefix}{image}" for image in (BROKER_IMAGE, ETCD_IMAGE, SPARK_IMAGE, CLIENTS_IMAGE)))
+
+
+def _with_docker(context: str) -> Builder:
+    if not (context.startswith("kind-") and shutil.which("docker") and shutil.which("kind")):
+        raise TargetMissing(NO_IMAGES)
+    base = os.environ.get("BASE_IMAGE", "python:3.13-slim")
+    load = ("kind", "load", "docker-image", "--name", context.removeprefix("kind-"))
+    return Builder(build=("docker", "build"), load=load, prefix="", python=base, java=base)
 
 
 def _said(*command: str, seconds: float = 3600.0) -> str:

@@ -20,7 +20,7 @@ NOW, BEFORE = "A topic of an Ottla cluster.", "A topic, as an older chart descri
 # Nothing has to run for what is looked at here, and the old chart's operator would be the same one.
 NO_PODS = ("--set", "replicas=0", "--namespace", NAMESPACE)
 
-pytestmark = pytest.mark.timeout(2400)
+pytestmark = pytest.mark.timeout(2400, func_only=True)
 
 
 @pytest.mark.parametrize("version", [3, 4])

@@ -33,7 +33,7 @@ print(json.dumps({
 """
 
 
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(3600, func_only=True)
 def test_many_topics(operator: Operator) -> None:
     with namespace(operator, "many") as scene:
         spec = cluster()

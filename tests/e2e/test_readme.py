@@ -6,6 +6,8 @@ import os
 import re
 import subprocess
 
+import pytest
+
 from tests.e2e.installed import NAMESPACE, RELEASE, Operator
 from tests.e2e.kubectl import wait
 from tests.e2e.target import ROOT, Target
@@ -15,6 +17,7 @@ BUILT = "docker build"  # the images are on the nodes already
 DEMO = "demo"
 
 
+@pytest.mark.usefixtures("spark_image")
 def test_readme(kubernetes: Target) -> None:
     """The operator is installed by the README's own words, so it is taken away first."""
     operator = Operator(kubernetes)

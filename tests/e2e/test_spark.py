@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 from collections import Counter
 
+import pytest
+
 from tests.e2e.installed import Operator
 from tests.e2e.kubectl import wait
 from tests.e2e.scene import Scene, pod, working
@@ -16,6 +18,7 @@ ORDERS = 1000
 CUSTOMERS = 20
 
 
+@pytest.mark.usefixtures("spark_image")
 def test_spark(operator: Operator) -> None:
     with working(operator, "spark") as scene:
         scene.kube.apply(*(EXAMPLES / name for name in ("topics.yaml", "rbac.yaml", "pods.yaml")))
