@@ -78,7 +78,7 @@ class Partition:
         "_last_turn",
         "_next_flush",
         "counters",
-        "eligible_remain",
+        "elr",
         "epoch",
         "follower_waiters",
         "high_watermark",
@@ -131,7 +131,7 @@ class Partition:
         self.partition_epoch = -1
         self.replicas: Sequence[int] = ()
         self.isr: Sequence[int] = ()
-        self.eligible_remain = False  # replicas outside the ISR may be elected (KIP-966): they have what is committed
+        self.elr: Sequence[int] = ()  # may be elected too (KIP-966): they have what is committed
         self.offline = False
         self.written_in_vain: Callable[[Partition], None] = lambda partition: None  # somebody else should lead
         self.waiters: list[Waiter] = []  # for more that is committed
@@ -194,7 +194,7 @@ class Partition:
         self.partition_epoch = state.partition_epoch
         self.replicas = state.replicas
         self.isr = state.isr
-        self.eligible_remain = bool(state.elr)
+        self.elr = state.elr
 
     def resign(self, reason: str) -> None:
         """Leads no longer: those who wait get NOT_LEADER_OR_FOLLOWER."""
@@ -226,7 +226,7 @@ class Partition:
     @property
     def _frozen(self) -> bool:
         """Whether the high watermark has to stand still: whoever may be elected must have what is committed."""
-        return self.under_min_isr or self.eligible_remain
+        return self.under_min_isr or bool(self.elr)
 
     def is_present(self, replica: int, lag_max_s: float) -> bool:
         """Whether a follower was heard of within that time, or has everything. Leaders only."""

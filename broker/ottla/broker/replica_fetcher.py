@@ -221,7 +221,7 @@ class ReplicaFetcher:
                 except KafkaError as corrupt:
                     error = corrupt.code
             told = Told(error, fetched.high_watermark, fetched.log_start_offset, fetched.diverging, headers)
-            decision = decide(_held(followed.partition), told)
+            decision = decide(_held(followed.partition, self._owner.broker_id), told)
             if isinstance(decision, AskRange):
                 out_of_range.append(key)
                 return
@@ -248,7 +248,7 @@ class ReplicaFetcher:
 
     def _carry_out(self, key: Key, followed: Followed, decision: Decision, records: memoryview) -> None:
         partition = followed.partition
-        before = _held(partition)
+        before = _held(partition, self._owner.broker_id)
         try:
             match decision:
                 case Append():
@@ -272,7 +272,7 @@ class ReplicaFetcher:
                 self._session.unheard(key)
             else:
                 self._session.begin_anew()
-            if _held(partition) == before:
+            if _held(partition, self._owner.broker_id) == before:
                 # No leader that follows the rules asks for it, and asking again at once would never end.
                 self._pause_after(key, followed, ErrorCode.unknown_server_error, False)
                 return
@@ -305,7 +305,7 @@ class ReplicaFetcher:
             assert isinstance(failure, KafkaError)
             decision: Decision = Pause(failure.code, False)
         else:
-            decision = out_of_range(_held(followed.partition), start, end)
+            decision = out_of_range(_held(followed.partition, self._owner.broker_id), start, end)
         self._carry_out(key, followed, decision, memoryview(b""))
 
     async def _list_offset(self, followed: Followed, mark: int) -> int | KafkaError:
@@ -325,7 +325,7 @@ class ReplicaFetcher:
     # ---- partitions
 
     def _want(self, key: Key, followed: Followed) -> None:
-        held = _held(followed.partition)
+        held = _held(followed.partition, self._owner.broker_id)
         position = Position(held.log_end_offset, followed.epoch, held.last_epoch, held.log_start_offset)
         self._session.want(key, position)
 
@@ -454,9 +454,12 @@ def _name_of(error: int) -> str:
         return f"error {error}"
 
 
-def _held(partition: Partition) -> Held:
+def _held(partition: Partition, broker_id: int) -> Held:
     log = partition.log
-    return Held(log.log_start_offset, log.log_end_offset, log.last_leader_epoch, log.epochs)
+    electable = broker_id in partition.isr or broker_id in partition.elr
+    return Held(
+        log.log_start_offset, log.log_end_offset, log.last_leader_epoch, log.epochs, log.compacted_to, electable
+    )
 
 
 def _asked(index: int, position: Position, max_bytes: int) -> tuple[int, int, int, int, int, int]:

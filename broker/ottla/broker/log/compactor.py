@@ -1,8 +1,7 @@
 """Compacts logs one after the other: chooses the dirtiest, has a child process do it, swaps the result in.
 
 Choosing and swapping happen on the event loop and take microseconds; reading and writing happen in the child. A log
-that was truncated or lost segments meanwhile keeps what it has. What has been compacted stands in
-`cleaner-offset-checkpoint`. Source: Kafka's LogCleaner and LogCleanerManager.
+that was truncated or lost segments meanwhile keeps what it has. Source: Kafka's LogCleaner and LogCleanerManager.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from . import names
-from .checkpoints import Offsets, read_offsets, render_offsets
 from .compaction import Cleanable, SegmentSizes, cleanable
 from .compaction_child import Job, Result, decode_result, encode
 from .config import MAX_LONG
@@ -50,7 +48,6 @@ class Compactor:
         self.bytes_reclaimed = 0
         self._logs = logs
         self._now_ms = now_ms
-        self._first_dirty: dict[str, Offsets] = {}
         self._uncleanable: dict[Log, str] = {}
 
     async def run(self) -> None:
@@ -94,14 +91,11 @@ class Compactor:
     def cleanable(self, log: Log) -> Cleanable:
         """What of a log may be compacted now."""
         config = log.config
-        first_dirty = self._offsets(log).get((log.topic, log.index), 0)
-        if first_dirty > log.log_end_offset:
-            first_dirty = 0
         unstable = log.producers.first_unstable_offset()
         high_watermark = self._logs.high_watermark_of(log)
         return cleanable(
             _sizes(log, timestamps=config.min_compaction_lag_ms > 0 or config.max_compaction_lag_ms < MAX_LONG),
-            first_dirty=max(first_dirty, log.log_start_offset),
+            first_dirty=max(log.compacted_to, log.log_start_offset),
             stable_offset=high_watermark if unstable is None else min(high_watermark, unstable),
             now_ms=self._now_ms(),
             min_lag_ms=config.min_compaction_lag_ms,
@@ -127,14 +121,14 @@ class Compactor:
         if not unchanged:
             return
         await asyncio.to_thread(self._logs.disk.fsync_directory, log.directory)
-        self._offsets(log)[log.topic, log.index] = result.end_offset
+        log.compacted_to = result.end_offset
         self.compacted += 1
         self.bytes_reclaimed += result.bytes_before - result.bytes_after
         logger.info(
             "%r: compacted to offset %d, from %d to %d bytes",
             log, result.end_offset, result.bytes_before, result.bytes_after,
         )  # fmt: skip
-        await self._checkpoint(self._logs.directory_of(log))
+        await asyncio.to_thread(self._logs.offset_files.write, self._logs.compacted_checkpoint(log))
 
     def _current(self, log: Log) -> Log | None:
         """The log itself, unless it has been deleted or gone offline."""
@@ -183,26 +177,6 @@ class Compactor:
     def _drop(self, log: Log, base_offset: int) -> None:
         for suffix in names.SEGMENT_SUFFIXES:
             self._logs.disk.remove(f"{log.directory}/{names.offset_name(base_offset, suffix)}{names.CLEANED}")
-
-    def _offsets(self, log: Log) -> Offsets:
-        """First dirty offsets of the log directory that `log` lies in."""
-        home = self._logs.directory_of(log)
-        offsets = self._first_dirty.get(home)
-        if offsets is None:
-            try:
-                offsets = read_offsets(self._logs.disk, home, names.CLEANED_OFFSETS)
-            except ValueError as error:
-                logger.warning("%s/%s is damaged (%s); it counts as empty", home, names.CLEANED_OFFSETS, error)
-                offsets = {}
-            self._first_dirty[home] = offsets
-        return offsets
-
-    async def _checkpoint(self, home: str) -> None:
-        offsets = self._first_dirty[home]
-        held = {(log.topic, log.index) for log in self._logs.logs.values()}
-        content = render_offsets((*key, offset) for key, offset in offsets.items() if key in held)
-        path = f"{home}/{names.CLEANED_OFFSETS}"
-        await asyncio.to_thread(self._logs.disk.write_atomically, path, content)
 
 
 def _sizes(log: Log, *, timestamps: bool) -> list[SegmentSizes]:

@@ -210,6 +210,7 @@ class LogDirectories:
         home.take_marker()
         home.recovery_points = self.offset_files.read(home.path, names.RECOVERY_POINTS)
         home.log_starts = self.offset_files.read(home.path, names.LOG_STARTS)
+        home.compacted = self.offset_files.read(home.path, names.COMPACTED_OFFSETS)
         self.high_watermarks.update(self.offset_files.read(home.path, names.HIGH_WATERMARKS))
         found = []
         for entry in disk.list(home.path):
@@ -289,6 +290,7 @@ class LogDirectories:
             clean=home.clean,
             recovery_point=home.recovery_points.get(key, 0),
             log_start_offset=home.log_starts.get(key, 0),
+            compacted_to=home.compacted.get(key, 0),
         )
 
     def _hold(self, item: _Found, log: Log) -> None:
@@ -525,9 +527,14 @@ class LogDirectories:
     # ---- checkpoints and the end
 
     def recovery_points(self) -> list[OffsetFile]:
-        """The recovery point and log start checkpoints."""
+        """The checkpoints that a start needs: recovery points, log starts, what is compacted."""
         files = self.offset_files
         return [file for home in self._online() for file in files.recovery_points(home.path, self._logs_in(home.path))]
+
+    def compacted_checkpoint(self, log: Log) -> OffsetFile:
+        """How far the logs are compacted in the log directory that `log` lies in."""
+        path = self.directory_of(log)
+        return self.offset_files.compacted(path, self._logs_in(path))
 
     def high_watermark_checkpoints(self) -> list[OffsetFile]:
         """The high watermark checkpoints."""

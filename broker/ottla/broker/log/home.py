@@ -14,7 +14,7 @@ UNKNOWN_EPOCH = -1
 class Home:
     """`clean`: the last stop was a clean one, of the broker epoch `stopped_epoch`."""
 
-    __slots__ = ("clean", "lock", "log_starts", "path", "recovery_points", "stopped_epoch", "surroundings")
+    __slots__ = ("clean", "compacted", "lock", "log_starts", "path", "recovery_points", "stopped_epoch", "surroundings")
 
     def __init__(self, path: str, surroundings: LogSurroundings) -> None:
         self.path = path
@@ -23,6 +23,7 @@ class Home:
         self.stopped_epoch = UNKNOWN_EPOCH
         self.recovery_points: Offsets = {}
         self.log_starts: Offsets = {}
+        self.compacted: Offsets = {}
         self.lock: object = None
 
     def take_marker(self) -> None:

@@ -36,7 +36,8 @@ _new = tuple.__new__  # a NamedTuple's own constructor is a Python function, and
 class Log:
     """Batches from `log_start_offset` to `log_end_offset`.
 
-    `recovery_point`: everything below is on the disk. `epochs` and `producers` change with the log only.
+    `recovery_point`: everything below is on the disk. `compacted_to`: below it, each key has one record. `epochs` and
+    `producers` change with the log only.
     """
 
     __slots__ = (
@@ -45,6 +46,7 @@ class Log:
         "_boundaries",
         "_generation",
         "_surroundings",
+        "compacted_to",
         "config",
         "directory",
         "epochs",
@@ -72,6 +74,7 @@ class Log:
         log_start_offset: int,
         log_end_offset: int,
         recovery_point: int,
+        compacted_to: int,
         epochs: LeaderEpochs,
         producers: Producers,
         snapshots: list[int],
@@ -90,6 +93,7 @@ class Log:
         self.log_start_offset = log_start_offset
         self.log_end_offset = log_end_offset
         self.recovery_point = recovery_point
+        self.compacted_to = compacted_to
         self.epochs = epochs
         self.producers = producers
         self.last_flush_ms = surroundings.now_ms()
@@ -466,6 +470,7 @@ class Log:
         self.log_end_offset = offset
         self.log_start_offset = min(self.log_start_offset, offset)
         self.recovery_point = min(self.recovery_point, offset)
+        self.compacted_to = min(self.compacted_to, offset)
         self.epochs.truncate_from_end(offset)
 
     def _producers_at(self, end: int) -> Producers:

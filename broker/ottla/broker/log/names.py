@@ -31,7 +31,7 @@ LOCK = ".lock"
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
-CLEANED_OFFSETS = "cleaner-offset-checkpoint"
+COMPACTED_OFFSETS = "cleaner-offset-checkpoint"
 
 _DIRECTORY_NAME_MAX = 255
 _partition = re.compile(r"(.+)-(\d+)\Z")

@@ -77,13 +77,15 @@ def open_log(
     clean: bool,
     recovery_point: int = 0,
     log_start_offset: int = 0,
+    compacted_to: int = 0,
 ) -> Opened:
     """Opens the log in `directory`, which exists; a directory without segments becomes an empty log.
 
-    `clean`: the last stop was a clean one. `recovery_point` and `log_start_offset` come from the checkpoints. Blocks;
-    may run in any thread. Raises OSError.
+    `clean`: the last stop was a clean one. The offsets come from the checkpoints. Blocks; may run in any thread.
+    Raises OSError.
     """
-    return _Opening(surroundings, directory, topic, index, config, recovery_point, log_start_offset).run(clean)
+    told = recovery_point, log_start_offset, compacted_to
+    return _Opening(surroundings, directory, topic, index, config, *told).run(clean)
 
 
 class _Opening:
@@ -98,6 +100,7 @@ class _Opening:
         config: LogConfig,
         recovery_point: int,
         log_start_offset: int,
+        compacted_to: int,
     ) -> None:
         self.surroundings = surroundings
         self.disk: Disk = surroundings.disk
@@ -107,6 +110,7 @@ class _Opening:
         self.config = config
         self.recovery_point = recovery_point
         self.log_start_offset = log_start_offset
+        self.compacted_to = compacted_to
         self.producers = Producers()
         self.epochs_lost = False
         self.epochs = self._load_epochs()
@@ -151,6 +155,7 @@ class _Opening:
             log_start_offset=start,
             log_end_offset=end,
             recovery_point=self.recovery_point,
+            compacted_to=min(self.compacted_to, end),
             epochs=self.epochs,
             producers=self.producers,
             snapshots=self.snapshots,

@@ -11,7 +11,10 @@ Rules, as in Kafka's `AbstractFetcherThread` and `ReplicaFetcherThread`:
    epochs, so neither end of a shared epoch can lie there.
 3. Whoever is out of the leader's range asks for the range: one that is ahead truncates to the leader's end, one that is
    behind starts anew at the leader's start.
-4. Answers that show another idea of who leads wait for newer metadata; a failed log directory ends the following.
+4. A truncation below the point to which this log is compacted takes records that had superseded others, which are
+   gone here and not with the leader (committed records were lost there): the log starts anew, except where this
+   replica may be elected, and would lead with nothing. Kafka truncates in any case.
+5. Answers that show another idea of who leads wait for newer metadata; a failed log directory ends the following.
 """
 
 from __future__ import annotations
@@ -57,6 +60,8 @@ class Held(NamedTuple):
     log_end_offset: int
     last_epoch: int
     epochs: EpochHistory
+    compacted_to: int = 0
+    electable: bool = True
 
 
 class Told(NamedTuple):
@@ -115,7 +120,7 @@ def decide(held: Held, told: Told) -> Decision:
     if told.error:
         return Pause(told.error, told.error in AWAITED)
     if told.diverging is not None:
-        return Truncate(truncation_point(held, *told.diverging))
+        return _shortened(held, truncation_point(held, *told.diverging), told.log_start_offset)
     headers = told.headers
     if not headers:
         return Append((), told.high_watermark, told.log_start_offset)
@@ -139,10 +144,15 @@ def truncation_point(held: Held, leader_epoch: int, leader_end_offset: int) -> i
     return min(own_end_offset, leader_end_offset, held.log_end_offset)
 
 
+def _shortened(held: Held, offset: int, leader_start_offset: int) -> Decision:
+    """How to become a log that ends at `offset` (rule 4)."""
+    return Truncate(offset) if offset >= held.compacted_to or held.electable else Restart(leader_start_offset)
+
+
 def out_of_range(held: Held, leader_start_offset: int, leader_end_offset: int) -> Decision:
     """What to do after OFFSET_OUT_OF_RANGE, knowing what the leader holds."""
     if leader_end_offset < held.log_end_offset:
-        return Truncate(leader_end_offset)
+        return _shortened(held, leader_end_offset, leader_start_offset)
     if leader_start_offset > held.log_end_offset:
         return Restart(leader_start_offset)
     return Pause(ErrorCode.offset_out_of_range, False)  # the range moved meanwhile: the next fetch finds what it needs

@@ -349,11 +349,15 @@ def test_the_compactor_compacts_and_remembers(logs: LogDirectories) -> None:
     assert not asyncio.run(once())
     logs.close()
     home = logs.directory_of(log)
-    assert (Path(home) / "cleaner-offset-checkpoint").read_text().splitlines()[2].startswith("t 0 ")
+    assert (Path(home) / "cleaner-offset-checkpoint").read_text().splitlines()[2] == f"t 0 {log.compacted_to}"
     again = LogDirectories([home], lambda: 1_000_000)
     again.open("c", 1, lambda topic: CONFIG)
     assert asyncio.run(Compactor(again, lambda: 1_000_000, CompactionLimits()).choose()) == (None, None)
-    assert table(everything(again.logs[UUID(int=1), 0])) == before
+    reopened = again.logs[UUID(int=1), 0]
+    assert table(everything(reopened)) == before
+    assert reopened.compacted_to == log.compacted_to > 10
+    reopened.truncate_to(10)
+    assert reopened.compacted_to <= 10
 
 
 def test_a_log_that_was_truncated_meanwhile_keeps_what_it_has(

@@ -264,6 +264,20 @@ def test_out_of_range_goes_by_what_the_leader_has() -> None:
     assert out_of_range(held, 0, 90) == Pause(OUT_OF_RANGE, False)
 
 
+def test_a_truncation_below_what_is_compacted_starts_anew_where_nobody_elects_this_replica() -> None:
+    epochs = LeaderEpochs(cast(Disk, NoDisk()), "")
+    epochs.assign(1, 0)
+    diverging = Told(0, 90, 5, (1, 30), ())
+    for compacted_to, electable, expected in (
+        (30, False, Truncate(30)),
+        (31, False, Restart(5)),
+        (31, True, Truncate(30)),
+    ):
+        held = Held(0, 50, 1, epochs, compacted_to, electable)
+        assert decide(held, diverging) == expected
+        assert out_of_range(held, 5, 30) == expected
+
+
 def test_a_batch_that_begins_below_the_end_is_taken_where_there_is_nothing_to_keep() -> None:
     headers = [(0, header(10, 5, 1))]
     empty, filled = Held(12, 12, -1, Model().epochs), Held(3, 12, 1, Model().epochs)
