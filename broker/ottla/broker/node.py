@@ -52,8 +52,8 @@ from ottla.settings.config import BrokerConfig
 
 logger = logging.getLogger(__name__)
 
-# A store without room answers each try and takes none: a stop waits this long, well below what a supervisor allows.
 _ANNOUNCED_AGAIN_S = 0.5
+# A store without room answers each try and takes none: a stop waits this long, well below what a supervisor allows.
 _ANNOUNCING_S = 5.0
 _HANDING_OVER_S = 15.0
 # A client whose connection is cut asks any broker who leads now: by then all of them must know. Those that ask here

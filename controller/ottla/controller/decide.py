@@ -120,7 +120,7 @@ def decide(image: Image, scope: Scope, defaults: Mapping[str, str]) -> Iterator[
             yield from delete_topic(image, topic_id)
         elif intent := image.intents_by_id.get(topic_id):
             yield from create_partitions(image, intent)
-    epochs = {broker.id: broker.epoch for broker in image.brokers.values() if broker.electable}
+    epochs = _electable(image)
     electorates: dict[UUID, Electorate] = {}
     for partition_id in in_order_of_topics(scope.partitions | scope.preferred):
         preferred = partition_id in scope.preferred
@@ -228,9 +228,14 @@ def _partitions_on(image: Image, brokers: frozenset[int]) -> Iterator[PartitionI
                 yield topic_id, index
 
 
+def _electable(image: Image) -> dict[int, int]:
+    """The brokers that may lead: registration epochs by id."""
+    return {broker.id: broker.epoch for broker in image.brokers.values() if broker.electable}
+
+
 def _unled(image: Image) -> frozenset[PartitionId]:
     """Partitions that have no leader, or one whose broker is gone, registered anew or draining."""
-    epochs = {broker.id: broker.epoch for broker in image.brokers.values() if broker.electable}
+    epochs = _electable(image)
     return frozenset(
         (topic_id, index)
         for topic_id, states in image.partitions.items()

@@ -1,4 +1,4 @@
-"""The offset checkpoints of the log directories: recovery points, log starts, high watermarks.
+"""The offset checkpoints of the log directories: recovery points, log starts, high watermarks, what is compacted.
 
 Their lines name a partition by topic and index, as Kafka's do, and not by topic id. So a line that outlived its log
 would be taken, after a kill, for one about a log that was made since under the same name: its first records would count
@@ -22,7 +22,7 @@ from .log import Log
 
 logger = logging.getLogger(__name__)
 
-_FILES = (names.RECOVERY_POINTS, names.LOG_STARTS, names.HIGH_WATERMARKS)
+_FILES = (names.RECOVERY_POINTS, names.LOG_STARTS, names.HIGH_WATERMARKS, names.COMPACTED_OFFSETS)
 
 
 class OffsetFile(NamedTuple):
@@ -41,7 +41,8 @@ class OffsetFiles:
         self._turn = 0
         self._on_disk: dict[str, dict[int, bytes]] = {}  # by path and turn: what is there, or may be by now
         self._parsed: dict[int, frozenset[tuple[str, int]]] = {}  # of those, by turn: whom they name
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # for those two, and for moments: the event loop waits for it
+        self._writing = threading.Lock()
 
     def read(self, directory: str, name: str) -> Offsets:
         """A checkpoint of a log directory; empty where there is none, or a damaged one."""
@@ -58,7 +59,8 @@ class OffsetFiles:
         return offsets
 
     def recovery_points(self, directory: str, logs: Sequence[Log]) -> list[OffsetFile]:
-        """Where the logs of a directory are to be recovered from, and where they begin if not with a segment."""
+        """Where the logs of a directory are to be recovered from, where they begin if not with a segment, and how far
+        they are compacted."""
         points = ((log.topic, log.index, log.recovery_point) for log in logs)
         starts = (
             (log.topic, log.index, log.log_start_offset)
@@ -68,7 +70,13 @@ class OffsetFiles:
         return [
             self.rendered(directory, names.RECOVERY_POINTS, points),
             self.rendered(directory, names.LOG_STARTS, starts),
+            self.compacted(directory, logs),
         ]
+
+    def compacted(self, directory: str, logs: Iterable[Log]) -> OffsetFile:
+        """How far the logs of a directory are compacted."""
+        compacted = ((log.topic, log.index, log.compacted_to) for log in logs if log.compacted_to)
+        return self.rendered(directory, names.COMPACTED_OFFSETS, compacted)
 
     def high_watermarks(self, directory: str, logs: Iterable[Log], of: Callable[[Log], int]) -> OffsetFile:
         """The high watermarks of the logs of a directory."""
@@ -85,17 +93,21 @@ class OffsetFiles:
 
     def write(self, file: OffsetFile) -> None:
         """Replaces a checkpoint, unless by a later one already. Raises OSError. Blocks."""
-        with self._lock:
-            contents = self._on_disk[file.path]
-            if file.turn not in contents:
+        with self._writing:
+            if file.turn not in self._on_disk[file.path]:
                 return
             try:
                 self._disk.write_atomically(file.path, file.content)
             except OSError:
-                del contents[file.turn]
-                self._parsed.pop(file.turn, None)
+                self._forget(file.path, lambda turn: turn == file.turn)
                 raise
-            for turn in [turn for turn in contents if turn < file.turn]:
+            self._forget(file.path, lambda turn: turn < file.turn)
+
+    def _forget(self, path: str, gone: Callable[[int], bool]) -> None:
+        """These contents aren't on the disk, and won't be."""
+        with self._lock:
+            contents = self._on_disk[path]
+            for turn in [turn for turn in contents if gone(turn)]:
                 del contents[turn]
                 self._parsed.pop(turn, None)
 
