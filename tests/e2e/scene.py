@@ -99,14 +99,9 @@ class Scene:
         """The sentence of the Cluster's status."""
         return str(self.cluster().get("status", {}).get("message", ""))
 
-    def wait_for(self, kind: str, status: str = "True", seconds: float = 120.0) -> dict[str, Any]:
-        """The Cluster's condition, once it is so."""
-
-        def found() -> dict[str, Any] | None:
-            now = condition(self.cluster(), kind)
-            return now if now.get("status", "False") == status else None
-
-        return wait(f"{kind} is {status}", found, seconds)
+    def wait_for(self, kind: str, status: str = "True", seconds: float = 120.0) -> None:
+        """Until a condition of the Cluster is so; one that isn't there is False."""
+        wait(f"{kind} is {status}", lambda: condition(self.cluster(), kind).get("status", "False") == status, seconds)
 
     def topic_settled(self, name: str, seconds: float = 120.0) -> dict[str, Any]:
         """The Topic, once it is as its spec says."""
