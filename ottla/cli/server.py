@@ -27,7 +27,7 @@ if __name__ == "__main__":
 from ottla.broker.descriptors import raise_limit
 from ottla.broker.log_format import configure_logging
 from ottla.broker.node import Broker
-from ottla.cli.stores import open_store
+from ottla.cli.stores import on_etcd, open_store
 from ottla.controller.decide import UNCLEAN_ELECTION
 from ottla.controller.quick_death import QuickDeath
 from ottla.controller.runner import BALANCE, BALANCE_INTERVAL_S, Controller
@@ -91,6 +91,8 @@ async def _run(config: BrokerConfig) -> int:
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stopping.set)
+    if on_etcd(config):
+        logger.info("reading the metadata: %s has to answer first", config.get_str("ottla.metadata.store"))
     store = await open_store(config)
     if "broker" not in config.roles:
         return await _control(config, store, stopping)

@@ -16,7 +16,7 @@ from ottla.operator.kafka import BROKER, KafkaAdmin, Unreachable
 from ottla.operator.objects import Ref
 from ottla.operator.plan.topic import THROTTLE_RATES, Configure, Create, Delete, KafkaTopic
 from ottla.operator.queue import Result
-from ottla.operator.topic import MOVING_S, TopicReconciler
+from ottla.operator.topic import BROKERS_S, MOVING_S, TopicReconciler
 from ottla.operator.topic_resources import TopicResources
 from tests.operator.kube_stand_in import KubeStandIn
 from tests.peers.ottla_cluster import OttlaCluster, ottla_cluster
@@ -520,10 +520,27 @@ def test_brokers_that_dont_answer_are_told_where_something_is_to_be_done(run: Pl
         await operator.settle()
         operator.topic("new")
         unreachable = Operator("127.0.0.1:1", kube)
+        kube.put("Cluster", "main", status={"conditions": [{"type": "Ready", "status": "True"}]})
         with pytest.raises(Unreachable):
             await unreachable.sweep()
         assert kube.condition("new")[:2] == ("False", "ClusterUnreachable")
         assert kube.condition("ready")[0] == "True"
+        assert [event[:2] for event in kube.events][-1] == ("new", "ClusterUnreachable")
+
+    run(scene)
+
+
+def test_brokers_that_only_start_are_waited_for_without_a_fuss(run: Play, caplog: pytest.LogCaptureFixture) -> None:
+    async def scene(operator: Operator, admin: KafkaAdmin) -> None:
+        kube = operator.kube
+        operator.topic("new")
+        starting = Operator("127.0.0.1:1", kube)
+        with caplog.at_level("INFO", "ottla.operator"):
+            for _ in range(4):
+                assert (await starting.sweep()).requeue_after == BROKERS_S  # never longer
+        assert [(record.levelname, record.name) for record in caplog.records] == [("INFO", "ottla.operator.topic")]
+        assert kube.condition("new")[:2] == ("False", "ClusterUnreachable")
+        assert kube.events == []
 
     run(scene)
 

@@ -10,7 +10,7 @@ import aiohttp
 from ottla.operator.certificates import Identity
 from ottla.operator.plan.etcd_members import Member
 from ottla.operator.plan.etcd_upkeep import MemberStatus
-from ottla.operator.queue import Retry
+from ottla.operator.queue import Retry, why
 
 REQUEST_S_MAX = 5.0
 DEFRAGMENT_S_MAX = 60.0
@@ -85,7 +85,7 @@ class EtcdClient:
     ) -> dict[str, Any]:
         if self._session is None:
             self._session = aiohttp.ClientSession()
-        why = "it has no pod that could be asked"
+        problem = "it has no pod that could be asked"
         for endpoint in endpoints:
             try:
                 timeout = aiohttp.ClientTimeout(total=seconds_max)
@@ -95,7 +95,7 @@ class EtcdClient:
                     document: dict[str, Any] = await answer.json(content_type=None)
                     if answer.status == 200:
                         return document
-                    why = str(document.get("message") or document.get("error") or answer.status)
+                    problem = str(document.get("message") or document.get("error") or answer.status)
             except (OSError, TimeoutError, aiohttp.ClientError, ValueError) as error:
-                why = str(error) or type(error).__name__
-        raise EtcdUnreachable(f"etcd doesn't answer: {why}")
+                problem = why(error)
+        raise EtcdUnreachable(f"etcd doesn't answer: {problem}")

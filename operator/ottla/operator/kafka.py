@@ -17,10 +17,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ottla.net.names import parse_bootstrap
-from ottla.net.peer import Connect, Peer, connect_tcp
+from ottla.net.peer import Connect, Peer, Stream, connect_tcp
 from ottla.operator.objects import OPERATOR, Ref
 from ottla.operator.plan.topic import Configure, Create, Delete, Grow, KafkaCluster, KafkaPartition, KafkaTopic, Move
-from ottla.operator.queue import Retry
+from ottla.operator.queue import Retry, why
 from ottla.protocol.errors import ErrorCode, KafkaError, ProtocolError
 from ottla.protocol.messages import read_response, write_request
 from ottla.settings.alteration import Operation
@@ -30,6 +30,7 @@ METADATA, CREATE_TOPICS, DELETE_TOPICS, DESCRIBE_CONFIGS = (3, 12), (19, 7), (20
 CREATE_PARTITIONS, ALTER_CONFIGS, REASSIGN, LIST_MOVES = (37, 3), (44, 1), (45, 0), (46, 0)
 TOPIC, BROKER = 2, 4  # types of resources that have settings
 REQUEST_MS = 30_000
+CONNECT_S_MAX = 5.0  # an address that nobody answers at may be one that nobody listens at yet
 DESCRIBED_AT_ONCE = 500
 CHANGED_AT_ONCE = 100
 PARTITIONS_AT_ONCE = 1_000
@@ -44,10 +45,15 @@ class Unreachable(Retry):
     """No broker answered; what was asked may have been done or not."""
 
 
+async def _connected(host: str, port: int) -> Stream:
+    async with asyncio.timeout(CONNECT_S_MAX):
+        return await connect_tcp(host, port)
+
+
 class KafkaAdmin:
     """One cluster's brokers. May be used by several tasks; requests go one after the other."""
 
-    def __init__(self, bootstrap: str, connect: Connect = connect_tcp) -> None:
+    def __init__(self, bootstrap: str, connect: Connect = _connected) -> None:
         """`bootstrap`: host:port, several separated by commas."""
         self.bootstrap = bootstrap
         self._peers = [Peer(connect, address.host, address.port, OPERATOR) for address in parse_bootstrap(bootstrap)]
@@ -226,7 +232,7 @@ class KafkaAdmin:
                     answer = await peer.request(key, version, body, REQUEST_MS / 1000 + 10)
                     return read_response(key, version, bytes(answer.frame[answer.start : answer.end]))
                 except (OSError, ProtocolError) as error:
-                    failures.append(f"{peer}: {error or type(error).__name__}")
+                    failures.append(f"{peer}: {why(error)}")
                     self._peers.append(self._peers.pop(0))
         raise Unreachable(f"no broker answers ({'; '.join(failures)})")
 

@@ -18,7 +18,7 @@ from kubernetes.aio import client, config
 from kubernetes.aio.client.exceptions import ApiException
 
 from ottla.operator.objects import API_VERSION, OPERATOR, Object, timestamp
-from ottla.operator.queue import Retry
+from ottla.operator.queue import Retry, why
 
 logger = logging.getLogger(__name__)
 
@@ -219,7 +219,7 @@ class Kube:
             answer = await self._api.call_api(*request, _request_timeout=REQUEST_S_MAX)
             content_bytes = await answer.read()
         except (OSError, TimeoutError, ApiException) as error:
-            raise KubeError(0, doing, f"Kubernetes can't be reached ({error or type(error).__name__})") from error
+            raise KubeError(0, doing, f"{self._api.configuration.host} can't be reached ({why(error)})") from error
         try:
             document = cast(Object, json.loads(content_bytes))
         except ValueError:

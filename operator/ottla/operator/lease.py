@@ -60,8 +60,11 @@ class Lease:
                     if not await self._take():
                         raise LeaseLost(f"another one holds the lease {self._namespace}/{self._name}")
             except (Retry, TimeoutError) as error:
-                if monotonic() - self._renewed > RENEWED_WITHIN_S:
-                    raise LeaseLost(f"the lease couldn't be renewed: {str(error) or 'no answer in time'}") from error
+                since_s = monotonic() - self._renewed
+                if since_s > RENEWED_WITHIN_S:
+                    said = str(error) or "the API server gave no answer in time"
+                    lease = f"{self._namespace}/{self._name}"
+                    raise LeaseLost(f"the lease {lease} couldn't be renewed for {since_s:.0f} s: {said}") from error
 
     async def release(self) -> None:
         """Gives it back."""

@@ -48,6 +48,11 @@ class Retry(Exception):
     """Something that isn't there yet or can't be reached: try again, and don't write a stack trace about it."""
 
 
+def why(error: BaseException) -> str:
+    """What an error says, or what it is where it says nothing, as time-outs do."""
+    return str(error) or type(error).__name__
+
+
 @dataclass(slots=True)
 class Counters:
     """What the metrics page shows of a queue."""

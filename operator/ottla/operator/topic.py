@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from ottla.operator.kafka import CHANGED_AT_ONCE, KafkaAdmin, KafkaAdmins, Refusals, Unreachable, said
 from ottla.operator.kube import KubeError
-from ottla.operator.objects import Object, Ref, going
+from ottla.operator.objects import Object, Ref, going, holds
 from ottla.operator.plan.orphans import Definition, Disappearances, Orphan, Unreadable, Verdict, hold, orphans, owner_of
 from ottla.operator.plan.topic import (
     NOT_ENOUGH_BROKERS,
@@ -84,6 +84,7 @@ class _Sweep:
 
     rules: TopicRules
     now: datetime
+    starting: bool = False  # the Cluster isn't Ready: that brokers are missing is no news
     outcomes: dict[TopicResource, Outcome] = field(default_factory=dict)
     made: set[tuple[str, type]] = field(default_factory=set)  # steps, by their topic and kind
     left: set[str] = field(default_factory=set)  # topics that have steps left for the next sweep
@@ -115,6 +116,7 @@ class TopicReconciler:
         self._admins = KafkaAdmins()
         self._disappearances: dict[Ref, Disappearances] = {}
         self._held: dict[Ref, Condition] = {}
+        self._starting: set[Ref] = set()  # Clusters that were said to be waited for
         self._restless: dict[Ref, int] = {}  # sweeps in a row that ended all there was to change, and found more
 
     def held(self, cluster: Ref) -> Condition | None:
@@ -137,12 +139,13 @@ class TopicReconciler:
             self._admins.forget(key)
             self._disappearances.pop(key, None)
             self._restless.pop(key, None)
+            self._starting.discard(key)
             self._tell_held(key, None)
             missing = Refusal("ClusterNotFound", f"there is no Cluster {key}: make it, or name another in a new Topic")
             outcomes = {resource: Outcome(False, missing.reason, missing.message) for resource in mine}
             await self._reports.statuses(outcomes, self._utc())
             return Result(gone=not mine)
-        sweep = _Sweep(parse_topic_rules(found), self._utc())
+        sweep = _Sweep(parse_topic_rules(found), self._utc(), not holds(found.get("status"), "Ready"))
         if sweep.rules.paused:
             await self._tell_waiting(sweep, mine, "ClusterPaused", f"the Cluster {key} is paused")
             return Result()
@@ -150,9 +153,16 @@ class TopicReconciler:
         try:
             cluster = await admin.look()
             look_again_s = await self._sweep(key, sweep, admin, cluster, mine)
-        except Unreachable:
+        except Unreachable as error:
             await self._tell_waiting(sweep, mine, "ClusterUnreachable", f"the brokers of {key} don't answer yet")
-            raise
+            if not sweep.starting:
+                raise
+            # No failure, after which ever longer pauses follow: each change of the Cluster's status brings us back.
+            if key not in self._starting:
+                self._starting.add(key)
+                logger.info("topics of %s wait until it is Ready: %s", key, error)
+            return Result(BROKERS_S)
+        self._starting.discard(key)
         await self._reports.statuses(sweep.outcomes, sweep.now)
         moving = any(outcome.moving is not None for outcome in sweep.outcomes.values())
         starting = any(outcome.reason == NOT_ENOUGH_BROKERS for outcome in sweep.outcomes.values())
@@ -280,7 +290,9 @@ class TopicReconciler:
             outcome = Outcome(False, plan.refusal.reason, plan.refusal.message, topic)
         elif error is not None:
             ready = None if error.code in PASSING else False
-            outcome = Outcome(ready, _reason(error), _sentence(error), topic, plan.moving)
+            reason = _reason(error)
+            starts = sweep.starting and reason == NOT_ENOUGH_BROKERS
+            outcome = Outcome(ready, reason, _sentence(error), topic, plan.moving, expected=starts)
         elif plan.steps:
             return
         else:
@@ -357,7 +369,8 @@ class TopicReconciler:
             for resource in mine
             if not resource.ready or resource.status.get("observedGeneration") != resource.generation
         ]
-        await self._reports.statuses({resource: Outcome(False, reason, message) for resource in waiting}, sweep.now)
+        outcome = Outcome(False, reason, message, expected=sweep.starting)
+        await self._reports.statuses(dict.fromkeys(waiting, outcome), sweep.now)
 
 
 def _held_condition(key: Ref, verdict: Verdict) -> Condition:

@@ -74,7 +74,7 @@ class TopicReports:
                 return
             raise
         self._resources.wrote(resource, status)
-        if outcome.ready is False and outcome.message != resource.status.get("message"):
+        if outcome.ready is False and not outcome.expected and outcome.message != resource.status.get("message"):
             await self._event(resource, outcome.reason, outcome.message, now, warning=True)
 
     async def _event(

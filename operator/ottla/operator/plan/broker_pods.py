@@ -23,6 +23,7 @@ _WITH_RACK = (
     f'OTTLA_BROKER_RACK="$(cat {RACK_FOLDER}/rack)" exec {" ".join(_COMMAND)}'
 )
 DEFAULT_RESOURCES: Object = {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
+FIRST_S, REGISTERED_S = 4, 6  # until a process answers, and until it serves, where it has nothing to recover
 START_S_MAX = 600  # until the process answers at all; recovery of the logs counts as running
 
 
@@ -124,10 +125,10 @@ def _process(
         ports=[*ports, {"name": "http", "containerPort": HTTP_PORT}],
         volumeMounts=mounts,
         resources=resources or DEFAULT_RESOURCES,
-        startupProbe=http_probe("/healthz", "http", 2, START_S_MAX // 2),
+        startupProbe=http_probe("/healthz", "http", 3, START_S_MAX // 3, first_s=FIRST_S),
         # The loop's heartbeat and nothing else: a broker without etcd or out of sync is not helped by a restart.
         livenessProbe=http_probe("/healthz", "http", 10, 6),
-        readinessProbe=http_probe("/readyz", "http", 3, 2),
+        readinessProbe=http_probe("/readyz", "http", 3, 2, first_s=REGISTERED_S),
     )
 
 
