@@ -32,7 +32,7 @@ TMP_MOUNT: Object = {"name": "tmp", "mountPath": "/tmp"}
 def http_probe(
     path: str, port: int | str, period_s: int, failures: int, *, first_s: int = 0, timeout_s: int = 5
 ) -> Object:
-    """A probe by GET. `first_s`: when a start may have come so far; a probe that fails before is an Event for nothing."""
+    """A probe by GET. `first_s`: when a start may have come so far: one that fails before is an Event for nothing."""
     return {
         "httpGet": {"path": path, "port": port},
         **({"initialDelaySeconds": first_s} if first_s else {}),
