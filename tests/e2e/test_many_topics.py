@@ -27,7 +27,7 @@ import json, os, urllib.request
 page = urllib.request.urlopen('http://127.0.0.1:%s/metrics').read().decode()
 fields = open('/proc/1/stat').read().rpartition(')')[2].split()
 print(json.dumps({
-    'writes': float(page.split('ottla_operator_kubernetes_writes_total ')[1].split()[0]),
+    'writes': float(page.split('\\nottla_operator_kubernetes_writes_total ')[1].split()[0]),
     'cpu_s': (int(fields[11]) + int(fields[12])) / os.sysconf('SC_CLK_TCK'),
 }))
 """
