@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -79,6 +80,31 @@ def test_nobody_else_could_lead(isr: tuple[int, ...], alive: dict[int, int], off
 
 def test_who_can_write_stays() -> None:
     assert written(isr=(0, 1, 2), alive={1: 11, 2: 12}, offline=False, writable=True) == []
+
+
+def test_who_joins_is_compared_as_it_was_read() -> None:
+    """A broker that drains, registers anew or is gone meanwhile changes its key; so does a leader that lost its own."""
+    state = Partition(TOPIC, 0, (0, 1), (0,), (10,), leader=0, leader_epoch=4, revision=8)
+    leading = LeaderState(0, state.replicas, state.isr, 0, 0.0)
+    leading.fetched(1, 11, 0, 0, 0, 0.0)
+    brokers = {id: Broker(id, 10 + id, {}, state=BrokerState.RUNNING, revision=20 + id) for id in (0, 1)}
+    image: Any = SimpleNamespace(brokers=brokers, features={}, partition=lambda topic, index: state)
+    partition: Any = SimpleNamespace(
+        topic_id=TOPIC, index=0, leading=leading, offline=False, epoch=4, in_sync_min=1, high_watermark=0,
+        find_lagging=lambda seconds: [], is_present=lambda replica, seconds: True,
+    )  # fmt: skip
+    store: Any = Store()
+    changes = IsrChanges(0, store, lambda: image, lambda: 10, lambda: 30.0, lambda: [partition], lambda _: True)
+    proposal = changes._propose(partition)
+    assert proposal is not None
+    assert proposal.after.isr == (0, 1)
+    expected = {Guard(keys.partition(TOPIC, 0), 8), Guard(keys.broker(0), 20), Guard(keys.broker(1), 21)}
+    assert set(proposal.guards) == expected
+    for changed in ({"state": BrokerState.DRAINING}, {"epoch": 12, "revision": 30}):
+        image.brokers = brokers | {1: replace(brokers[1], **changed)}
+        assert changes._propose(partition) is None
+    image.brokers = {0: brokers[0]}
+    assert changes._propose(partition) is None, "it isn't registered"
 
 
 def test_any_number_of_brokers_may_join_at_once() -> None:
