@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 GATHERED_S = 0.3
 # Where kopf mayn't look at definitions, it asks once which kinds there are: they have to be there before it begins.
 DEFINED_S = 5.0
+ENDED_S = 3.0
 OWNED = ("statefulsets", "pods", "persistentvolumeclaims", "services", "configmaps", "poddisruptionbudgets")
 CLUSTER_WORKERS = 8
 TOPIC_WORKERS = 4
@@ -159,18 +160,26 @@ class Operator:
             settings.watching.label_selectors[plural] = f"{MANAGED_BY}={OPERATOR}"
         if settings.scanning.disabled:
             await self._definitions()
+        tasks = await kopf.spawn_tasks(
+            registry=self._registry(),
+            settings=settings,
+            standalone=True,
+            clusterwide=not self._options.namespaces,
+            namespaces=sorted(self._options.namespaces),
+        )
         try:
-            await kopf.operator(
-                registry=self._registry(),
-                settings=settings,
-                standalone=True,
-                clusterwide=not self._options.namespaces,
-                namespaces=sorted(self._options.namespaces),
-            )
+            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in ended:
+                task.result()
         except Exception as error:
             if gone := await self._undefined():
                 raise DefinitionsGone(f"the definition of {' and '.join(gone)} was deleted") from error
             raise
+        finally:
+            # kopf's own way to end waits for its workers, and once in a while it waits for ever.
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks, timeout=ENDED_S)
 
     async def _definitions(self) -> None:
         """Returns once all of our kinds are defined."""

@@ -2,6 +2,14 @@
 
 They live in two Secrets: the authority's key in one that no pod mounts, the rest in another. A pair is renewed when a
 third of its time is left; etcd reads it anew by itself, brokers are restarted for it, one after the other.
+
+The authority is renewed when a third of its time is left, in steps that each wait for the one before:
+
+1. A successor is made, and trusted beside it. Members and brokers read at their start whom they trust: all are
+   restarted, one after the other.
+2. Once all of them trust it, the successor signs: new pairs. The one before is trusted still, because the old pairs are
+   in use until everybody has been restarted for the new ones; its key is gone.
+3. It is trusted until there is a successor again, since forgetting it would cost another round of restarts.
 """
 
 from __future__ import annotations
@@ -14,6 +22,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -21,6 +30,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 AUTHORITY_DAYS = 3650
 PAIR_DAYS = 730
 AHEAD = timedelta(hours=1)  # clocks differ
+_PARTS = ("server.crt", "server.key", "client.crt", "client.key")
 
 Secret = dict[str, bytes]
 
@@ -48,7 +58,7 @@ class Identity:
 def authority(name: str, now: datetime) -> Secret:
     """A new authority: tls.crt and tls.key."""
     key = ec.generate_private_key(ec.SECP256R1())
-    subject = _named(f"{name} authority")
+    subject = _named(f"{name[:40]} authority {now:%Y-%m-%d}")
     certificate = (
         _begun(subject, subject, key, now, now + timedelta(days=AUTHORITY_DAYS))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -58,31 +68,63 @@ def authority(name: str, now: datetime) -> Secret:
     return {"tls.crt": _pem(certificate), "tls.key": _key_pem(key)}
 
 
-def pairs(by: Secret, name: str, hosts: list[str], now: datetime) -> Secret:
-    """Pairs for members and for clients, with the authority's certificate: what pods mount."""
-    return {
-        "ca.crt": by["tls.crt"],
+def tended(by: Secret, name: str, now: datetime, *, known: bool) -> Secret:
+    """The authority as it is to be now, the same where nothing is due. `known`: whom it trusts everybody trusts."""
+    try:
+        certificate = x509.load_pem_x509_certificate(by["tls.crt"])
+        serialization.load_pem_private_key(by["tls.key"], None)
+    except (KeyError, ValueError):
+        return authority(name, now)
+    over = now >= certificate.not_valid_after_utc
+    if "next.crt" in by:
+        if not known and not over:
+            return by
+        return {"tls.crt": by["next.crt"], "tls.key": by["next.key"], "before.crt": by["tls.crt"]}
+    if over:
+        return authority(name, now)
+    if not _due(certificate, now):
+        return by
+    successor = authority(name, now)
+    present = {part: by[part] for part in ("tls.crt", "tls.key")}
+    return {**present, "next.crt": successor["tls.crt"], "next.key": successor["tls.key"]}
+
+
+def trusted(by: Secret) -> bytes:
+    """The certificates of the authority, its successor and its predecessor, in an order that doesn't tell which is."""
+    return b"".join(sorted(by[part] for part in ("tls.crt", "next.crt", "before.crt") if part in by))
+
+
+def pairs(by: Secret, found: Secret, name: str, hosts: list[str], now: datetime) -> Secret:
+    """What pods mount: pairs for members and for clients, as they were found where they are good, and whom to trust."""
+    kept = {part: found[part] for part in _PARTS} if _usable(by, found, hosts, now) else None
+    made = kept or {
         **_pair(by, "server", f"{name} member", hosts, now),
         **_pair(by, "client", f"{name} client", [], now),
     }
+    return {"ca.crt": trusted(by), **made}
 
 
-def usable(by: Secret, found: Secret, hosts: list[str], now: datetime) -> bool:
+def _usable(by: Secret, found: Secret, hosts: list[str], now: datetime) -> bool:
     """Whether the pairs are the authority's, for these hosts, and have more than a third of their time left."""
     try:
-        if found["ca.crt"] != by["tls.crt"]:
-            return False
+        issuer = x509.load_pem_x509_certificate(by["tls.crt"])
         certificates = [x509.load_pem_x509_certificate(found[f"{kind}.crt"]) for kind in ("server", "client")]
         for kind in ("server", "client"):
             serialization.load_pem_private_key(found[f"{kind}.key"], None)
+        for certificate in certificates:
+            certificate.verify_directly_issued_by(issuer)
         names = certificates[0].extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         if sorted(names.get_values_for_type(x509.DNSName)) != sorted(hosts):
             return False
-    except (KeyError, ValueError, x509.ExtensionNotFound):
+    except (KeyError, ValueError, InvalidSignature, x509.ExtensionNotFound):
         return False
-    return all(
-        now < one.not_valid_after_utc - (one.not_valid_after_utc - one.not_valid_before_utc) / 3 for one in certificates
-    )
+    return not any(_due(certificate, now) for certificate in certificates)
+
+
+def _due(certificate: x509.Certificate, now: datetime) -> bool:
+    """Whether a third of its time is left, or less."""
+    until = certificate.not_valid_after_utc
+    return now >= until - (until - certificate.not_valid_before_utc) / 3
 
 
 def decoded(secret: dict[str, object] | None) -> Secret:

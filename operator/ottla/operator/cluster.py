@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 
 from ottla.operator.brokers import BrokerPages
 from ottla.operator.etcd import EtcdKeeper, Tell
+from ottla.operator.etcd_secrets import with_secrets
 from ottla.operator.exposure import Exposure
 from ottla.operator.found import Found
 from ottla.operator.kafka import KafkaAdmin, KafkaAdmins, Unreachable, said
@@ -187,8 +188,9 @@ class ClusterReconciler:
     async def _certify(self, visit: _Visit) -> None:
         """What etcd and the brokers prove who they are with: pods mount it."""
         if isinstance(etcd := visit.cluster.metadata, Etcd):
-            digest = await self._etcd.certify(visit.cluster, etcd, visit.found, self._teller(visit))
-            visit.cluster = replace(visit.cluster, certificates=digest)
+            visit.cluster = await self._etcd.certify(visit.cluster, etcd, visit.found, self._teller(visit))
+        else:
+            visit.cluster = await with_secrets(self._kube, visit.cluster, etcd)
 
     async def _keep_etcd(self, visit: _Visit) -> bool:
         """Whether brokers can be started."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from time import monotonic
 
@@ -16,10 +17,10 @@ from ottla.operator.certificates import Identity
 from ottla.operator.etcd_client import EtcdClient, EtcdUnreachable
 from ottla.operator.found import Found
 from ottla.operator.kube import Kube
-from ottla.operator.objects import Object, Ref, going
+from ottla.operator.objects import Object, Ref, annotation, going
 from ottla.operator.plan import disruption, etcd_pods, names
 from ottla.operator.plan.broker_file import ETCD_PORT
-from ottla.operator.plan.broker_pods import BROKER
+from ottla.operator.plan.broker_pods import BROKER, CONTROLLER
 from ottla.operator.plan.etcd_members import (
     Add,
     Member,
@@ -68,39 +69,47 @@ class EtcdKeeper:
         for _, client in self._clients.values():
             await client.close()
 
-    async def certify(self, cluster: Cluster, etcd: Etcd, found: Found, tell: Tell) -> str:
-        """Makes and renews what clients and members prove who they are with; a digest of what clients read."""
+    async def certify(self, cluster: Cluster, etcd: Etcd, found: Found, tell: Tell) -> Cluster:
+        """Makes and renews what clients and members prove who they are with; the Cluster, with digests of what they
+        read."""
         key = cluster.ref
         if not etcd.tls:
             if key not in self._clients:
                 self._clients[key] = ("", self._make_client(None))
-            return ""
-        now, hosts = self._utc(), etcd_pods.certified_hosts(cluster)
+            return cluster
+        now, hosts, name = self._utc(), etcd_pods.certified_hosts(cluster), names.etcd_set(cluster)
         names_of = (names.etcd_authority(cluster), names.etcd_certificates(cluster))
-        authority, pairs = [
+        present, mounted = [
             certificates.decoded(await self._kube.get("Secret", cluster.namespace, name)) for name in names_of
         ]
-        if not authority.keys() >= {"tls.crt", "tls.key"}:
-            authority = certificates.authority(names.etcd_set(cluster), now)
+        known = mounted.get("ca.crt") == certificates.trusted(present) and _everybody_read(found, mounted)
+        authority = certificates.tended(present, name, now, known=known)
+        if authority != present:
             await found.apply(etcd_pods.secret(cluster, names_of[0], certificates.encoded(authority)))
-        if not certificates.usable(authority, pairs, hosts, now):
-            pairs = certificates.pairs(authority, names.etcd_set(cluster), hosts, now)
+            if present:
+                signs = "is trusted, and signs once everybody trusts it" if "next.crt" in authority else "signs"
+                await tell("AuthorityRenewed", f"a new authority for etcd's certificates {signs}")
+        pairs = certificates.pairs(authority, mounted, name, hosts, now)
+        if pairs != mounted:
             await found.apply(etcd_pods.secret(cluster, names_of[1], certificates.encoded(pairs)))
-            await tell("CertificatesMade", "etcd and its clients have new certificates")
-        digest = names.checksum((pairs["ca.crt"] + pairs["client.crt"]).decode())
+            if pairs["client.crt"] != mounted.get("client.crt"):
+                await tell("CertificatesMade", "etcd and its clients have new certificates")
+        digest = _read_by_clients(pairs)
         before = self._clients.get(key)
         if before is None or before[0] != digest:
             identity = Identity(pairs["ca.crt"], pairs["client.crt"], pairs["client.key"], hosts[0])
             self._clients[key] = (digest, self._make_client(identity))
             if before is not None:
                 await before[1].close()
-        return digest
+        return replace(cluster, certificates=digest, metadata=replace(etcd, trust=_read_by_members(pairs)))
 
     def _client(self, cluster: Cluster) -> EtcdClient:
         return self._clients[cluster.ref][1]
 
     async def keep(self, cluster: Cluster, etcd: Etcd, found: Found, tell: Tell) -> tuple[bool, bool, str]:
         """(whether brokers can be started on it, whether a majority answers, what is waited for)."""
+        etcd = _as_formed(cluster, etcd, found)
+        cluster = replace(cluster, metadata=etcd)
         pods = found.all("Pod", etcd_pods.ETCD)
         seen = seen_pods(pods)
         members = await self._members(cluster, pods)
@@ -242,6 +251,32 @@ class EtcdKeeper:
                 await tell("RollingRestart", f"{name} is restarted: {why}")
                 await self._kube.delete("Pod", cluster.namespace, name, uid=pod["metadata"]["uid"])
                 return
+
+
+def _as_formed(cluster: Cluster, etcd: Etcd, found: Found) -> Etcd:
+    """Members can't change the way in which they talk to each other one after the other: it stays."""
+    rules = found.get("ConfigMap", names.etcd_set(cluster))
+    plain = rules is not None and "=http://" in (rules.get("data") or {}).get("initial-cluster", "")
+    return replace(etcd, plain_peers=plain)
+
+
+def _read_by_clients(pairs: certificates.Secret) -> str:
+    return names.checksum((pairs["ca.crt"] + pairs["client.crt"]).decode())
+
+
+def _read_by_members(pairs: certificates.Secret) -> str:
+    """At their start: whom they trust. Their own pair they read for each connection."""
+    return names.checksum(pairs["ca.crt"].decode())
+
+
+def _everybody_read(found: Found, pairs: certificates.Secret) -> bool:
+    """Whether all pods were made after the Secret was as it is."""
+    digests = dict.fromkeys((BROKER, CONTROLLER), _read_by_clients(pairs)) | {etcd_pods.ETCD: _read_by_members(pairs)}
+    return all(
+        annotation(pod, names.CERTIFICATES_CHECKSUM) == digest
+        for component, digest in digests.items()
+        for pod in found.all("Pod", component)
+    )
 
 
 def _endpoint(pod: Object) -> str:

@@ -22,19 +22,52 @@ HOSTS = ["k-etcd.n.svc", "*.k-etcd.n.svc", "localhost"]
 
 def test_pairs_are_renewed_when_a_third_of_their_time_is_left() -> None:
     authority = certificates.authority("k-etcd", NOW)
-    pairs = certificates.pairs(authority, "k-etcd", HOSTS, NOW)
-    assert certificates.usable(authority, pairs, HOSTS, NOW)
-    assert certificates.usable(authority, pairs, HOSTS, NOW + timedelta(days=480))
-    assert not certificates.usable(authority, pairs, HOSTS, NOW + timedelta(days=500))
+    pairs = certificates.pairs(authority, {}, "k-etcd", HOSTS, NOW)
+    assert certificates.pairs(authority, pairs, "k-etcd", HOSTS, NOW + timedelta(days=480)) == pairs
+    renewed = certificates.pairs(authority, pairs, "k-etcd", HOSTS, NOW + timedelta(days=500))
+    assert renewed["ca.crt"] == pairs["ca.crt"]
+    assert all(renewed[part] != pairs[part] for part in pairs if part != "ca.crt")
 
 
-def test_what_does_not_fit_is_made_anew() -> None:
+@pytest.mark.parametrize("damage", [{"client.key": b"nonsense"}, {"server.crt": b""}, {"client.crt": b"x"}])
+def test_what_does_not_fit_is_made_anew(damage: certificates.Secret) -> None:
     authority = certificates.authority("k-etcd", NOW)
-    pairs = certificates.pairs(authority, "k-etcd", HOSTS, NOW)
-    assert not certificates.usable(certificates.authority("k-etcd", NOW), pairs, HOSTS, NOW)
-    assert not certificates.usable(authority, pairs, HOSTS[:1], NOW)
-    assert not certificates.usable(authority, {}, HOSTS, NOW)
-    assert not certificates.usable(authority, {**pairs, "client.key": b"nonsense"}, HOSTS, NOW)
+    pairs = certificates.pairs(authority, {}, "k-etcd", HOSTS, NOW)
+    for by, found, hosts in (
+        (certificates.authority("k-etcd", NOW), pairs, HOSTS),
+        (authority, pairs, HOSTS[:1]),
+        (authority, pairs | damage, HOSTS),
+    ):
+        made = certificates.pairs(by, found, "k-etcd", hosts, NOW)
+        assert made["client.crt"] not in (pairs["client.crt"], found["client.crt"])
+        assert certificates.pairs(by, made, "k-etcd", hosts, NOW) == made
+
+
+def test_an_authority_is_followed_by_one_that_is_trusted_before_it_signs() -> None:
+    first = certificates.authority("k-etcd", NOW)
+    assert certificates.tended({}, "k-etcd", NOW, known=False).keys() == {"tls.crt", "tls.key"}
+    assert certificates.tended(first, "k-etcd", NOW + timedelta(days=2400), known=True) == first
+    later = NOW + timedelta(days=2500)
+    both = certificates.tended(first, "k-etcd", later, known=True)
+    assert (both["tls.crt"], both["tls.key"]) == (first["tls.crt"], first["tls.key"])
+    assert certificates.trusted(both).count(b"BEGIN") == 2
+    pairs = certificates.pairs(first, {}, "k-etcd", HOSTS, later)
+    waiting = certificates.pairs(both, pairs, "k-etcd", HOSTS, later)
+    assert waiting == {**pairs, "ca.crt": certificates.trusted(both)}, "the pairs are good as they are"
+    assert certificates.tended(both, "k-etcd", later, known=False) == both
+    second = certificates.tended(both, "k-etcd", later, known=True)
+    assert second == {"tls.crt": both["next.crt"], "tls.key": both["next.key"], "before.crt": first["tls.crt"]}
+    assert certificates.trusted(second) == certificates.trusted(both), "so nobody is restarted for it"
+    third = certificates.tended(second, "k-etcd", later + timedelta(days=2500), known=True)
+    assert third.keys() == {"tls.crt", "tls.key", "next.crt", "next.key"}
+
+
+def test_an_authority_whose_time_is_over_is_followed_at_once() -> None:
+    first = certificates.authority("k-etcd", NOW)
+    over = NOW + timedelta(days=certificates.AUTHORITY_DAYS)
+    assert certificates.tended(first, "k-etcd", over, known=False).keys() == {"tls.crt", "tls.key"}
+    both = certificates.tended(first, "k-etcd", over - timedelta(days=1), known=False)
+    assert certificates.tended(both, "k-etcd", over, known=False)["tls.key"] == both["next.key"]
 
 
 def test_secrets_are_what_kubernetes_keeps() -> None:
@@ -45,23 +78,24 @@ def test_secrets_are_what_kubernetes_keeps() -> None:
 
 @pytest.fixture
 def pairs() -> certificates.Secret:
-    return certificates.pairs(certificates.authority("k-etcd", datetime.now(UTC)), "k-etcd", HOSTS, datetime.now(UTC))
+    now = datetime.now(UTC)
+    return certificates.pairs(certificates.authority("k-etcd", now), {}, "k-etcd", HOSTS, now)
 
 
 @pytest.fixture
 def etcd(tmp_path: Path, pairs: certificates.Secret) -> Iterator[Etcd]:
     for name, content in pairs.items():
         (tmp_path / name).write_bytes(content)
-    options = [
-        "--client-cert-auth",
-        *("--cert-file", str(tmp_path / "server.crt"), "--key-file", str(tmp_path / "server.key")),
-        *("--trusted-ca-file", str(tmp_path / "ca.crt")),
-    ]
     peers = f"one=http://127.0.0.1:{free_port()}"
-    running = Etcd(tmp_path / "etcd", options, scheme="https", name="one", peers=peers)
+    running = Etcd(tmp_path / "etcd", _options(tmp_path), scheme="https", name="one", peers=peers)
     running.launch()
     yield running
     running.kill()
+
+
+def _options(folder: Path, whose: str = "") -> list[str]:
+    files = {"cert-file": "server.crt", "key-file": "server.key", "trusted-ca-file": "ca.crt"}
+    return [f"--{whose}client-cert-auth", *(f"--{whose}{option}={folder / name}" for option, name in files.items())]
 
 
 def _identity(pairs: certificates.Secret) -> Identity:
@@ -81,9 +115,8 @@ def test_etcd_lets_in_who_has_them_and_nobody_else(etcd: Etcd, pairs: certificat
                 await asyncio.sleep(0.1)
         assert member.name == "one"
         assert (await client.status(etcd.endpoint)).leads
-        strangers = certificates.pairs(
-            certificates.authority("other", datetime.now(UTC)), "x", HOSTS, datetime.now(UTC)
-        )
+        now = datetime.now(UTC)
+        strangers = certificates.pairs(certificates.authority("other", now), {}, "x", HOSTS, now)
         stranger = EtcdClient(Identity(pairs["ca.crt"], strangers["client.crt"], strangers["client.key"], HOSTS[0]))
         impostor = EtcdClient(Identity(pairs["ca.crt"], pairs["client.crt"], pairs["client.key"], "another.n.svc"))
         for other in (stranger, impostor, EtcdClient()):
@@ -93,3 +126,54 @@ def test_etcd_lets_in_who_has_them_and_nobody_else(etcd: Etcd, pairs: certificat
         await client.close()
 
     asyncio.run(run())
+
+
+def test_members_that_renew_their_authority_go_on_together(tmp_path: Path) -> None:
+    """The steps of a renewal on three members that talk TLS among themselves, each restarted by itself."""
+    now = datetime.now(UTC)
+    first = certificates.authority("k-etcd", now - timedelta(days=2500))
+    both = certificates.tended(first, "k-etcd", now, known=False)
+    second = certificates.tended(both, "k-etcd", now, known=True)
+    held = certificates.pairs(first, {}, "k-etcd", HOSTS, now)
+    names = ("one", "two", "three")
+    peers = ",".join(f"{name}=https://localhost:{free_port()}" for name in names)
+    members = {}
+
+    def mount(pairs: certificates.Secret) -> certificates.Secret:
+        for part, content in pairs.items():
+            (tmp_path / part).write_bytes(content)
+        return pairs
+
+    async def agree(pairs: certificates.Secret) -> None:
+        client = EtcdClient(_identity(pairs))
+        deadline = time.monotonic() + 30
+        for member in members.values():
+            while True:
+                try:
+                    assert len(await client.members([member.endpoint])) == 3
+                    break
+                except EtcdUnreachable:
+                    assert time.monotonic() < deadline
+                    await asyncio.sleep(0.1)
+        await client.close()
+
+    mount(held)
+    options = [*_options(tmp_path), *_options(tmp_path, "peer-")]
+    for name in names:
+        members[name] = Etcd(tmp_path / name, options, scheme="https", name=name, peers=peers)
+        members[name].launch()
+    try:
+        asyncio.run(agree(held))
+        held = mount(certificates.pairs(both, held, "k-etcd", HOSTS, now))
+        for member in members.values():
+            member.kill()
+            member.launch()
+            asyncio.run(agree(held))
+        held = mount(certificates.pairs(second, held, "k-etcd", HOSTS, now))
+        asyncio.run(agree(held))
+        members["two"].kill()
+        members["two"].launch()
+        asyncio.run(agree(held))
+    finally:
+        for member in members.values():
+            member.kill()

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
 from ottla.operator import kafka as module
+from ottla.operator.certificates import AUTHORITY_DAYS, decoded, encoded
 from ottla.operator.cluster import ClusterReconciler
 from ottla.operator.etcd import EtcdKeeper
 from ottla.operator.etcd_client import EtcdUnreachable
+from ottla.operator.etcd_secrets import SecretIncomplete
 from ottla.operator.objects import Ref
 from ottla.operator.plan.etcd_members import Member
 from ottla.operator.plan.etcd_upkeep import MemberStatus
@@ -49,7 +51,9 @@ class EtcdInMemory:
         pods = [name for kind, _, name in self._world.objects if kind == "Pod" and "-etcd-" in name]
         if not pods:
             raise EtcdUnreachable("nobody")
-        return [Member(name, name, f"http://{name}.k-etcd.shop.svc:2380") for name in pods]
+        etcd = self._world.objects["Cluster", "shop", "k"]["spec"]["metadata"].get("etcd", {})
+        scheme = "https" if etcd.get("tls") else "http"
+        return [Member(name, name, f"{scheme}://{name}.k-etcd.shop.svc:2380") for name in pods]
 
     async def close(self) -> None:
         pass
@@ -109,13 +113,18 @@ class Scene:
                 "spec": spec,
             }
         )
-        keeper = EtcdKeeper(self.world, lambda identity: EtcdInMemory(self.world))  # type: ignore[arg-type, return-value]
+        self.now = datetime(2026, 5, 1, 12, tzinfo=UTC)
+        keeper = EtcdKeeper(
+            self.world,  # type: ignore[arg-type]
+            lambda identity: EtcdInMemory(self.world),  # type: ignore[arg-type, return-value]
+            utc=lambda: self.now,
+        )
         self.reconciler = ClusterReconciler(
             self.world,  # type: ignore[arg-type]
             self.pages,  # type: ignore[arg-type]
             keeper,
             Defaults("ottla:1", "etcd:1"),
-            utc=lambda: datetime(2026, 5, 1, 12, tzinfo=UTC),
+            utc=lambda: self.now,
         )
 
     def reconcile(self) -> Result:
@@ -479,6 +488,93 @@ def test_certificates_are_made_kept_and_renewed_by_a_roll() -> None:
     assert {item["key"] for item in mounted["items"]} == {"ca.crt", "client.crt", "client.key"}
     del scene.world.objects["Secret", "shop", "k-etcd-tls"]
     scene.rounds(14)
+    asked = [message for reason, message in scene.world.events if reason == "RollingRestart"]
+    assert asked == [f"k-broker-{broker} is restarted: its certificates were renewed" for broker in range(3)]
+
+
+def test_another_authority_is_trusted_by_everybody_before_it_signs() -> None:
+    scene = _running(metadata={"etcd": {"members": 1, "tls": True}})
+
+    def secret(name: str) -> dict[str, bytes]:
+        return decoded(scene.world.objects["Secret", "shop", name])
+
+    first, first_pairs = secret("k-etcd-authority"), secret("k-etcd-tls")
+    scene.now += timedelta(days=2 * AUTHORITY_DAYS / 3 + 1)
+    scene.reconcile()
+    assert secret("k-etcd-authority")["tls.key"] == first["tls.key"]
+    assert secret("k-etcd-tls")["ca.crt"].count(b"BEGIN") == 2
+    scene.world.settle()
+    scene.reconcile()
+    assert secret("k-etcd-authority")["tls.key"] == first["tls.key"], "not everybody trusts the other one yet"
+    scene.rounds(14)
+    second, second_pairs = secret("k-etcd-authority"), secret("k-etcd-tls")
+    assert second.keys() == {"tls.crt", "tls.key", "before.crt"}
+    assert second["before.crt"] == first["tls.crt"]
+    assert second_pairs["ca.crt"].count(b"BEGIN") == 2
+    assert second_pairs["client.crt"] != first_pairs["client.crt"]
+    scene.rounds(10)
+    renewed = [message for reason, message in scene.world.events if reason == "AuthorityRenewed"]
+    assert renewed == [
+        "a new authority for etcd's certificates is trusted, and signs once everybody trusts it",
+        "a new authority for etcd's certificates signs",
+    ]
+    restarted = [message.split()[0] for reason, message in scene.world.events if reason == "RollingRestart"]
+    assert Counter(restarted) == {"k-etcd-0": 1, "k-broker-0": 2, "k-broker-1": 2, "k-broker-2": 2}
+    scene.world.writes.clear()
+    scene.rounds(3)
+    assert scene.world.writes == []
+
+
+def test_members_go_on_talking_as_they_did_when_etcd_was_formed() -> None:
+    scene = _running(metadata={"etcd": {"members": 1, "tls": True}})
+    config = scene.world.objects["ConfigMap", "shop", "k-etcd"]["data"]
+    assert config["initial-cluster"] == "k-etcd-0=https://k-etcd-0.k-etcd.shop.svc:2380"
+
+    def peers() -> list[str]:
+        (process,) = scene.world.objects["StatefulSet", "shop", "k-etcd"]["spec"]["template"]["spec"]["containers"]
+        return [argument for argument in process["args"] if "peer" in argument]
+
+    assert peers() == [
+        "--listen-peer-urls=https://0.0.0.0:2380",
+        "--initial-advertise-peer-urls=https://$(POD_NAME).k-etcd.shop.svc:2380",
+        "--peer-client-cert-auth",
+        *("--peer-cert-file=/etc/etcd-tls/server.crt", "--peer-key-file=/etc/etcd-tls/server.key"),
+        "--peer-trusted-ca-file=/etc/etcd-tls/ca.crt",
+    ]
+    config["initial-cluster"] = "k-etcd-0=http://k-etcd-0.k-etcd.shop.svc:2380"
+    with patch.object(EtcdInMemory, "members", side_effect=EtcdUnreachable("nobody")):
+        scene.rounds(1)
+    assert peers()[0] == "--listen-peer-urls=http://0.0.0.0:2380"
+    assert len(peers()) == 2
+
+
+def test_secrets_of_another_etcd_are_looked_into_and_their_renewal_is_a_roll() -> None:
+    external = {"endpoints": ["etcd.infra.svc:2379"], "tlsSecret": "etcd-client", "credentialsSecret": "etcd-user"}
+    scene = Scene(metadata={"external": external})
+
+    def put(name: str, **parts: bytes) -> None:
+        data = encoded({part.replace("_", "."): content for part, content in parts.items()})
+        scene.world.create({"kind": "Secret", "metadata": {"namespace": "shop", "name": name}, "data": data})
+
+    def refused() -> str:
+        with pytest.raises(SecretIncomplete):
+            scene.reconcile()
+        return str(scene.status["message"])
+
+    assert refused() == "metadata.external.tlsSecret: the Secret etcd-client isn't there: make it"
+    put("etcd-client", tls_crt=b"c", ca_crt=b"a")
+    assert refused().endswith("the Secret etcd-client has only one of tls.crt and tls.key: add the other one")
+    put("etcd-client", tls_crt=b"c", tls_key=b"k", ca_crt=b"a")
+    put("etcd-user", username=b"u")
+    assert refused() == "metadata.external.credentialsSecret: the Secret etcd-user has no password: add it"
+    put("etcd-user", username=b"u", password=b"p")
+    scene.rounds(3)
+    file = scene.world.objects["ConfigMap", "shop", "k-config"]["data"]["server.properties"]
+    assert "ottla.metadata.etcd.tls.certificate.file=/etc/ottla-etcd/tls/tls.crt\n" in file
+    assert "ottla.metadata.etcd.tls.key.file=/etc/ottla-etcd/tls/tls.key\n" in file
+    assert scene.condition("Ready") == ("True", "BrokersServe")
+    put("etcd-client", tls_crt=b"c2", tls_key=b"k2", ca_crt=b"a")
+    scene.rounds(12)
     asked = [message for reason, message in scene.world.events if reason == "RollingRestart"]
     assert asked == [f"k-broker-{broker} is restarted: its certificates were renewed" for broker in range(3)]
 

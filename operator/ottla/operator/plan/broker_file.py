@@ -57,6 +57,9 @@ def store(cluster: Cluster) -> dict[str, str]:
         settings["ottla.metadata.etcd.tls"] = "true"
     if cluster.metadata.tls_secret:
         settings["ottla.metadata.etcd.tls.ca.file"] = f"{SECRETS}/tls/ca.crt"
+    if cluster.metadata.client_certificate:
+        settings["ottla.metadata.etcd.tls.certificate.file"] = f"{SECRETS}/tls/tls.crt"
+        settings["ottla.metadata.etcd.tls.key.file"] = f"{SECRETS}/tls/tls.key"
     if cluster.metadata.credentials_secret:
         settings["ottla.metadata.etcd.password.file"] = f"{SECRETS}/credentials/password"
     return settings

@@ -50,7 +50,12 @@ exec etcd --name "$POD_NAME" --initial-cluster "$(cat {CONFIG_FOLDER}/initial-cl
 
 def peer_url(cluster: Cluster, pod: str) -> str:
     """Where the other members reach one."""
-    return f"http://{names.pod_host(cluster, pod, names.etcd_set(cluster))}:{PEER_PORT}"
+    return f"{_peer_scheme(cluster)}://{names.pod_host(cluster, pod, names.etcd_set(cluster))}:{PEER_PORT}"
+
+
+def _peer_scheme(cluster: Cluster) -> str:
+    etcd = cluster.metadata
+    return "https" if isinstance(etcd, Etcd) and etcd.tls and not etcd.plain_peers else "http"
 
 
 def member_names(cluster: Cluster, etcd: Etcd) -> list[str]:
@@ -63,15 +68,14 @@ def config_map(cluster: Cluster, data: dict[str, str]) -> Object:
     return names.config_map(cluster, names.etcd_set(cluster), ETCD, {"start.sh": _START, **data})
 
 
-def member_set(cluster: Cluster, etcd: Etcd, replicas: int) -> Object:
-    """The StatefulSet."""
+def _arguments(cluster: Cluster, etcd: Etcd) -> list[str]:
     scheme = "https" if etcd.tls else "http"
     host = names.pod_host(cluster, "$(POD_NAME)", names.etcd_set(cluster))
     arguments = [
         f"--data-dir={DATA_FOLDER}/etcd",
         f"--listen-client-urls={scheme}://0.0.0.0:{ETCD_PORT}",
         f"--advertise-client-urls={scheme}://{host}:{ETCD_PORT}",
-        f"--listen-peer-urls=http://0.0.0.0:{PEER_PORT}",
+        f"--listen-peer-urls={_peer_scheme(cluster)}://0.0.0.0:{PEER_PORT}",
         f"--initial-advertise-peer-urls={peer_url(cluster, '$(POD_NAME)')}",
         f"--listen-metrics-urls=http://0.0.0.0:{METRICS_PORT}",
         f"--initial-cluster-token={cluster.namespace}/{cluster.name}",
@@ -80,18 +84,29 @@ def member_set(cluster: Cluster, etcd: Etcd, replicas: int) -> Object:
         f"--quota-backend-bytes={quota_bytes(etcd.volume)}",
     ]
     if etcd.tls:
-        arguments += [
-            "--client-cert-auth",
-            f"--cert-file={TLS_FOLDER}/server.crt",
-            f"--key-file={TLS_FOLDER}/server.key",
-            f"--trusted-ca-file={TLS_FOLDER}/ca.crt",
-        ]
+        arguments += _proofs("")
+    if _peer_scheme(cluster) == "https":
+        arguments += _proofs("peer-")
+    return arguments
+
+
+def _proofs(whose: str) -> list[str]:
+    return [
+        f"--{whose}client-cert-auth",
+        f"--{whose}cert-file={TLS_FOLDER}/server.crt",
+        f"--{whose}key-file={TLS_FOLDER}/server.key",
+        f"--{whose}trusted-ca-file={TLS_FOLDER}/ca.crt",
+    ]
+
+
+def member_set(cluster: Cluster, etcd: Etcd, replicas: int) -> Object:
+    """The StatefulSet."""
     process = container(
         cluster,
         ETCD,
         etcd.image,
         command=["/bin/sh", f"{CONFIG_FOLDER}/start.sh"],
-        args=arguments,
+        args=_arguments(cluster, etcd),
         env=[
             {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
             {"name": "HOME", "value": "/tmp"},
@@ -115,6 +130,8 @@ def member_set(cluster: Cluster, etcd: Etcd, replicas: int) -> Object:
         items = [{"key": key, "path": key} for key in ("ca.crt", "server.crt", "server.key")]
         volumes.append({"name": "tls", "secret": {"secretName": names.etcd_certificates(cluster), "items": items}})
     annotations = {names.CONFIG_CHECKSUM: names.checksum(_START)}
+    if etcd.trust:
+        annotations[names.CERTIFICATES_CHECKSUM] = etcd.trust
     template = pod_template(cluster, ETCD, etcd.template, [process], volumes, more_annotations=annotations)
     return stateful_set(
         cluster,

@@ -117,6 +117,8 @@ class Etcd:
     template: Template = field(default_factory=Template)
     snapshots: Snapshots | None = None
     tls: bool = False
+    plain_peers: bool = False  # it was formed when members didn't talk TLS among themselves yet
+    trust: str = ""  # a digest of the authorities that members read at their start
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,7 @@ class ExternalEtcd:
     tls: bool = False
     tls_secret: str | None = None
     credentials_secret: str | None = None
+    client_certificate: bool = False  # the Secret has one
 
 
 @dataclass(frozen=True)
