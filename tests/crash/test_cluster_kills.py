@@ -10,9 +10,12 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.crash.faults import LONG, PARTITIONS, ROUNDS, Scene, scene
+from tests.crash.workload import GROUP
 from tests.peers.etcd import leads
 
 pytestmark = pytest.mark.timeout(1800 if LONG else 120)
+
+QUICK_DEATH_S = 15.0  # it takes a quarter of a second; the rest is for machines that do other things too
 
 
 def test_leaders_are_killed(tmp_path: Path) -> None:
@@ -73,6 +76,49 @@ def test_all_brokers_are_killed_at_once(tmp_path: Path) -> None:
                 broker.start_again()
             here.goes_on(100, 60)
             here.in_sync()
+
+
+def test_who_is_killed_is_not_waited_for_and_who_is_silent_is(tmp_path: Path) -> None:
+    """The session takes a minute: what is faster than that is told by sockets, of brokers as of the controller."""
+    session = {"broker_session_timeout_ms": "60000"}
+    with scene(tmp_path, ("elections", "ISR changes"), etcd_members=1, **session) as here:
+        for number in range(ROUNDS):
+            index = number % PARTITIONS
+            victim = here.leader(index)
+            here.fault("SIGSTOP of a leader")
+            here.cluster.brokers[victim].pause()
+            time.sleep(4)
+            assert here.leader(index) == victim
+            here.cluster.brokers[victim].go_on()
+            here.goes_on()
+            for victim in dict.fromkeys((here.leader(index), here.cluster.controller())):
+                here.kill(victim)
+                if here.leader(index) == victim:
+                    here.moved(victim, index, QUICK_DEATH_S)
+                here.goes_on(20, QUICK_DEATH_S)
+                assert here.cluster.controller() != victim
+                here.cluster.brokers[victim].start_again()
+                here.in_sync()
+
+
+def test_the_coordinator_of_a_group_is_killed(tmp_path: Path) -> None:
+    """Another one goes on with the same generation: its members are assigned nothing anew, and their commits count."""
+    with scene(tmp_path, ("elections", "ISR changes"), etcd_members=1) as here:
+        for _ in range(ROUNDS):
+            victim = here.cluster.coordinator(GROUP)
+            here.kill(victim)
+            here.cluster.wait("another coordinator", lambda victim=victim: here.cluster.coordinator(GROUP) != victim)
+            committed = commits_of_members(here)
+            here.cluster.wait("commits", lambda seen=committed: commits_of_members(here) > seen + 20)
+            here.cluster.brokers[victim].start_again()
+            here.in_sync()
+        assert not here.group_was_rebalanced()
+
+
+def commits_of_members(here: Scene) -> int:
+    """How many were acknowledged to the group's members."""
+    events = here.workload.history.events
+    return sum(event["op"] == "commit" and event["phase"] == "ok" and event["group"] == GROUP for event in events)
 
 
 def test_members_of_etcd_are_killed(tmp_path: Path) -> None:

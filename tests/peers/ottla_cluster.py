@@ -75,6 +75,12 @@ class OttlaCluster:
         assert found, f"nobody knows {topic}-{index}"
         return max(found, key=lambda partition: partition.leader_epoch)
 
+    def coordinator(self, group: str) -> int:
+        """Who coordinates a group, as the first broker that knows says; −1 where nobody does just now."""
+        asked = {"key_type": 0, "coordinator_keys": [group]}
+        found = (answer.coordinators[0] for answer in self._ask_all(FIND_COORDINATOR, 4, asked))
+        return next((int(each.node_id) for each in found if not each.error_code), -1)
+
     def controller(self) -> int:
         """The broker whose process holds the controller's lease. Raises AssertionError where none does for 20 s."""
         deadline = time.monotonic() + 20
