@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import platform
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from bench.raw import exchange, produce_request
 from tests.peers.etcd import Etcd
 from tests.peers.ottla_broker import OttlaBroker
-from tests.peers.wire import Wire
+from tests.peers.wire import Wire, free_port
 
 RECORDS = 20
 
@@ -91,3 +92,39 @@ def test_a_store_that_is_emptied_under_it_costs_no_record(tmp_path: Path) -> Non
         assert logs == {name: data for name, data in before.items() if name.endswith(".log")}
     finally:
         etcd.kill()
+
+
+@pytest.fixture(params=["embedded", "etcd"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """As `ottla.metadata.store` names it."""
+    if request.param == "embedded":
+        yield f"embedded:{tmp_path / 'metadata'}"
+        return
+    etcd = Etcd(tmp_path / "etcd")
+    yield f"etcd:{etcd.endpoint}"
+    etcd.kill()
+
+
+def test_a_node_id_that_lives_is_refused_after_a_session_and_its_holder_named(tmp_path: Path, store: str) -> None:
+    session_s = 3
+    settings = {"ottla_metadata_store": store, "broker_session_timeout_ms": str(session_s * 1000)}
+    holder = OttlaBroker(tmp_path / "holder", **settings)
+    try:
+        fill(holder)
+        before = contents(holder)
+        began = time.monotonic()
+        other = [*holder.command, "--set", f"log.dirs={tmp_path / 'other'}"]
+        other += ["--set", (at := f"listeners=PLAINTEXT://127.0.0.1:{free_port()}"), "--set", f"advertised.{at}"]
+        refused = subprocess.run(other, capture_output=True, text=True, timeout=60, check=False)
+        assert time.monotonic() - began > session_s
+        assert refused.returncode == 1
+        (said,) = [line for line in refused.stderr.splitlines() if line.startswith("ottla broker: ")]
+        assert f"node id 0 is registered by a live broker on {platform.node()} (PLAINTEXT://{holder.bootstrap})" in said
+        assert "Traceback" not in refused.stderr
+        exchange(holder.bootstrap, produce_request("kept", b"x" * 100), 1, RECORDS)
+        assert contents(holder).keys() == before.keys()
+        assert "registration epoch" not in holder.log_path.read_text()
+        holder.kill()
+        holder.start_again()  # whose predecessor is gone within a session
+    finally:
+        holder.kill()
