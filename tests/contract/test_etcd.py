@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import time
 from collections.abc import Coroutine, Iterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
@@ -27,9 +28,11 @@ from ottla.metadata.store import (
     UnknownOutcome,
 )
 from tests.peers.etcd import Etcd, etcd_cluster, leads
-from tests.peers.wire import free_port
+from tests.peers.ottla_broker import OttlaBroker
+from tests.peers.wire import Wire, free_port
 
 PREFIX = "/ottla/faults/"
+CREATE_TOPICS = 19
 
 
 @pytest.fixture
@@ -394,3 +397,30 @@ def test_tls_and_a_user(guarded: Etcd, tmp_path: Path) -> None:
         await refused(store(ca_file=None), "can't be reached: .*CERTIFICATE_VERIFY_FAILED")
 
     run(test())
+
+
+def test_a_broker_comes_in_by_its_settings(guarded: Etcd, tmp_path: Path) -> None:
+    password = tmp_path / "password"
+    password.write_text("pass word\n")
+    told = {
+        "ottla_metadata_store": f"etcd:{guarded.endpoint}",
+        "ottla_metadata_etcd_prefix": PREFIX,
+        "ottla_metadata_etcd_user": "broker",
+        "ottla_metadata_etcd_password_file": str(password),
+        "ottla_metadata_etcd_tls": "true",
+        "ottla_metadata_etcd_tls_ca_file": str(authority(guarded)),
+        "ottla_metadata_etcd_timeout_ms": "2000",
+    }
+    broker = OttlaBroker(tmp_path / "broker", **told)
+    try:
+        with Wire(broker.bootstrap) as wire:
+            new = {"name": "t", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+            assert wire.call(CREATE_TOPICS, 5, {"topics": [new], "timeout": 20_000}).topics[0].error_code == 0
+        tls = ("--cacert", str(authority(guarded)), "--user", "broker:pass word")
+        assert f"{PREFIX}topics/t" in guarded.control(*tls, "get", "--prefix", PREFIX, "--keys-only")
+    finally:
+        broker.stop()
+    password.write_text("wrong")
+    refused = subprocess.run(broker.command, capture_output=True, text=True, timeout=60, check=False)
+    (said,) = [line for line in refused.stderr.splitlines() if line.startswith("ottla broker: ")]
+    assert (refused.returncode, "doesn't let in broker" in said, "Traceback" in refused.stderr) == (1, True, False)
