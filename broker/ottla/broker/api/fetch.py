@@ -234,7 +234,8 @@ class _Fetch:
             if partition is not None:
                 counters = partition.counters
                 counters.fetch_requests += 1
-                counters.bytes_out += answer.size
+                if not self.follower:
+                    counters.bytes_out += answer.size
             if session is not None:
                 news = asked.news(answer.error, answer.size, answer.high_watermark, answer.log_start_offset)
                 told = news or answer.preferred_read_replica != NONE or answer.tags != NO_TAGS

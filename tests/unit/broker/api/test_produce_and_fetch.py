@@ -328,6 +328,7 @@ def test_followers_read_up_to_the_end_and_commit_what_they_have(play: Any) -> No
         waiting = stage.produce({0: batch_of([b"0"])}, acks=-1)
         assert answer_of(follower.fetch((0, 0, -1), session_epoch=-1)).responses[0].partitions[0].records
         assert partition.high_watermark == 0
+        assert (stage.counters.bytes_out, stage.broker.replication_bytes_out > 0) == (0, True)
         consumer = [{"topic": "t", "partitions": [asked(0)]}]
         assert not answer_of(stage.fetch(session_epoch=-1, topics=consumer)).responses[0].partitions[0].records
         [told] = answer_of(follower.fetch((0, 1, 1), session_epoch=-1)).responses[0].partitions
