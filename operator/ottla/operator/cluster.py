@@ -14,20 +14,20 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from ottla.operator.brokers import BrokerPages
-from ottla.operator.etcd import EtcdKeeper, Tell
+from ottla.operator.etcd import EtcdKeeper
 from ottla.operator.etcd_secrets import with_secrets
 from ottla.operator.exposure import Exposure
 from ottla.operator.found import Found
 from ottla.operator.kafka import KafkaAdmin, KafkaAdmins, Unreachable, said
 from ottla.operator.kube import Kube, KubeError
-from ottla.operator.objects import Object, Ref, going
+from ottla.operator.objects import Object, Ref, condition, going
 from ottla.operator.plan import broker_pods, disruption, names, network, services
 from ottla.operator.plan.broker_pods import BROKER
 from ottla.operator.plan.cluster_status import Findings, cluster_status, refused
 from ottla.operator.plan.lost import claims, only_there, waits_for_its_volume
 from ottla.operator.plan.observed import addresses, broker_pod, broker_sets, is_current, versions
 from ottla.operator.plan.roll import Pod, decide
-from ottla.operator.queue import Result, Retry
+from ottla.operator.queue import Result, Retry, Tell
 from ottla.operator.racks import tell_racks
 from ottla.operator.scaling import noted, scale
 from ottla.operator.settings import apply_settings
@@ -38,6 +38,7 @@ from ottla.protocol.errors import KafkaError
 logger = logging.getLogger(__name__)
 
 SOON_S = 3.0
+WARNED = ("InvalidSpec", "NotApplied", "ConfigNotApplied")  # reasons of Ready that somebody has to look at
 QUIET_S = 30.0  # what brokers say makes no event: so often they are asked whether a pod may be evicted
 
 
@@ -54,6 +55,11 @@ class _Visit:
     current: bool = True  # which pods are outdated is known
     addresses: dict[int, dict[str, str]] = field(default_factory=dict)  # broker → external listener → host:port
     wanted: set[tuple[str, str]] = field(default_factory=set)  # kinds and names
+
+    @property
+    def window_open(self) -> bool:
+        """Whether pods may be restarted for changes now."""
+        return not self.cluster.windows or any(window.open_at(self.now) for window in self.cluster.windows)
 
     def want(self, *objects: Object) -> None:
         """What of its kind isn't named here by the end of a reconcile goes."""
@@ -94,6 +100,7 @@ class ClusterReconciler:
         """One step nearer, and the status that says where it stands."""
         resource = await self._kube.get("Cluster", *key)
         if resource is None or going(resource):
+            await self._etcd.forget(key)
             self._admins.forget(key)  # what it owns goes with it, by its owner references: nothing here has to be alive
             return Result(gone=True)
         self._read(key, resource["metadata"]["resourceVersion"])
@@ -114,6 +121,8 @@ class ClusterReconciler:
                 await self._look_at_brokers(visit)  # the status goes on counting
             raise
         finally:
+            for reason, message in found.told():
+                await self._tell(visit, reason, message)
             await self._write(resource, cluster_status(cluster, visit.findings, resource.get("status") or {}, now))
         return Result(SOON_S if visit.busy else QUIET_S)
 
@@ -135,7 +144,8 @@ class ClusterReconciler:
             visit.busy |= not made
             visit.findings.storage_waits_for = visit.findings.storage_waits_for or trouble
         if cluster.controllers.replicas:
-            for each in (broker_pods.controller_set(cluster), disruption.controllers(cluster)):
+            controllers = broker_pods.controller_set(cluster, window_open=visit.window_open)
+            for each in (controllers, disruption.controllers(cluster)):
                 await found.apply(each)
                 visit.want(each)
         visit.findings.racks_wait_for = await tell_racks(self._kube, cluster, found)
@@ -150,7 +160,7 @@ class ClusterReconciler:
     async def _administer(self, visit: _Visit, admin: KafkaAdmin, leaving: frozenset[int]) -> None:
         """What is asked of the brokers. One that stops closes its connections: that is no failure of the cluster."""
         try:
-            visit.findings.config_waits_for = await apply_settings(admin, visit.cluster)
+            visit.findings.config_waits_for = await apply_settings(admin, visit.cluster, self._teller(visit))
             await self._expose(visit)
             await self._scale(visit, admin, leaving)
             await self._replace_lost(visit, admin)
@@ -183,7 +193,7 @@ class ClusterReconciler:
     async def _expose(self, visit: _Visit) -> None:
         """Tells brokers their addresses outside; those that come later are told by the watch of Services."""
         pods = {_ordinal(pod): pod for pod in visit.found.all("Pod", BROKER)}
-        visit.findings.listeners_wait_for = await self._exposure.tell(pods, visit.addresses)
+        visit.findings.listeners_wait_for = await self._exposure.tell(pods, visit.addresses, self._teller(visit))
 
     async def _certify(self, visit: _Visit) -> None:
         """What etcd and the brokers prove who they are with: pods mount it."""
@@ -197,13 +207,16 @@ class ClusterReconciler:
         cluster, etcd, tell = visit.cluster, visit.cluster.metadata, self._teller(visit)
         if not isinstance(etcd, Etcd):
             return True
-        formed, visit.findings.metadata_serves, waits_for = await self._etcd.keep(cluster, etcd, visit.found, tell)
+        kept = await self._etcd.keep(cluster, etcd, visit.found, tell, window_open=visit.window_open)
         visit.want(*self._etcd.wanted(cluster, etcd))
-        visit.findings.metadata_waits_for = waits_for
-        visit.busy |= bool(waits_for)
-        if formed and not waits_for:
+        visit.findings.metadata_serves = kept.serves
+        visit.findings.metadata_waits_for = kept.waits_for
+        visit.findings.metadata_roll_waits_for = kept.roll_waits_for
+        visit.findings.storage_waits_for = kept.storage_waits_for
+        visit.busy |= bool(kept.waits_for)
+        if kept.formed and not kept.waits_for:
             await self._etcd.upkeep(cluster, etcd, visit.found, tell)
-        return formed
+        return kept.formed
 
     async def _look_at_brokers(self, visit: _Visit) -> None:
         """The pods, and what the brokers in them say."""
@@ -228,6 +241,7 @@ class ClusterReconciler:
         if cluster.controllers.replicas or decision is None or decision.rolling or not decision.evictable:
             return
         if visit.found.get("StatefulSet", name) is not None:
+            await self._tell(visit, "ControllersRetired", f"{name} is deleted: every broker stands for controller")
             await self._kube.delete("StatefulSet", cluster.namespace, name)
 
     def _leaving(self, visit: _Visit) -> frozenset[int]:
@@ -245,6 +259,8 @@ class ClusterReconciler:
             scaling = findings.scaling = await scale(admin, cluster, before, leaving)
         except KafkaError as error:
             raise Retry(f"replicas can't be moved: {said(error)}") from error
+        if stay := (before.draining - scaling.draining) & cluster.broker_ids:
+            await self._tell(visit, "DrainEnded", f"broker {', '.join(map(str, sorted(stay)))} stays after all")
         if scaling.reason and scaling.reason != before.reason:
             await self._tell(visit, "MovingReplicas", scaling.reason)
         visit.busy |= bool(leaving or scaling.reason or scaling.waits_for)
@@ -287,8 +303,7 @@ class ClusterReconciler:
     async def _restart_one(self, visit: _Visit, leaving: frozenset[int]) -> None:
         """The budget for evictions, and the pod whose turn it is."""
         cluster, findings = visit.cluster, visit.findings
-        window_open = not cluster.windows or any(window.open_at(visit.now) for window in cluster.windows)
-        decision = findings.decision = decide(findings.pods, window_open=window_open, held=leaving)
+        decision = findings.decision = decide(findings.pods, window_open=visit.window_open, held=leaving)
         if not visit.current:
             waits_for = decision.waits_for or "Kubernetes to take note of the change"
             decision = findings.decision = replace(decision, restart=None, waits_for=waits_for, evictable=False)
@@ -321,6 +336,10 @@ class ClusterReconciler:
         except KubeError as error:
             if error.status != 404:  # it was deleted meanwhile
                 raise
+        said, before = (condition(each, "Ready") for each in (status, resource.get("status")))
+        news = any(said[part] != before.get(part) for part in ("reason", "message"))
+        if news and said["reason"] in WARNED:
+            await self._kube.event(resource, said["reason"], said["message"], self._utc(), warning=True)
 
 
 def _ordinal(pod: Object) -> int:

@@ -6,10 +6,12 @@ One step at a time, each decided by `plan/etcd_members.py` from what etcd and Ku
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from time import monotonic
+from typing import NamedTuple
 
 from ottla.net.names import Address
 from ottla.operator import certificates
@@ -36,14 +38,22 @@ from ottla.operator.plan.etcd_upkeep import to_defragment
 from ottla.operator.plan.observed import address, is_current, outdated, stuck
 from ottla.operator.plan.observed import etcd_pods as seen_pods
 from ottla.operator.plan.snapshots import snapshot_objects
+from ottla.operator.queue import Tell
 from ottla.operator.spec.cluster import Cluster, Etcd
 
 logger = logging.getLogger(__name__)
 
 UPKEEP_S = 300.0
 
-Tell = Callable[[str, str], Awaitable[None]]
-"""Writes an Event: its reason, and a sentence."""
+
+class Kept(NamedTuple):
+    """How an etcd is, after a look."""
+
+    formed: bool  # brokers can be started on it
+    serves: bool  # a majority answers
+    waits_for: str  # until all members answer
+    storage_waits_for: str  # what can't be done about a volume
+    roll_waits_for: str  # what keeps an outdated member from being restarted
 
 
 class EtcdKeeper:
@@ -68,6 +78,12 @@ class EtcdKeeper:
         """Ends all connections."""
         for _, client in self._clients.values():
             await client.close()
+
+    async def forget(self, cluster: Ref) -> None:
+        """Ends the connection to the etcd of a cluster that is gone: another one may come under its name."""
+        self._next_upkeep.pop(cluster, None)
+        if (known := self._clients.pop(cluster, None)) is not None:
+            await known[1].close()
 
     async def certify(self, cluster: Cluster, etcd: Etcd, found: Found, tell: Tell) -> Cluster:
         """Makes and renews what clients and members prove who they are with; the Cluster, with digests of what they
@@ -106,8 +122,8 @@ class EtcdKeeper:
     def _client(self, cluster: Cluster) -> EtcdClient:
         return self._clients[cluster.ref][1]
 
-    async def keep(self, cluster: Cluster, etcd: Etcd, found: Found, tell: Tell) -> tuple[bool, bool, str]:
-        """(whether brokers can be started on it, whether a majority answers, what is waited for)."""
+    async def keep(self, cluster: Cluster, etcd: Etcd, found: Found, tell: Tell, *, window_open: bool) -> Kept:
+        """The next step. `window_open`: members may be restarted for changes."""
         etcd = _as_formed(cluster, etcd, found)
         cluster = replace(cluster, metadata=etcd)
         pods = found.all("Pod", etcd_pods.ETCD)
@@ -119,14 +135,14 @@ class EtcdKeeper:
             ready = {pod.name for pod in seen if pod.ready}
             answering = [_endpoint(pod) for pod in pods if pod["metadata"]["name"] in ready]
             await self._step(cluster, etcd, members, seen, answering, tell)
-        await self._tidy(cluster, etcd, found, members)
-        await self._roll(cluster, etcd, found, pods, seen, tell)
+        await self._tidy(cluster, etcd, found, members, tell)
+        roll_waits_for = await self._roll(cluster, etcd, found, pods, seen, tell, window_open=window_open)
         answer = sum(pod.ready for pod in seen)
         troubles = [f"{pod['metadata']['name']}: {why}" for pod in pods if (why := stuck(pod))]
         waits_for = "" if answer >= etcd.members else f"{answer} of {etcd.members} members answer"
         if waits_for and troubles:
             waits_for += f" ({troubles[0]})"
-        return formed, answer > etcd.members // 2, waits_for or volume_trouble
+        return Kept(formed, answer > etcd.members // 2, waits_for, volume_trouble, roll_waits_for)
 
     def wanted(self, cluster: Cluster, etcd: Etcd) -> list[Object]:
         """What there is to be of it, as far as it has a name."""
@@ -225,32 +241,52 @@ class EtcdKeeper:
             await tell("EtcdMemberAdded", f"{step.name} joins etcd")
             await self._client(cluster).add(addresses, step.peer_url)
         elif isinstance(step, Restart):
+            await tell("EtcdMemberRestarted", f"{step.name} may begin now: etcd has let it in")
             await self._kube.delete("Pod", cluster.namespace, step.name)
 
-    async def _tidy(self, cluster: Cluster, etcd: Etcd, found: Found, members: list[Member] | None) -> None:
+    async def _tidy(self, cluster: Cluster, etcd: Etcd, found: Found, members: list[Member] | None, tell: Tell) -> None:
         """Takes away the volumes of members that went, once their pods have gone."""
         pods = {pod["metadata"]["name"] for pod in found.all("Pod", etcd_pods.ETCD)}
         claims = [item["metadata"]["name"] for item in found.all("PersistentVolumeClaim", etcd_pods.ETCD)]
         for claim in left_behind(cluster, etcd, members, claims):
             if claim.removeprefix("data-") not in pods:
+                await tell("EtcdVolumeDeleted", f"volume {claim} was of a member that isn't wanted any more")
                 await self._kube.delete("PersistentVolumeClaim", cluster.namespace, claim)
 
     async def _roll(
-        self, cluster: Cluster, etcd: Etcd, found: Found, pods: list[Object], seen: list[Seen], tell: Tell
-    ) -> None:
-        """Replaces one outdated member while all others answer, or one that is stuck."""
+        self,
+        cluster: Cluster,
+        etcd: Etcd,
+        found: Found,
+        pods: list[Object],
+        seen: list[Seen],
+        tell: Tell,
+        *,
+        window_open: bool,
+    ) -> str:
+        """Replaces one outdated member while all others answer, or one that is stuck; what is waited for."""
         stateful_set = found.get("StatefulSet", names.etcd_set(cluster))
         if stateful_set is None or not is_current(stateful_set):
-            return
+            return ""
         ready = {pod.name for pod in seen if pod.ready}
-        for pod in pods:
-            name = pod["metadata"]["name"]
-            if going(pod) or not (why := outdated(stateful_set, pod)):
-                continue
-            if (name not in ready and stuck(pod)) or len(ready) == etcd.members:
-                await tell("RollingRestart", f"{name} is restarted: {why}")
-                await self._kube.delete("Pod", cluster.namespace, name, uid=pod["metadata"]["uid"])
-                return
+        old = [(pod, why) for pod in pods if not going(pod) and (why := outdated(stateful_set, pod))]
+        turn = [(pod, why) for pod, why in old if pod["metadata"]["name"] not in ready and stuck(pod)]
+        if not turn and old and len(ready) == etcd.members:
+            if not window_open:
+                return f"the next maintenance window, to restart {old[0][0]['metadata']['name']}"
+            turn = [await self._leader_last(cluster, old)]
+        for pod, why in turn[:1]:
+            await tell("RollingRestart", f"{pod['metadata']['name']} is restarted: {why}")
+            await self._kube.delete("Pod", cluster.namespace, pod["metadata"]["name"], uid=pod["metadata"]["uid"])
+        return ""
+
+    async def _leader_last(self, cluster: Cluster, old: list[tuple[Object, str]]) -> tuple[Object, str]:
+        """The first that doesn't lead: a leader that stops costs an election."""
+        for pod, why in old[:-1]:
+            with suppress(EtcdUnreachable):
+                if not (await self._client(cluster).status(_endpoint(pod))).leads:
+                    return pod, why
+        return old[-1]
 
 
 def _as_formed(cluster: Cluster, etcd: Etcd, found: Found) -> Etcd:

@@ -9,11 +9,12 @@ from ottla.operator.found import Found
 from ottla.operator.kafka import BROKER as BROKER_RESOURCE
 from ottla.operator.kafka import KafkaAdmin, said
 from ottla.operator.kube import Kube, KubeError
-from ottla.operator.objects import Object
+from ottla.operator.objects import Object, Ref, ref_of
 from ottla.operator.plan import external, names
 from ottla.operator.plan.external import address, external_services, node_address, told
 from ottla.operator.plan.observed import address as pod_address
 from ottla.operator.plan.observed import is_ready
+from ottla.operator.queue import Tell
 from ottla.operator.spec.cluster import REPLICATION_PORT, Cluster
 from ottla.protocol.errors import KafkaError
 
@@ -25,7 +26,7 @@ class Exposure:
 
     def __init__(self, kube: Kube) -> None:
         self._kube = kube
-        self._told: dict[str, str] = {}  # pod → the addresses that its broker was seen to have
+        self._told: dict[Ref, tuple[str, str]] = {}  # pod → its uid, and the addresses that its broker was seen to have
 
     async def services(self, cluster: Cluster, found: Found, pods: Mapping[int, str]) -> list[Object]:
         """Makes the Services; what they are to be like."""
@@ -51,11 +52,11 @@ class Exposure:
             for broker, pod in pods.items()
         }
 
-    async def tell(self, pods: Mapping[int, Object], addresses: Mapping[int, Mapping[str, str]]) -> str:
+    async def tell(self, pods: Mapping[int, Object], addresses: Mapping[int, Mapping[str, str]], event: Tell) -> str:
         """Tells each broker what has changed; what is still waited for."""
         for broker, listeners in sorted(addresses.items()):
-            wanted, uid = told(listeners), pods[broker]["metadata"]["uid"]
-            if not listeners or not is_ready(pods[broker]) or self._told.get(uid) == wanted:
+            wanted, pod, uid = told(listeners), ref_of(pods[broker]), pods[broker]["metadata"]["uid"]
+            if not listeners or not is_ready(pods[broker]) or self._told.get(pod) == (uid, wanted):
                 continue
             # A broker takes settings of its own only itself.
             admin = KafkaAdmin(str(Address(pod_address(pods[broker]), REPLICATION_PORT)))
@@ -64,7 +65,8 @@ class Exposure:
                 if present != wanted:
                     given, reset = ({ADDRESSES: wanted}, ()) if wanted else ({}, (ADDRESSES,))
                     await admin.configure_brokers(given, reset, broker=str(broker))
-                self._told[uid] = wanted
+                    await event("AddressesTold", f"broker {broker} is reached at {wanted or 'no address outside'}")
+                self._told[pod] = (uid, wanted)
             except KafkaError as error:
                 return f"broker {broker} refuses its addresses: {said(error)}"
             finally:

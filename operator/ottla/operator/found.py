@@ -40,6 +40,8 @@ class Found:
     def __init__(self, kube: Kube, cluster: Cluster, objects: dict[str, dict[str, Object]]) -> None:
         self._kube = kube
         self._cluster = cluster
+        self._news: list[tuple[str, str]] = []
+        self._made: list[str] = []
         self._objects = defaultdict(dict, objects)  # Secrets aren't looked for: they are read one by one
 
     @classmethod
@@ -76,6 +78,8 @@ class Found:
                 f"the {kind} {name} is there already and isn't this Cluster's: rename one of them, or delete it"
             )
         done = await self._kube.apply(wanted, present)
+        if present is None:
+            self._made.append(f"{kind} {name}")
         self._objects[kind][name] = done
         return done
 
@@ -87,6 +91,7 @@ class Found:
             patch = {"spec": {"resources": {"requests": {"storage": size}}}}
             try:
                 await self._kube.merge("PersistentVolumeClaim", self._cluster.namespace, claim, patch)
+                self._news.append(("VolumeGrows", f"volume {claim} is to have {size}"))
             except KubeError as error:
                 if error.status not in (403, 422):
                     raise
@@ -97,6 +102,7 @@ class Found:
         if present is not None and has_to_be_made_again(wanted, present):
             uid = present["metadata"]["uid"]
             await self._kube.delete("StatefulSet", self._cluster.namespace, name, uid=uid, propagation="Orphan")
+            self._news.append(("StatefulSetMadeAnew", f"{name} is made anew around its pods, for other volumes"))
             return False, trouble
         await self.apply(kept(wanted, present))
         return True, trouble
@@ -108,7 +114,13 @@ class Found:
             for name, item in list(self._objects[kind].items()):
                 if (kind, name) not in kept and self._owns(item) and not going(item):
                     await self._kube.delete(kind, self._cluster.namespace, name, uid=item["metadata"]["uid"])
+                    self._news.append(("ObjectDeleted", f"{kind} {name} isn't wanted any more"))
                     del self._objects[kind][name]
+
+    def told(self) -> list[tuple[str, str]]:
+        """The Events to write: their reasons and sentences."""
+        made = [("ObjectsMade", ", ".join(self._made))] if self._made else []
+        return [*made, *self._news]
 
     def _owns(self, item: Object) -> bool:
         return any(owner["uid"] == self._cluster.uid for owner in item["metadata"].get("ownerReferences") or ())

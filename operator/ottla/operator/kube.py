@@ -169,6 +169,7 @@ class Kube:
         body: Object = {"propagationPolicy": propagation}
         if uid is not None:
             body["preconditions"] = {"uid": uid}
+        self._applied.pop((kind, namespace, name), None)
         try:
             await self._request("DELETE", _path(kind, namespace, name), f"deleting {kind} {name}", body)
         except KubeError as error:

@@ -13,7 +13,7 @@ import asyncio
 import heapq
 import logging
 import traceback
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from itertools import count
 from time import monotonic
@@ -51,6 +51,10 @@ class Retry(Exception):
 def why(error: BaseException) -> str:
     """What an error says, or what it is where it says nothing, as time-outs do."""
     return str(error) or type(error).__name__
+
+
+Tell = Callable[[str, str], Awaitable[None]]
+"""Writes an Event about the resource: its reason, and a sentence."""
 
 
 @dataclass(slots=True)

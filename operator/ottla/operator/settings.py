@@ -7,11 +7,12 @@ means (drained brokers, throttles).
 from __future__ import annotations
 
 from ottla.operator.kafka import BROKER, KafkaAdmin, said
+from ottla.operator.queue import Tell
 from ottla.operator.spec.cluster import RESERVED, Cluster
 from ottla.protocol.errors import KafkaError
 
 
-async def apply_settings(admin: KafkaAdmin, cluster: Cluster) -> str:
+async def apply_settings(admin: KafkaAdmin, cluster: Cluster, tell: Tell) -> str:
     """What is wrong, in a sentence; nothing where all of it is in force. Raises Unreachable."""
     try:
         present = await admin.settings(BROKER, "")
@@ -19,6 +20,9 @@ async def apply_settings(admin: KafkaAdmin, cluster: Cluster) -> str:
         reset = [name for name in present if name not in cluster.dynamic_config and name not in RESERVED]
         if given or reset:
             await admin.configure_brokers(given, reset)
+            taken_back = [f"{name} (taken back)" for name in reset]
+            changed = ", ".join([*(f"{name}={value}" for name, value in given.items()), *taken_back])
+            await tell("SettingsChanged", f"all brokers: {changed}")
     except KafkaError as error:
         return f"the brokers refuse the settings: {said(error)}"
     return ""

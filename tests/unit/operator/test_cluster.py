@@ -13,7 +13,7 @@ from unittest.mock import patch
 import pytest
 
 from ottla.operator import kafka as module
-from ottla.operator.certificates import AUTHORITY_DAYS, decoded, encoded
+from ottla.operator.certificates import AUTHORITY_DAYS, Identity, decoded, encoded
 from ottla.operator.cluster import ClusterReconciler
 from ottla.operator.etcd import EtcdKeeper
 from ottla.operator.etcd_client import EtcdUnreachable
@@ -577,6 +577,80 @@ def test_secrets_of_another_etcd_are_looked_into_and_their_renewal_is_a_roll() -
     scene.rounds(12)
     asked = [message for reason, message in scene.world.events if reason == "RollingRestart"]
     assert asked == [f"k-broker-{broker} is restarted: its certificates were renewed" for broker in range(3)]
+
+
+def test_maintenance_windows_are_etcds_and_the_controllers_too() -> None:
+    nightly = [{"cron": "0 2 * * *", "durationMinutes": 60}]
+    scene = _running(maintenanceWindows=nightly, controllers={"replicas": 2})
+
+    def strategy() -> str:
+        return str(scene.world.objects["StatefulSet", "shop", "k-controller"]["spec"]["updateStrategy"]["type"])
+
+    scene.world.edit("Cluster", "k", lambda spec: spec["metadata"]["etcd"].update(image="etcd:2"))
+    uid = scene.world.objects["Pod", "shop", "k-etcd-0"]["metadata"]["uid"]
+    scene.rounds(3)
+    assert scene.world.objects["Pod", "shop", "k-etcd-0"]["metadata"]["uid"] == uid
+    assert scene.status["message"] == "waiting for the next maintenance window, to restart k-etcd-0"
+    assert scene.condition("Progressing") == ("True", "Changing")
+    assert scene.condition("MetadataReady") == ("True", "EtcdAnswers")
+    assert strategy() == "OnDelete"
+    scene.now = scene.now.replace(hour=2, minute=30)
+    scene.rounds(3)
+    assert scene.world.objects["Pod", "shop", "k-etcd-0"]["metadata"]["uid"] != uid
+    assert strategy() == "RollingUpdate"
+    assert scene.status["message"] == "3 of 3 brokers serve"
+
+
+def test_the_member_that_leads_is_restarted_last() -> None:
+    scene = _running(metadata={"etcd": {"members": 3}})
+    scene.world.edit("Cluster", "k", lambda spec: spec["metadata"]["etcd"].update(image="etcd:2"))
+
+    async def status(self: EtcdInMemory, address: str) -> MemberStatus:
+        leads = address == "ip-k-etcd-0:2379"
+        return MemberStatus(leads, size_bytes=1, used_bytes=1, version="3.6.0", revision=1)
+
+    with patch.object(EtcdInMemory, "status", status):
+        scene.rounds(8)
+    restarted = [message.split()[0] for reason, message in scene.world.events if reason == "RollingRestart"]
+    assert restarted == ["k-etcd-1", "k-etcd-2", "k-etcd-0"]
+
+
+def test_every_action_is_an_event_and_what_is_wrong_a_warning() -> None:
+    scene = _running()
+    made = [message for reason, message in scene.world.events if reason == "ObjectsMade"]
+    assert "Service k-brokers" in made[0]
+    scene.world.events.clear()
+    del scene.world.objects["Service", "shop", "k-bootstrap"]
+    scene.rounds(2)
+    for value in (1000, "soon", None):
+        scene.world.edit("Cluster", "k", lambda spec, value=value: spec.update(config={"log.retention.ms": value}))
+        if value is None:
+            scene.world.edit("Cluster", "k", lambda spec: spec.pop("config"))
+        scene.rounds(2)
+    assert [(reason, message.partition(" is ")[0]) for reason, message in scene.world.events] == [
+        ("ObjectsMade", "Service k-bootstrap"),
+        ("SettingsChanged", "all brokers: log.retention.ms=1000"),
+        ("InvalidSpec", scene.world.events[2][1].partition(" is ")[0]),
+        ("SettingsChanged", "all brokers: log.retention.ms (taken back)"),
+    ]
+    assert "log.retention.ms" in scene.world.events[2][1]
+
+
+def test_a_cluster_that_comes_back_under_its_name_has_another_etcd() -> None:
+    scene = _running(metadata={"etcd": {"members": 1, "tls": True}})
+    asked: list[Identity | None] = []
+
+    def client(identity: Identity | None) -> EtcdInMemory:
+        asked.append(identity)
+        return EtcdInMemory(scene.world)
+
+    scene.reconciler._etcd._make_client = client  # type: ignore[assignment]
+    scene.cluster["metadata"]["deletionTimestamp"] = "2026-05-01T00:00:00Z"
+    assert scene.reconcile().gone
+    del scene.cluster["metadata"]["deletionTimestamp"]
+    scene.world.edit("Cluster", "k", lambda spec: spec["metadata"]["etcd"].pop("tls"))
+    scene.reconcile()
+    assert asked == [None]
 
 
 def test_a_broker_whose_volume_is_lost_begins_anew_if_others_have_all_of_it() -> None:

@@ -79,8 +79,9 @@ def broker_set(cluster: Cluster, pool: Pool, replicas: int) -> Object:
     )
 
 
-def controller_set(cluster: Cluster) -> Object:
-    """The controllers where they have pods of their own: they hold nothing, so Kubernetes replaces them by itself."""
+def controller_set(cluster: Cluster, *, window_open: bool = True) -> Object:
+    """The controllers where they have pods of their own: they hold nothing, so Kubernetes replaces them by itself,
+    while a maintenance window is open."""
     wanted = cluster.controllers
     environment = [
         *_environment(cluster, wanted.template),
@@ -100,7 +101,7 @@ def controller_set(cluster: Cluster) -> Object:
         replicas=wanted.replicas,
         template=template,
         claims=[],
-        update="RollingUpdate",
+        update="RollingUpdate" if window_open else "OnDelete",
     )
 
 

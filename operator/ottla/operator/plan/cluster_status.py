@@ -32,6 +32,7 @@ class Findings:
     decision: Decision | None = None
     metadata_waits_for: str | None = None  # None: it wasn't looked at; empty: it is there
     metadata_serves: bool = True  # a majority answers
+    metadata_roll_waits_for: str = ""
     config_waits_for: str | None = None  # as above, for the dynamic settings
     scaling: Scaling = field(default_factory=Scaling)
     bootstrap: dict[str, str] = field(default_factory=dict)
@@ -123,6 +124,8 @@ def _message(cluster: Cluster, findings: Findings, ready: int, known: int) -> st
         return trouble
     if decision is not None and decision.message:
         return f"waiting for {decision.message}"
+    if findings.metadata_roll_waits_for:
+        return f"waiting for {findings.metadata_roll_waits_for}"
     if findings.brokers_wait_for:
         return f"waiting for an answer: {findings.brokers_wait_for}"
     if unled := _without_leader(findings):
@@ -140,6 +143,7 @@ def _conditions(cluster: Cluster, findings: Findings, message: str, ready: int) 
         or findings.scaling.reason
         or findings.scaling.waits_for
         or findings.metadata_waits_for
+        or findings.metadata_roll_waits_for
         or findings.failure
         or findings.brokers_wait_for
     )
