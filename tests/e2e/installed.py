@@ -53,13 +53,14 @@ class Operator:
         return [pod["metadata"]["name"] for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
     def endings(self) -> list[str]:
-        """The last lines of processes that ended by themselves, other than for a lease that they couldn't renew."""
+        """The last lines of processes that ended by themselves, other than for these reasons."""
+        expected = "the lease couldn't be renewed", "was deleted: the operator stops"
         ended = [
             self.kube("logs", pod["metadata"]["name"], "--previous", "--tail=1").strip()
             for pod in self.kube.all("pods", SELECTOR)
             if any(status["restartCount"] for status in pod["status"].get("containerStatuses", []))
         ]
-        return [line for line in ended if "the lease couldn't be renewed" not in line]
+        return [line for line in ended if not any(reason in line for reason in expected)]
 
     def _ready(self) -> int:
         count: int = self.kube.get("deployment", RELEASE)["status"].get("readyReplicas", 0)

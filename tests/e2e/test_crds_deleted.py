@@ -25,10 +25,14 @@ def test_crds_deleted(operator: Operator) -> None:
         assert ids.keys() >= {TOPIC, *KEPT}
 
         scene.kube.delete("crd", CRDS[0])
-        scene.wait_for("TopicsHeld")
+        scene.goes_on(500)
+        operator.install()
+        scene.wait_for("TopicsHeld", seconds=240)
         scene.goes_on(1000)  # longer than the operator waits before it deletes a topic whose resource is gone
         assert identities(scene) == ids
-        back(operator, scene)
+        assert scene.births() == before
+        scene.kube.apply(*topics())
+        restored(scene)
         scene.wait_for("TopicsHeld", "False")
         assert identities(scene) == ids
         assert scene.births() == before
@@ -36,14 +40,14 @@ def test_crds_deleted(operator: Operator) -> None:
         for crd in CRDS:
             scene.kube.delete("crd", crd)
         wait("the brokers are gone", lambda: not scene.kube.all("pods", BROKERS), 180)
-        back(operator, scene)
+        operator.install()
+        scene.kube.apply(cluster(), *topics())
+        restored(scene)
         assert identities(scene) == ids
 
 
-def back(operator: Operator, scene: Scene) -> None:
-    """Definitions by the chart, resources as they were."""
-    operator.install()
-    scene.kube.apply(cluster(), *topics())
+def restored(scene: Scene) -> None:
+    """Cluster and Topics are as they were."""
     scene.settled()
     for name in (TOPIC, *KEPT):
         scene.topic_settled(name)

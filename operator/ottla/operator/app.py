@@ -10,6 +10,7 @@ import asyncio
 import logging
 import signal
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -24,7 +25,7 @@ from ottla.operator.lease import Lease, LeaseLost
 from ottla.operator.objects import GROUP, OPERATOR, VERSION, Ref, ref_of
 from ottla.operator.page import Page, Watched
 from ottla.operator.plan.names import INSTANCE, MANAGED_BY
-from ottla.operator.queue import Queue
+from ottla.operator.queue import Queue, Retry
 from ottla.operator.spec.cluster import Defaults
 from ottla.operator.topic import TopicReconciler
 from ottla.operator.topic_resources import TopicResources
@@ -33,7 +34,6 @@ logger = logging.getLogger(__name__)
 
 # An event of something that a Cluster owns is often one of several: they are one reconcile.
 GATHERED_S = 0.3
-# Where kopf mayn't look at definitions, it asks once which kinds there are: they have to be there before it begins.
 DEFINED_S = 5.0
 ENDED_S = 3.0
 OWNED = ("statefulsets", "pods", "persistentvolumeclaims", "services", "configmaps", "poddisruptionbudgets")
@@ -153,13 +153,14 @@ class Operator:
     async def _watch(self) -> None:
         settings = kopf.OperatorSettings()
         settings.posting.enabled = False
-        settings.scanning.disabled = bool(self._options.namespaces)  # it may not be allowed to see CRDs
+        # Definitions that come and go confuse kopf: it misses some, and waits for watches that have ended. Ours have
+        # to be there before it begins, and when one goes so does the process.
+        settings.scanning.disabled = True
         if self._options.selector:
             settings.watching.label_selectors["clusters"] = self._options.selector
         for plural in OWNED:
             settings.watching.label_selectors[plural] = f"{MANAGED_BY}={OPERATOR}"
-        if settings.scanning.disabled:
-            await self._definitions()
+        await self._definitions()
         tasks = await kopf.spawn_tasks(
             registry=self._registry(),
             settings=settings,
@@ -183,11 +184,15 @@ class Operator:
 
     async def _definitions(self) -> None:
         """Returns once all of our kinds are defined."""
-        told = False
-        while missing := await self._undefined():
-            if not told:
-                logger.warning("waiting until somebody defines %s (the chart does)", " and ".join(missing))
-                told = True
+        told: list[str] = []
+        while True:
+            with suppress(Retry):
+                missing = await self._undefined()
+                if not missing:
+                    return
+                if missing != told:
+                    logger.warning("waiting until somebody defines %s (the chart does)", " and ".join(missing))
+                    told = missing
             await asyncio.sleep(DEFINED_S)
 
     async def _undefined(self) -> list[str]:
