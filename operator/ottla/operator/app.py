@@ -66,7 +66,7 @@ class Operator:
         self._kube = kube
         self._pages = BrokerPages()
         self._etcd = EtcdKeeper(kube)
-        self._resources = TopicResources(kube, options.namespaces or None)
+        self._resources = TopicResources(kube, options.namespaces or None, self._topic_read)
         self._known: set[Ref] = set()  # Clusters that are ours to look after
         self.watched = Watched()
         self._topics = TopicReconciler(kube, self._resources, held_changed=self._held_changed)
@@ -231,7 +231,7 @@ class Operator:
         self.queues["Topic"].add(key)
 
     def _topic_seen(self, event: str | None, body: Mapping[str, Any]) -> None:
-        self.watched.told(("Topic", "", ""), "", gone=False)
+        self.watched.told(("Topic", *ref_of(body)), body["metadata"]["resourceVersion"], gone=event == "DELETED")
         key = self._resources.seen(event, body)
         if key is not None and (key in self._known or not self._options.selector):
             self.queues["Topic"].add(key, GATHERED_S)
@@ -247,6 +247,9 @@ class Operator:
 
     def _read(self, key: Ref, version: str) -> None:
         self.watched.read(("Cluster", *key), version)
+
+    def _topic_read(self, ref: Ref, version: str) -> None:
+        self.watched.read(("Topic", *ref), version)
 
 
 async def operate(options: Options) -> int:

@@ -101,6 +101,7 @@ class ClusterReconciler:
         resource = await self._kube.get("Cluster", *key)
         if resource is None or going(resource):
             await self._etcd.forget(key)
+            self._read(key, "")
             self._admins.forget(key)  # what it owns goes with it, by its owner references: nothing here has to be alive
             return Result(gone=True)
         self._read(key, resource["metadata"]["resourceVersion"])

@@ -34,11 +34,12 @@ class Watched:
         self._clock = clock
         self._told: dict[tuple[str, str, str], str] = {}
         self._missed: dict[tuple[str, str, str], float] = {}  # a newer version was read, and since when
-        self._last = clock()
+        self._last: dict[tuple[str, str], float] = {}  # of a kind in a namespace, which one stream tells in order
+        self._begun = clock()
 
     def told(self, key: tuple[str, str, str], version: str, *, gone: bool) -> None:
         """An event: kind, namespace and name; the version of the resource."""
-        self._last = self._clock()
+        self._last[key[:2]] = self._clock()
         self._missed.pop(key, None)
         if gone:
             self._told.pop(key, None)
@@ -46,8 +47,8 @@ class Watched:
             self._told[key] = version
 
     def read(self, key: tuple[str, str, str], version: str) -> None:
-        """What a read has found."""
-        if self._told.get(key) == version:
+        """What a read has found; no version: nothing."""
+        if self._told.get(key, "") == version or not version:
             self._missed.pop(key, None)
         else:
             self._missed.setdefault(key, self._clock())
@@ -55,13 +56,15 @@ class Watched:
     @property
     def age_s(self) -> float:
         """Since the last event."""
-        return self._clock() - self._last
+        return self._clock() - max(self._last.values(), default=self._begun)
 
     @property
     def dead(self) -> bool:
-        """Whether something that was read long ago hasn't been told yet."""
-        now = self._clock()
-        return any(now - since > SILENT_S_MAX for since in self._missed.values())
+        """Whether something that was read long ago hasn't been told yet, nor anything else that would come after it.
+
+        Thousands of resources take their time to be told at first: that is no death."""
+        long_ago = self._clock() - SILENT_S_MAX
+        return any(max(since, self._last.get(key[:2], since)) < long_ago for key, since in self._missed.items())
 
 
 class Page:

@@ -8,12 +8,12 @@ While that list is on its way, what the watch tells is newer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
 from ottla.operator.kube import KubeError
-from ottla.operator.objects import Object, Ref
+from ottla.operator.objects import Object, Ref, ref_of
 from ottla.operator.spec.topic import DeletionPolicy, TopicResource, parse_topic
 
 LISTED_AGAIN_S = 900.0
@@ -30,7 +30,14 @@ class Lister(Protocol):
 class TopicResources:
     """All Topic resources of the namespaces that the operator watches (none named: of all)."""
 
-    def __init__(self, kube: Lister, namespaces: frozenset[str] | None = None) -> None:
+    def __init__(
+        self,
+        kube: Lister,
+        namespaces: frozenset[str] | None = None,
+        read: Callable[[Ref, str], None] = lambda ref, version: None,
+    ) -> None:
+        """`read` is told each version of a resource that a list has."""
+        self._read = read
         self.namespaces = namespaces
         self.vanished: dict[str, DeletionPolicy] = {}  # by uid: the policy that a deleted resource had last
         self._kube = kube
@@ -73,7 +80,11 @@ class TopicResources:
             if self._listed_at is not None and now - self._listed_at <= within_s:
                 return
             self._told.clear()
-            found = [parse_topic(body) for body in await self._list()]
+            bodies = await self._list()
+            for body in bodies:
+                if (ref := ref_of(body)) not in self._told:
+                    self._read(ref, body["metadata"].get("resourceVersion", ""))
+            found = [parse_topic(body) for body in bodies]
             listed = {resource.ref: resource for resource in found}
             kept = {ref: self._known[ref] for ref in self._told if ref in self._known}
             self._known = {ref: one for ref, one in listed.items() if ref not in self._told} | kept

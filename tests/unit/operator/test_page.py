@@ -52,3 +52,29 @@ def test_a_watch_is_dead_when_what_was_read_is_not_told() -> None:
     watched.told(key, "2", gone=False)
     assert not watched.dead
     assert watched.age_s == 0
+
+
+def test_what_is_gone_need_not_be_told() -> None:
+    now = 0.0
+    watched = Watched(lambda: now)
+    watched.read(("Cluster", "n", "a"), "1")
+    watched.read(("Cluster", "n", "a"), "")
+    now += SILENT_S_MAX + 1
+    assert not watched.dead
+
+
+def test_a_watch_that_still_tells_its_first_thousands_lives() -> None:
+    now = 0.0
+    watched = Watched(lambda: now)
+    for number in range(3):
+        watched.read(("Topic", "n", str(number)), "1")
+    for number in range(3):
+        now += SILENT_S_MAX - 1
+        assert not watched.dead
+        watched.told(("Topic", "n", str(number)), "1", gone=False)
+    watched.read(("Topic", "n", "0"), "2")
+    watched.told(("Topic", "other", "0"), "1", gone=False)
+    now += SILENT_S_MAX + 1
+    assert watched.dead
+    watched.told(("Topic", "n", "0"), "2", gone=True)
+    assert not watched.dead

@@ -54,6 +54,15 @@ def test_listed_once_and_then_now_and_then() -> None:
     assert names(resources) == ["a"]
 
 
+def test_versions_that_a_list_has_are_told() -> None:
+    listed = body("a")
+    listed["metadata"]["resourceVersion"] = "7"
+    read: list[tuple[Ref, str]] = []
+    resources = TopicResources(Lists(listed), read=lambda ref, version: read.append((ref, version)))
+    asyncio.run(resources.up_to_date(0.0))
+    assert read == [(Ref("shop", "a"), "7")]
+
+
 def test_only_the_namespaces_that_are_watched_are_listed() -> None:
     lists = Lists()
     asyncio.run(TopicResources(lists, frozenset({"b", "a"})).up_to_date(0.0))
