@@ -32,6 +32,9 @@ def with_storage(**fields: Any) -> dict[str, Any]:
     return {"brokers": {"replicas": 3, "storage": fields}}
 
 
+VOLUMES = with_storage(volumes=[{"size": "10Gi"}, {"size": "20Gi"}])
+
+
 @pytest.mark.parametrize(
     ("kind", "before", "after", "says"),
     [
@@ -43,6 +46,14 @@ def with_storage(**fields: Any) -> dict[str, Any]:
         ("Cluster", REPLICAS, with_storage(size="5Gi"), "can't shrink"),
         ("Cluster", REPLICAS, with_storage(size="10Gi", className="fast"), "class can't change"),
         ("Cluster", REPLICAS, with_storage(volumes=[{"size": "10Gi"}]), "can't become several"),
+        ("Cluster", VOLUMES, with_storage(volumes=[{"size": "10Gi"}]), "can't be taken away"),
+        ("Cluster", VOLUMES, with_storage(volumes=[{"size": "10Gi"}, {"size": "10Gi"}]), "can't shrink"),
+        (
+            "Cluster",
+            VOLUMES,
+            with_storage(volumes=[{"size": "10Gi", "className": "fast"}, {"size": "20Gi"}]),
+            "class can't change",
+        ),
         ("Cluster", REPLICAS, POOLS, "becomes the pool broker"),
         ("Cluster", REPLICAS, EXTERNAL, "can't take each other's place"),
         ("Cluster", REPLICAS, {**REPLICAS, "metadata": {"prefix": "/x/"}}, "prefix can't change"),
@@ -63,6 +74,7 @@ def test_refused(kind: str, before: dict[str, Any], after: dict[str, Any], says:
         ("Topic", TOPIC, {"cluster": {"name": "main"}, "topicName": "orders"}),
         ("Cluster", REPLICAS, with_storage(size="10240Mi")),
         ("Cluster", REPLICAS, with_storage(size="1Ti")),
+        ("Cluster", VOLUMES, with_storage(volumes=[{"size": "11Gi"}, {"size": "20Gi"}, {"size": "1Gi"}])),
         ("Cluster", POOLS, {"brokers": {"storage": STORAGE, "pools": [{**POOL, "replicas": 0}]}}),
     ],
 )

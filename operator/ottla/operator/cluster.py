@@ -24,9 +24,10 @@ from ottla.operator.objects import Object, Ref, condition, going
 from ottla.operator.plan import broker_pods, disruption, names, network, services
 from ottla.operator.plan.broker_pods import BROKER
 from ottla.operator.plan.cluster_status import Findings, cluster_status, refused
-from ottla.operator.plan.lost import claims, only_there, waits_for_its_volume
+from ottla.operator.plan.lost import only_there, waits_for_its_volume
 from ottla.operator.plan.observed import addresses, broker_pod, broker_sets, is_current, versions
 from ottla.operator.plan.roll import Pod, decide
+from ottla.operator.plan.storage import claims_of
 from ottla.operator.queue import Result, Retry, Tell
 from ottla.operator.racks import tell_racks
 from ottla.operator.scaling import noted, scale
@@ -224,13 +225,15 @@ class ClusterReconciler:
         cluster, found = visit.cluster, visit.found
         pods = {_ordinal(pod): pod for pod in found.all("Pod", BROKER)}
         reports = await self._pages.reports(addresses(pods))
+        claims = {claim["metadata"]["name"]: claim for claim in found.all("PersistentVolumeClaim", BROKER)}
         seen: list[Pod] = []
         for pool in cluster.pools:
             name = names.broker_set(cluster, pool)
             stateful_set = found.get("StatefulSet", name)
             for broker in _ids(pool, name, pods):
                 pod = pods.get(broker)
-                seen.append(broker_pod(broker, f"{name}-{broker}", stateful_set, pod, reports.get(broker), visit.now))
+                report = reports.get(broker)
+                seen.append(broker_pod(broker, f"{name}-{broker}", stateful_set, pod, report, claims, visit.now))
             visit.current &= stateful_set is not None and is_current(stateful_set)
         visit.findings.pods = seen
         visit.findings.version = versions(pods.values())
@@ -283,7 +286,7 @@ class ClusterReconciler:
             visit.findings.storage_waits_for = f"the volume of {name} is lost, and partition {left[0]} is nowhere else"
             return
         await self._tell(visit, "LostVolumeReplaced", f"{name} begins anew: its volume's node is gone")
-        for claim in claims(pod):
+        for claim in claims_of(pod):
             await self._kube.delete("PersistentVolumeClaim", cluster.namespace, claim)
         await self._kube.delete("Pod", cluster.namespace, name, uid=pod["metadata"]["uid"])
 

@@ -6,7 +6,7 @@ One step at a time, each decided by `plan/etcd_members.py` from what etcd and Ku
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -35,9 +35,11 @@ from ottla.operator.plan.etcd_members import (
     start_rules,
 )
 from ottla.operator.plan.etcd_upkeep import to_defragment
+from ottla.operator.plan.lost import waits_for_its_volume
 from ottla.operator.plan.observed import address, is_current, outdated, stuck
 from ottla.operator.plan.observed import etcd_pods as seen_pods
 from ottla.operator.plan.snapshots import snapshot_objects
+from ottla.operator.plan.storage import claims_of
 from ottla.operator.queue import Tell
 from ottla.operator.spec.cluster import Cluster, Etcd
 
@@ -135,6 +137,7 @@ class EtcdKeeper:
             ready = {pod.name for pod in seen if pod.ready}
             answering = [_endpoint(pod) for pod in pods if pod["metadata"]["name"] in ready]
             await self._step(cluster, etcd, members, seen, answering, tell)
+            await self._replace_lost(cluster, etcd, pods, ready, tell)
         await self._tidy(cluster, etcd, found, members, tell)
         roll_waits_for = await self._roll(cluster, etcd, found, pods, seen, tell, window_open=window_open)
         answer = sum(pod.ready for pod in seen)
@@ -243,6 +246,21 @@ class EtcdKeeper:
         elif isinstance(step, Restart):
             await tell("EtcdMemberRestarted", f"{step.name} may begin now: etcd has let it in")
             await self._kube.delete("Pod", cluster.namespace, step.name)
+
+    async def _replace_lost(
+        self, cluster: Cluster, etcd: Etcd, pods: list[Object], ready: Collection[str], tell: Tell
+    ) -> None:
+        """A member whose volume is lost with its node begins anew, while the others have a majority."""
+        if etcd.lost_after_s is None or len(ready) <= etcd.members // 2:
+            return
+        for pod in pods:
+            if waits_for_its_volume(pod, etcd.lost_after_s, self._utc()):
+                name = pod["metadata"]["name"]
+                await tell("LostVolumeReplaced", f"{name} begins anew: its volume's node is gone")
+                for claim in claims_of(pod):
+                    await self._kube.delete("PersistentVolumeClaim", cluster.namespace, claim)
+                await self._kube.delete("Pod", cluster.namespace, name, uid=pod["metadata"]["uid"])
+                return
 
     async def _tidy(self, cluster: Cluster, etcd: Etcd, found: Found, members: list[Member] | None, tell: Tell) -> None:
         """Takes away the volumes of members that went, once their pods have gone."""

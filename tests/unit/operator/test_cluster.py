@@ -683,6 +683,61 @@ def test_a_broker_whose_volume_is_lost_begins_anew_if_others_have_all_of_it() ->
     assert ("Pod", "shop", "k-broker-2") not in scene.world.objects
 
 
+def test_a_member_whose_volume_is_lost_begins_anew_while_the_others_have_a_majority() -> None:
+    scene = _running(metadata={"etcd": {"members": 3, "lostVolumesAfterMinutes": 10}})
+    condition = {
+        "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+        "lastTransitionTime": "2026-05-01T11:55:00Z",
+        "message": "0/2 nodes are available: 2 node(s) had volume node affinity conflict.",
+    }  # fmt: skip
+
+    def uid(name: str = "k-etcd-2") -> str:
+        return str(scene.world.objects["Pod", "shop", name]["metadata"]["uid"])
+
+    def lose(*names: str) -> None:
+        for name in names:
+            scene.world.objects["Pod", "shop", name]["status"] = {"conditions": [condition]}
+
+    before = uid()
+    lose("k-etcd-2")
+    scene.reconcile()
+    assert uid() == before, "it may come back"
+    scene.now += timedelta(minutes=10)
+    lose("k-etcd-1", "k-etcd-2")
+    scene.reconcile()
+    assert uid() == before, "the others have no majority"
+    scene.world.settle()
+    lose("k-etcd-2")
+    scene.reconcile()
+    scene.world.settle()
+    assert uid() != before
+    assert ("LostVolumeReplaced", "k-etcd-2 begins anew: its volume's node is gone") in scene.world.events
+
+
+def test_a_volume_whose_file_system_grows_at_a_start_gets_one() -> None:
+    scene = _running()
+    pod = scene.world.objects["Pod", "shop", "k-broker-1"]
+    pod["spec"]["volumes"].append({"name": "data-0", "persistentVolumeClaim": {"claimName": "data-0-k-broker-1"}})
+    pod["metadata"]["creationTimestamp"] = "2026-05-01T10:00:00Z"
+    labels = scene.world.objects["StatefulSet", "shop", "k-broker"]["metadata"]["labels"]
+    pending = {"type": "FileSystemResizePending", "status": "True", "lastTransitionTime": "2026-05-01T11:58:00Z"}
+    scene.world.create(
+        {
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"namespace": "shop", "name": "data-0-k-broker-1", "labels": labels},
+            "spec": {"resources": {"requests": {"storage": "1Gi"}}},
+            "status": {"conditions": [pending]},
+        }
+    )
+    scene.reconcile()
+    assert not [event for event in scene.world.events if event[0] == "RollingRestart"], "most grow by themselves"
+    scene.now += timedelta(minutes=10)
+    scene.rounds(6)
+    assert [message for reason, message in scene.world.events if reason == "RollingRestart"] == [
+        "k-broker-1 is restarted: its volume data-0-k-broker-1 grows at its start"
+    ]
+
+
 def test_brokers_learn_their_rack_from_their_node() -> None:
     spec = {"replicas": 3, "storage": {"size": "1Gi"}, "rackKey": "topology.kubernetes.io/zone"}
     scene = _running(brokers=spec)

@@ -29,6 +29,7 @@ def test_little_is_enough() -> None:
 def test_pools_take_what_they_do_not_say_from_all() -> None:
     brokers = {
         "storage": {"size": "1Gi"},
+        "rack": "y",
         "resources": {"requests": {"cpu": 1}},
         "pools": [
             {"name": "a", "firstId": 0, "replicas": 1, "rack": "x"},
@@ -36,6 +37,7 @@ def test_pools_take_what_they_do_not_say_from_all() -> None:
                 "name": "b",
                 "firstId": 200,
                 "replicas": 2,
+                "rackKey": "zone",
                 "storage": {"volumes": [{"size": "5Gi"}, {"size": "6Gi", "className": "fast"}], "onDelete": "Delete"},
             },
         ],
@@ -45,6 +47,7 @@ def test_pools_take_what_they_do_not_say_from_all() -> None:
     assert list(second.ids) == [200, 201]
     assert [(volume.size, volume.class_name) for volume in second.volumes] == [("5Gi", None), ("6Gi", "fast")]
     assert not second.keep_volumes
+    assert (second.rack, second.rack_key) == (None, "zone")
 
 
 def test_settings_are_parted_by_whether_a_restart_is_needed() -> None:

@@ -31,12 +31,3 @@ def only_there(cluster: KafkaCluster, broker: int) -> list[str]:
         for index, partition in topic.partitions.items()
         if broker in partition.replicas and not partition.in_sync - {broker}
     )
-
-
-def claims(pod: Object) -> list[str]:
-    """The names of the pod's claims."""
-    return [
-        volume["persistentVolumeClaim"]["claimName"]
-        for volume in pod["spec"].get("volumes") or ()
-        if "persistentVolumeClaim" in volume
-    ]

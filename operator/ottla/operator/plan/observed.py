@@ -10,6 +10,7 @@ from ottla.operator.plan import names
 from ottla.operator.plan.etcd_members import Seen
 from ottla.operator.plan.etcd_pods import NO_DATA
 from ottla.operator.plan.roll import Pod, Report
+from ottla.operator.plan.storage import grows_at_its_start
 from ottla.operator.spec.cluster import RESTART
 
 # What a container waits with when waiting longer doesn't help.
@@ -20,16 +21,23 @@ STUCK_REASONS = frozenset(
 
 
 def broker_pod(
-    broker: int, name: str, stateful_set: Object | None, pod: Object | None, report: Report | None, now: datetime
+    broker: int,
+    name: str,
+    stateful_set: Object | None,
+    pod: Object | None,
+    report: Report | None,
+    claims: Mapping[str, Object],
+    now: datetime,
 ) -> Pod:
-    """One broker as `roll.py` sees it."""
+    """One broker as `roll.py` sees it; `claims` by name."""
     if pod is None:
         return Pod(broker, name)
+    grows = grows_at_its_start(pod, claims, now)
     return Pod(
         id=broker,
         name=name,
         uid=pod["metadata"]["uid"],
-        outdated=outdated(stateful_set, pod),
+        outdated=outdated(stateful_set, pod) or (f"its volume {grows} grows at its start" if grows else ""),
         ready=is_ready(pod),
         leaving=going(pod),
         stuck=stuck(pod),

@@ -6,10 +6,13 @@ and made again. A claim that is larger than the spec says is left as it is: some
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from datetime import datetime
 
-from ottla.operator.objects import Object
+from ottla.operator.objects import Object, condition, seconds_since
 from ottla.operator.plan.etcd_pods import size_bytes
+
+GROWS_S_MAX = 300.0
 
 
 def grown(wanted: Object, claims: Iterable[Object]) -> list[tuple[str, str]]:
@@ -23,6 +26,28 @@ def grown(wanted: Object, claims: Iterable[Object]) -> list[tuple[str, str]]:
         if template in sizes and size_bytes(sizes[template]) > size_bytes(present):
             larger.append((claim["metadata"]["name"], sizes[template]))
     return larger
+
+
+def grows_at_its_start(pod: Object, claims: Mapping[str, Object], now: datetime) -> str:
+    """Which volume of a pod is larger, but for its file system, which some drivers only grow while no pod has it.
+
+    Nothing for drivers that do it by themselves, which takes them seconds; and nothing for a second start in vain.
+    """
+    for name in claims_of(pod):
+        pending = condition(claims.get(name, {}).get("status"), "FileSystemResizePending")
+        since = pending.get("lastTransitionTime") or ""
+        if pod["metadata"].get("creationTimestamp", "") < since and seconds_since(since, now) > GROWS_S_MAX:
+            return name
+    return ""
+
+
+def claims_of(pod: Object) -> list[str]:
+    """The names of the pod's claims."""
+    return [
+        volume["persistentVolumeClaim"]["claimName"]
+        for volume in pod["spec"].get("volumes") or ()
+        if "persistentVolumeClaim" in volume
+    ]
 
 
 def has_to_be_made_again(wanted: Object, present: Object) -> bool:

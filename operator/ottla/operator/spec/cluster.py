@@ -117,6 +117,7 @@ class Etcd:
     template: Template = field(default_factory=Template)
     snapshots: Snapshots | None = None
     tls: bool = False
+    lost_after_s: float | None = None  # how long a volume's node may be away
     plain_peers: bool = False  # it was formed when members didn't talk TLS among themselves yet
     trust: str = ""  # a digest of the authorities that members read at their start
 
@@ -238,9 +239,13 @@ def parse_cluster(resource: Object, defaults: Defaults) -> Cluster:
         windows=tuple(_window(window) for window in spec.get("maintenanceWindows") or ()),
         rebalance=scaling.get("rebalance") or "New",
         throttle_bytes_per_second=scaling.get("throttleBytesPerSecond"),
-        lost_after_s=minutes * 60.0 if (minutes := brokers.get("lostVolumesAfterMinutes")) else None,
+        lost_after_s=_seconds(brokers.get("lostVolumesAfterMinutes")),
         restart=annotation(resource, RESTART),
     )
+
+
+def _seconds(minutes: int | None) -> float | None:
+    return None if minutes is None else minutes * 60.0
 
 
 def _image(image: str, name: str, whose: str) -> str:
@@ -263,8 +268,8 @@ def _pools(brokers: Object) -> tuple[Pool, ...]:
             replicas=own["replicas"],
             volumes=_volumes(storage),
             keep_volumes=storage.get("onDelete", "Retain") == "Retain",
-            rack=own.get("rack") or rack,
-            rack_key=brokers.get("rackKey"),
+            rack=own.get("rack") or (None if own.get("rackKey") else rack),
+            rack_key=own.get("rackKey") or brokers.get("rackKey"),
             resources=own.get("resources") or resources or {},
             template=_template(own.get("template") or template or {}),
         )
@@ -323,6 +328,7 @@ def _metadata(given: Object, defaults: Defaults) -> Etcd | ExternalEtcd:
         resources=etcd.get("resources") or {},
         template=_template(etcd.get("template") or {}),
         tls=bool(etcd.get("tls")),
+        lost_after_s=_seconds(etcd.get("lostVolumesAfterMinutes")),
         snapshots=snapshots
         and Snapshots(snapshots["schedule"], snapshots.get("keep") or 24, _volume(snapshots.get("storage") or {})),
     )
