@@ -22,7 +22,10 @@ _HELP = {
     "ottla_operator_queue_depth": ("gauge", "Resources that are due or being reconciled."),
     "ottla_operator_failing_resources": ("gauge", "Resources whose last reconcile failed."),
     "ottla_operator_last_event_age_seconds": ("gauge", "Since when the watches have told nothing."),
-    "ottla_operator_kubernetes_writes_total": ("counter", "Requests to Kubernetes that may change something."),
+    "ottla_operator_kubernetes_writes_total": (
+        "counter",
+        "Requests to Kubernetes that may change something, other than to renew the lease.",
+    ),
     "ottla_operator_leading": ("gauge", "Whether this process acts (1) or stands by."),
 }
 

@@ -82,6 +82,16 @@ def test_what_is_applied_is_sent_once() -> None:
     assert asked[4] == SERVICE
 
 
+def test_the_lease_is_no_write_that_counts() -> None:
+    async def act(kube: Kube, api: Api) -> None:
+        await kube.replace({"kind": "Lease", "metadata": {"name": "l", "namespace": "n"}})
+        assert kube.writes == 0
+        await kube.replace(SERVICE)
+        assert kube.writes == 1
+
+    assert [method for method, *_ in _with(act).asked] == ["PUT", "PUT"]
+
+
 def test_lists_come_in_pages() -> None:
     async def act(kube: Kube, api: Api) -> None:
         api.answers = [
