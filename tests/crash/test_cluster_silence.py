@@ -11,15 +11,18 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import ElectionType, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.crash.faults import LAG_S, LONG, PARTITIONS, ROUNDS, SESSION_S, Scene, scene
 from tests.crash.volumes import small_volume
 from tests.crash.workload import TOPIC
+from tests.peers.etcd import leads
+from tests.peers.proxy import Route
 
 pytestmark = pytest.mark.timeout(1800 if LONG else 120)
 
 ETCD_PAUSED_S = 60 if LONG else 10
+ANEW = "metadata watch starts from a new snapshot"
 
 
 def test_a_leader_is_paused_beyond_its_session(tmp_path: Path) -> None:
@@ -122,6 +125,49 @@ def test_a_broker_does_not_hear_etcd(tmp_path: Path) -> None:
             here.in_sync()
 
 
+def test_etcd_is_slow_changes_its_leader_and_forgets(tmp_path: Path) -> None:
+    """Elections take longer. A controller that hears nothing any more makes way, and begins from a new snapshot where
+    etcd has forgotten what it didn't hear."""
+    with scene(tmp_path, ("elections", "ISR changes"), etcd_members=3, proxied=["etcd"]) as here:
+        for number in range(ROUNDS):
+            index = number % PARTITIONS
+            here.fault("etcd slow")
+            for route in all_to_etcd(here):
+                route.delay(0.2, 0.2)
+            here.goes_on(300)
+            victim = here.leader(index)
+            here.kill(victim)
+            here.moved(victim, index)
+            here.goes_on()
+            here.cluster.brokers[victim].start_again()
+            here.in_sync()
+            here.cluster.heal()
+
+            here.fault("etcd's leader moved")
+            old = next(member for member in here.cluster.etcd if leads(member))
+            new = next(member for member in here.cluster.etcd if member is not old)
+            old.control("move-leader", f"{new.status()['header']['member_id']:x}")
+            here.cluster.wait("etcd's other leader", lambda new=new: leads(new))
+            here.goes_on()
+
+            here.fault("history of etcd forgotten")
+            deaf = here.cluster.controller()
+            other = (deaf + 1) % 3
+            for route in here.cluster.to_etcd[deaf]:
+                route.cut("back")
+            admin = AdminClient({"bootstrap.servers": here.cluster.brokers[other].bootstrap, "log_level": 0})
+            name = f"unheard-of-{number}"
+            admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
+            revision = new.status()["header"]["revision"]
+            new.control("compact", str(revision))
+            for route in here.cluster.to_etcd[deaf]:
+                route.reset()
+            here.cluster.heal()
+            here.cluster.wait("a new snapshot", lambda deaf=deaf: here.sightings.logged(deaf, ANEW))
+            here.goes_on()
+            here.in_sync()
+
+
 def test_clients_lose_brokers(tmp_path: Path) -> None:
     """Resets, delays that differ by direction, and a leader whose answers nobody hears."""
     with scene(tmp_path, ("ambiguous writes",), proxied=["clients"]) as here:
@@ -193,6 +239,10 @@ def test_one_brokers_log_directory_fails(tmp_path: Path) -> None:
             here.cluster.brokers[2].start_again()
             here.in_sync()
             elect_preferred(here)
+
+
+def all_to_etcd(here: Scene) -> list[Route]:
+    return [route for routes in here.cluster.to_etcd for route in routes]
 
 
 def holds_led(here: Scene, folder: Path) -> bool:

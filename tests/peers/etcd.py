@@ -15,6 +15,7 @@ from contextlib import closing
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from tests.peers.tools import ROOT, go_program
 from tests.peers.wire import free_port
@@ -120,6 +121,12 @@ class Etcd:
         command = [str(etcd_binary("etcdctl")), "--endpoints", f"{self._scheme}://{self.endpoint}", *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
 
+    def status(self) -> dict[str, Any]:
+        """What it says of itself, its `header` with its member id and the store's revision."""
+        (found,) = json.loads(self.control("endpoint", "status", "-w", "json"))
+        status: dict[str, Any] = found["Status"]
+        return status
+
 
 def etcd_cluster(folder: Path, size: int) -> list[Etcd]:
     """The members of one etcd, all of them running."""
@@ -135,5 +142,5 @@ def etcd_cluster(folder: Path, size: int) -> list[Etcd]:
 
 def leads(member: Etcd) -> bool:
     """Whether the others follow it; while there is no leader, the answer leaves the name of one out."""
-    (status,) = json.loads(member.control("endpoint", "status", "-w", "json"))
-    return bool(status["Status"].get("leader") == status["Status"]["header"]["member_id"])
+    status = member.status()
+    return bool(status.get("leader") == status["header"]["member_id"])

@@ -164,12 +164,19 @@ class Controller:
             await asyncio.gather(keeper, clock, return_exceptions=True)
 
     async def _keep_lease(self) -> None:
+        """Raises Deposed after a session without an answer: perhaps what is asked arrives all the same, and nobody else
+        would be elected as long as somebody who hears nothing keeps the lease alive."""
+        loop = asyncio.get_running_loop()
+        confirmed_at = loop.time()
         while True:
             await asyncio.sleep(self._session_s / 4)
             try:
                 await self._store.keep_alive(self._lease)
+                confirmed_at = loop.time()
             except (StoreUnavailable, UnknownOutcome) as reason:
                 logger.warning("controller %s: the lease couldn't be kept alive: %s", self._name, reason)
+                if loop.time() - confirmed_at > self._session_s:
+                    raise Deposed("the metadata store has answered nothing for a session") from reason
 
     async def _tell_time(self) -> None:
         while self._balances:

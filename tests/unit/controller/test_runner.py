@@ -20,7 +20,7 @@ from ottla.controller.runner import Controller, _batches
 from ottla.metadata import keys
 from ottla.metadata.embedded import EmbeddedStore
 from ottla.metadata.follower import Follower
-from ottla.metadata.image import Changed
+from ottla.metadata.image import Changed, Image
 from ottla.metadata.intents import Intents, NewTopic
 from ottla.metadata.model import Broker, BrokerState, Partition, Ready, TopicIntent
 from ottla.metadata.registration import Registration
@@ -259,3 +259,61 @@ def test_a_controller_that_could_not_give_up_its_lease_does_not_wait_for_itself(
         await intents.create_topic(NewTopic("t", 1, 1), 4)  # well below a session
 
     run(body)
+
+
+class Deaf(FaultyStore):
+    """What is asked is done, and from some moment on no answer comes."""
+
+    hears = True
+
+    async def keep_alive(self, lease: LeaseId) -> None:
+        await self.store.keep_alive(lease)
+        self._listen()
+
+    async def grant(self, ttl_s: float) -> LeaseId:
+        lease = await self.store.grant(ttl_s)
+        self._listen()
+        return lease
+
+    async def revoke(self, lease: LeaseId) -> None:
+        await self.store.revoke(lease)
+        self._listen()
+
+    def _listen(self) -> None:
+        if not self.hears:
+            raise StoreUnavailable("planned")
+
+
+def named(image: Image) -> str:
+    """Who is the controller."""
+    return "" if image.controller is None else image.controller.name
+
+
+def test_a_controller_that_hears_nothing_makes_way_for_one_that_does(tmp_path: Path) -> None:
+    async def main() -> None:
+        stores = [await EmbeddedStore.open(tmp_path / "metadata.db") for _ in range(2)]
+        followers = [Follower(store) for store in stores]
+        deaf = Deaf(stores[0])
+        one, other = (
+            Controller(store, follower, name, session_s=0.8)
+            for store, follower, name in zip((deaf, stores[1]), followers, ("one", "other"), strict=True)
+        )
+        tasks = [asyncio.ensure_future(one.run())]
+        try:
+            for follower in followers:
+                await follower.start()
+                tasks.append(asyncio.ensure_future(follower.run()))
+            await followers[1].wait(lambda image: image.controller, 5)
+            tasks.append(asyncio.ensure_future(other.run()))
+            deaf.hears = False
+            await followers[1].wait(lambda image: named(image) == "other" or None, 9)
+            await asyncio.sleep(0.1)
+            assert (one.active, other.active) == (False, True)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for store in stores:
+                await store.close()
+
+    asyncio.run(main())
