@@ -122,6 +122,11 @@ class _Fetch:
             if self.session is not None:
                 self.session.asked_by(request.replica_epoch)
 
+    def withdraw_session(self) -> None:
+        """Ends the session that this request has begun, if it has: its client never learns of it."""
+        if self.session is not None and not self._incremental:
+            self._broker.fetch_sessions.remove(self.session.id)
+
     @property
     def wants_anything(self) -> bool:
         """Whether there is something to wait for."""
@@ -266,7 +271,7 @@ class _Waiting:
         self._rerun = False
         self._watched: list[Partition] = []
         self.pending = Pending(connection, API.key)
-        self.pending.abandoned = self._stop
+        self.pending.abandoned = self._abandoned
         request = fetch.request
         self._timer = asyncio.get_running_loop().call_later(request.max_wait_ms / 1000, self._finish)
         session = fetch.session
@@ -301,6 +306,11 @@ class _Waiting:
             self.pending.answer(self._fetch.answer())
         finally:
             self.pending.close_connection()  # unless it has been answered
+
+    def _abandoned(self) -> None:
+        """The client hung up: a session that it would have been told of only now is nobody's."""
+        self._stop()
+        self._fetch.withdraw_session()
 
     def _stop(self) -> None:
         self._open = False

@@ -301,6 +301,22 @@ def test_an_abandoned_session_costs_the_writers_nothing(play: Any) -> None:
     play(body)
 
 
+def test_a_session_whose_client_hung_up_before_it_knew_of_it_is_not_kept(play: Any) -> None:
+    async def body(stage: Stage) -> None:
+        topics = [{"topic": "t", "partitions": [asked(0), asked(1)]}]
+        for _ in range(3):
+            waiting = stage.fetch(session_epoch=0, topics=topics, max_wait=10_000)
+            assert len(stage.sessions) == 1
+            waiting.forget()
+            assert len(stage.sessions) == 0
+            assert [len(partition.waiters) for partition in stage.partitions] == [0, 0]
+        session = session_of(stage.fetch(session_epoch=0, topics=topics))
+        stage.fetch(session_id=session, session_epoch=1, max_wait=10_000).forget()
+        assert len(stage.sessions) == 1, "which the client may yet end, under its id"
+
+    play(body)
+
+
 class Follower:
     """Replica 1 of both partitions, which replica 0 leads; `joined` are the partitions that it was proposed for."""
 
