@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable, Mapping
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,7 @@ _LATEST, _EARLIEST = -1, -2
 _BACK_OFF_SECONDS_MIN = 0.02
 _APPLIED_AT_ONCE_BYTES = 1 << 20  # then others get the event loop
 _BATCHES_AT_ONCE = 1024  # some milliseconds
+_LISTED_AT_ONCE_MAX = 500  # partitions whose ranges are asked for, some milliseconds for the leader
 _NAMED_AT_ONCE_MAX = 1000  # by an interruption: each costs both sides some tens of microseconds
 _ELECTIONS_SECONDS = 1.0  # what is followed newly is followed by more of it
 _ELECTIONS_WAIT_MS = 50  # meanwhile, so that it is named soon
@@ -81,8 +83,9 @@ class ReplicaFetcher:
         self._peer: Peer | None = None
         self._dialled_epoch = -1  # the leader's registration whose address that is
         self._own_epoch = -1  # this broker's registration that the session was begun under
-        self._interrupted = False
+        self._interrupted = False  # the fetch under way
         self._interrupted_at = float("-inf")
+        self._answered = True  # a fetch, since the last that was interrupted
         self._followed_at = float("-inf")
         self._paused: list[tuple[float, Key]] = []
         self._news = asyncio.Event()
@@ -108,16 +111,19 @@ class ReplicaFetcher:
     def _interrupt(self) -> None:
         """The fetch under way may wait at the leader, and knows nothing of what is followed now: rather than wait for
         its end, a new one is sent. Not too often, and not where thousands are followed, because that one names every
-        partition; but always where the leader has registered anew, since the answer would come from a process that is
-        gone."""
+        partition; nor before the leader has answered since the last time, or one that takes long for an answer would
+        never get to give one while more and more is followed. But always where the leader has registered anew, since
+        the answer would come from a process that is gone."""
         now = self._now()
         registered = self._owner.image().brokers.get(self._leader)
         gone = registered is not None and registered.epoch != self._dialled_epoch
         pause = self._owner.config().get_int("replica.fetch.wait.max.ms") / 1000
-        due = len(self._session.wanted) <= _NAMED_AT_ONCE_MAX and now - self._interrupted_at >= pause
+        few = len(self._session.wanted) <= _NAMED_AT_ONCE_MAX
+        due = few and self._answered and now - self._interrupted_at >= pause
         if self._peer is not None and (gone or due) and self._peer.give_up():
             self._interrupted_at = now
             self._interrupted = True
+            self._answered = False
 
     def unfollow(self, key: Key) -> None:
         """Whatever is under way for it is void."""
@@ -143,6 +149,7 @@ class ReplicaFetcher:
                 self._news.clear()
                 try:
                     await self._fetch()
+                    self._answered = True
                     if self._failures:
                         logger.info("broker %d answers fetches again", self._leader)
                     self._failures = 0
@@ -203,8 +210,8 @@ class ReplicaFetcher:
             if applied >= _APPLIED_AT_ONCE_BYTES:
                 applied = 0
                 await asyncio.sleep(0)
-        for key in out_of_range:  # the answer's memory isn't needed any more
-            await self._find_range(key)
+        for some in range(0, len(out_of_range), _LISTED_AT_ONCE_MAX):  # the answer's memory isn't needed any more
+            await self._find_ranges(out_of_range[some : some + _LISTED_AT_ONCE_MAX])
 
     async def _apply_to_partition(
         self, fetched: FetchedPartition, records: memoryview, out_of_range: list[Key]
@@ -292,35 +299,49 @@ class ReplicaFetcher:
         followed.lag = max(decision.high_watermark - partition.log.log_end_offset, 0)
         self._owner.bytes_in += len(records)
 
-    async def _find_range(self, key: Key) -> None:
-        """The leader doesn't have the offset: asks what it has."""
-        if (followed := self._still_valid(key)) is None:
+    async def _find_ranges(self, keys: Iterable[Key]) -> None:
+        """The leader doesn't have their offsets: asks what it has, for all at once, because nothing is fetched
+        meanwhile. Who was away for long may find it so for thousands."""
+        asking = {key: followed for key in keys if (followed := self._still_valid(key)) is not None}
+        if not asking:
             return
-        start = await self._list_offset(followed, _EARLIEST)
-        end = await self._list_offset(followed, _LATEST)
-        if self._still_valid(key) is not followed:
-            return
-        if isinstance(start, KafkaError) or isinstance(end, KafkaError):
-            failure = start if isinstance(start, KafkaError) else end
-            assert isinstance(failure, KafkaError)
-            decision: Decision = Pause(failure.code, False)
-        else:
-            decision = out_of_range(_held(followed.partition, self._owner.broker_id), start, end)
-        self._carry_out(key, followed, decision, memoryview(b""))
+        starts = await self._list_offsets(asking, _EARLIEST)
+        ends = await self._list_offsets(asking, _LATEST)
+        for key, followed in asking.items():
+            await asyncio.sleep(0)
+            if self._still_valid(key) is not followed:
+                continue
+            (start_error, start), (end_error, end) = starts[key], ends[key]
+            if error := start_error or end_error:
+                decision: Decision = Pause(error, False)
+            else:
+                decision = out_of_range(_held(followed.partition, self._owner.broker_id), start, end)
+            self._carry_out(key, followed, decision, memoryview(b""))
 
-    async def _list_offset(self, followed: Followed, mark: int) -> int | KafkaError:
-        partition = followed.partition
-        asked = {"partition_index": partition.index, "current_leader_epoch": followed.epoch, "timestamp": mark}
+    async def _list_offsets(self, asking: Mapping[Key, Followed], mark: int) -> Mapping[Key, tuple[int, int]]:
+        """(error, offset) of each. Raises OSError, ProtocolError."""
+        topics: dict[str, list[dict[str, int]]] = {}
+        for followed in asking.values():
+            partition = followed.partition
+            asked = {"partition_index": partition.index, "current_leader_epoch": followed.epoch, "timestamp": mark}
+            topics.setdefault(partition.topic, []).append(asked)
         message = {
             "replica_id": self._owner.broker_id,
             "isolation_level": 0,
-            "topics": [{"name": partition.topic, "partitions": [asked]}],
+            "topics": [{"name": topic, "partitions": partitions} for topic, partitions in topics.items()],
         }
         body = write_request(LIST_OFFSETS, _LIST_OFFSETS_VERSION, message)
         answer = await self._request(LIST_OFFSETS, _LIST_OFFSETS_VERSION, body)
         listed = read_response(LIST_OFFSETS, _LIST_OFFSETS_VERSION, bytes(answer.frame[: answer.end]), answer.start)
-        found = listed.topics[0].partitions[0]
-        return KafkaError(found.error_code) if found.error_code else int(found.offset)
+        found = {
+            (topic.name, told.partition_index): (int(told.error_code), int(told.offset))
+            for topic in listed.topics
+            for told in topic.partitions
+        }
+        try:
+            return {key: found[each.partition.topic, each.partition.index] for key, each in asking.items()}
+        except KeyError as missing:
+            raise ProtocolError(f"{missing} was asked for, and isn't in the answer") from None
 
     # ---- partitions
 

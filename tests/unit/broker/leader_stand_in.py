@@ -39,6 +39,7 @@ class LeaderStandIn:
         self.requests: list[FetchRequest] = []
         self.listed = 0
         self.refusing = False
+        self.takes_s = 0.002  # for an answer: as long as a fetch of nothing waits
         self.held = asyncio.Event()
         self.held.set()
         self.asked = asyncio.Event()
@@ -70,7 +71,7 @@ class LeaderStandIn:
         self.requests.append(request)
         self.asked.set()
         if self.held.is_set():
-            await asyncio.sleep(0.002)  # as long as a fetch of nothing waits
+            await asyncio.sleep(self.takes_s)
         await self.held.wait()
         return self._fetched(version, header.correlation_id, request)
 

@@ -210,6 +210,24 @@ def test_who_is_out_of_range_asks_for_the_range(tmp_path: Path) -> None:
     run(scene, tmp_path)
 
 
+def test_who_is_out_of_range_of_many_asks_for_all_at_once(tmp_path: Path) -> None:
+    """Nothing is fetched from the leader meanwhile, and two requests for each of thousands took long."""
+
+    async def scene(world: World) -> None:
+        for index in range(5):
+            for number in range(3):
+                world.write(index, b"%d" % number)
+            if index:
+                world.leader.logs[index].delete_records_before(2)
+            append(world.partitions[index].log, batch_of([b"0"]), 1)
+        world.follow()
+        await eventually(world.alike)
+        assert world.leader.listed == 2
+        assert [partition.log.log_start_offset for partition in world.partitions] == [0, 2, 2, 2, 2]
+
+    run(scene, tmp_path, 5)
+
+
 def test_an_answer_for_what_is_no_longer_followed_changes_nothing(tmp_path: Path) -> None:
     async def scene(world: World) -> None:
         world.leader.held.clear()
@@ -262,6 +280,29 @@ def test_what_is_newly_followed_doesnt_wait_for_the_end_of_a_fetch(tmp_path: Pat
         await eventually(world.alike)
 
     run(scene, tmp_path, 3)
+
+
+def test_what_is_newly_followed_again_and_again_does_not_keep_the_others_waiting(tmp_path: Path) -> None:
+    """A leader that takes long gets to answer: each fetch ended would be one more that it answers in vain."""
+
+    async def scene(world: World) -> None:
+        world.follow(0)
+        await eventually(lambda: len(world.leader.requests) > 1)
+        world.leader.takes_s = 0.08
+        seen = len(world.leader.requests)
+        await eventually(lambda: len(world.leader.requests) > seen)
+        world.write(0, b"a")
+        for newly in range(1, 40):
+            world.follow(newly)
+            await asyncio.sleep(0.02)
+            if world.alike(0):
+                break
+        assert world.alike(0), "while others were followed"
+        world.leader.takes_s = 0.002
+        world.follow()
+        await eventually(world.alike)
+
+    run(scene, tmp_path, 40, **{"replica.fetch.wait.max.ms": "50"})
 
 
 def test_who_follows_thousands_does_not_name_them_all_for_one_more(
