@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, cast
 
@@ -15,6 +16,7 @@ from ottla.broker.elections import Elections
 from ottla.broker.exposition import CONTENT_TYPE, lines
 from ottla.broker.http import HttpServer, Request, Response
 from ottla.broker.metrics import controller as metrics
+from ottla.cli.stores import ETCD, on_etcd
 from ottla.controller.quick_death import QuickDeath
 from ottla.controller.runner import Controller
 from ottla.metadata.cluster import join_cluster
@@ -47,7 +49,8 @@ class ControllerProcess:
         self._follower = Follower(store)
         identity = _NO_BROKERS_BELOW - config.node_id
         session_seconds = config.get_int("broker.session.timeout.ms") / 1000
-        self._controller = Controller(store, self._follower, self.name, defaults, session_seconds, identity)
+        address = reachable_address(config)
+        self._controller = Controller(store, self._follower, self.name, defaults, session_seconds, identity, address)
         self._watch = QuickDeath(store, self._follower, identity, config.listeners.inter_broker, connect)
         self._tasks: list[asyncio.Task[None]] = []
         self._http = HttpServer(
@@ -108,3 +111,23 @@ class ControllerProcess:
 
     async def _readyz(self, request: Request) -> Response:
         return Response(200, b"it decides\n" if self.controls else b"it stands by\n")
+
+
+def reachable_address(config: BrokerConfig) -> tuple[str, int]:
+    """Where those who stand by find this process's pages; ("", 0) where they can't. On all interfaces it is the one by
+    which etcd is reached, or this machine's own for the processes that share an embedded store."""
+    host, _, port = config.get_str("ottla.http.listener").rpartition(":")
+    if not port or port == "0":
+        return "", 0
+    if host not in ("", "0.0.0.0", "[::]"):
+        return host.strip("[]"), int(port)
+    if not on_etcd(config):
+        return "127.0.0.1", int(port)
+    etcd_host, _, etcd_port = config.get_str("ottla.metadata.store").removeprefix(ETCD).split(",")[0].rpartition(":")
+    try:
+        kind, _, _, _, to = socket.getaddrinfo(etcd_host.strip("[]"), int(etcd_port), type=socket.SOCK_DGRAM)[0]
+        with socket.socket(kind, socket.SOCK_DGRAM) as probe:
+            probe.connect(to)  # sends nothing
+            return str(probe.getsockname()[0]), int(port)
+    except OSError:
+        return "", 0  # its session is waited for

@@ -181,19 +181,26 @@ class Broker(_Value):
 
 @dataclass(frozen=True, slots=True)
 class ControllerHolder(_Value):
-    """Who decides: the process that holds the lease of this key. `broker_id` is the broker in it, or NO_BROKER."""
+    """Who decides: the process that holds the lease of this key. `broker_id` is the broker in it; without one it is an
+    id of the process's own below NO_BROKER, and `host` and `port` are where it listens."""
 
     name: str
     broker_id: int = NO_BROKER
     revision: int = 0
+    host: str = ""
+    port: int = 0
 
     def _fields(self) -> dict[str, Any]:
-        return {"name": self.name, "broker_id": self.broker_id}
+        fields: dict[str, Any] = {"name": self.name, "broker_id": self.broker_id}
+        if self.host:
+            fields |= {"host": self.host, "port": self.port}
+        return fields
 
     @classmethod
     def _from(cls, entry: Entry, version: int, document: dict[str, Any]) -> Self:
         pop = document.pop
-        return cls(pop("name", ""), pop("broker_id", NO_BROKER), entry.mod_revision, format=version, unknown=document)
+        name, broker_id, revision = pop("name", ""), pop("broker_id", NO_BROKER), entry.mod_revision
+        return cls(name, broker_id, revision, pop("host", ""), pop("port", 0), format=version, unknown=document)
 
 
 @dataclass(frozen=True, slots=True)

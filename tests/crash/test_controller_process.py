@@ -9,6 +9,7 @@ import time
 import urllib.request
 from pathlib import Path
 
+from tests.peers.etcd import Etcd
 from tests.peers.ottla_broker import OttlaBroker
 from tests.peers.wire import Wire, free_port
 
@@ -17,15 +18,15 @@ SESSION = "2000"
 
 
 class ControllerAlone:
-    """`ottla controller` on an embedded store."""
+    """`ottla controller` on a store."""
 
-    def __init__(self, store: str, number: int, log: Path) -> None:
+    def __init__(self, store: str, number: int, log: Path, session_ms: str = SESSION) -> None:
         self.http = f"127.0.0.1:{free_port()}"
         settings = {
             "node.id": str(number),
             "ottla.metadata.store": store,
             "ottla.http.listener": self.http,
-            "broker.session.timeout.ms": SESSION,
+            "broker.session.timeout.ms": session_ms,
         }
         pairs = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
         with log.open("ab") as file:
@@ -80,6 +81,30 @@ def test_controllers_of_their_own(tmp_path: Path) -> None:
         for process in (first.process, second.process, *(broker.process for broker in brokers)):
             process.kill()
             process.wait()
+
+
+def test_a_standby_does_not_wait_for_the_session_of_one_that_was_killed(tmp_path: Path) -> None:
+    etcd = Etcd(tmp_path / "etcd")
+    running: list[ControllerAlone] = []
+    try:
+        for number in (10, 11):
+            log = tmp_path / f"{number}.log"
+            running.append(ControllerAlone(f"etcd:{etcd.endpoint}", number, log, session_ms="60000"))
+            running[0].until_it_decides()
+        first, second = running
+        deadline = time.monotonic() + 30
+        while second.says("/readyz") != "it stands by\n":
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        time.sleep(1)  # it connects
+        first.process.kill()
+        second.until_it_decides()
+        assert "controller-10 is dead" in (tmp_path / "11.log").read_text()
+    finally:
+        for process in running:
+            process.process.kill()
+            process.process.wait()
+        etcd.kill()
 
 
 def test_a_controller_needs_the_brokers_store() -> None:

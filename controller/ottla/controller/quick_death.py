@@ -8,7 +8,8 @@ the session decides. A live broker that was wronged finds its key gone and regis
 blip, never a record, because its new registration is another epoch.
 
 Whoever only stands for controller watches the process that is: if that dies, the same transaction removes the
-controller's key too. A draining broker closes its listener while it is still busy, so it is left to withdraw by itself.
+controller's key too. A controller without a broker is watched at the address that its key names. A draining broker
+closes its listener while it is still busy, so it is left to withdraw by itself.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import NamedTuple
 from ottla.metadata import keys
 from ottla.metadata.follower import Follower
 from ottla.metadata.image import Changed, Image
-from ottla.metadata.model import Broker, BrokerState
+from ottla.metadata.model import NO_BROKER, Broker, BrokerState, ControllerHolder
 from ottla.metadata.store import Committed, Delete, Guard, Store, StoreUnavailable, UnknownOutcome, Write
 from ottla.net.peer import Connect, connect_tcp
 
@@ -33,7 +34,8 @@ _CONNECT_S = 5.0
 
 
 class _Watched(NamedTuple):
-    """A registration, and where it says that it listens."""
+    """A registration, and where it says that it listens. Of a controller without a broker its key is the registration,
+    the key's revision the epoch, and the id is below NO_BROKER."""
 
     id: int
     epoch: int
@@ -78,15 +80,17 @@ class QuickDeath:
     def _rewatch(self, image: Image) -> None:
         if image.controller is None:
             return  # whoever is being watched goes on being so until it is known who decides
-        wanted = self._wanted(image, image.controller.broker_id)
+        wanted = self._wanted(image, image.controller)
         for watched in [watched for watched in self._watches if watched not in wanted]:
             self._watches.pop(watched).cancel()
         for watched in wanted:
             if watched not in self._watches:
                 self._watches[watched] = asyncio.create_task(self._watch(watched), name=f"watch of broker {watched.id}")
 
-    def _wanted(self, image: Image, controller_id: int) -> set[_Watched]:
-        watched = image.brokers if controller_id == self._own_id else {controller_id}
+    def _wanted(self, image: Image, holder: ControllerHolder) -> set[_Watched]:
+        if holder.broker_id < NO_BROKER and holder.broker_id != self._own_id:
+            return {_watched_holder(holder)} if holder.host else set()
+        watched = image.brokers if holder.broker_id == self._own_id else {holder.broker_id}
         others = (broker for broker in image.brokers.values() if broker.id in watched and broker.id != self._own_id)
         return {wanted for broker in others if (wanted := self._watched(broker)) is not None}
 
@@ -126,6 +130,15 @@ class QuickDeath:
         """Deletes the registration, if it is still the one that was watched; whether there is nothing left to do."""
         image = self._follower.image
         broker, holder = image.brokers.get(watched.id), image.controller
+        if watched.id < NO_BROKER:
+            if holder is None or _watched_holder(holder) != watched:
+                return True
+            return await self._delete(
+                f"controller {holder.name}",
+                watched.epoch,
+                [Guard(keys.CONTROLLER, holder.revision)],
+                [Delete(keys.CONTROLLER)],
+            )
         if broker is None or self._watched(broker) != watched:
             return True  # another registration, or another address: that it is refused at the old one says nothing
         if broker.state is BrokerState.DRAINING:
@@ -135,18 +148,25 @@ class QuickDeath:
         writes: list[Write] = [Delete(key)]
         if holder is not None and holder.broker_id == broker.id:
             writes.append(Delete(keys.CONTROLLER))
+        return await self._delete(f"broker {broker.id}", broker.epoch, guards, writes)
+
+    async def _delete(self, who: str, epoch: int, guards: list[Guard], writes: list[Write]) -> bool:
         try:
             result = await self._store.transact(guards, writes)
         except (StoreUnavailable, UnknownOutcome) as reason:
-            logger.warning("broker %d is dead, and its registration can't be deleted: %s", broker.id, reason)
+            logger.warning("%s is dead, and its registration can't be deleted: %s", who, reason)
             return False
         if not isinstance(result, Committed):
             return False
         self.found_count += 1
         logger.warning(
-            "broker %d is dead: its connection was cut, then refused %d times; registration epoch %d is deleted",
-            broker.id,
+            "%s is dead: its connection was cut, then refused %d times; registration epoch %d is deleted",
+            who,
             _REFUSALS,
-            broker.epoch,
+            epoch,
         )
         return True
+
+
+def _watched_holder(holder: ControllerHolder) -> _Watched:
+    return _Watched(holder.broker_id, holder.revision, holder.host, holder.port)

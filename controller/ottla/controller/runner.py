@@ -68,8 +68,10 @@ class Controller:
         defaults: Mapping[str, str] = {},
         session_s: float = 9.0,
         broker_id: int = NO_BROKER,
+        address: tuple[str, int] = ("", 0),
     ) -> None:
-        """`defaults` are settings by Kafka's names; `broker_id` is the broker in the same process."""
+        """`defaults` are settings by Kafka's names; `broker_id` is the broker in the same process, or an id below
+        NO_BROKER of a process without one, and `address` where that listens."""
         self.active = False  # whether this process decides now
         self.transaction_count = 0
         self.rejected_count = 0
@@ -79,6 +81,7 @@ class Controller:
         self._defaults = defaults
         self._session_s = session_s
         self._broker_id = broker_id
+        self._address = address
         self._balance_s = float(defaults.get(BALANCE_INTERVAL_S, 300))
         self._balances = defaults.get(BALANCE, "true") == "true"
         self._balance_due = False
@@ -112,7 +115,8 @@ class Controller:
     async def _acquire(self) -> None:
         while True:
             self._lease = await self._store.grant(self._session_s)
-            holder = ControllerHolder(self._name, self._broker_id)
+            host, port = self._address
+            holder = ControllerHolder(self._name, self._broker_id, host=host, port=port)
             put = Put(keys.CONTROLLER, holder.encode(), self._lease)
             result = await self._store.transact([Guard(keys.CONTROLLER, 0)], [put])
             if isinstance(result, Committed):

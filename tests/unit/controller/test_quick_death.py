@@ -231,6 +231,23 @@ def test_a_standby_watches_only_the_controller_and_takes_it_out_of_office(run: A
     run(body, 3)
 
 
+def test_a_standby_watches_a_controller_without_a_broker_at_its_address(run: Any) -> None:
+    async def body(cluster: Cluster) -> None:
+        for host in ("", "h"):  # where it doesn't say where it listens, its session is waited for
+            tried = len(cluster.sockets.attempts)
+            holder = ControllerHolder("controller-7", -9, host=host, port=7007 if host else 0)
+            await cluster.write(Put(keys.CONTROLLER, holder.encode()))
+            if host:
+                await cluster.sockets.connected(7007)
+            assert set(cluster.sockets.attempts[tried:]) == ({7007} if host else set())
+        cluster.sockets.refuse(7007)
+        await cluster.follower.wait(lambda image: image.controller is None or None, 5)
+        assert set(cluster.follower.image.brokers) == {1, 2, 3}
+        assert cluster.watch.found_count == 1
+
+    run(body, 3)
+
+
 def test_a_deposed_controller_deletes_nothing(run: Any) -> None:
     async def body(cluster: Cluster) -> None:
         # Its image is held back: it goes by a term that has ended.

@@ -84,6 +84,7 @@ VALUES = [
     (keys.CLUSTER, Cluster("abc", 3, True, (1, 2), 9)),
     (keys.report(3, 1), Report(7, 2, {(TOPIC_ID, 1): LogEnd(4, 100, 5), (TOPIC_ID, 2): LogEnd(-1, 0, -1)}, 9)),
     (keys.CONTROLLER, ControllerHolder("broker 1", 1, 9)),
+    (keys.CONTROLLER, ControllerHolder("controller-1", -3, 9, "there", 9404)),
     (keys.PRODUCER_IDS, ProducerIds(5000, 9)),
     (
         keys.broker(4),
