@@ -14,13 +14,15 @@ from ottla.broker.group.partitioning import OFFSETS_TOPIC
 from ottla.metadata.keys import CONTROLLER, broker
 from ottla.metadata.model import NO_LEADER, ControllerHolder
 
+from .topics import KEYED, TOPIC, UNCLEAN
+
 if TYPE_CHECKING:
     from .cluster import Node
     from .faults import Faults
     from .observer import Key
 
 LOOK_S = 0.02
-TOPICS = ("t", OFFSETS_TOPIC)
+TOPICS = (TOPIC, OFFSETS_TOPIC, KEYED)
 
 
 def deposed_leader_leads_again(faults: Faults) -> str:
@@ -45,6 +47,10 @@ async def _depose_and_reelect(faults: Faults, node: Node, key: Key, how: str) ->
         world.network.cut_link(other, node.host)  # no follower's fetch arrives
     faults.bell.ring()
     await asyncio.sleep(0.005 + random.expovariate(100))
+    if any((state.topic_id, state.index) == key for state in faults.observer.states((KEYED,))):
+        for _ in range(3):  # whole segments that nobody else has
+            await asyncio.sleep(random.uniform(0.5, 1.5) * int(faults.knobs.keyed_topic["segment.ms"]) / 1000)
+            faults.bell.ring()
     if random.random() < 0.5:
         world.network.reset_between("client", node.host)
         await asyncio.sleep(random.uniform(0.1, 0.4))
@@ -108,6 +114,69 @@ def restart_at_once(faults: Faults) -> str:
     return f"{node.host} by {how}"
 
 
+def restart_of_all(faults: Faults) -> str:
+    """All brokers are stopped cleanly, when perhaps no producer has heard of what they appended last: all of it is sent
+    again, to leaders that know of it only by what they left on their disks.
+    """
+    random, network = faults.random, faults.world.network
+    nodes = [node for node in faults.world.nodes.values() if node.serving and not node.stopping]
+    mute = [node.host for node in nodes if random.random() < 0.8]
+    for host in mute:
+        network.cut_link(host, "client")
+    faults.bell.ring()
+
+    def put_right() -> None:
+        for host in mute:
+            network.heal_link(host, "client")
+
+    for node in nodes:
+        faults.later(0.02, 0.2, lambda node=node: faults.restart(node))  # type: ignore[misc]
+    faults.later(0.3, 1.5, put_right)
+    return ", ".join(f"{node.host}{' unheard' if node.host in mute else ''}" for node in nodes)
+
+
+def last_in_sync_goes(faults: Faults) -> str:
+    """A leader is left alone in its ISR, gets records that nobody else has, and goes: where unclean elections are
+    allowed, another leads without them, while the one that went perhaps doesn't know, and acknowledges more.
+    """
+    state = faults.random.choice(faults.observer.states((UNCLEAN,)) or [None])
+    if state is None or state.leader == NO_LEADER:
+        return ""
+    node = faults.world.nodes[state.leader]
+    if node.process is None or node.stopping:
+        return ""
+    how = faults.random.choice(("kill", "power", "store"))
+    faults.world.loop.create_task(_leave_alone(faults, node, (state.topic_id, state.index), how))
+    return f"{node.host}, of partition {state.index} of {state.topic_id}, by {how}"
+
+
+async def _leave_alone(faults: Faults, node: Node, key: Key, how: str) -> None:
+    world, random = faults.world, faults.random
+    others = [other.host for other in world.nodes.values() if other is not node]
+    for other in others:
+        world.network.cut_link(other, node.host)  # no follower's fetch arrives
+    await _until(faults, lambda: _isr(faults, key) == (node.id,), 2.5)
+    faults.bell.ring()
+    await asyncio.sleep(0.005 + random.expovariate(20))
+    if faults.over:
+        return
+    if how == "kill":
+        node.kill()
+    elif how == "power":
+        node.lose_power()
+    else:
+        world.cut_off_from_store(node)
+    await _until(faults, lambda: _leader(faults, key) not in (node.id, NO_LEADER), 2 * faults.session_s)
+    faults.bell.ring()
+    await asyncio.sleep(random.uniform(0.0, 0.4))
+    if faults.over:
+        return
+    for other in others:
+        world.network.heal_link(other, node.host)
+    world.reach_store_again(node)
+    faults.start(node)
+
+
 def controller_sleeps(faults: Faults) -> str:
     """Something happens that the controller must act upon, and it is stopped while it does; it wakes when another has
     taken over.
@@ -155,6 +224,11 @@ def _end_registration(faults: Faults, node: Node) -> None:
 def _leader(faults: Faults, key: Key) -> int:
     state = faults.observer.state(key)
     return NO_LEADER if state is None else state.leader
+
+
+def _isr(faults: Faults, key: Key) -> tuple[int, ...]:
+    state = faults.observer.state(key)
+    return () if state is None else state.isr
 
 
 def _in_sync(faults: Faults, node: Node, key: Key) -> bool:

@@ -10,6 +10,7 @@ from ottla.protocol.batches import iterate_headers, records
 from ottla.protocol.errors import ErrorCode, KafkaError
 
 from .client import FETCH, FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH, Client, Partition, Unavailable
+from .producer import value_of
 
 
 class Consumer:
@@ -21,6 +22,7 @@ class Consumer:
         self.position = position
         self.high_watermark = -1
         self.log_start = 0
+        self.next_position = position  # behind what was polled last: compaction leaves batches without records
         self.epoch = -1  # of the leader that was asked last
         self.stopped = False
 
@@ -39,8 +41,7 @@ class Consumer:
                 await self.client.refreshed(self.partition[0])
                 continue
             self.client.history.end(begun, "ok", records=found, epoch=self.epoch)
-            if found:
-                self.position = found[-1][0] + 1
+            self.position = self.next_position
             await self.client.pause(pause_s)
 
     async def poll(self, wait_ms: int) -> list[tuple[int, str]]:
@@ -71,12 +72,16 @@ class Consumer:
         self.high_watermark = result.high_watermark
         self.log_start = result.log_start_offset
         data = bytes(result.records or b"")
-        return [
-            (record.offset, (record.value or b"").decode().rstrip("."))
-            for at, header in iterate_headers(data)
-            for record in records(data[at : at + header.size])
-            if record.offset >= self.position
-        ]
+        found = []
+        self.next_position = self.position
+        for at, header in iterate_headers(data):
+            self.next_position = header.last_offset + 1
+            found += [
+                (record.offset, value_of(record))
+                for record in records(data[at : at + header.size])
+                if record.offset >= self.position
+            ]
+        return found
 
 
 class Committer:

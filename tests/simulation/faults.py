@@ -19,8 +19,8 @@ from .cluster import Node, World
 from .loop import Process
 from .observer import Observer
 from .store import SimulatedStore
+from .topics import TOPIC
 
-TOPIC = "t"
 BURSTS = 0.7  # of the faults come so soon after all clients were woken: while something is written, or just committed
 AFTER_A_BURST_S = (0.003, 0.03)
 
@@ -39,6 +39,9 @@ class Knobs:
     padding: int = 60
     members: int = 0
     recreates: bool = False
+    keys: int = 0  # of the compacted topic; 0: there is none
+    careless: bool = False  # whether it has a producer, too, for which the leader's log is enough
+    unclean: bool = False  # whether there is a topic that allows unclean elections
     spread_s: float = 0.0
     send_pause_s: float = 0.1
     client_timeout_s: float = 3.0
@@ -49,6 +52,7 @@ class Knobs:
     partial: float = 0.0
     settings: dict[str, str] = field(default_factory=dict)
     topic: dict[str, str] = field(default_factory=dict)
+    keyed_topic: dict[str, str] = field(default_factory=dict)
     weights: dict[str, float] = field(default_factory=dict)
 
 
@@ -90,7 +94,21 @@ def knobs_of(random: Random) -> Knobs:
         settings["log.cleaner.backoff.ms"] = "100"
         settings["log.cleaner.min.cleanable.ratio"] = "0.01"
         settings["log.roll.ms"] = str(random.choice((300, 1000)))
+    keys = random.choice((2, 3, 6)) if random.random() < 0.3 else 0
+    keyed_topic = {
+        "cleanup.policy": "compact",
+        "min.cleanable.dirty.ratio": "0.01",
+        "segment.ms": str(random.choice((100, 300, 1000))),
+        "delete.retention.ms": random.choice(("86400000", "86400000", "0")),
+        "min.insync.replicas": str(min_isr),
+    }
+    if keys:
+        settings["log.cleaner.enable"] = "true"
+        settings["log.cleaner.backoff.ms"] = str(random.choice((20, 100)))
+    unclean = factor > 1 and random.random() < 0.25
     weights = {name: random.choice((0.0, 0.0, 1.0, 1.0, 3.0)) * weight for name, (weight, _) in KINDS.items()}
+    if not unclean:
+        weights["the last in sync goes"] = 0.0
     return Knobs(
         brokers=brokers,
         replication_factor=factor,
@@ -100,6 +118,9 @@ def knobs_of(random: Random) -> Knobs:
         plain_producers=random.randint(0, 1),
         members=random.choice((0, 0, 2, 3)),
         recreates=random.random() < 0.25,
+        keys=keys,
+        careless=random.random() < 0.5,
+        unclean=unclean,
         depth=random.randint(1, 5),
         padding=random.choice((0, 60, 400)),
         spread_s=random.choice((0.0, 0.0, 0.005, 0.05)),
@@ -112,6 +133,7 @@ def knobs_of(random: Random) -> Knobs:
         partial=random.choice((0.0, 0.05, 0.3)),
         settings=settings,
         topic=topic,
+        keyed_topic=keyed_topic,
         weights=weights,
     )
 
@@ -124,6 +146,7 @@ class Faults:
         self.admin: Client | None = None
         self.bell = Bell()  # that clients hear
         self.members: list[Process] = []  # of the group
+        self.partitions = [(TOPIC, index) for index in range(knobs.partitions)]
         self.observer = observer
         self._process = process
         self.world = world
@@ -237,10 +260,12 @@ class Faults:
         node = self.running()
         if node is None or not node.serving:
             return ""
-        self.world.loop.in_world(0.0, self._restart, node)
+        self.world.loop.in_world(0.0, self.restart, node)
         return node.host
 
-    def _restart(self, node: Node) -> None:
+    def restart(self, node: Node) -> None:
+        """Stops a process cleanly, and starts another after a while."""
+
         async def restart() -> None:
             await node.stop()
             if node.process is None and not self.over:
@@ -386,9 +411,9 @@ class Faults:
 
     def reassign(self) -> str:
         ids = list(self.world.nodes)
-        index = self.random.randrange(self.knobs.partitions)
+        topic, index = self.random.choice(self.partitions)
         target = self.random.sample(ids, self.random.randint(1, len(ids))) if self.random.random() < 0.85 else None
-        return self.ask(lambda admin: reassign(admin, (TOPIC, index), target), f"{TOPIC}-{index} to {target}")
+        return self.ask(lambda admin: reassign(admin, (topic, index), target), f"{topic}-{index} to {target}")
 
     def elect(self) -> str:
         indexes = list(range(self.knobs.partitions))
@@ -453,6 +478,8 @@ KINDS: dict[str, tuple[float, Callable[[Faults], str]]] = {
     "drain": (0.3, Faults.drain),
     "a deposed leader leads again": (1.5, ambushes.deposed_leader_leads_again),
     "restart at once": (1.2, ambushes.restart_at_once),
+    "restart of all": (0.5, ambushes.restart_of_all),
+    "the last in sync goes": (1.5, ambushes.last_in_sync_goes),
     "a controller sleeps": (0.5, ambushes.controller_sleeps),
     "disk full": (0.3, Faults.disk_full),
     "disk errors": (0.2, Faults.disk_errors),

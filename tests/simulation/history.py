@@ -5,7 +5,9 @@ Events are mappings; `phase` is "invoke" before a request, and then "ok", "fail"
 
 | op | fields |
 |---|---|
-| send | process, partition, values, acks, idempotent; ok: offset of the first value, −1 where it isn't known |
+| send | process, partition, values, acks, idempotent; ok: offset of the first value, −1 where it isn't known, and by: \
+the broker that answered. To a compacted topic: keys, tombstones (those of the values), tombstones_go (whether \
+compaction may take them) |
 | poll | process, partition, position; ok: records as [offset, value], epoch: the leader epoch that was asked |
 | forgotten | process, partition, value, error, sequence; sent_behind: records behind it that had been sent before |
 | leads | partition, broker, epoch: who was made its leader |
@@ -14,6 +16,7 @@ Events are mappings; `phase` is "invoke" before a request, and then "ok", "fail"
 | committed | group, partition; ok: offset |
 | final | partition; ok: start, records: what is there when all is healed |
 | permitted | partition, offset: what lies from there on may be lost: all of the ISR lost its unsynced tail |
+| unclean | partition, broker, held: who was elected from outside of those who have everything, and its records |
 
 Process, crash and end-to-end tests write the same lines.
 """
@@ -23,10 +26,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 Event = dict[str, Any]
+Key = tuple[str, int]  # topic, index
 
 
 class History:
@@ -79,3 +83,55 @@ class History:
         for event in events:
             history.add(**event)
         return history
+
+
+# ---- what oracles look for in events
+
+
+class Final(NamedTuple):
+    """A partition when all is healed."""
+
+    start: int
+    records: list[tuple[int, str]]
+
+
+def of(events: Iterable[Event], op: str, phase: str) -> Iterator[Event]:
+    """The events of one kind."""
+    return (event for event in events if event["op"] == op and event["phase"] == phase)
+
+
+def placed(events: Sequence[Event], op: str, phase: str) -> Iterator[tuple[int, Event]]:
+    """The events of one kind, with their places among all."""
+    return ((at, event) for at, event in enumerate(events) if event["op"] == op and event["phase"] == phase)
+
+
+def key_of(event: Event) -> Key:
+    """The partition that an event is about."""
+    topic, index = event["partition"]
+    return topic, index
+
+
+def finals(events: Iterable[Event]) -> dict[Key, Final]:
+    """What is there at the end."""
+    return {
+        key_of(event): Final(event["start"], [(offset, value) for offset, value in event["records"]])
+        for event in of(events, "final", "ok")
+    }
+
+
+def reads(events: Iterable[Event]) -> Iterator[tuple[Key, int, str]]:
+    """All that was read by anybody, with where."""
+    for event in events:
+        if event["phase"] == "ok" and event["op"] in ("poll", "final"):
+            for offset, value in event["records"]:
+                yield key_of(event), offset, value
+
+
+def name_of(key: Key) -> str:
+    """A partition for people."""
+    return f"{key[0]}-{key[1]}"
+
+
+def spot(key: Key, offset: int | None) -> str:
+    """An offset of it."""
+    return name_of(key) if offset is None else f"{name_of(key)}@{offset}"

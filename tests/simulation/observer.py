@@ -5,13 +5,16 @@
 - A leader's high watermark doesn't fall within its epoch.
 - The last member of an ISR is never removed, and whoever is added to one is a registered, running broker and has what
   is committed.
+- Nobody is elected who may lack something, but where the topic allows that.
 - At the end, replicas are the same, byte for byte, below the high watermark; compacted ones, key for key.
 
-It also decides what a loss of power may cost (`permitted`): what all members of the ISR of that moment have lost.
+It also decides what a loss of power may cost (`permitted`): what all members of the ISR of that moment have lost; and
+what an unclean election may (`unclean`): what the elected one doesn't have.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Collection
 from typing import TYPE_CHECKING
@@ -25,7 +28,10 @@ from ottla.metadata.model import BrokerState
 from ottla.metadata.store import Revision
 from ottla.protocol.batches import iterate_headers, records
 
+from .history import of
+from .producer import value_of
 from .recreation import NAME
+from .topics import UNCLEAN
 
 if TYPE_CHECKING:
     from .cluster import Node, World
@@ -129,7 +135,10 @@ class Observer:
             self.wrong.append(f"{name}: another leader in the same epoch: {before} → {state}")
         if state.leader_epoch != before.leader_epoch:
             self.counts["elections"] += 1
-            if state.leader != model.NO_LEADER and state.leader not in before.isr and state.leader not in before.elr:
+            outside = state.leader != model.NO_LEADER and state.leader not in (*before.isr, *before.elr)
+            if self._topics.get(key[0]) == UNCLEAN and (outside or (state.recovering and not before.recovering)):
+                self._unclean(key, state)
+            elif outside:
                 self.wrong.append(f"{name}: elected from outside of the ISR: {before} → {state}")
         if state.isr != before.isr:
             self.counts["ISR changes"] += 1
@@ -235,6 +244,20 @@ class Observer:
                 offset=max(lost[member] for member in eligible), isr=list(state.isr),
             )  # fmt: skip
 
+    def _unclean(self, key: Key, state: model.Partition) -> None:
+        """What the elected one has stays, whatever else is lost."""
+        self.counts["unclean elections"] += 1
+        replica = self._replica(state.leader, key)
+        held: list[tuple[int, str]] = []
+        if replica is not None:
+            with contextlib.suppress(OSError):  # its disk fails
+                content = _content(replica.log, replica.log.log_start_offset, replica.log.log_end_offset)
+                for at, header in iterate_headers(content):
+                    held += [(record.offset, value_of(record)) for record in records(content[at : at + header.size])]
+        self._world.history.add(
+            "unclean", "ok", partition=[self._told(key[0]), key[1]], broker=state.leader, held=held
+        )  # fmt: skip
+
     # ---- the end
 
     def unconverged(self) -> str:
@@ -283,8 +306,7 @@ class Observer:
         for replicas in by_key.values():
             start = max(partition.log.log_start_offset for _, partition in replicas)
             end = min(partition.high_watermark for _, partition in replicas)
-            content_of = _latest_by_key if replicas[0][1].log.config.compacts else _content
-            contents = [(node, content_of(partition.log, start, end)) for node, partition in replicas]
+            contents = [(node, self._content_of(partition.log, start, end)) for node, partition in replicas]
             for node, content in contents[1:]:
                 if content != contents[0][1]:
                     self.wrong.append(
@@ -297,6 +319,19 @@ class Observer:
                         if header.leader_epoch < latest:
                             self.wrong.append(f"{partition!r}: epochs regress inside the log of {node.host}")
                         latest = max(latest, header.leader_epoch)
+
+    def _content_of(self, log: Log, start: int, end: int) -> object:
+        """What all replicas have. Keys of which compaction may have taken a tombstone are left out: who wasn't in sync
+        when that went never hears of it, in Kafka neither."""
+        if not log.config.compacts:
+            return _content(log, start, end)
+        latest = _latest_by_key(log, start, end)
+        for event in of(self._world.history.events, "send", "invoke"):
+            if event.get("tombstones_go") and event["partition"] == [log.topic, log.index]:
+                for value, key in zip(event["values"], event["keys"], strict=True):
+                    if value in event["tombstones"]:
+                        latest.pop(key.encode(), None)
+        return latest
 
 
 def _incarnation(node: Node) -> str:

@@ -1,79 +1,27 @@
 """What must be true of every history, whatever went wrong meanwhile. Pure.
 
-Each oracle takes the events of a run (`history.py`) and says, in sentences, what it found to be wrong. Where all
-in-sync replicas of a partition lost their unsynced tails at once (`permitted` events), what was asked for before is
-excused from that offset on; what was asked for afterwards isn't, and nothing else is.
+Each oracle takes the events of a run (`history.py`) and says, in sentences, what it found to be wrong. What may be lost
+(`losses.py`) excuses what was asked for before, and nothing else. Of compacted topics, `compacted.py` says more.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
 
 from ottla.broker.group.partitioning import OFFSETS_TOPIC, partition_for
 
-from .history import Event
+from . import compacted
+from .history import Event, Key, finals, key_of, name_of, of, placed, reads, spot
+from .losses import Asked, Permitted
 
-Key = tuple[str, int]
 SHOWN_MAX = 5
-
-
-class Final(NamedTuple):
-    """A partition when all is healed."""
-
-    start: int
-    records: list[tuple[int, str]]
-
-
-class Permitted:
-    """What was lost with the power of all who had it: when, and from which offset on."""
-
-    def __init__(self, events: Sequence[Event]) -> None:
-        self._losses: dict[Key, list[tuple[int, int]]] = defaultdict(list)  # position among the events, offset
-        self._invoked: dict[int, int] = {}
-        self._sent: dict[str, int] = {}  # value → when
-        self._elections: dict[Key, list[tuple[int, int]]] = defaultdict(list)  # position, leader epoch
-        for position, event in enumerate(events):
-            if event["op"] == "permitted":
-                self._losses[_key(event)].append((position, event["offset"]))
-            elif event["op"] == "leads" and "epoch" in event:
-                self._elections[_key(event)].append((position, event["epoch"]))
-            elif "id" in event:
-                self._invoked.setdefault(event["id"], position)
-                if event["op"] == "send" and event["phase"] == "invoke":
-                    self._sent.update(dict.fromkeys(event["values"], position))
-
-    def invoked(self, event: Event, position: int) -> int:
-        """When what ended with this event, which is at `position`, was asked for."""
-        return self._invoked.get(event.get("id", -1), position)
-
-    def shown(self, event: Event, position: int, value: str) -> int:
-        """As of when a read that ended there tells that a value was committed: of when it was asked for, but at the
-        latest of the end of the leader epoch it was answered in, if the value was sent before that. A leader that was
-        deposed while it slept answers what it had."""
-        epoch = event.get("epoch", -1)
-        later = (at for at, elected in self._elections.get(_key(event), ()) if 0 <= epoch < elected)
-        invoked, deposed = self.invoked(event, position), next(later, position)
-        return deposed if self._sent.get(value, position) < deposed < invoked else invoked
-
-    def excuses(self, key: Key, offset: int | None, invoked: int) -> bool:
-        """Whether what was asked for then may be gone from that offset (None: nobody knows which)."""
-        return any(at > invoked and (offset is None or offset >= lost) for at, lost in self._losses.get(key, ()))
-
-    def anything(self, key: Key) -> bool:
-        """Whether the partition lost anything, ever."""
-        return key in self._losses
-
-    def anything_of(self, topic: str) -> bool:
-        """Whether a partition of the topic did."""
-        return any(name == topic for name, _ in self._losses)
 
 
 def check_all(events: Sequence[Event]) -> list[str]:
     """All that is wrong with a history."""
     found: list[str] = []
-    for oracle in ORACLES:
+    for oracle in (*ORACLES, *compacted.ORACLES):
         wrong = list(oracle(events))
         found += wrong[:SHOWN_MAX]
         if len(wrong) > SHOWN_MAX:
@@ -83,91 +31,92 @@ def check_all(events: Sequence[Event]) -> list[str]:
 
 def lost_writes(events: Sequence[Event]) -> Iterator[str]:
     """Every value acknowledged with acks=all is there at the end, at the offset that was told."""
-    final, permitted = _final(events), Permitted(events)
+    final, permitted = finals(events), Permitted(events)
     where = {key: {value: offset for offset, value in found.records} for key, found in final.items()}
-    for position, event in _placed(events, "send", "ok"):
-        key = _key(event)
+    sparse = compacted.compacted(events)
+    for position, event in placed(events, "send", "ok"):
+        key = key_of(event)
         if event["acks"] != -1 or key not in final:
             continue
         for index, value in enumerate(event["values"]):
             offset = event["offset"] + index if event["offset"] >= 0 else None
             at = where[key].get(value)
-            excused = permitted.excuses(key, offset, permitted.invoked(event, position))
-            if at is None and not excused:
-                yield f"lost write: {value} was acknowledged at {_at(key, offset)} at {event['t']} s, and isn't there"
+            excused = permitted.excuses(key, offset, value, permitted.acknowledged(event, position))
+            if at is None and not excused and key not in sparse:
+                yield f"lost write: {value} was acknowledged at {spot(key, offset)} at {event['t']} s, and isn't there"
             elif at is not None and offset is not None and at != offset and not excused:
-                yield f"moved write: {value} was acknowledged at {_at(key, offset)} and is at {at}"
+                yield f"moved write: {value} was acknowledged at {spot(key, offset)} and is at {at}"
 
 
 def unsent_reads(events: Sequence[Event]) -> Iterator[str]:
     """Nobody reads what was never sent, or what was refused."""
-    invoked = {value for event in _of(events, "send", "invoke") for value in event["values"]}
-    failed = {value for event in _of(events, "send", "fail") for value in event["values"]}
-    for key, offset, value in _reads(events):
+    invoked = {value for event in of(events, "send", "invoke") for value in event["values"]}
+    failed = {value for event in of(events, "send", "fail") for value in event["values"]}
+    for key, offset, value in reads(events):
         if value not in invoked:
-            yield f"phantom: {value!r} was read at {_at(key, offset)}, and nobody sent it"
+            yield f"phantom: {value!r} was read at {spot(key, offset)}, and nobody sent it"
         elif value in failed:
-            yield f"aborted read: {value} was refused, and read at {_at(key, offset)}"
+            yield f"aborted read: {value} was refused, and read at {spot(key, offset)}"
 
 
 def strayed(events: Sequence[Event]) -> Iterator[str]:
     """What is read from a partition was sent to it: not to another, nor to a deleted topic of the same name."""
-    sent_to = {value: _key(event) for event in _of(events, "send", "invoke") for value in event["values"]}
-    for key, offset, value in _reads(events):
+    sent_to = {value: key_of(event) for event in of(events, "send", "invoke") for value in event["values"]}
+    for key, offset, value in reads(events):
         if sent_to.get(value, key) != key:
-            yield f"strayed: {value} was sent to {_name(sent_to[value])}, and read at {_at(key, offset)}"
+            yield f"strayed: {value} was sent to {name_of(sent_to[value])}, and read at {spot(key, offset)}"
 
 
 def two_values_at_one_offset(events: Sequence[Event]) -> Iterator[str]:
     """What is at an offset never changes, once it was read or acknowledged by all."""
     permitted = Permitted(events)
-    seen: dict[tuple[Key, int], tuple[str, int]] = {}  # value, when it was asked for
+    seen: dict[tuple[Key, int], tuple[str, Asked]] = {}  # value, as of when
     told: set[tuple[Key, int]] = set()
 
-    def conflicting(key: Key, offset: int, value: str, invoked: int) -> str:
-        known, since = seen.setdefault((key, offset), (value, invoked))
+    def conflicting(key: Key, offset: int, value: str, asked: Asked) -> str:
+        known, since = seen.setdefault((key, offset), (value, asked))
         if known == value:
             return ""
-        if permitted.excuses(key, offset, min(since, invoked)):
-            seen[key, offset] = (value, invoked) if invoked > since else (known, since)
+        if permitted.excuses(key, offset, known, since) or permitted.excuses(key, offset, value, asked):
+            seen[key, offset] = (value, asked) if asked.when > since.when else (known, since)
             return ""
         if (key, offset) in told:
             return ""
         told.add((key, offset))
-        return f"two values at {_at(key, offset)}: {known} and {value}"
+        return f"two values at {spot(key, offset)}: {known} and {value}"
 
-    for position, event in _placed(events, "send", "ok"):
+    for position, event in placed(events, "send", "ok"):
         if event["acks"] == -1 and event["offset"] >= 0:
             for index, value in enumerate(event["values"]):
-                at = permitted.invoked(event, position)
-                if found := conflicting(_key(event), event["offset"] + index, value, at):
+                asked = permitted.acknowledged(event, position)
+                if found := conflicting(key_of(event), event["offset"] + index, value, asked):
                     yield found
     for position, event in enumerate(events):
         if event["phase"] == "ok" and event["op"] in ("poll", "final"):
             for offset, value in event["records"]:
-                if found := conflicting(_key(event), offset, value, permitted.shown(event, position, value)):
+                if found := conflicting(key_of(event), offset, value, permitted.shown(event, position, value)):
                     yield found
 
 
 def duplicates(events: Sequence[Event]) -> Iterator[str]:
     """An idempotent producer's values are there once."""
-    idempotent = {value for event in _of(events, "send", "invoke") if event["idempotent"] for value in event["values"]}
-    for key, found in _final(events).items():
+    idempotent = {value for event in of(events, "send", "invoke") if event["idempotent"] for value in event["values"]}
+    for key, found in finals(events).items():
         first: dict[str, int] = {}
         for offset, value in found.records:
             if value in first and value in idempotent:
-                yield f"duplicate: {value} is at {_at(key, first[value])} and at {offset}"
+                yield f"duplicate: {value} is at {spot(key, first[value])} and at {offset}"
             first.setdefault(value, offset)
 
 
 def reordered(events: Sequence[Event]) -> Iterator[str]:
     """An idempotent producer's values are in the order in which they were sent."""
     order: dict[str, tuple[str, int]] = {}
-    for event in _of(events, "send", "invoke"):
+    for event in of(events, "send", "invoke"):
         if event["idempotent"]:
             for value in event["values"]:
                 order[value] = (event["process"], len(order))
-    for key, found in _final(events).items():
+    for key, found in finals(events).items():
         latest: dict[str, tuple[int, str]] = {}
         seen: set[str] = set()
         for offset, value in found.records:
@@ -176,18 +125,21 @@ def reordered(events: Sequence[Event]) -> Iterator[str]:
             seen.add(value)
             process, place = order[value]
             if process in latest and latest[process][0] > place:
-                yield f"reordered: {value} at {_at(key, offset)} is behind {latest[process][1]}, which was sent later"
+                yield f"reordered: {value} at {spot(key, offset)} is behind {latest[process][1]}, which was sent later"
             latest[process] = max(latest.get(process, (-1, "")), (place, value))
 
 
 def skipped_polls(events: Sequence[Event]) -> Iterator[str]:
     """Offsets that a consumer gets are those it asked for, one after the other."""
-    for event in _of(events, "poll", "ok"):
+    sparse = compacted.compacted(events)
+    for event in of(events, "poll", "ok"):
+        if key_of(event) in sparse:
+            continue
         expected = event["position"]
         for offset, _ in event["records"]:
             if offset != expected:
                 kind = "skipped" if offset > expected else "repeated"
-                yield f"{kind} poll: {event['process']} got offset {offset} of {_name(_key(event))}, not {expected}"
+                yield f"{kind} poll: {event['process']} got offset {offset} of {name_of(key_of(event))}, not {expected}"
                 break
             expected = offset + 1
 
@@ -195,36 +147,40 @@ def skipped_polls(events: Sequence[Event]) -> Iterator[str]:
 def reads_out_of_range(events: Sequence[Event]) -> Iterator[str]:
     """A consumer that only goes on from what it read never leaves the log's range."""
     permitted = Permitted(events)
-    for event in _of(events, "poll", "fail"):
-        if "offset_out_of_range" in event.get("error", "") and not permitted.anything(_key(event)):
-            yield f"out of range: {event['process']} at {_at(_key(event), event['position'])}, {event['t']} s"
+    for event in of(events, "poll", "fail"):
+        if "offset_out_of_range" in event.get("error", "") and not permitted.anything(key_of(event)):
+            yield f"out of range: {event['process']} at {spot(key_of(event), event['position'])}, {event['t']} s"
 
 
 def vanished_reads(events: Sequence[Event]) -> Iterator[str]:
     """What a consumer has read is committed: it is still there at the end."""
-    final, permitted = _final(events), Permitted(events)
+    final, permitted = finals(events), Permitted(events)
     there = {key: dict(found.records) for key, found in final.items()}
     told: set[tuple[Key, int]] = set()
-    for position, event in _placed(events, "poll", "ok"):
-        key = _key(event)
-        for offset, value in event["records"] if key in final else ():
+    sparse = compacted.compacted(events)
+    for position, event in placed(events, "poll", "ok"):
+        key = key_of(event)
+        for offset, value in event["records"] if key in final and key not in sparse else ():
             if offset < final[key].start or there[key].get(offset) == value or (key, offset) in told:
                 continue
-            if not permitted.excuses(key, offset, permitted.shown(event, position, value)):
+            if not permitted.excuses(key, offset, value, permitted.shown(event, position, value)):
                 told.add((key, offset))
                 yield (
-                    f"read before it was committed: {event['process']} read {value} at {_at(key, offset)},"
+                    f"read before it was committed: {event['process']} read {value} at {spot(key, offset)},"
                     f" {event['t']} s; {there[key].get(offset)} is there"
                 )
 
 
 def holes(events: Sequence[Event]) -> Iterator[str]:
-    """Offsets have no gaps."""
-    for key, found in _final(events).items():
+    """Offsets have no gaps, but where compaction makes them."""
+    sparse = compacted.compacted(events)
+    for key, found in finals(events).items():
+        if key in sparse:
+            continue
         expected = found.start
         for offset, _ in found.records:
             if offset != expected:
-                yield f"hole: {_name(key)} goes on at {offset}, not {expected}"
+                yield f"hole: {name_of(key)} goes on at {offset}, not {expected}"
             expected = offset + 1
 
 
@@ -235,14 +191,14 @@ def forgotten_producers(events: Sequence[Event]) -> Iterator[str]:
     refused and the next, already on its way, is not (the ISR has just become large enough), the first comes too late.
     """
     permitted = Permitted(events)
-    for event in _of(events, "forgotten", "fail"):
+    for event in of(events, "forgotten", "fail"):
         overtaken = event["sequence"] == 0 and event["sent_behind"] > 0
         if overtaken and event["error"] == "out_of_order_sequence_number":
             continue
-        if not permitted.anything(_key(event)):
+        if not permitted.anything(key_of(event)):
             yield (
-                f"forgotten producer: {event['error']} for {event['value']} in {_name(_key(event))} at {event['t']} s,"
-                " though everything before it was acknowledged"
+                f"forgotten producer: {event['error']} for {event['value']} in {name_of(key_of(event))} at"
+                f" {event['t']} s, though everything before it was acknowledged"
             )
 
 
@@ -271,7 +227,7 @@ def group_offsets(events: Sequence[Event]) -> Iterator[str]:
         elif event["op"] == "leads" and event["partition"][0] == OFFSETS_TOPIC:
             coordinators[event["partition"][1]] = event["broker"]
         elif event["op"] == "commit":
-            group = (event["group"], _key(event))
+            group = (event["group"], key_of(event))
             if event["phase"] == "invoke":
                 asked[group] = max(asked.get(group, -1), event["offset"])
             elif event["phase"] == "ok" and invoked > lost:
@@ -279,7 +235,7 @@ def group_offsets(events: Sequence[Event]) -> Iterator[str]:
             elif event["phase"] in ("ok", "unknown"):
                 unknown[group].add(event["offset"])
         elif event["op"] == "committed":
-            group = (event["group"], _key(event))
+            group = (event["group"], key_of(event))
             if event["phase"] == "invoke":
                 at_least[event["id"]] = acknowledged.get(group, -1)
             elif event["phase"] == "ok" and invoked > lost:
@@ -323,7 +279,7 @@ def two_assignments(events: Sequence[Event]) -> Iterator[str]:
         return
     tokens: dict[tuple[str, int], str] = {}
     owners: dict[tuple[str, int, int], str] = {}
-    for event in _of(events, "sync", "ok"):
+    for event in of(events, "sync", "ok"):
         generation = (event["group"], event["generation"])
         if tokens.setdefault(generation, event["token"]) != event["token"]:
             yield f"two assignments: {event['process']} has another in generation {event['generation']}"
@@ -352,38 +308,3 @@ ORACLES = (
     superseded_generations,
     two_assignments,
 )
-
-
-def _of(events: Iterable[Event], op: str, phase: str) -> Iterator[Event]:
-    return (event for event in events if event["op"] == op and event["phase"] == phase)
-
-
-def _key(event: Event) -> Key:
-    topic, index = event["partition"]
-    return topic, index
-
-
-def _final(events: Iterable[Event]) -> dict[Key, Final]:
-    return {
-        _key(event): Final(event["start"], [(offset, value) for offset, value in event["records"]])
-        for event in _of(events, "final", "ok")
-    }
-
-
-def _placed(events: Sequence[Event], op: str, phase: str) -> Iterator[tuple[int, Event]]:
-    return ((at, event) for at, event in enumerate(events) if event["op"] == op and event["phase"] == phase)
-
-
-def _reads(events: Iterable[Event]) -> Iterator[tuple[Key, int, str]]:
-    for event in events:
-        if event["phase"] == "ok" and event["op"] in ("poll", "final"):
-            for offset, value in event["records"]:
-                yield _key(event), offset, value
-
-
-def _name(key: Key) -> str:
-    return f"{key[0]}-{key[1]}"
-
-
-def _at(key: Key, offset: int | None) -> str:
-    return _name(key) if offset is None else f"{_name(key)}@{offset}"

@@ -16,7 +16,7 @@ from ottla.broker.api import produce
 from ottla.broker.coordinator import GroupService
 from ottla.broker.group.classic import ClassicGroup
 from ottla.broker.group.offsets import Offsets
-from ottla.broker.log import compactor, recovery
+from ottla.broker.log import compaction, compactor, recovery
 from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.epochs import LeaderEpochs
 from ottla.broker.log.log import Log
@@ -393,6 +393,21 @@ def compaction_goes_beyond_the_high_watermark() -> None:
         return careless
 
     _replace(compactor, "cleanable", everything)
+
+
+@bug
+def compaction_takes_tombstones_at_once() -> None:
+    def stays(original: Any) -> Any:
+        return lambda cleaning, header, raw: (
+            original(cleaning, header, raw) and (not raw.is_tombstone or raw.offset >= cleaning.end_offset)
+        )
+
+    _replace(compaction, "_stays", stays)
+
+
+@bug
+def compaction_goes_by_a_part_of_the_key() -> None:
+    _replace(compaction, "fingerprint", lambda original: lambda key: original(key)[:4])
 
 
 @bug

@@ -5,6 +5,7 @@ one sends once, and says what it doesn't know.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 from ottla.protocol.batches import Record, build_batch
@@ -30,6 +31,19 @@ FORGOTTEN = frozenset(
         ErrorCode.invalid_producer_epoch,
     }
 )
+TOMBSTONES = 0.15  # of the records with keys
+VALUE = "value"  # the header that says which tombstone it is
+
+
+def as_header(value: str) -> dict[str, Any]:
+    """What makes a record a tombstone that can be told from others."""
+    return {"value": None, "headers": [(VALUE, value.encode())]}
+
+
+def value_of(record: Record) -> str:
+    """What was sent, of a record that was read."""
+    value = record.value if record.value is not None else dict(record.headers).get(VALUE)
+    return (value or b"").decode().rstrip(".")
 
 
 class _Batch:
@@ -43,11 +57,14 @@ class _Batch:
 
 
 class Producer:
-    """Sends numbered values to one partition. `depth` batches may be under way, sent at most `spread_s` apart."""
+    """Sends numbered values to one partition. `depth` batches may be under way, sent at most `spread_s` apart. With
+    `keys` every record has one of so many keys, and some are tombstones: their values go as a header. `fields` are
+    noted with each batch.
+    """
 
     def __init__(
         self, client: Client, partition: Partition, *, acks: int, idempotent: bool, depth: int, padding: int,
-        spread_s: float = 0.0,
+        spread_s: float = 0.0, keys: int = 0, fields: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         self.client = client
         self.partition = partition
@@ -57,6 +74,8 @@ class Producer:
         self._depth = depth
         self._padding = padding
         self._spread_s = spread_s
+        self._keys = keys
+        self._fields = dict(fields or {})
         self._producer = (-1, -1)  # id, epoch
         self._sequence = 0
         self._sent = -1  # the greatest sequence of the rounds before, under the present producer id
@@ -111,10 +130,17 @@ class Producer:
             self._number += 1
             values.append(f"{self.client.name}/{self._number}")
         padding = self.client.random.randrange(self._padding + 1)
-        items = [
-            Record(at, self.client.epoch_ms + self._number, None, value.encode().ljust(padding, b"."))
-            for at, value in enumerate(values)
-        ]
+        now_ms = self.client.epoch_ms + int(asyncio.get_running_loop().time() * 1000)
+        items = [Record(at, now_ms, None, value.encode().ljust(padding, b".")) for at, value in enumerate(values)]
+        fields = dict(self._fields)
+        if self._keys:
+            keys = [f"key-{self.client.random.randrange(self._keys)}" for _ in values]
+            tombstones = [value for value in values if self.client.random.random() < TOMBSTONES]
+            items = [
+                item._replace(key=key.encode(), **(as_header(value) if value in tombstones else {}))
+                for item, key, value in zip(items, keys, values, strict=True)
+            ]
+            fields |= {"keys": keys, "tombstones": tombstones}
         sequence = self._sequence if self.idempotent else -1
         frame = build_batch(
             items, producer_id=self._producer[0], producer_epoch=self._producer[1], base_sequence=sequence
@@ -122,15 +148,17 @@ class Producer:
         self._sequence += count
         begun = self.client.history.invoke(
             "send", process=self.client.name, partition=list(self.partition), values=values, acks=self.acks,
-            idempotent=self.idempotent,
+            idempotent=self.idempotent, **fields,
         )  # fmt: skip
         return _Batch(values, frame, sequence, begun)
 
     async def _send_in_order(self) -> None:
         """One round: everything that isn't acknowledged, in order; what fails stays for the next."""
         outcomes: list[Any] = []
+        by = -1
         try:
             connection, _ = await self.client.connection_to_leader(self.partition)
+            by = self.client.leaders[self.partition][0]
             sending: list[asyncio.Task[int]] = []
             for batch in self._unacknowledged:
                 if sending and self._spread_s:
@@ -142,7 +170,7 @@ class Producer:
         left: list[_Batch] = []
         for batch, outcome in zip(self._unacknowledged, outcomes or [None] * len(self._unacknowledged), strict=True):
             if isinstance(outcome, int):
-                self.client.history.end(batch.begun, "ok", offset=outcome)
+                self.client.history.end(batch.begun, "ok", offset=outcome, by=by)
                 continue
             if isinstance(outcome, BaseException) and not isinstance(outcome, (KafkaError, Unavailable)):
                 raise outcome

@@ -21,8 +21,8 @@ from ottla.protocol.errors import KafkaError
 from .client import Bell, Client, Unavailable, create_topic
 from .cluster import World
 from .consumer import Committer, Consumer
-from .faults import TOPIC, Faults, Knobs, knobs_of
-from .history import History
+from .faults import Faults, Knobs, knobs_of
+from .history import History, name_of
 from .loop import PROCESS, SimulationLoop, Stuck, run
 from .machine import Descriptors, simulated_machine
 from .members import Member
@@ -31,6 +31,7 @@ from .observer import Observer
 from .oracles import check_all
 from .producer import Producer
 from .recreation import NAME, Recreated
+from .topics import KEYED, TOPIC, UNCLEAN
 
 CONVERGENCE_S = 60.0
 STEPS_MAX = 3_000_000
@@ -137,7 +138,9 @@ class Scenario:
             )
             for number in range(knobs.producers + knobs.plain_producers)
         ]
-        consumers = [Consumer(self._client(f"c{index}"), (TOPIC, index)) for index in range(knobs.partitions)]
+        producers += await self._other_topics(faults, setup, ids)
+        partitions = list(faults.partitions)
+        consumers = [Consumer(self._client(f"c{at}"), partition) for at, partition in enumerate(partitions)]
         committer = Committer(self._client("g"), "group", (TOPIC, 0))
         sending = [asyncio.create_task(producer.run(knobs.send_pause_s)) for producer in producers]
         reading = [asyncio.create_task(consumer.run(0.3, 300)) for consumer in consumers]
@@ -186,8 +189,8 @@ class Scenario:
         if not await self._until_true(committer.look, CONVERGENCE_S):
             self.wrong.append("no convergence: the group's offsets can't be read")
             return
-        for index in range(knobs.partitions):
-            await self._read_all(index)
+        for partition in partitions:
+            await self._read_all(partition)
         if recreated is not None and not await self._until_true(lambda: self._read_last(recreated), 30.0):
             self.wrong.append(f"no convergence: {NAME} can't be read")
         if not await self._until(lambda: all(self._read_to_end(consumer) for consumer in consumers), 30.0):
@@ -206,24 +209,47 @@ class Scenario:
         if not await self._until(lambda: not observer.unconverged(), 30.0):
             self.wrong.append("the cluster doesn't start: " + observer.unconverged())
 
-    async def _read_all(self, index: int) -> None:
+    async def _other_topics(self, faults: Faults, setup: Client, ids: list[int]) -> list[Producer]:
+        """A compacted one, and one that allows unclean elections, as the knobs say; who writes to them."""
+        knobs, producers = self.knobs, []
+        if knobs.keys:
+            await create_topic(setup, KEYED, [self.random.sample(ids, knobs.replication_factor)], knobs.keyed_topic)
+            going = {"tombstones_go": knobs.keyed_topic["delete.retention.ms"] == "0"}
+            producers.append(self._only_producer(KEYED, KEYED, keys=knobs.keys, fields=going))
+            if knobs.careless:
+                options = {"acks": 1, "idempotent": False, "keys": knobs.keys, "fields": going}
+                producers.append(self._only_producer("careless", KEYED, **options))
+            faults.partitions.append((KEYED, 0))
+        if knobs.unclean:
+            allowed = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
+            await create_topic(setup, UNCLEAN, [self.random.sample(ids, knobs.replication_factor)], allowed)
+            producers.append(self._only_producer(UNCLEAN, UNCLEAN))
+            faults.partitions.append((UNCLEAN, 0))
+        return producers
+
+    def _only_producer(self, name: str, topic: str, **options: Any) -> Producer:
+        """One of a topic with one partition; idempotent, unless it is said otherwise."""
+        knobs = self.knobs
+        known = {"acks": -1, "idempotent": True, "depth": knobs.depth, "padding": knobs.padding}
+        return Producer(self._client(name), (topic, 0), spread_s=knobs.spread_s, **{**known, **options})
+
+    async def _read_all(self, partition: tuple[str, int]) -> None:
         """What is in a partition at the end."""
-        reader = Consumer(self._client(f"final{index}"), (TOPIC, index))
+        reader = Consumer(self._client("final"), partition)
         found: list[tuple[int, str]] = []
-        begun = self.history.invoke("final", partition=[TOPIC, index])
+        begun = self.history.invoke("final", partition=list(partition))
         deadline = asyncio.get_running_loop().time() + CONVERGENCE_S
         while reader.high_watermark < 0 or reader.position < reader.high_watermark:
             try:
                 records = await reader.poll(100)
             except (Unavailable, KafkaError) as error:
                 if asyncio.get_running_loop().time() > deadline:
-                    self.wrong.append(f"{TOPIC}-{index} can't be read after healing: {error}")
+                    self.wrong.append(f"{name_of(partition)} can't be read after healing: {error}")
                     return
-                await reader.client.refreshed(TOPIC)
+                await reader.client.refreshed(partition[0])
                 continue
             found += records
-            if records:
-                reader.position = records[-1][0] + 1
+            reader.position = reader.next_position
         self.history.end(begun, "ok", start=reader.log_start, records=found)
 
     async def _read_last(self, recreated: Recreated) -> bool:

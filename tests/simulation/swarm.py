@@ -28,6 +28,8 @@ ENOUGH_RUNS = 100  # for each kind of fault to happen
 # What a swarm must have seen, or it has tested nothing.
 SEEN = (
     "elections",
+    "unclean elections",
+    "compactions",
     "truncations",
     "ISR changes",
     "ambiguous writes",

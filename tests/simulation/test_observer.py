@@ -10,9 +10,10 @@ from uuid import UUID
 from ottla.metadata import keys, model
 from ottla.metadata.model import BrokerState
 from ottla.metadata.store import Change, Entry, Revision
-from tests.simulation.history import History
+from tests.simulation.history import History, of
 from tests.simulation.loop import SimulationLoop
 from tests.simulation.observer import Observer
+from tests.simulation.topics import TOPIC, UNCLEAN
 
 TOPIC_ID = UUID(int=7)
 
@@ -34,7 +35,7 @@ class World:
 
     def runs(self, broker: int, incarnation: str, end: int, *, high_watermark: int = 0, epoch: int = 0) -> None:
         """A process is there, with a replica."""
-        log = SimpleNamespace(log_end_offset=end, recovery_point=0)
+        log = SimpleNamespace(log_start_offset=end, log_end_offset=end, recovery_point=0)
         replica = SimpleNamespace(
             topic_id=TOPIC_ID, index=0, log=log, high_watermark=high_watermark, leader_epoch=epoch
         )
@@ -92,3 +93,23 @@ def test_who_joins_an_isr_has_what_is_committed() -> None:
 def test_what_counts_is_the_log_of_the_process_that_is_registered() -> None:
     assert joined(10, successors_end=3) == []
     assert any("below 9" in sentence for sentence in joined(9, successors_end=12))
+
+
+def succeeded(topic: str, **fields: Any) -> World:
+    """Broker 2 leads when 1, alone in the ISR, has died."""
+    world = World()
+    world.observer._topics[TOPIC_ID] = topic
+    first, second = world.registers(1, "a"), world.registers(2, "b")
+    world.has_state(isr=(1,), isr_epochs=(first,), leader=1, **fields)
+    world.has_state(
+        isr=(2,), isr_epochs=(second,), leader=2, leader_epoch=1, partition_epoch=1, recovering=topic == UNCLEAN
+    )
+    return world
+
+
+def test_only_unclean_elections_choose_from_outside_and_only_where_they_are_allowed() -> None:
+    assert any("elected from outside" in sentence for sentence in succeeded(TOPIC).observer.wrong)
+    assert succeeded(TOPIC, elr=(2,), elr_epochs=(2,)).observer.wrong == []
+    allowed = succeeded(UNCLEAN)
+    assert allowed.observer.wrong == []
+    assert [(event["broker"], event["held"]) for event in of(allowed.history.events, "unclean", "ok")] == [(2, [])]

@@ -173,6 +173,71 @@ def test_a_first_batch_that_others_overtook_may_come_too_late() -> None:
     assert wrong(forgotten(0, 3, "invalid_producer_epoch"))
 
 
+def unclean(broker: int, *held: tuple[int, str]) -> list[Event]:
+    """A replica is elected that may lack something."""
+    return [{"op": "unclean", "phase": "ok", "partition": P, "broker": broker, "held": list(held)}]
+
+
+def test_an_unclean_election_costs_what_the_elected_one_doesnt_have_and_no_more() -> None:
+    begun = [*elected(0), *send(["a"], 0, id=1, by=1), *send(["b"], 1, id=2, by=1)]
+    assert wrong([*begun, *elected(1, 2), *unclean(2, (0, "a")), *final((0, "a"))]) == []
+    assert wrong([*begun, *elected(1, 2), *unclean(2, (0, "a")), *final()]), "it had a"
+    assert wrong([*begun, *elected(1, 2), *unclean(2, (0, "x")), *final()]) == [], "it had another record there"
+    assert wrong([*begun, *elected(1, 2), *final((0, "a"))]), "nobody was elected so"
+    later = send(["c"], 1, id=3, by=2)
+    assert wrong([*begun, *elected(1, 2), *unclean(2, (0, "a")), *later, *final((0, "a"))]), "acknowledged since"
+
+
+def test_a_deposed_leader_alone_may_acknowledge_what_an_unclean_election_has_lost() -> None:
+    begun = [*elected(0), *send(["a"], 0, id=1, by=1), *elected(1, 2), *unclean(2, (0, "a"))]
+    late = send(["b"], 1, id=2, by=1)
+    assert wrong([*begun, *late, *final((0, "a"))]) == []
+    shown = poll(0, (0, "a"), (1, "b"), epoch=0, id=3)
+    assert wrong([*begun, *late, *shown, *final((0, "a"))]) == []
+    assert wrong([*begun, *elected(2, 1), *late, *final((0, "a"))]), "it leads again"
+    assert wrong([*elected(0), *elected(1, 2), *permitted(1), *late, *final()]), "losses of power don't excuse that"
+
+
+def keyed(value: str, offset: int | None = None, phase: str = "ok", *, gone: bool | None = None) -> list[Event]:
+    """A record of a compacted topic, whose key is its first letter; a tombstone where `gone` says whether it may go."""
+    return send(
+        [value], offset, phase, keys=[value[0]], tombstones=[] if gone is None else [value], tombstones_go=bool(gone)
+    )
+
+
+def test_of_each_key_the_last_record_stays() -> None:
+    begun = [*keyed("a1", 0), *keyed("b1", 1), *keyed("a2", 2)]
+    assert wrong([*begun, *final((1, "b1"), (2, "a2"))]) == []
+    assert wrong([*begun, *final((0, "a1"), (1, "b1"), (2, "a2"))]) == []
+    assert wrong([*begun, *poll(0, (0, "a1"), (2, "a2")), *final((0, "a1"), (1, "b1"))])[0].startswith("lost update")
+    assert wrong([*begun, *final((2, "a2"))]), "all of a key is gone"
+    assert wrong([*begun, *keyed("a3", phase="unknown"), *final((1, "b1"), (3, "a3"))]) == []
+    assert wrong([*begun, *permitted(2), *final((0, "a1"), (1, "b1"))]) == []
+
+
+def test_what_was_read_of_a_key_doesnt_become_older() -> None:
+    begun = [*keyed("a1", 0), *keyed("a2", phase="unknown"), *poll(0, (1, "a2"))]
+    assert wrong([*begun, *final((1, "a2"))]) == []
+    assert wrong([*begun, *final((0, "a1"))])
+
+
+def test_a_tombstone_is_the_last_record_of_its_key() -> None:
+    assert wrong([*keyed("a1", 0), *keyed("a2", 1, gone=False), *final((1, "a2"))]) == []
+    assert wrong([*keyed("a1", 0), *keyed("a2", 1, gone=False), *final((0, "a1"))])
+    assert wrong([*keyed("a1", 0), *keyed("a2", 1, gone=False), *final()]), "it was to be kept"
+    assert wrong([*keyed("a1", 0), *keyed("a2", 1, gone=True), *final()]) == []
+    assert wrong([*keyed("a1", 0), *keyed("a2", 1, gone=True), *keyed("a3", 2), *final()])
+
+
+def test_who_reads_a_compacted_topic_misses_only_what_is_outdone() -> None:
+    begun = [*keyed("a1", 0), *keyed("b1", 1)]
+    ended = [*keyed("a2", 2), *final((1, "b1"), (2, "a2"))]
+    assert wrong([*begun, *keyed("a2", 2), *poll(0, (1, "b1"), (2, "a2")), *final((1, "b1"), (2, "a2"))]) == []
+    assert wrong([*begun, *keyed("a2", 2), *poll(0, (2, "a2")), *final((1, "b1"), (2, "a2"))])
+    assert wrong([*begun, *poll(0, (1, "b1")), *ended])[0].startswith("skipped record"), "a2 came later"
+    assert wrong([*begun, *poll(1, (0, "a1"), (1, "b1")), *ended])[0].startswith("unsorted")
+
+
 def test_commits_after_a_loss_of_commits_count() -> None:
     lost: list[Event] = [{"op": "permitted", "phase": "ok", "partition": ["__consumer_offsets", 0], "offset": 0}]
     assert wrong([*commit(5), *lost, *committed(-1)]) == []
