@@ -14,11 +14,11 @@ E2E ?= tests/e2e
 # make swarm SEEDS=0-99999
 SEEDS ?= 0-9999
 
-.PHONY: help setup test crash lint format demo bench swarm e2e docs lock clean
+.PHONY: help setup test crash lint format demo bench swarm e2e e2e-short docs lock clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
-	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 11
 
 setup: $(VENV)/.setup  ## .venv with everything; .venv/bin/ottla works afterwards
 
@@ -57,6 +57,9 @@ swarm: setup  ## simulated clusters under every fault, one a seed (SEEDS=0-9999)
 
 e2e: setup  ## scenarios on a real Kubernetes, that of KUBECONFIG (E2E=tests/e2e/test_scale.py for one)
 	$(BIN)/python -m pytest -s $(E2E)
+
+e2e-short: setup  ## those of them that fit 15 minutes
+	.ci/e2e
 
 docs: setup  ## what is generated: pages of docs/, charts' schemas and tables, manifests/
 	$(BIN)/python -m ottla.broker.documentation
