@@ -258,7 +258,17 @@ class IsrChanges:
         if set(after) - set(before):
             self.expands += 1
         if before != after:
-            logger.info("%r: ISR %s, was %s", proposal.partition, list(after), list(before))
+            logger.info("%r: ISR %s, was %s%s", proposal.partition, list(after), list(before), _who_lags(proposal))
+
+
+def _who_lags(proposal: _Proposal) -> str:
+    """What is known of the followers that a proposal takes out."""
+    leading, after = proposal.leading, proposal.after.isr
+    if leading is None or set(proposal.before.isr) <= set(after):
+        return ""
+    end, now = proposal.partition.log.log_end_offset, asyncio.get_running_loop().time()
+    left = [member for member in proposal.before.isr if member not in after and member in leading.followers]
+    return "".join(f"; {leading.lag_of(member, end, now)}" for member in left)
 
 
 def _guards(before: model.Partition, key: Key, brokers: Iterable[model.Broker]) -> tuple[Guard, ...]:

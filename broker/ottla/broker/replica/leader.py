@@ -161,6 +161,17 @@ class LeaderState:
             and now - progress.caught_up_at > lag_max_s
         ]
 
+    def lag_of(self, replica: int, leader_end: int, now: float) -> str:
+        """For people: how far a follower is, and how long it hasn't been further."""
+        progress = self.followers[replica]
+        if progress.end_offset == NO_OFFSET:
+            return f"broker {replica} hasn't fetched in this epoch, for {now - progress.fetched_at:.1f} s"
+        fetched, caught_up = now - progress.fetched_at, now - progress.caught_up_at
+        return (
+            f"broker {replica} has what is below {progress.end_offset} of {leader_end},"
+            f" fetched {fetched:.1f} s ago, had everything {caught_up:.1f} s ago"
+        )
+
     @property
     def alone(self) -> bool:
         """Whether nobody else has to have a record for it to be committed."""

@@ -165,3 +165,13 @@ def test_what_is_committed_is_on_every_isr_that_may_hold(moves: list[tuple[str, 
         assert high_watermark >= before
         for possible in (isr, *proposals):
             assert all(ends[member] >= high_watermark for member in possible)
+
+
+def test_what_people_are_told_of_who_lags() -> None:
+    state = LeaderState(0, (0, 1, 2), (0, 1, 2), 0, 100.0)
+    state.fetched(1, 7, 10, 0, 10, 101.0)
+    state.fetched(1, 7, 10, 0, 12, 103.0)
+    assert state.lag_of(1, 12, 133.5) == (
+        "broker 1 has what is below 10 of 12, fetched 30.5 s ago, had everything 32.5 s ago"
+    )
+    assert state.lag_of(2, 12, 133.5) == "broker 2 hasn't fetched in this epoch, for 33.5 s"
