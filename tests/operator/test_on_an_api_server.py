@@ -1,0 +1,260 @@
+"""The operator on a real API server, which validates, fills in defaults and prunes: nothing that it makes is refused or
+changed by that, and what it has made once it doesn't write again. Pods and StatefulSets are moved on by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import hashlib
+import json
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+from unittest.mock import patch
+from uuid import UUID
+
+import pytest
+import yaml
+from kubernetes.aio.config import kube_config
+
+from ottla.operator.app import Operator, Options
+from ottla.operator.cluster import ClusterReconciler
+from ottla.operator.etcd import EtcdKeeper
+from ottla.operator.etcd_client import EtcdUnreachable
+from ottla.operator.found import OWNED, SEEN
+from ottla.operator.kube import Kube, KubeError
+from ottla.operator.objects import Object, Ref, holds
+from ottla.operator.plan.etcd_members import Member
+from ottla.operator.plan.etcd_upkeep import MemberStatus
+from ottla.operator.plan.roll import Report
+from ottla.operator.plan.topic import KafkaPartition, KafkaTopic, Moving
+from ottla.operator.plan.topic_status import Outcome
+from ottla.operator.queue import Retry
+from ottla.operator.spec.cluster import Defaults
+from ottla.operator.spec.topic import parse_topic
+from ottla.operator.topic_reports import TopicReports
+from ottla.operator.topic_resources import TopicResources
+from tests.peers.kube_apiserver import KubeApiServer
+from tests.peers.tools import ROOT
+from tests.peers.wire import free_port
+from tests.unit.operator.test_cluster import Kafka
+from tests.unit.operator.test_cluster_objects import EVERYTHING
+from tests.unit.operator.test_scale import _cluster
+
+pytestmark = pytest.mark.timeout(600)
+
+DEFAULTS = Defaults("ottla:1", "etcd:1")
+CRDS = ROOT / "operator/ottla/operator/crds"
+KEY = Ref("shop", "k")
+Scene = Callable[[Kube], Awaitable[None]]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeApiServer]:
+    running = KubeApiServer(tmp_path_factory.mktemp("kubernetes"))
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def play(server: KubeApiServer, monkeypatch: pytest.MonkeyPatch) -> Callable[[Scene], None]:
+    """Runs a scene where the kinds are defined, and the namespace is empty."""
+    monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig))  # kopf looks there, the client did when it was imported
+    monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(server.kubeconfig))
+
+    async def whole(scene: Scene) -> None:
+        kube = await Kube.connect()
+        try:
+            for document in (CRDS / "clusters.yaml", CRDS / "topics.yaml"):
+                await kube.apply(yaml.safe_load(document.read_text()))
+            for _ in range(100):
+                if await kube.knows("Cluster", "shop") and await kube.knows("Topic", "shop"):
+                    break
+                await asyncio.sleep(0.1)
+            await kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}})
+            await scene(kube)
+            for kind in ("Cluster", "Topic", "Secret", *OWNED, *SEEN):
+                for found in await kube.list(kind, "shop"):
+                    await kube.delete(kind, "shop", found["metadata"]["name"])
+        finally:
+            await kube.close()
+
+    return lambda scene: asyncio.run(asyncio.wait_for(whole(scene), 300))
+
+
+def cluster(**spec: Any) -> Object:
+    meta = {"namespace": "shop", "name": "k"}
+    return {"apiVersion": "ottla.dev/v1alpha1", "kind": "Cluster", "metadata": meta, "spec": spec}
+
+
+class Pages:
+    """The brokers' pages: one partition has no leader."""
+
+    async def reports(self, addresses: Mapping[int, str]) -> dict[int, Report]:
+        return {broker: Report(under_replicated=1, without_leader=("orders-4",)) for broker in addresses}
+
+
+class EtcdOfPods:
+    """etcd's list of members: whoever has a pod is one."""
+
+    def __init__(self, kube: Kube) -> None:
+        self._kube = kube
+
+    async def members(self, endpoints: Sequence[str]) -> list[Member]:
+        pods = [pod["metadata"]["name"] for pod in await self._kube.list("Pod", "shop")]
+        found = [name for name in pods if "-etcd-" in name]
+        if not found:
+            raise EtcdUnreachable("nobody")
+        return [Member(name, name, f"https://{name}.k-etcd.shop.svc:2380") for name in found]
+
+    async def alarms(self, endpoints: Sequence[str]) -> list[Object]:
+        return []
+
+    async def status(self, endpoint: str) -> MemberStatus:
+        return MemberStatus(leads=False, size_bytes=1000, used_bytes=900, version="3.6.0", revision=7)
+
+    async def close(self) -> None:
+        pass
+
+
+async def settle(kube: Kube) -> None:
+    """What Kubernetes' controllers and nodes would do: pods of StatefulSets are made, and become ready."""
+    for item in await kube.list("StatefulSet", "shop"):
+        meta, spec = item["metadata"], item["spec"]
+        revision = hashlib.sha256(json.dumps(spec["template"], sort_keys=True).encode()).hexdigest()[:8]
+        status = {"observedGeneration": meta["generation"], "updateRevision": revision, "replicas": spec["replicas"]}
+        await kube.merge("StatefulSet", "shop", meta["name"], {"status": status}, "status")
+        first = (spec.get("ordinals") or {}).get("start", 0)
+        for number in range(first, first + spec["replicas"]):
+            name = f"{meta['name']}-{number}"
+            if await kube.get("Pod", "shop", name) is None:
+                await kube.create(pod_of(spec, name, revision))
+            condition = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-05-01T00:00:00Z"}
+            running = {"podIP": f"10.1.0.{number % 250 + 1}", "conditions": [condition]}
+            await kube.merge("Pod", "shop", name, {"status": running}, "status")
+
+
+def pod_of(spec: Object, name: str, revision: str) -> Object:
+    template = copy.deepcopy(spec["template"])
+    claims = [claim["metadata"]["name"] for claim in spec.get("volumeClaimTemplates") or ()]
+    volumes = [*template["spec"].get("volumes", ()), *({"name": claim, "emptyDir": {}} for claim in claims)]
+    labels = {**template["metadata"]["labels"], "controller-revision-hash": revision}
+    meta = {**template["metadata"], "labels": labels, "name": name, "namespace": "shop"}
+    meta.pop("creationTimestamp", None)
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {**template["spec"], "volumes": volumes}}
+
+
+def test_everything_of_a_cluster_is_taken_as_it_is_and_then_left_alone(play: Callable[[Scene], None]) -> None:
+    async def scene(kube: Kube) -> None:
+        written: list[Object] = []
+        write_status = kube.write_status
+
+        async def noting(resource: Object, status: Object) -> None:
+            written.append(status)
+            await write_status(resource, status)
+
+        kube.write_status = noting  # type: ignore[method-assign]
+        keeper = EtcdKeeper(kube, lambda identity: EtcdOfPods(kube))  # type: ignore[arg-type, return-value]
+        reconciler = ClusterReconciler(kube, Pages(), keeper, DEFAULTS)  # type: ignore[arg-type]
+        kafka = Kafka(_cluster(3, {}))
+        await kube.create(cluster(**EVERYTHING))
+
+        async def status() -> Object:
+            found = await kube.get("Cluster", *KEY)
+            assert found is not None
+            return dict(found["status"])
+
+        with (
+            patch("ottla.operator.kafka.KafkaAdmin", lambda bootstrap: kafka),
+            patch("ottla.operator.exposure.KafkaAdmin", lambda bootstrap: kafka),
+        ):
+            for _ in range(12):
+                try:
+                    await reconciler.reconcile(KEY)
+                except Retry as error:
+                    raise AssertionError(f"{error}") from error
+                assert await status() == written[-1], "a field isn't in the schema"
+                await settle(kube)
+            found = await status()
+            assert holds(found, "Ready"), found
+            assert (found["offlinePartitions"], found["underReplicatedPartitions"]) == (1, 3)
+            kinds = ("NetworkPolicy", "PodDisruptionBudget", "CronJob", "StatefulSet")
+            assert [len(await kube.list(kind, "shop")) for kind in kinds] == [2, 3, 1, 4]
+            with patch.object(kube, "_request", wraps=kube._request) as requests:
+                for _ in range(3):
+                    await reconciler.reconcile(KEY)
+            assert [call.args for call in requests.call_args_list if call.args[0] != "GET"] == []
+            await kube.merge("Service", "shop", "k-bootstrap", {"spec": {"selector": {"app": "wrong"}}})
+            await reconciler.reconcile(KEY)
+            mended = await kube.get("Service", "shop", "k-bootstrap")
+            assert mended is not None
+            assert "app.kubernetes.io/instance" in mended["spec"]["selector"]
+
+    play(scene)
+
+
+def test_no_field_of_a_topics_status_is_pruned(play: Callable[[Scene], None]) -> None:
+    async def scene(kube: Kube) -> None:
+        meta = {"namespace": "shop", "name": "orders"}
+        spec = {"cluster": {"name": "k"}, "config": {"retention.ms": 1000, "cleanup.policy": "compact"}}
+        body = await kube.create({"apiVersion": "ottla.dev/v1alpha1", "kind": "Topic", "metadata": meta, "spec": spec})
+        resource = parse_topic(body)
+        assert resource.refusal == ""
+        resources = TopicResources(kube)
+        resources.seen("ADDED", body)
+        topic = KafkaTopic("orders", UUID(int=7), {0: KafkaPartition((0, 1), frozenset((0,)))})
+        outcome = Outcome(True, "Ready", "", topic, Moving(0, 1, 3), paused=True)
+        await TopicReports(kube, resources).statuses({resource: outcome}, datetime.now(UTC))
+        (known,) = resources.of(KEY)
+        found = await kube.get("Topic", "shop", "orders")
+        assert found is not None
+        assert found["status"] == known.status
+        assert found["status"]["reassignment"] == {"replicationFactor": 3, "partitions": 1, "done": 0}
+
+    play(scene)
+
+
+def test_the_whole_operator_is_woken_by_its_watches(play: Callable[[Scene], None]) -> None:
+    async def scene(kube: Kube) -> None:
+        port = free_port()
+        options = Options(DEFAULTS, frozenset({"shop"}), lease="ottla", lease_namespace="shop", http_port=port)
+        operator = Operator(options, await Kube.connect())
+        running = asyncio.ensure_future(operator.run())
+
+        async def until(what: str, check: Callable[[], Awaitable[Any]]) -> Any:
+            for _ in range(600):
+                assert not running.done(), running
+                if found := await check():
+                    return found
+                await asyncio.sleep(0.1)
+            raise AssertionError(what)
+
+        await kube.create(cluster(brokers={"replicas": 1, "storage": {"size": "1Gi"}}))
+        service = ("Service", "shop", "k-bootstrap")
+        made = await until("the Service", lambda: kube.get(*service))
+        await kube.delete(*service)
+
+        async def again() -> bool:
+            found = await kube.get(*service)
+            return found is not None and found["metadata"]["uid"] != made["metadata"]["uid"]
+
+        await until("another Service", again)
+
+        async def told() -> Any:
+            found = await kube.get("Cluster", *KEY)
+            return found is not None and found.get("status", {}).get("message")
+
+        assert await until("a status", told) == "waiting for etcd: 0 of 3 members answer"
+        lease = await kube.get("Lease", "shop", "ottla")
+        assert lease is not None
+        assert lease["spec"]["holderIdentity"] == "operator"
+        pools = [{"name": "broker", "firstId": 0, "replicas": 1}]
+        with pytest.raises(KubeError, match="replicas or pools"):
+            await kube.merge("Cluster", *KEY, {"spec": {"brokers": {"pools": pools}}})
+        operator._stop.set()
+        assert await running == 0
+        lease = await kube.get("Lease", "shop", "ottla")
+        assert lease is not None
+        assert not lease["spec"].get("holderIdentity")
+
+    play(scene)
