@@ -23,6 +23,7 @@ QUESTIONS = (
     "produce",
     "consume",
     "latency",
+    "groups",
     "replication",
     "failover",
     "partitions",

@@ -1,0 +1,209 @@
+"""What do groups cost that have nothing to do, and one that rebalances?
+
+*Idle*: 1,000 librdkafka consumers with their defaults in 100 groups, ten to a group, one empty partition each: Fetch
+requests that wait, heartbeats, commits of nothing. They run in processes of their own, beside one broker at a time.
+
+*Rebalancing*: one group of 200 members, spoken for by hand, because no client tells when its last JoinGroup left: the
+leader joins again, and then all the others. Measured are the broker's CPU for one rebalance, and the time from the last
+JoinGroup's sending to the last SyncGroup's answer.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from contextlib import ExitStack
+from multiprocessing.synchronize import Event
+
+from confluent_kafka import Consumer
+
+from bench.pair import Peer, Plan, create_topic, measured, pair
+from bench.table import Row, at_most
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages import read_response, write_request
+from tests.peers.wire import Wire
+
+GROUPS = 100
+MEMBERS = 10  # of each of them
+MEMBERS_REBALANCING = 200
+REBALANCES = 20
+FIND_COORDINATOR = 10
+JOIN_GROUP, JOIN_GROUP_VERSION = 11, 5
+SYNC_GROUP, SYNC_GROUP_VERSION = 14, 3
+HEARTBEAT, HEARTBEAT_VERSION = 12, 3
+_PROCESSES = 4
+_WINDOW_S = 10.0
+_POLL_S = 5.0
+_PATIENCE_S = 180.0
+_SUBSCRIPTION = b"x" * 100
+_ASSIGNMENT = b"y" * 60
+
+
+def run(plan: Plan) -> list[Row]:
+    """CPU of idle groups; CPU and time of a rebalance."""
+    with pair() as brokers:
+        rows = [_idle(list(brokers.brokers.items()), plan)]
+        cpu = Row(f"a group of {MEMBERS_REBALANCING} rebalances", "ms broker CPU", at_most(1))
+        wall = Row(f"a group of {MEMBERS_REBALANCING}, last JoinGroup to last SyncGroup answer", "ms", at_most(0.7))
+        with ExitStack() as ends:
+            groups = {name: ends.enter_context(_Group(broker)) for name, broker in brokers.brokers.items()}
+            warm: set[str] = set()
+
+            def work(which: str, broker: Peer) -> None:
+                group = groups[which]
+                seconds = []
+                with measured(broker) as spent:
+                    for _ in range(REBALANCES):
+                        seconds.append(group.rebalance())
+                if which not in warm:
+                    warm.add(which)
+                    return
+                cpu.add(which, spent.broker_cpu / REBALANCES * 1000)
+                wall.add(which, sorted(seconds)[REBALANCES // 2] * 1000)
+
+            brokers.alternate(plan, work, plan.rounds + 1)
+        return [*rows, cpu, wall]
+
+
+# ---- idle groups
+
+
+def _idle(brokers: list[tuple[str, Peer]], plan: Plan) -> Row:
+    groups = plan.scaled(GROUPS)
+    row = Row(f"{groups * MEMBERS:,} idle consumers in {groups} groups", "broker CPU, % of a core", at_most(1))
+    context = multiprocessing.get_context("spawn")
+    for which, broker in brokers:
+        create_topic(broker, "idle", MEMBERS)
+        stop = context.Event()
+        ready = context.Semaphore(0)
+        shares = [range(start, groups, _PROCESSES) for start in range(_PROCESSES)]
+        clients = [
+            context.Process(target=_consume, args=(broker.bootstrap, share, ready, stop)) for share in shares if share
+        ]
+        for client in clients:
+            client.start()
+        try:
+            for _ in clients:
+                if not ready.acquire(timeout=_PATIENCE_S):
+                    raise RuntimeError("not every consumer has its partition")
+            time.sleep(_WINDOW_S)
+            for _ in range(plan.rounds):
+                with measured(broker) as spent:
+                    time.sleep(_WINDOW_S)
+                row.add(which, spent.broker_cpu / spent.wall * 100)
+        finally:
+            stop.set()
+            for client in clients:
+                client.join()
+    return row
+
+
+def _consume(bootstrap: str, groups: range, ready: object, stop: Event) -> None:
+    """The members of some groups, until `stop`; `ready` is released once each has a partition."""
+    consumers = [
+        Consumer({"bootstrap.servers": bootstrap, "log_level": 0, "group.id": f"idle-{group}"})
+        for group in groups
+        for _ in range(MEMBERS)
+    ]
+    for consumer in consumers:
+        consumer.subscribe(["idle"])
+    said = False
+    while not stop.wait(_POLL_S if said else 0.1):
+        for consumer in consumers:
+            consumer.poll(0)
+        if not said and all(len(consumer.assignment()) == 1 for consumer in consumers):
+            ready.release()  # type: ignore[attr-defined]
+            said = True
+    for consumer in consumers:
+        consumer.close()
+
+
+# ---- one group that rebalances
+
+
+class _Group:
+    """A classic group whose members are connections of this thread. Who joins first leads it."""
+
+    def __init__(self, broker: Peer) -> None:
+        self._wires = [Wire(broker.bootstrap, 60.0) for _ in range(MEMBERS_REBALANCING)]
+        self._names: list[str] = []
+        self._leader, self._generation = "", -1
+        for wire in self._wires:
+            self._names.append(_name_given(wire))
+        self._joins = [write_request(JOIN_GROUP, JOIN_GROUP_VERSION, _join(name)) for name in self._names]
+        for wire, join in zip(self._wires, self._joins, strict=True):
+            wire.ask(JOIN_GROUP, JOIN_GROUP_VERSION, join)
+        self._sync()
+
+    def __enter__(self) -> _Group:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for wire in self._wires:
+            wire.socket.close()
+
+    def rebalance(self) -> float:
+        """All join again; seconds from the last one's JoinGroup to the end. The leader's begins it: who came before it
+        would be told that nothing changes."""
+        leader = self._names.index(self._leader)
+        others = [member for member in range(MEMBERS_REBALANCING) if member != leader]
+        self._wires[leader].ask(JOIN_GROUP, JOIN_GROUP_VERSION, self._joins[leader])
+        while not self._rebalances(others[0]):
+            time.sleep(0.001)
+        for member in others:
+            began = time.perf_counter()
+            self._wires[member].ask(JOIN_GROUP, JOIN_GROUP_VERSION, self._joins[member])
+        return self._sync() - began
+
+    def _rebalances(self, member: int) -> bool:
+        beat = {"group_id": "one", "generation_id": self._generation, "member_id": self._names[member]}
+        error = self._wires[member].call(HEARTBEAT, HEARTBEAT_VERSION, beat).error_code
+        return bool(error == ErrorCode.rebalance_in_progress)
+
+    def _sync(self) -> float:
+        """Everybody hears the new generation and gets an assignment; when the last one had it."""
+        joined = [wire.answer(JOIN_GROUP, JOIN_GROUP_VERSION) for wire in self._wires]
+        self._leader, self._generation = joined[0].leader, joined[0].generation_id
+        everybody = [{"member_id": name, "assignment": _ASSIGNMENT} for name in self._names]
+        for wire, name, answer in zip(self._wires, self._names, joined, strict=True):
+            if answer.error_code or answer.generation_id != self._generation:
+                raise RuntimeError(f"JoinGroup is answered by {answer.error_code!r}")
+            body = {
+                "group_id": "one",
+                "generation_id": self._generation,
+                "member_id": name,
+                "assignments": everybody if name == self._leader else [],
+            }
+            wire.ask(SYNC_GROUP, SYNC_GROUP_VERSION, write_request(SYNC_GROUP, SYNC_GROUP_VERSION, body))
+        frames = [wire.receive() for wire in self._wires]
+        ended = time.perf_counter()
+        for frame in frames:
+            answer = read_response(SYNC_GROUP, SYNC_GROUP_VERSION, frame, 4)
+            if answer.error_code or answer.assignment != _ASSIGNMENT:
+                raise RuntimeError(f"SyncGroup is answered by {answer.error_code!r}")
+        return ended
+
+
+def _name_given(wire: Wire) -> str:
+    """The member id that the coordinator gives; the first who asks for a coordinator waits until there is one."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        wire.call(FIND_COORDINATOR, 2, {"key": "one", "key_type": 0})
+        answer = wire.call(JOIN_GROUP, JOIN_GROUP_VERSION, _join(""))
+        if answer.error_code == ErrorCode.member_id_required:
+            return str(answer.member_id)
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"JoinGroup is answered by {answer.error_code!r}")
+        time.sleep(0.1)
+
+
+def _join(member_id: str) -> dict[str, object]:
+    return {
+        "group_id": "one",
+        "session_timeout": 60_000,
+        "rebalance_timeout": 60_000,
+        "member_id": member_id,
+        "group_instance_id": None,
+        "protocol_type": "consumer",
+        "protocols": [{"name": "range", "metadata": _SUBSCRIPTION}],
+    }
