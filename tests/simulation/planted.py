@@ -306,6 +306,19 @@ def any_replica_may_be_elected() -> None:
 
 
 @bug
+def who_is_elected_uncleanly_keeps_only_what_it_knows_to_be_committed() -> None:
+    def become_leader(original: Any) -> Any:
+        def both(self: Partition, state: model.Partition) -> None:
+            if state.recovering and self.log.log_end_offset > self.high_watermark:
+                self.truncate_to(self.high_watermark)
+            original(self, state)
+
+        return both
+
+    _replace(Partition, "become_leader", become_leader)
+
+
+@bug
 def a_drained_broker_is_elected() -> None:
     def electorate(original: Any) -> Any:
         return lambda *args, **options: replace(original(*args, **options), drained=())
