@@ -217,7 +217,7 @@ class ClusterReconciler:
         visit.findings.storage_waits_for = kept.storage_waits_for
         visit.busy |= bool(kept.waits_for)
         if kept.formed and not kept.waits_for:
-            await self._etcd.upkeep(cluster, etcd, visit.found, tell)
+            visit.findings.metadata_full = await self._etcd.upkeep(cluster, etcd, visit.found, tell)
         return kept.formed
 
     async def _look_at_brokers(self, visit: _Visit) -> None:

@@ -34,7 +34,7 @@ from ottla.operator.plan.etcd_members import (
     replicas,
     start_rules,
 )
-from ottla.operator.plan.etcd_upkeep import to_defragment
+from ottla.operator.plan.etcd_upkeep import to_defragment, too_full
 from ottla.operator.plan.lost import waits_for_its_volume
 from ottla.operator.plan.observed import address, is_current, outdated, stuck
 from ottla.operator.plan.observed import etcd_pods as seen_pods
@@ -156,16 +156,17 @@ class EtcdKeeper:
             *snapshot_objects(cluster, etcd),
         ]
 
-    async def upkeep(self, cluster: Cluster, etcd: Etcd, found: Found, tell: Tell) -> None:
-        """Makes a member's database smaller where that is worth it, and takes the quota's alarm back afterwards."""
+    async def upkeep(self, cluster: Cluster, etcd: Etcd, found: Found, tell: Tell) -> str:
+        """Makes a member's database smaller where that is worth it, and takes the quota's alarm back afterwards; what a
+        person has to do where that doesn't help."""
         key = cluster.ref
         if self._clock() < self._next_upkeep.get(key, 0.0):
-            return
+            return ""
         pods = found.all("Pod", etcd_pods.ETCD)
         ready = {pod.name for pod in seen_pods(pods) if pod.ready}
         addresses = {pod["metadata"]["name"]: _endpoint(pod) for pod in pods if pod["metadata"]["name"] in ready}
         if len(addresses) < etcd.members:
-            return
+            return ""
         client = self._client(cluster)
         try:
             everywhere = list(addresses.values())
@@ -180,12 +181,15 @@ class EtcdKeeper:
                 await client.defragment(addresses[name])
             elif not alarms:
                 self._next_upkeep[key] = self._clock() + UPKEEP_S
+            elif trouble := too_full(statuses, etcd_pods.quota_bytes(etcd.volume)):
+                return trouble
             else:
                 for alarm in alarms:
                     await client.disarm(everywhere, alarm)
                 await tell("EtcdAlarmDisarmed", "etcd takes writes again: there is room below its quota")
         except EtcdUnreachable as error:
             logger.warning("etcd of %s: no upkeep: %s", cluster.ref, error)
+        return ""
 
     async def _members(self, cluster: Cluster, pods: list[Object]) -> list[Member] | None:
         """The list; None where no majority answers."""

@@ -25,6 +25,8 @@ class World:
         self.events: list[tuple[str, str]] = []
         self.writes: list[str] = []
         self.bad_images: set[str] = set()
+        self.alarms: list[Object] = []  # of etcd
+        self.used_bytes = 1000  # by etcd
         self._versions = itertools.count(1)
 
     # ---- what `Kube` offers

@@ -59,10 +59,17 @@ class EtcdInMemory:
         pass
 
     async def alarms(self, addresses: Sequence[str]) -> list[Object]:
-        return []
+        return list(self._world.alarms)
+
+    async def compact(self, addresses: Sequence[str], revision: int) -> None:
+        pass
+
+    async def disarm(self, addresses: Sequence[str], alarm: Object) -> None:
+        self._world.alarms.remove(alarm)
 
     async def status(self, address: str) -> MemberStatus:
-        return MemberStatus(leads=True, size_bytes=1000, used_bytes=900, version="3.6.0", revision=7)
+        used = self._world.used_bytes
+        return MemberStatus(leads=True, size_bytes=used, used_bytes=used, version="3.6.0", revision=7)
 
 
 class Kafka:
@@ -634,6 +641,25 @@ def test_every_action_is_an_event_and_what_is_wrong_a_warning() -> None:
         ("SettingsChanged", "all brokers: log.retention.ms (taken back)"),
     ]
     assert "log.retention.ms" in scene.world.events[2][1]
+
+
+def test_an_etcd_that_is_full_says_what_to_do_and_takes_writes_when_there_is_room() -> None:
+    scene = _running()
+    scene.world.alarms.append({"memberID": "1", "alarm": "NOSPACE"})
+    scene.world.used_bytes = 800 << 20
+    clock = scene.reconciler._etcd._next_upkeep
+    clock.clear()
+    scene.rounds(2)
+    assert scene.status["message"] == (
+        "etcd: its database is full, and nothing can be changed: 800 of 819 MiB are in use; "
+        "raise metadata.etcd.storage.size"
+    )
+    assert scene.condition("MetadataReady") == ("False", "EtcdFull")
+    scene.world.edit("Cluster", "k", lambda spec: spec["metadata"]["etcd"].update(storage={"size": "4Gi"}))
+    scene.rounds(6)
+    assert scene.world.alarms == []
+    assert scene.condition("MetadataReady") == ("True", "EtcdAnswers")
+    assert ("EtcdAlarmDisarmed", "etcd takes writes again: there is room below its quota") in scene.world.events
 
 
 def test_a_cluster_that_comes_back_under_its_name_has_another_etcd() -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
-from ottla.operator.plan.etcd_pods import CONFIG_FOLDER, DATA_FOLDER, NO_DATA, config_map
+from ottla.operator.plan.etcd_pods import CONFIG_FOLDER, DATA_FOLDER, NO_DATA, config_map, member_set
+from ottla.operator.spec.cluster import Etcd as EtcdSpec
+from tests.peers.etcd import Etcd
 from tests.unit.operator.test_cluster_objects import _cluster
 
 
@@ -53,3 +56,23 @@ def test_who_may_begin(tmp_path: Path, data: bool, state: str, join: bool, start
             *("--name", "k-etcd-1", "--initial-cluster", "k-etcd-1=http://a"),
             *("--initial-cluster-state", started, "--data-dir=x"),
         ]
+
+
+def test_probes_are_content_with_an_etcd_that_is_full(tmp_path: Path) -> None:
+    etcd = Etcd(tmp_path, ["--quota-backend-bytes=4194304"])
+    try:
+        full = ""
+        while not full:
+            try:
+                etcd.control("put", "key", "x" * 100_000)
+            except subprocess.CalledProcessError as error:
+                full = error.stderr
+        assert "space exceeded" in full
+        cluster = _cluster()
+        assert isinstance(cluster.metadata, EtcdSpec)
+        (process,) = member_set(cluster, cluster.metadata, 3)["spec"]["template"]["spec"]["containers"]
+        for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+            with urlopen(f"http://{etcd.endpoint}{process[probe]['httpGet']['path']}", timeout=10) as answer:
+                assert answer.status == 200
+    finally:
+        etcd.kill()

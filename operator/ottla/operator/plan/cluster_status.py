@@ -33,6 +33,7 @@ class Findings:
     metadata_waits_for: str | None = None  # None: it wasn't looked at; empty: it is there
     metadata_serves: bool = True  # a majority answers
     metadata_roll_waits_for: str = ""
+    metadata_full: str = ""  # nothing can be written to it, and a person has to do something
     config_waits_for: str | None = None  # as above, for the dynamic settings
     scaling: Scaling = field(default_factory=Scaling)
     bootstrap: dict[str, str] = field(default_factory=dict)
@@ -113,6 +114,8 @@ def _message(cluster: Cluster, findings: Findings, ready: int, known: int) -> st
         return findings.failure
     if findings.metadata_waits_for:
         return f"waiting for etcd: {findings.metadata_waits_for}"
+    if findings.metadata_full:
+        return f"etcd: {findings.metadata_full}"
     decision = findings.decision
     if decision is not None and decision.rolling:
         return decision.message
@@ -152,8 +155,10 @@ def _conditions(cluster: Cluster, findings: Findings, message: str, ready: int) 
         message = f"{named(unled)} without a leader" if unled else ""
         found.append(Condition("PartitionsLed", not unled, "NoLeader" if unled else "AllLed", message))
     if findings.metadata_waits_for is not None:
-        waits_for = findings.metadata_waits_for
-        found.append(Condition("MetadataReady", not waits_for, "EtcdAway" if waits_for else "EtcdAnswers", waits_for))
+        waits_for = findings.metadata_waits_for or findings.metadata_full
+        away = bool(findings.metadata_waits_for)
+        full = "EtcdFull" if waits_for else "EtcdAnswers"
+        found.append(Condition("MetadataReady", not waits_for, "EtcdAway" if away else full, waits_for))
     if (decision := findings.decision) is not None:
         reason = "Waiting" if decision.rolling and decision.waits_for else "Rolling" if decision.rolling else "UpToDate"
         found.append(Condition("Rolling", decision.rolling, reason, decision.message if decision.rolling else ""))

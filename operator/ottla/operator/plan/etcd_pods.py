@@ -28,6 +28,7 @@ DATA_FOLDER = "/data"
 TLS_FOLDER = "/etc/etcd-tls"
 DEFAULT_RESOURCES: Object = {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}}
 FIRST_S, TOGETHER_S = 3, 6  # until a member answers, and until those that are new have found each other
+NOT_FULL = "exclude=NOSPACE"
 QUOTA_SHARE = 0.4  # of the volume: a defragmentation writes the database a second time
 QUOTA_BYTES_MAX = 8 * 2**30
 
@@ -120,10 +121,11 @@ def member_set(cluster: Cluster, etcd: Etcd, replicas: int) -> Object:
             *([{"name": "tls", "mountPath": TLS_FOLDER, "readOnly": True}] if etcd.tls else []),
         ],
         resources=etcd.resources or DEFAULT_RESOURCES,
-        startupProbe=http_probe("/health?serializable=true", "metrics", 3, 100, first_s=FIRST_S),
-        livenessProbe=http_probe("/health?serializable=true", "metrics", 10, 6),
+        # A database that reached its quota is mended by the operator (etcd_upkeep.py), not by a restart, and is served.
+        startupProbe=http_probe(f"/health?serializable=true&{NOT_FULL}", "metrics", 3, 100, first_s=FIRST_S),
+        livenessProbe=http_probe(f"/health?serializable=true&{NOT_FULL}", "metrics", 10, 6),
         # Only a member that reaches the others answers this one.
-        readinessProbe=http_probe("/health", "metrics", 3, 3, first_s=TOGETHER_S),
+        readinessProbe=http_probe(f"/health?{NOT_FULL}", "metrics", 3, 3, first_s=TOGETHER_S),
     )
     volumes: list[Object] = [{"name": "config", "configMap": {"name": names.etcd_set(cluster)}}]
     if etcd.tls:

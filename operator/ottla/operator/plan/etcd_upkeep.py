@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 WASTED_BYTES_MIN = 64 * 2**20
 WASTED_SHARE_MIN = 0.5
+FULL_SHARE = 0.9  # of the quota: writes that were refused would fill it again at once
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,17 @@ class MemberStatus:
     used_bytes: int
     version: str
     revision: int
+
+
+def too_full(statuses: Mapping[str, MemberStatus], quota_bytes: int) -> str:
+    """What to do where what is in use, and no waste, fills the database; nothing where there is room."""
+    used = max((status.used_bytes for status in statuses.values()), default=0)
+    if used < quota_bytes * FULL_SHARE:
+        return ""
+    return (
+        f"its database is full, and nothing can be changed: {used >> 20} of {quota_bytes >> 20} MiB are in use; "
+        "raise metadata.etcd.storage.size"
+    )
 
 
 def to_defragment(statuses: Mapping[str, MemberStatus], wanted: int, *, full: bool) -> str | None:
