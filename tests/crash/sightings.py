@@ -18,7 +18,17 @@ _PATTERNS = {
 }
 # A kill between the making of a partition's directory and of the file that says whose it is.
 _EXPLAINED = ("it has no partition.metadata",)
+_WANTED = ("elections", "truncations", "ISR changes", "ambiguous writes", "faults")
 _SENDS = ("sends repeated", "send unknown", "commit unknown")
+
+
+in_all: Counter[str] = Counter()
+"""The counts of all runs of this process."""
+
+
+def never_seen() -> list[str]:
+    """What no run of this process has seen although it should."""
+    return [name for name in _WANTED if not in_all[name]]
 
 
 class Sightings:
@@ -36,6 +46,7 @@ class Sightings:
         counts["assignments of the group"] = workload.count("assignments")
         counts["records acknowledged"] = workload.count("send ok")
         counts["faults"] = sum(self.faults.values())
+        in_all.update(counts)
         return counts
 
     def unexplained(self, explained: Collection[str] = ()) -> list[str]:

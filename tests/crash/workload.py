@@ -136,7 +136,7 @@ class Workload(threading.Thread):
 
     def _client(self, name: str) -> Client:
         client = Client(name, self._addresses, connect_tcp, self.history, Random(self._random.randrange(1 << 32)))
-        client.epoch_ms = time.time_ns() // 1_000_000
+        client.epoch_ms = time.time_ns() // 1_000_000 - int(asyncio.get_running_loop().time() * 1000)
         self._clients.append(client)
         return client
 
@@ -152,7 +152,7 @@ class Workload(threading.Thread):
     async def _produce_by_librdkafka(self) -> None:
         """With default settings, apart from where the cluster is."""
         producer = confluent_kafka.Producer(
-            {**_CONFLUENT, "bootstrap.servers": self._servers, "enable.idempotence": True, "acks": "all"}
+            {"bootstrap.servers": self._servers, "log_level": 0, "enable.idempotence": True, "acks": "all"}
         )
         number = 0
         began = time.monotonic()
