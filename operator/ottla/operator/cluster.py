@@ -27,6 +27,7 @@ from ottla.operator.plan.cluster_status import Findings, cluster_status, refused
 from ottla.operator.plan.lost import only_there, waits_for_its_volume
 from ottla.operator.plan.observed import addresses, broker_pod, broker_sets, is_current, versions
 from ottla.operator.plan.roll import Pod, decide
+from ottla.operator.plan.snapshots import last_snapshot, late
 from ottla.operator.plan.storage import claims_of
 from ottla.operator.queue import Result, Retry, Tell
 from ottla.operator.racks import tell_racks
@@ -215,6 +216,10 @@ class ClusterReconciler:
         visit.findings.metadata_waits_for = kept.waits_for
         visit.findings.metadata_roll_waits_for = kept.roll_waits_for
         visit.findings.storage_waits_for = kept.storage_waits_for
+        if etcd.snapshots is not None:
+            job = visit.found.get("CronJob", names.snapshots(cluster))
+            visit.findings.last_snapshot = last_snapshot(job)
+            visit.findings.snapshots_wait_for = late(job, etcd.snapshots.schedule, visit.now)
         visit.busy |= bool(kept.waits_for)
         if kept.formed and not kept.waits_for:
             visit.findings.metadata_full = await self._etcd.upkeep(cluster, etcd, visit.found, tell)

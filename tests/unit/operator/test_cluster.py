@@ -447,6 +447,10 @@ def test_brokers_get_addresses_outside_as_soon_as_there_are_any() -> None:
             {"name": "plain", "bootstrap": "k-bootstrap.shop.svc:9092"},
         ]
         assert scene.condition("ListenersReady") == ("True", "Advertised")
+        scene.world.writes.clear()
+        scene.now += timedelta(seconds=1)
+        scene.rounds(2)
+        assert scene.world.writes == [], "a condition's time moves only when it flips"
         client = scene.world.objects["ConfigMap", "shop", "k-client"]["data"]
         assert client["lb.bootstrap.servers"] == "lb.example:9094"
         scene.world.edit("Cluster", "k", lambda spec: spec.update(listeners=listeners[:1]))

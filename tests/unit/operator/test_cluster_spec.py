@@ -73,6 +73,7 @@ def test_settings_are_parted_by_whether_a_restart_is_needed() -> None:
         ),
         ({"brokers": {"replicas": 3}}, "has no storage"),
         ({"listeners": [{"name": "out", "port": 9094, "type": "NodePort"}]}, "one has to be Internal"),
+        ({"metadata": {"etcd": {"snapshots": {"schedule": "61 * * * *"}}}}, "snapshots.schedule: '61' is no minute"),
         ({"maintenanceWindows": [{"cron": "0 25 * * *", "durationMinutes": 60}]}, "is no hour"),
     ],
 )

@@ -20,7 +20,12 @@ from ottla.operator.spec.cluster import Cluster
 from ottla.operator.status import Condition, conditions
 
 MESSAGE_MAX = 1024
-PASSING = ("Paused", "TopicsHeld", "ListenersReady")  # conditions that aren't there at all while they mean nothing
+PASSING = (
+    "Paused",
+    "TopicsHeld",
+    "ListenersReady",
+    "SnapshotsTaken",
+)  # conditions that aren't there at all while they mean nothing
 
 
 @dataclass
@@ -34,6 +39,8 @@ class Findings:
     metadata_serves: bool = True  # a majority answers
     metadata_roll_waits_for: str = ""
     metadata_full: str = ""  # nothing can be written to it, and a person has to do something
+    last_snapshot: str = ""
+    snapshots_wait_for: str | None = None  # None: none are asked for
     config_waits_for: str | None = None  # as above, for the dynamic settings
     scaling: Scaling = field(default_factory=Scaling)
     bootstrap: dict[str, str] = field(default_factory=dict)
@@ -75,18 +82,15 @@ def cluster_status(cluster: Cluster, findings: Findings, before: Mapping[str, An
         },
         "pools": [_pool(pool.name, pool.first_id, pool.ids, findings.pods) for pool in cluster.pools],
         "listeners": _listeners(findings.bootstrap) or before.get("listeners") or [],
-        "conditions": conditions(
-            [each for each in before.get("conditions") or () if each["type"] not in PASSING],
-            _conditions(cluster, findings, message, ready),
-            cluster.generation,
-            now,
-        ),
+        "conditions": _written(_conditions(cluster, findings, message, ready), before, cluster.generation, now),
     }
     if findings.version:
         status["version"] = findings.version
     if (unled := _without_leader(findings)) is not None:
         status["underReplicatedPartitions"] = sum(pod.report.under_replicated for pod in findings.pods if pod.report)
         status["offlinePartitions"] = len(unled)
+    if findings.last_snapshot:
+        status["lastSnapshotTime"] = findings.last_snapshot
     scaling = findings.scaling
     status["settled"] = sorted(scaling.settled)
     if scaling.draining:
@@ -94,6 +98,12 @@ def cluster_status(cluster: Cluster, findings: Findings, before: Mapping[str, An
     if scaling.reason:
         status["reassignment"] = {"reason": scaling.reason[:256], "remaining": scaling.remaining}
     return status
+
+
+def _written(found: list[Condition], before: Mapping[str, Any], generation: int, now: datetime) -> list[Object]:
+    meant = {condition.type for condition in found}
+    written = conditions(before.get("conditions") or (), found, generation, now)
+    return [condition for condition in written if condition["type"] in meant or condition["type"] not in PASSING]
 
 
 def _without_leader(findings: Findings) -> tuple[str, ...] | None:
@@ -133,7 +143,7 @@ def _message(cluster: Cluster, findings: Findings, ready: int, known: int) -> st
         return f"waiting for an answer: {findings.brokers_wait_for}"
     if unled := _without_leader(findings):
         return f"{named(unled)} without a leader"
-    for text in (findings.listeners_wait_for, findings.config_waits_for):
+    for text in (findings.listeners_wait_for, findings.config_waits_for, findings.snapshots_wait_for):
         if text:
             return text
     return f"{ready} of {known} brokers serve"
@@ -159,6 +169,8 @@ def _conditions(cluster: Cluster, findings: Findings, message: str, ready: int) 
         away = bool(findings.metadata_waits_for)
         full = "EtcdFull" if waits_for else "EtcdAnswers"
         found.append(Condition("MetadataReady", not waits_for, "EtcdAway" if away else full, waits_for))
+    if (late := findings.snapshots_wait_for) is not None:
+        found.append(Condition("SnapshotsTaken", not late, "SnapshotLate" if late else "OnTime", late))
     if (decision := findings.decision) is not None:
         reason = "Waiting" if decision.rolling and decision.waits_for else "Rolling" if decision.rolling else "UpToDate"
         found.append(Condition("Rolling", decision.rolling, reason, decision.message if decision.rolling else ""))

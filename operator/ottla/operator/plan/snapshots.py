@@ -6,16 +6,20 @@ its name only when it is complete.
 
 from __future__ import annotations
 
-from ottla.operator.objects import Object
+from datetime import datetime, timedelta
+
+from ottla.operator.objects import Object, seconds_since
 from ottla.operator.plan import names
 from ottla.operator.plan.broker_file import SECRETS, etcd_endpoints
 from ottla.operator.plan.broker_pods import etcd_secrets
 from ottla.operator.plan.pods import TMP_MOUNT, container, pod_template, volume_claim
 from ottla.operator.spec.cluster import Cluster, Etcd, Snapshots, Template
+from ottla.operator.spec.windows import parse_window
 
 SNAPSHOTS = "snapshots"
 FOLDER = "/snapshots"
 JOB_S_MAX = 600
+LATE_S = 3 * JOB_S_MAX  # a Job has three tries
 
 _SAVE = """\
 set -eu
@@ -45,6 +49,24 @@ def snapshot_objects(cluster: Cluster, etcd: Etcd) -> list[Object]:
     if etcd.snapshots is None:
         return []
     return [_claim(cluster, etcd.snapshots), _cron_job(cluster, etcd, etcd.snapshots)]
+
+
+def last_snapshot(cron_job: Object | None) -> str:
+    """When the last one was complete; nothing where none was yet."""
+    return str(((cron_job or {}).get("status") or {}).get("lastSuccessfulTime") or "")
+
+
+def late(cron_job: Object | None, schedule: str, now: datetime) -> str:
+    """What is to be told where a snapshot was due some time ago and there is none from after that."""
+    made = (cron_job or {}).get("metadata", {}).get("creationTimestamp")
+    since = last_snapshot(cron_job) or made
+    if since is None or cron_job is None:
+        return ""
+    limit = now - timedelta(seconds=LATE_S)
+    minutes = (seconds_since(since, now) - LATE_S) / 60
+    if minutes <= 0 or not parse_window(schedule, int(minutes)).open_at(limit):
+        return ""
+    return f"no snapshot of etcd since {since}: see the Jobs of the CronJob {cron_job['metadata']['name']}"
 
 
 def _claim(cluster: Cluster, wanted: Snapshots) -> Object:

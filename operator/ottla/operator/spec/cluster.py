@@ -320,7 +320,6 @@ def _metadata(given: Object, defaults: Defaults) -> Etcd | ExternalEtcd:
             external.get("credentialsSecret"),
         )
     etcd = given.get("etcd") or {}
-    snapshots = etcd.get("snapshots")
     return Etcd(
         members=etcd.get("members") or 3,
         image=_image(etcd.get("image") or defaults.etcd_image, "metadata.etcd.image", "members of etcd"),
@@ -329,9 +328,16 @@ def _metadata(given: Object, defaults: Defaults) -> Etcd | ExternalEtcd:
         template=_template(etcd.get("template") or {}),
         tls=bool(etcd.get("tls")),
         lost_after_s=_seconds(etcd.get("lostVolumesAfterMinutes")),
-        snapshots=snapshots
-        and Snapshots(snapshots["schedule"], snapshots.get("keep") or 24, _volume(snapshots.get("storage") or {})),
+        snapshots=_snapshots(etcd["snapshots"]) if etcd.get("snapshots") else None,
     )
+
+
+def _snapshots(given: Object) -> Snapshots:
+    try:
+        parse_window(given["schedule"], 1)
+    except ValueError as error:
+        raise SpecError(f"metadata.etcd.snapshots.schedule: {error}") from None
+    return Snapshots(given["schedule"], given.get("keep") or 24, _volume(given.get("storage") or {}))
 
 
 def _listeners(given: list[Object] | None) -> tuple[Listener, ...]:
