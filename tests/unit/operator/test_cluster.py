@@ -234,6 +234,18 @@ def test_a_roll_restarts_one_at_a_time_and_says_so() -> None:
     assert scene.condition("Rolling") == ("False", "UpToDate")
 
 
+def test_a_second_change_during_a_roll_is_part_of_it() -> None:
+    scene = _running()
+    scene.world.edit("Cluster", "k", lambda spec: spec.update(config={"num.partitions": 6}))
+    scene.rounds(2)
+    assert len([event for event in scene.world.events if event[0] == "RollingRestart"]) == 1
+    scene.world.edit("Cluster", "k", lambda spec: spec.update(config={"num.partitions": 7}))
+    scene.rounds(14)
+    restarted = [message.split()[0] for reason, message in scene.world.events if reason == "RollingRestart"]
+    assert Counter(restarted) == {"k-broker-0": 2, "k-broker-1": 1, "k-broker-2": 1}
+    assert scene.condition("Rolling") == ("False", "UpToDate")
+
+
 def test_a_roll_waits_as_long_as_the_brokers_say_no() -> None:
     scene = _running()
     blocked = Report(risks={"offline": ("orders-4",)})
