@@ -24,6 +24,7 @@ QUESTIONS = (
     "consume",
     "latency",
     "groups",
+    "loop_held",
     "replication",
     "failover",
     "partitions",

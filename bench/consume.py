@@ -37,7 +37,7 @@ def _case(brokers: Pair, plan: Plan, size: int, codec: str) -> list[Row]:
 
     def work(which: str, broker: Peer) -> None:
         if which not in warm:
-            create_topic(broker, topic, PARTITIONS)
+            create_topic(broker.bootstrap, topic, PARTITIONS)
             produce(broker.bootstrap, topic, count, values, "1", codec)
         with measured(broker) as spent:
             consume(broker.bootstrap, topic, PARTITIONS, count)
@@ -51,5 +51,5 @@ def _case(brokers: Pair, plan: Plan, size: int, codec: str) -> list[Row]:
 
     brokers.alternate(plan, work, plan.rounds + 1)
     for broker in brokers.brokers.values():
-        delete_topic(broker, topic)
+        delete_topic(broker.bootstrap, topic)
     return [per_cpu, wall]

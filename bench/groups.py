@@ -73,7 +73,7 @@ def _idle(brokers: list[tuple[str, Peer]], plan: Plan) -> Row:
     row = Row(f"{groups * MEMBERS:,} idle consumers in {groups} groups", "broker CPU, % of a core", at_most(1))
     context = multiprocessing.get_context("spawn")
     for which, broker in brokers:
-        create_topic(broker, "idle", MEMBERS)
+        create_topic(broker.bootstrap, "idle", MEMBERS)
         stop = context.Event()
         ready = context.Semaphore(0)
         shares = [range(start, groups, _PROCESSES) for start in range(_PROCESSES)]

@@ -40,7 +40,7 @@ def _case(brokers: Pair, plan: Plan, rate: int, in_flight: int) -> list[Row]:
 
     def work(which: str, broker: Peer) -> None:
         topic = f"latency-{rate}-{in_flight}-{next(number)}"
-        create_topic(broker, topic)
+        create_topic(broker.bootstrap, topic)
         with measured(broker) as spent:
             latencies = _once(broker.bootstrap, topic, rate, in_flight, seconds)
         if which not in warm:

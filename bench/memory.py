@@ -27,8 +27,8 @@ def run(plan: Plan) -> list[Row]:
     loaded_own = Row("memory after load, anonymous part", "MB", None)
     with pair() as brokers:
         for broker in brokers.brokers.values():
-            create_topic(broker, "load", 6)
-            create_topic(broker, "small")
+            create_topic(broker.bootstrap, "load", 6)
+            create_topic(broker.bootstrap, "small")
         time.sleep(SETTLE_SECONDS)
         for which, broker in brokers.brokers.items():
             before = cpu_seconds(broker.process.pid)

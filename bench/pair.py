@@ -101,9 +101,9 @@ def measured(*brokers: Peer) -> Iterator[Spent]:
     spent.broker_cpu = sum(map(cpu_seconds, pids)) - broker_cpu
 
 
-def create_topic(broker: Peer, topic: str, partitions: int = 1, replicas: int = 1, **config: str) -> None:
+def create_topic(bootstrap: str, topic: str, partitions: int = 1, replicas: int = 1, **config: str) -> None:
     """Creates a topic and waits until it is led, with all replicas in sync."""
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 4})
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 4})
     given = {name.replace("_", "."): value for name, value in config.items()}
     admin.create_topics([NewTopic(topic, partitions, replicas, config=given)])[topic].result(60)
     deadline = time.monotonic() + 60
@@ -115,7 +115,7 @@ def create_topic(broker: Peer, topic: str, partitions: int = 1, replicas: int = 
     raise TimeoutError(f"{topic} isn't led after 60 s")
 
 
-def delete_topic(broker: Peer, topic: str) -> None:
+def delete_topic(bootstrap: str, topic: str) -> None:
     """Deletes a topic."""
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 4})
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 4})
     admin.delete_topics([topic])[topic].result(60)

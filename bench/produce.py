@@ -37,11 +37,11 @@ def _case(brokers: Pair, plan: Plan, size: int, codec: str, acks: str) -> list[R
 
     def work(which: str, broker: Peer) -> None:
         topic = f"produce-{size}-{codec}-{acks}-{next(number)}"
-        create_topic(broker, topic, PARTITIONS)
+        create_topic(broker.bootstrap, topic, PARTITIONS)
         with measured(broker) as spent:
             produce(broker.bootstrap, topic, count, values, acks, codec)
         written = end_offsets(broker.bootstrap, topic, PARTITIONS)
-        delete_topic(broker, topic)
+        delete_topic(broker.bootstrap, topic)
         if written != count:
             raise AssertionError(f"{which}: {written} of {count} acknowledged records are there")
         if which not in warm:

@@ -44,11 +44,11 @@ def _case(clusters: dict[str, list[Peer]], plan: Plan, partitions: int) -> list[
         for which, brokers in clusters.items():
             topic = f"replicated-{partitions}-{next(number)}"
             bootstrap = ",".join(broker.bootstrap for broker in brokers)
-            create_topic(brokers[0], topic, partitions, replicas=3)
+            create_topic(brokers[0].bootstrap, topic, partitions, replicas=3)
             with measured(*brokers) as spent:
                 produce(bootstrap, topic, count, values, "all", "none")
             written = end_offsets(bootstrap, topic, partitions)
-            delete_topic(brokers[0], topic)
+            delete_topic(brokers[0].bootstrap, topic)
             if written != count:
                 raise AssertionError(f"{which}: {written} of {count} acknowledged records are there")
             if measuring:

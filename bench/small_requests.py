@@ -21,8 +21,8 @@ def run(plan: Plan) -> list[Row]:
     with pair() as brokers:
         value = payloads(100)[0]
         for broker in brokers.brokers.values():
-            create_topic(broker, "small")
-            create_topic(broker, "one")
+            create_topic(broker.bootstrap, "small")
+            create_topic(broker.bootstrap, "one")
             exchange(broker.bootstrap, produce_request("one", value), 1, 1)
         rows = []
         for connections in (1, 50):

@@ -37,7 +37,7 @@ def _round(which: str, path: Path, rows: list[Row]) -> None:
     try:
         fresh_wall.add(which, broker.start_seconds)
         fresh_cpu.add(which, cpu_seconds(broker.process.pid))
-        create_topic(broker, "many", PARTITIONS)
+        create_topic(broker.bootstrap, "many", PARTITIONS)
         produce(broker.bootstrap, "many", 20_000, payloads(100), "1", "none")
         broker.kill()
         broker.start_again()
