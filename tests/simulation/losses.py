@@ -56,18 +56,19 @@ class Permitted:
         return self._invoked.get(event.get("id", -1), position)
 
     def acknowledged(self, event: Event, position: int) -> Asked:
-        """As of when a write that ended there was."""
+        """As of when a write that ended there was: of when it was asked for, or since who answered leads for the first
+        time (its unclean election is the event after that); at the latest of the end of its leadership."""
         invoked, by = self.invoked(event, position), event.get("by", -1)
-        ended = invoked
-        led = False
-        for election in self._elections.get(key_of(event), ()):
-            if election.position > position:
-                break
+        elections = [election for election in self._elections.get(key_of(event), ()) if election.position < position]
+        began = next((election.position for election in elections if election.broker == by), -1)
+        when, as_of = max(invoked, began), max(invoked, began + 1)
+        led, ended = False, as_of
+        for election in elections:
             if election.broker == by:
-                led, ended = True, invoked
+                led, ended = True, as_of
             elif led:
-                led, ended = False, min(election.position, invoked)
-        return Asked(invoked, ended)
+                led, ended = False, min(election.position, as_of)
+        return Asked(when, ended)
 
     def shown(self, event: Event, position: int, value: str) -> Asked:
         """As of when a read that ended there tells that a value was committed: of when it was asked for, but at the

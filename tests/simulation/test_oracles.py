@@ -188,6 +188,16 @@ def test_an_unclean_election_costs_what_the_elected_one_doesnt_have_and_no_more(
     assert wrong([*begun, *elected(1, 2), *unclean(2, (0, "a")), *later, *final((0, "a"))]), "acknowledged since"
 
 
+def test_what_a_new_leader_acknowledges_is_no_older_than_its_leadership() -> None:
+    asked, answered = send(["a"], 0, id=1, by=2)
+    for loss in (permitted(0), unclean(2)):
+        assert wrong([*elected(0), asked, *loss, *elected(1, 2), answered, *final()]), "2 had it after that"
+        assert wrong([*elected(0, 2), asked, *loss, *elected(1, 2), answered, *final()]) == [], "it may have led before"
+    assert wrong([*elected(0), asked, *elected(1, 2), *permitted(0), answered, *final()]) == []
+    assert wrong([*elected(0), asked, *elected(1, 2), *unclean(2), answered, *final()]), "that is how it came to lead"
+    assert wrong([*elected(0), asked, *elected(1, 2), *elected(2), *unclean(1), answered, *final()]) == []
+
+
 def test_a_deposed_leader_alone_may_acknowledge_what_an_unclean_election_has_lost() -> None:
     begun = [*elected(0), *send(["a"], 0, id=1, by=1), *elected(1, 2), *unclean(2, (0, "a"))]
     late = send(["b"], 1, id=2, by=1)
