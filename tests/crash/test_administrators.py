@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -13,6 +17,7 @@ import pytest
 from ottla.metadata.keys import uuid_text
 from ottla.protocol.batches import Record, build_batch
 from ottla.protocol.errors import ErrorCode
+from tests.peers.apache_kafka import tool
 from tests.peers.ottla_cluster import OttlaCluster, ottla_cluster
 from tests.peers.wire import Wire
 
@@ -142,6 +147,39 @@ def topic_id(cluster: OttlaCluster, number: int, name: str) -> UUID:
     message = {"topics": [{"topic_id": None, "name": name}], "allow_auto_topic_creation": False}
     found: UUID = ask(cluster, number, METADATA, 12, message).topics[0].topic_id
     return found
+
+
+@pytest.mark.parametrize("by", ["ottla", "kafka"])
+def test_a_move_that_is_held_up_is_cancelled(cluster: OttlaCluster, tmp_path: Path, by: str) -> None:
+    """By each of the command lines: the replicas are what they were, in their order, and the newcomer keeps nothing."""
+    name = f"held-up-{by}"
+    one = cluster.controller()
+    other, away = (number for number in range(3) if number != one)
+    assert create(cluster, one, name, [one, other]) == 0
+    cluster.wait_until_in_sync(name, 1, 2)
+    assert [produce(cluster, name, 0) for _ in range(20)] == [ErrorCode.none] * 20
+    cluster.brokers[away].pause()
+    assert reassign(cluster, one, name, [away, other]) == 0
+    cluster.brokers[away].kill()
+    cluster.brokers[away].go_on()
+    assert moves(cluster, one) == [(name, [away])]
+    plan = tmp_path / "plan.json"
+    partition = {"topic": name, "partition": 0, "replicas": [away, other]}
+    plan.write_text(json.dumps({"version": 1, "partitions": [partition]}))
+    if by == "kafka":
+        options = ("--cancel", "--reassignment-json-file", str(plan), "--preserve-throttles")
+        said = tool("reassign-partitions", "--bootstrap-server", cluster.bootstrap, *options)
+        assert f"Successfully cancelled partition reassignment for: {name}-0" in said
+    else:
+        command = [sys.executable, "-m", "ottla.cli.main", "reassign", "cancel", str(plan), "-b", cluster.bootstrap]
+        done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout) == {"undone": [{"topic": name, "partition": 0}]}
+    cluster.wait("no move is left", lambda: moves(cluster, one) == moves(cluster, other) == [])
+    assert list(cluster.partition(name, 0).replica_nodes) == [one, other]
+    cluster.brokers[away].start_again()
+    cluster.wait("the newcomer keeps nothing", lambda: cluster.folder_of(away, name, 0) is None)
+    assert produce(cluster, name, 0) is ErrorCode.none
 
 
 def partition_count(cluster: OttlaCluster, number: int, name: str) -> int:
