@@ -82,7 +82,7 @@ class Operator:
             "Cluster": Queue("Cluster", self._clusters, CLUSTER_WORKERS),
             "Topic": Queue("Topic", self._topics, TOPIC_WORKERS),
         }
-        self._page = Page(self.queues, self.watched, lambda: kube.writes)
+        self._page = Page(self.queues, self.watched, lambda: kube.writes, lambda: self._clusters.conditions)
         self._stop = asyncio.Event()
 
     async def run(self) -> int:

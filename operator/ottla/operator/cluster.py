@@ -20,7 +20,7 @@ from ottla.operator.exposure import Exposure
 from ottla.operator.found import Found
 from ottla.operator.kafka import KafkaAdmin, KafkaAdmins, Unreachable, said
 from ottla.operator.kube import Kube, KubeError
-from ottla.operator.objects import Object, Ref, condition, going
+from ottla.operator.objects import Object, Ref, condition, going, ref_of
 from ottla.operator.plan import broker_pods, disruption, names, network, services
 from ottla.operator.plan.broker_pods import BROKER
 from ottla.operator.plan.cluster_status import Findings, cluster_status, refused
@@ -93,6 +93,7 @@ class ClusterReconciler:
         self._read = read
         self._utc = utc
         self._admins = KafkaAdmins()
+        self.conditions: dict[Ref, dict[str, bool]] = {}  # of each Cluster, as its status has them
 
     def close(self) -> None:
         """Ends all connections to brokers."""
@@ -104,6 +105,7 @@ class ClusterReconciler:
         if resource is None or going(resource):
             await self._etcd.forget(key)
             self._read(key, "")
+            self.conditions.pop(key, None)
             self._admins.forget(key)  # what it owns goes with it, by its owner references: nothing here has to be alive
             return Result(gone=True)
         self._read(key, resource["metadata"]["resourceVersion"])
@@ -338,6 +340,7 @@ class ClusterReconciler:
 
     async def _write(self, resource: Object, status: Object) -> None:
         """Only on a difference: a status that is written for nothing would make the next event."""
+        self.conditions[ref_of(resource)] = {each["type"]: each["status"] == "True" for each in status["conditions"]}
         if status == (resource.get("status") or {}):
             return
         try:

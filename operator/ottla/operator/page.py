@@ -11,6 +11,7 @@ from time import monotonic
 
 from aiohttp import web
 
+from ottla.operator.objects import Ref
 from ottla.operator.queue import Queue
 
 SILENT_S_MAX = 240.0
@@ -26,6 +27,7 @@ _HELP = {
         "counter",
         "Requests to Kubernetes that may change something, other than to renew the lease.",
     ),
+    "ottla_operator_cluster_condition": ("gauge", "Whether a condition of a Cluster is True."),
     "ottla_operator_leading": ("gauge", "Whether this process acts (1) or stands by."),
 }
 
@@ -73,7 +75,15 @@ class Watched:
 class Page:
     """Serves it."""
 
-    def __init__(self, queues: Mapping[str, Queue], watched: Watched, writes: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        queues: Mapping[str, Queue],
+        watched: Watched,
+        writes: Callable[[], int],
+        conditions: Callable[[], Mapping[Ref, Mapping[str, bool]]] = dict,
+    ) -> None:
+        """`conditions`: of each Cluster, by their types."""
+        self._conditions = conditions
         self.leading = False
         self._queues = queues
         self._watched = watched
@@ -107,6 +117,10 @@ class Page:
             rows["ottla_operator_failing_resources"].append((label, len(queue.counters.failing)))
         rows["ottla_operator_last_event_age_seconds"].append(("", self._watched.age_s))
         rows["ottla_operator_kubernetes_writes_total"].append(("", self._writes()))
+        for cluster, conditions in sorted(self._conditions().items()):
+            for kind, holds in sorted(conditions.items()):
+                label = f'{{cluster_namespace="{cluster.namespace}",cluster="{cluster.name}",type="{kind}"}}'
+                rows["ottla_operator_cluster_condition"].append((label, int(holds)))
         rows["ottla_operator_leading"].append(("", int(self.leading)))
         lines = []
         for name, (kind, doc) in _HELP.items():

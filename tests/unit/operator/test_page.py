@@ -27,12 +27,18 @@ def test_metrics_are_readable() -> None:
         task.cancel()
 
     asyncio.run(run())
-    page = Page({"Cluster": queue}, Watched(), lambda: 7)
+    conditions = {Ref("shop", "k"): {"Ready": True, "Rolling": False}}
+    page = Page({"Cluster": queue}, Watched(), lambda: 7, lambda: conditions)
     page.leading = True
     found = {family.name: family.samples[0].value for family in text_string_to_metric_families(page.text())}
     assert found["ottla_operator_reconciles"] == 1
     assert found["ottla_operator_kubernetes_writes"] == 7
     assert found["ottla_operator_leading"] == 1
+    (family,) = (one for one in text_string_to_metric_families(page.text()) if one.name.endswith("cluster_condition"))
+    assert [(sample.labels, sample.value) for sample in family.samples] == [
+        ({"cluster_namespace": "shop", "cluster": "k", "type": "Ready"}, 1),
+        ({"cluster_namespace": "shop", "cluster": "k", "type": "Rolling"}, 0),
+    ]
 
 
 def test_a_watch_is_dead_when_what_was_read_is_not_told() -> None:
