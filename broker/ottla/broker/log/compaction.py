@@ -40,7 +40,7 @@ from ottla.protocol.codecs import Buffer, compress, decompress
 from ottla.protocol.errors import ErrorCode, KafkaError, ProtocolError
 from ottla.protocol.varints import read_varint
 
-from .index import MAX_RELATIVE_OFFSET
+from .config import MAX_RELATIVE_OFFSET
 
 _LONGEST_PLAIN_KEY = 32
 _header = struct.Struct(">qiibIhiqqqhii")

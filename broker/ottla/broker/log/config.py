@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 MAX_LONG = (1 << 63) - 1
+MAX_RELATIVE_OFFSET = (1 << 31) - 1  # to a segment's base: what its indexes can express
 DELETE = "delete"
 COMPACT = "compact"
 

@@ -18,8 +18,6 @@ from typing import NamedTuple
 
 from .disk import Disk, File
 
-MAX_RELATIVE_OFFSET = (1 << 31) - 1
-
 _PAGE = 4096
 _SEARCH_BLOCK = 256  # entries that are read at once when a search has come this close
 

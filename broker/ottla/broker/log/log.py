@@ -16,10 +16,9 @@ from collections.abc import Callable, Iterable, Sequence
 from ottla.protocol.batches import CONTROL, BatchHeader
 
 from . import names
-from .config import LogConfig
+from .config import MAX_RELATIVE_OFFSET, LogConfig
 from .disk import Buffer, all_or_unusable
 from .epochs import LeaderEpochs
-from .index import MAX_RELATIVE_OFFSET
 from .pending_flush import PendingFlush
 from .producers import Producers
 from .replay import note_marker, replay_producers, restore_snapshot, write_snapshot

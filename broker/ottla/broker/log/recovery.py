@@ -22,10 +22,9 @@ from ottla.protocol.batches import CONTROL, HEADER_SIZE, MAGIC, BatchHeader, crc
 
 from . import epochs as leader_epochs
 from . import names
-from .config import LogConfig
+from .config import MAX_RELATIVE_OFFSET, LogConfig
 from .disk import Disk, Entry, unless_full
 from .epochs import LeaderEpochs
-from .index import MAX_RELATIVE_OFFSET
 from .log import Log
 from .producers import Producers
 from .replay import note_marker, replay_producers, restore_snapshot, write_snapshot

@@ -19,9 +19,9 @@ from typing import NamedTuple
 from ottla.protocol.batches import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, read_header, records
 
 from . import names
-from .config import LogConfig
+from .config import MAX_RELATIVE_OFFSET, LogConfig
 from .disk import Buffer, Disk, File
-from .index import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex, TimestampOffset
+from .index import OffsetIndex, TimeIndex, TimestampOffset
 
 UNKNOWN = -1
 _OPEN_FILES_MAX = 4096
