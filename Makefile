@@ -11,10 +11,12 @@ PYTEST ?= tests
 HELM ?= $(wildcard .cache/go/kubernetes_tools/helm4)
 # make e2e E2E=tests/e2e/test_scale.py
 E2E ?= tests/e2e
+# make profile NAME=produce: one of bench's questions
+NAME ?= small_requests
 # make swarm SEEDS=0-99999
 SEEDS ?= 0-9999
 
-.PHONY: help setup test crash lint format demo bench swarm e2e e2e-short docs lock clean
+.PHONY: help setup test crash lint format demo bench profile swarm e2e e2e-short docs lock clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -51,6 +53,10 @@ demo: setup  ## three brokers, one of them killed, 336,776 flights, and a Spark 
 
 bench: setup  ## throughput, latency, start-up and memory, beside Apache Kafka
 	$(BIN)/python -m bench
+
+profile: setup  ## a flame graph of the brokers, and of Python clients, under a question of bench (NAME=produce)
+	FAST=1 ONLY=$(NAME) $(BIN)/py-spy record --subprocesses --rate 250 --output bench/results/$(NAME).svg \
+		-- $(BIN)/python -m bench
 
 swarm: setup  ## simulated clusters under every fault, one a seed (SEEDS=0-9999)
 	$(BIN)/python -m tests.simulation.swarm --seeds $(SEEDS)

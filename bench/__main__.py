@@ -14,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from bench.pair import Plan
+from bench.picture import draw
 from bench.table import Row, markdown
 
 QUESTIONS = (
@@ -37,7 +38,7 @@ KAFKA_VERSION = "4.3.1"
 
 
 def main() -> int:
-    """Prints the table and writes `results/latest.json`; 0 where all goals are met, else 1."""
+    """Prints the table and writes `results/latest.json` and `.png`; 0 where all goals are met, else 1."""
     plan = Plan(fast=os.environ.get("FAST", "") not in ("", "0"))
     only = [name for name in os.environ.get("ONLY", "").split(",") if name]
     if unknown := set(only) - set(QUESTIONS):
@@ -55,6 +56,7 @@ def main() -> int:
     (RESULTS / "latest.json").write_text(
         json.dumps({**machine(plan), "rows": [row.record() for row in rows]}, indent=1)
     )
+    draw(rows, RESULTS / "latest.png")
     return 0 if all(row.verdict != "no" for row in rows) else 1
 
 
