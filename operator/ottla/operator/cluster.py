@@ -93,6 +93,7 @@ class ClusterReconciler:
         self._read = read
         self._utc = utc
         self._admins = KafkaAdmins()
+        self._followed: dict[Ref, tuple[str, Object]] = {}  # the uid, and the last spec that could be followed
         self.conditions: dict[Ref, dict[str, bool]] = {}  # of each Cluster, as its status has them
 
     def close(self) -> None:
@@ -106,17 +107,18 @@ class ClusterReconciler:
             await self._etcd.forget(key)
             self._read(key, "")
             self.conditions.pop(key, None)
+            self._followed.pop(key, None)
             self._admins.forget(key)  # what it owns goes with it, by its owner references: nothing here has to be alive
             return Result(gone=True)
         self._read(key, resource["metadata"]["resourceVersion"])
         now = self._utc()
-        try:
-            cluster = parse_cluster(resource, self._defaults)
-        except SpecError as error:
-            await self._write(resource, refused(resource, str(error), now))
+        cluster, refusal = self._meant(key, resource)
+        if cluster is None:
+            await self._write(resource, refused(resource, refusal, now))
             return Result()
         found = await Found.look(self._kube, cluster)
-        findings = Findings(topics_held=self._topics_held(key), scaling=noted(cluster, resource.get("status") or {}))
+        scaling = noted(cluster, resource.get("status") or {})
+        findings = Findings(refusal=refusal, topics_held=self._topics_held(key), scaling=scaling)
         visit = _Visit(resource, cluster, found, findings, now)
         try:
             await self._steps(key, visit)
@@ -130,6 +132,22 @@ class ClusterReconciler:
                 await self._tell(visit, reason, message)
             await self._write(resource, cluster_status(cluster, visit.findings, resource.get("status") or {}, now))
         return Result(SOON_S if visit.busy else QUIET_S)
+
+    def _meant(self, key: Ref, resource: Object) -> tuple[Cluster | None, str]:
+        """The Cluster as its spec says, or, where that can't be followed, as the one before did; and why it can't.
+
+        So a mistake in a spec doesn't keep what is broken from being mended.
+        """
+        uid, spec = resource["metadata"].get("uid", ""), resource.get("spec") or {}
+        try:
+            cluster = parse_cluster(resource, self._defaults)
+        except SpecError as error:
+            before = self._followed.get(key)
+            if before is None or before[0] != uid or spec.get("paused"):
+                return None, str(error)
+            return parse_cluster({**resource, "spec": before[1]}, self._defaults), str(error)
+        self._followed[key] = (uid, spec)
+        return cluster, ""
 
     async def _steps(self, key: Ref, visit: _Visit) -> None:
         if visit.cluster.paused:

@@ -390,6 +390,25 @@ def test_a_spec_that_can_not_be_followed_is_told_and_changes_nothing() -> None:
     assert scene.status["brokers"]["summary"] == "3/3"
 
 
+def test_a_mistake_in_a_spec_keeps_nothing_from_being_mended() -> None:
+    scene = _running()
+    settings = scene.world.objects["ConfigMap", "shop", "k-config"]["data"]
+    scene.world.edit("Cluster", "k", lambda spec: spec.update(config={"num.partitions": 6, "num.partitons": 3}))
+    scene.rounds(1)
+    del scene.world.objects["Service", "shop", "k-bootstrap"]
+    scene.pages.said[0] = Report(risks={"offline": ("orders-1",)})
+    scene.rounds(2)
+    assert ("Service", "shop", "k-bootstrap") in scene.world.objects
+    assert scene.budget() == 0
+    assert scene.world.objects["ConfigMap", "shop", "k-config"]["data"] == settings
+    assert scene.condition("Ready") == ("False", "InvalidSpec")
+    assert scene.status["observedGeneration"] == scene.cluster["metadata"]["generation"]
+    scene.world.edit("Cluster", "k", lambda spec: spec.update(config={}))
+    scene.pages.said.clear()
+    scene.rounds(2)
+    assert scene.condition("Ready") == ("True", "BrokersServe")
+
+
 def test_a_name_that_somebody_else_has_is_told() -> None:
     scene = Scene()
     scene.world.create({"kind": "Service", "metadata": {"namespace": "shop", "name": "k-brokers"}, "spec": {}})

@@ -48,6 +48,7 @@ class Findings:
     storage_waits_for: str = ""
     racks_wait_for: str = ""
     brokers_wait_for: str = ""  # why none of them answered the operator
+    refusal: str = ""  # why the spec isn't followed, but the one before it
     failure: str = ""  # why the rest wasn't reached
     topics_held: Condition | None = None
 
@@ -120,8 +121,8 @@ def _message(cluster: Cluster, findings: Findings, ready: int, known: int) -> st
     """The first of what is worth a line."""
     if cluster.paused:
         return "paused: nothing is changed"
-    if findings.failure:
-        return findings.failure
+    if findings.refusal or findings.failure:
+        return findings.refusal or findings.failure
     if findings.metadata_waits_for:
         return f"waiting for etcd: {findings.metadata_waits_for}"
     if findings.metadata_full:
@@ -193,6 +194,8 @@ def _conditions(cluster: Cluster, findings: Findings, message: str, ready: int) 
 
 
 def _ready(cluster: Cluster, findings: Findings, message: str, ready: int) -> Condition:
+    if findings.refusal:
+        return Condition("Ready", False, "InvalidSpec", findings.refusal)
     if findings.failure:
         return Condition("Ready", False, "NotApplied", findings.failure)
     if not findings.metadata_serves:
