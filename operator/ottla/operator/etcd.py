@@ -14,15 +14,15 @@ from time import monotonic
 from typing import NamedTuple
 
 from ottla.net.names import Address
-from ottla.operator import certificates
 from ottla.operator.certificates import Identity
+from ottla.operator.etcd_certificates import certified
 from ottla.operator.etcd_client import EtcdClient, EtcdUnreachable
 from ottla.operator.found import Found
 from ottla.operator.kube import Kube
-from ottla.operator.objects import Object, Ref, annotation, going
+from ottla.operator.objects import Object, Ref, going
 from ottla.operator.plan import disruption, etcd_pods, names
 from ottla.operator.plan.broker_file import ETCD_PORT
-from ottla.operator.plan.broker_pods import BROKER, CONTROLLER
+from ottla.operator.plan.broker_pods import BROKER
 from ottla.operator.plan.etcd_members import (
     Add,
     Member,
@@ -95,31 +95,13 @@ class EtcdKeeper:
             if key not in self._clients:
                 self._clients[key] = ("", self._make_client(None))
             return cluster
-        now, hosts, name = self._utc(), etcd_pods.certified_hosts(cluster), names.etcd_set(cluster)
-        names_of = (names.etcd_authority(cluster), names.etcd_certificates(cluster))
-        present, mounted = [
-            certificates.decoded(await self._kube.get("Secret", cluster.namespace, name)) for name in names_of
-        ]
-        known = mounted.get("ca.crt") == certificates.trusted(present) and _everybody_read(found, mounted)
-        authority = certificates.tended(present, name, now, known=known)
-        if authority != present:
-            await found.apply(etcd_pods.secret(cluster, names_of[0], certificates.encoded(authority)))
-            if present:
-                signs = "is trusted, and signs once everybody trusts it" if "next.crt" in authority else "signs"
-                await tell("AuthorityRenewed", f"a new authority for etcd's certificates {signs}")
-        pairs = certificates.pairs(authority, mounted, name, hosts, now)
-        if pairs != mounted:
-            await found.apply(etcd_pods.secret(cluster, names_of[1], certificates.encoded(pairs)))
-            if pairs["client.crt"] != mounted.get("client.crt"):
-                await tell("CertificatesMade", "etcd and its clients have new certificates")
-        digest = _read_by_clients(pairs)
+        cluster, identity = await certified(self._kube, cluster, etcd, found, tell, self._utc())
         before = self._clients.get(key)
-        if before is None or before[0] != digest:
-            identity = Identity(pairs["ca.crt"], pairs["client.crt"], pairs["client.key"], hosts[0])
-            self._clients[key] = (digest, self._make_client(identity))
+        if before is None or before[0] != cluster.certificates:
+            self._clients[key] = (cluster.certificates, self._make_client(identity))
             if before is not None:
                 await before[1].close()
-        return replace(cluster, certificates=digest, metadata=replace(etcd, trust=_read_by_members(pairs)))
+        return cluster
 
     def _client(self, cluster: Cluster) -> EtcdClient:
         return self._clients[cluster.ref][1]
@@ -316,25 +298,6 @@ def _as_formed(cluster: Cluster, etcd: Etcd, found: Found) -> Etcd:
     rules = found.get("ConfigMap", names.etcd_set(cluster))
     plain = rules is not None and "=http://" in (rules.get("data") or {}).get("initial-cluster", "")
     return replace(etcd, plain_peers=plain)
-
-
-def _read_by_clients(pairs: certificates.Secret) -> str:
-    return names.checksum((pairs["ca.crt"] + pairs["client.crt"]).decode())
-
-
-def _read_by_members(pairs: certificates.Secret) -> str:
-    """At their start: whom they trust. Their own pair they read for each connection."""
-    return names.checksum(pairs["ca.crt"].decode())
-
-
-def _everybody_read(found: Found, pairs: certificates.Secret) -> bool:
-    """Whether all pods were made after the Secret was as it is."""
-    digests = dict.fromkeys((BROKER, CONTROLLER), _read_by_clients(pairs)) | {etcd_pods.ETCD: _read_by_members(pairs)}
-    return all(
-        annotation(pod, names.CERTIFICATES_CHECKSUM) == digest
-        for component, digest in digests.items()
-        for pod in found.all("Pod", component)
-    )
 
 
 def _endpoint(pod: Object) -> str:

@@ -1,0 +1,63 @@
+"""Keeps the Secrets with the certificates of a cluster's etcd as `certificates.py` says: made, renewed, known to all.
+
+What a pod was started with stands in its annotations, as a digest: so it is known when everybody trusts another
+authority, and a pod that read something older is outdated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+from ottla.operator import certificates
+from ottla.operator.certificates import Identity, Secret
+from ottla.operator.found import Found
+from ottla.operator.kube import Kube
+from ottla.operator.objects import annotation
+from ottla.operator.plan import etcd_pods, names
+from ottla.operator.plan.broker_pods import BROKER, CONTROLLER
+from ottla.operator.queue import Tell
+from ottla.operator.spec.cluster import Cluster, Etcd
+
+
+async def certified(
+    kube: Kube, cluster: Cluster, etcd: Etcd, found: Found, tell: Tell, now: datetime
+) -> tuple[Cluster, Identity]:
+    """The next step of making and renewing them; the Cluster with digests of what pods read, and the operator's pair."""
+    hosts, name = etcd_pods.certified_hosts(cluster), names.etcd_set(cluster)
+    names_of = (names.etcd_authority(cluster), names.etcd_certificates(cluster))
+    present, mounted = [certificates.decoded(await kube.get("Secret", cluster.namespace, each)) for each in names_of]
+    known = mounted.get("ca.crt") == certificates.trusted(present) and _everybody_read(found, mounted)
+    authority = certificates.tended(present, name, now, known=known)
+    if authority != present:
+        await found.apply(etcd_pods.secret(cluster, names_of[0], certificates.encoded(authority)))
+        if present:
+            signs = "is trusted, and signs once everybody trusts it" if "next.crt" in authority else "signs"
+            await tell("AuthorityRenewed", f"a new authority for etcd's certificates {signs}")
+    pairs = certificates.pairs(authority, mounted, name, hosts, now)
+    if pairs != mounted:
+        await found.apply(etcd_pods.secret(cluster, names_of[1], certificates.encoded(pairs)))
+        if pairs["client.crt"] != mounted.get("client.crt"):
+            await tell("CertificatesMade", "etcd and its clients have new certificates")
+    trust = replace(etcd, trust=_read_by_members(pairs))
+    identity = Identity(pairs["ca.crt"], pairs["client.crt"], pairs["client.key"], hosts[0])
+    return replace(cluster, certificates=_read_by_clients(pairs), metadata=trust), identity
+
+
+def _read_by_clients(pairs: Secret) -> str:
+    return names.checksum((pairs["ca.crt"] + pairs["client.crt"]).decode())
+
+
+def _read_by_members(pairs: Secret) -> str:
+    """At their start: whom they trust. Their own pair they read for each connection."""
+    return names.checksum(pairs["ca.crt"].decode())
+
+
+def _everybody_read(found: Found, pairs: Secret) -> bool:
+    """Whether all pods were made after the Secret was as it is."""
+    digests = dict.fromkeys((BROKER, CONTROLLER), _read_by_clients(pairs)) | {etcd_pods.ETCD: _read_by_members(pairs)}
+    return all(
+        annotation(pod, names.CERTIFICATES_CHECKSUM) == digest
+        for component, digest in digests.items()
+        for pod in found.all("Pod", component)
+    )
