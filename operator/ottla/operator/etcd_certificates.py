@@ -23,7 +23,7 @@ from ottla.operator.spec.cluster import Cluster, Etcd
 async def certified(
     kube: Kube, cluster: Cluster, etcd: Etcd, found: Found, tell: Tell, now: datetime
 ) -> tuple[Cluster, Identity]:
-    """The next step of making and renewing them; the Cluster with digests of what pods read, and the operator's pair."""
+    """The next step of making and renewing them: the Cluster with digests of what pods read, the operator's pair."""
     hosts, name = etcd_pods.certified_hosts(cluster), names.etcd_set(cluster)
     names_of = (names.etcd_authority(cluster), names.etcd_certificates(cluster))
     present, mounted = [certificates.decoded(await kube.get("Secret", cluster.namespace, each)) for each in names_of]
