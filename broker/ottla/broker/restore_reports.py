@@ -3,7 +3,8 @@
 That is so for every partition after the metadata store was restored from a backup: then every log that is here is
 named, also where the backup gives the partition to others. And it is so for a partition that is left without a leader,
 if this broker was in sync, or eligible, and came back from an unclean stop: then an unreadable or missing log is named
-too.
+too. A process that lost its registration reports after a clean stop as well: its new registration tells only of the one
+before, and not of the one of before the stop.
 
 A report is made anew for each registration, to whose lease it is attached, and when there are more partitions to
 report. The logs don't change meanwhile: nobody leads those partitions, so nobody appends and nobody truncates.
@@ -43,12 +44,19 @@ class RestoreReports:
         self._reported: set[PartitionId] = set()
         self._parts = 0
         self._waiting: dict[PartitionId, int] = {}  # with the newest epoch that is known here
+        self._whole: set[PartitionId] = set()  # those that wait, but not for us: we stopped cleanly
+        self._first = True  # whether this is the process's first registration, that tells of a clean stop
         self._restored: set[PartitionId] = set()  # the part of them that a backup left without a leader
         self._awaited: frozenset[int] = frozenset()
         self._woken = asyncio.Event()
 
     def registered(self, broker_epoch: int, lease: LeaseId) -> None:
         """There is a new registration; what was reported under an earlier one is gone with it."""
+        if self._registered[0] != NO_EPOCH:
+            self._first = False
+            for key in self._whole:
+                self._wait(key)
+            self._whole.clear()
         self._registered = broker_epoch, lease
         self._woken.set()
 
@@ -57,25 +65,35 @@ class RestoreReports:
         for key in changed.partitions:
             state = image.partition(*key)
             (self._restored.add if state is not None and state.restored else self._restored.discard)(key)
+            self._whole.discard(key)
             if state is None or not (state.restored or self._contends_for(state)):
                 self._waiting.pop(key, None)
                 self._reported.discard(key)
+            elif self._first and not state.restored and self._stopped_cleanly(state):
+                self._waiting.pop(key, None)
+                self._reported.discard(key)
+                self._whole.add(key)
             elif key not in self._waiting:
-                partition = self._table.get_by_id(*key)
-                self._waiting[key] = NO_EPOCH if partition is None else partition.epoch
+                self._wait(key)
         if self._waiting or self._parts:
             self._woken.set()
         if self._restored and (changed.reports or changed.brokers or changed.cluster):
             self._tell(image, len(self._restored))
 
+    def _wait(self, key: PartitionId) -> None:
+        partition = self._table.get_by_id(*key)
+        self._waiting[key] = NO_EPOCH if partition is None else partition.epoch
+
     def _contends_for(self, state: Partition) -> bool:
-        """Whether the log here may be the best that is left, and can't be known to be whole."""
-        if not waits_for_reports(state) or self._broker_id not in contenders(state):
-            return False
+        """Whether the log here may be the best that is left."""
+        return waits_for_reports(state) and self._broker_id in contenders(state)
+
+    def _stopped_cleanly(self, state: Partition) -> bool:
+        """Whether the first registration of this process says that the log is whole."""
         eligible = dict(zip(state.elr, state.elr_epochs, strict=True))
         admitted = eligible.get(self._broker_id, state.epoch_in_isr(self._broker_id))
         # A clean stop of a later registration says nothing about the unclean one before that.
-        return admitted == NO_EPOCH or self._logs.stopped_epoch != admitted
+        return admitted != NO_EPOCH and self._logs.stopped_epoch == admitted
 
     def _tell(self, image: Image, count: int) -> None:
         awaited = silent(image)

@@ -184,6 +184,25 @@ def test_who_was_in_sync_and_stopped_uncleanly_reports_what_nobody_leads(tmp_pat
     asyncio.run(run())
 
 
+def test_who_stopped_cleanly_and_lost_its_registration_reports(tmp_path: Path) -> None:
+    """The new registration tells of the lost one, and not of the one of before the clean stop any more."""
+
+    async def run() -> None:
+        async with setting(tmp_path) as made:
+            await made.write(restored=False)
+            made.reports._logs.stopped_epoch = 7  # type: ignore[misc]
+            await made.write(restored=False, isr=(3, 4), indexes=range(4, 6), epoch=7)
+            await made.register()
+            await made.until(lambda: 3 in made.image.brokers)
+            await made.store.revoke(made.lease)
+            await made.register()
+            await made.until(lambda: reported(made.image, 3, (T, 5)) == LogEnd(5, 50, 5))
+            await made.write(restored=False, isr=(3, 4), indexes=range(6, 7), epoch=7)
+            await made.until(lambda: reported(made.image, 3, (T, 6)) == LogEnd(6, 60, 6))
+
+    asyncio.run(run())
+
+
 def test_who_stopped_cleanly_has_nothing_to_report(tmp_path: Path) -> None:
     async def run() -> None:
         async with setting(tmp_path) as made:
