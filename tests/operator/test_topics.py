@@ -545,6 +545,17 @@ def test_brokers_that_only_start_are_waited_for_without_a_fuss(run: Play, caplog
     run(scene)
 
 
+def test_topics_of_a_cluster_of_another_operators_are_left_alone(run: Play) -> None:
+    async def scene(operator: Operator, admin: KafkaAdmin) -> None:
+        operator.topic("orders")
+        operator.reconciler._ours = lambda key: False
+        assert (await operator.sweep()).gone
+        assert operator.kube.writes == []
+        assert (await admin.look()).topics == {}
+
+    run(scene)
+
+
 def test_a_cluster_that_isnt_there_is_told(run: Play) -> None:
     async def scene(operator: Operator, admin: KafkaAdmin) -> None:
         kube = operator.kube

@@ -69,13 +69,14 @@ class Operator:
         self._resources = TopicResources(kube, options.namespaces or None, self._topic_read)
         self._known: set[Ref] = set()  # Clusters that are ours to look after
         self.watched = Watched()
-        self._topics = TopicReconciler(kube, self._resources, held_changed=self._held_changed)
+        self._topics = TopicReconciler(kube, self._resources, ours=self._is_ours, held_changed=self._held_changed)
         self._clusters = ClusterReconciler(
             kube,
             self._pages,
             self._etcd,
             options.defaults,
             topics_held=self._topics.held,
+            ours=self._is_ours,
             read=self._read,
         )
         self.queues = {
@@ -241,6 +242,10 @@ class Operator:
         key = Ref(meta["namespace"], meta.get("labels", {}).get(INSTANCE, ""))
         if key in self._known:
             self.queues["Cluster"].add(key, GATHERED_S)
+
+    def _is_ours(self, key: Ref) -> bool:
+        """Not any more where its labels have changed: the watch tells that as a deletion."""
+        return key in self._known
 
     def _held_changed(self, key: Ref) -> None:
         self.queues["Cluster"].add(key)

@@ -79,11 +79,13 @@ class ClusterReconciler:
         defaults: Defaults,
         *,
         topics_held: Callable[[Ref], Condition | None] = lambda _: None,
+        ours: Callable[[Ref], bool] = lambda _: True,
         read: Callable[[Ref, str], None] = lambda key, version: None,
         utc: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """`topics_held`: what the reconciler of Topics has to say in the Cluster's status; `read` is told each version
-        of a resource that was read."""
+        """`topics_held`: what the reconciler of Topics has to say in the Cluster's status; `ours`: whether a Cluster is
+        this operator's to look after; `read` is told each version of a resource that was read."""
+        self._ours = ours
         self._kube = kube
         self._pages = pages
         self._etcd = etcd
@@ -102,7 +104,7 @@ class ClusterReconciler:
 
     async def reconcile(self, key: Ref) -> Result:
         """One step nearer, and the status that says where it stands."""
-        resource = await self._kube.get("Cluster", *key)
+        resource = await self._kube.get("Cluster", *key) if self._ours(key) else None
         if resource is None or going(resource):
             await self._etcd.forget(key)
             self._read(key, "")

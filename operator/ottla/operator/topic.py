@@ -100,15 +100,18 @@ class TopicReconciler:
         kube: Kube,
         resources: TopicResources,
         *,
+        ours: Callable[[Ref], bool] = lambda _: True,
         held_changed: Callable[[Ref], None] = lambda _: None,
         bootstrap: Callable[[TopicRules], str] = lambda rules: rules.bootstrap,
         clock: Callable[[], float] = monotonic,
         utc: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """`held_changed`: the Cluster's status is to tell something else; `bootstrap`: where its brokers are found."""
+        """`ours`: whether a Cluster is this operator's to look after; `held_changed`: its status is to tell something
+        else; `bootstrap`: where its brokers are found."""
         self._kube = kube
         self._resources = resources
         self._reports = TopicReports(kube, resources)
+        self._ours = ours
         self._held_changed = held_changed
         self._bootstrap = bootstrap
         self._clock = clock
@@ -145,6 +148,9 @@ class TopicReconciler:
             outcomes = {resource: Outcome(False, missing.reason, missing.message) for resource in mine}
             await self._reports.statuses(outcomes, self._utc())
             return Result(gone=not mine)
+        if not self._ours(key):
+            self._admins.forget(key)
+            return Result(gone=True)
         sweep = _Sweep(parse_topic_rules(found), self._utc(), not holds(found.get("status"), "Ready"))
         if sweep.rules.paused:
             await self._tell_waiting(sweep, mine, "ClusterPaused", f"the Cluster {key} is paused")

@@ -43,6 +43,9 @@ def test_a_cluster_that_becomes_ready_wakes_its_topics_at_once() -> None:
         await asyncio.sleep(0.05)
         operator._cluster_seen("MODIFIED", _cluster(2, "True"))
         await asyncio.sleep(0.05)
+        assert operator._is_ours(KEY)
+        operator._cluster_seen("DELETED", _cluster(3, "True"))  # or its labels aren't those that we look after
+        assert not operator._is_ours(KEY)
         running.cancel()
         await kube.close()
         return topics.seen

@@ -426,6 +426,15 @@ def test_a_cluster_that_goes_is_forgotten_at_once() -> None:
     assert scene.world.writes == []
 
 
+def test_a_cluster_that_is_another_operators_now_is_let_go() -> None:
+    scene = _running()
+    scene.reconciler._ours = lambda key: False
+    del scene.world.objects["Service", "shop", "k-bootstrap"]
+    scene.world.writes.clear()
+    assert scene.reconcile() == Result(gone=True)
+    assert scene.world.writes == []
+
+
 def test_volumes_grow_and_nobody_restarts() -> None:
     scene = _running()
     for name in scene.pods():
