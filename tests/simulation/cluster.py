@@ -189,6 +189,7 @@ class Node:
 
     async def _compact(self, job: Job) -> Result:
         """In place of the child process."""
+        self.world.compacting(self, job)
         await asyncio.sleep(self.world.random.expovariate(20))
         self.world.counts["compactions"] += 1
         try:
@@ -229,6 +230,7 @@ class World:
         self.errors: list[str] = []  # what no process should ever say
         self.losing_power: Callable[[Node], None] = lambda node: None
         self.process_left: Callable[[Node], None] = lambda node: None
+        self.compacting: Callable[[Node, Job], None] = lambda node, job: None
         self._incarnations = 0
         self._cut_off: set[int] = set()
         loop.set_exception_handler(self._unhandled)

@@ -44,23 +44,24 @@ class Keyed:
             self._offsets |= {(partition, value): offset for offset, value in found.items()}
         self._left = {partition: set(found.values()) for partition, found in self.there.items()}
 
-    def outdone(self, partition: Key, value: str, before: int | None = None) -> bool:
-        """Whether a record may be gone since a later one of its key was written: one that is there at the end, or one
-        that was sent before that place among the events. A tombstone that compaction may take needn't be there."""
+    def outdone(self, partition: Key, offset: int | None, value: str, before: int | None = None) -> bool:
+        """Whether a record that was there may be gone since a later one of its key was written: one that is there at
+        the end, or one that was sent before that place among the events. A tombstone that compaction may take needn't
+        be there."""
         return any(
-            (other in self._going and (other == value or self._later(partition, other, value)))
+            (other in self._going and (other == value or self._later(partition, other, offset, value)))
             or (
-                self._later(partition, other, value)
+                self._later(partition, other, offset, value)
                 and (other in self._left[partition] if before is None else self._sent[other] < before)
             )
             for other in self._of[partition, self.key[value]]
         )
 
-    def _later(self, partition: Key, other: str, value: str) -> bool:
-        mine, others = self._offsets.get((partition, value)), self._offsets.get((partition, other))
-        if mine is None or others is None:
+    def _later(self, partition: Key, other: str, offset: int | None, value: str) -> bool:
+        others = self._offsets.get((partition, other))
+        if offset is None or others is None:
             return self._sent[other] > self._sent[value]
-        return others > mine
+        return others > offset
 
     def left(self, partition: Key, value: str) -> bool:
         """Whether it is there at the end."""
@@ -85,7 +86,7 @@ def lost_updates(events: Sequence[Event]) -> Iterator[str]:
         for offset, value in found:
             if value not in keyed.key or (partition, value) in told:
                 continue
-            if keyed.left(partition, value) or keyed.outdone(partition, value):
+            if keyed.left(partition, value) or keyed.outdone(partition, offset, value):
                 continue
             asked = permitted.shown(event, position, value) if event["op"] == "poll" else None
             if not permitted.excuses(partition, offset, value, asked or permitted.acknowledged(event, position)):
@@ -110,7 +111,7 @@ def skipped_records(events: Sequence[Event]) -> Iterator[str]:
             got = {offset for offset, _ in event["records"]}
             for offset in range(event["position"], event["records"][-1][0]):
                 value = acknowledged[partition].get(offset)
-                if offset in got or value is None or keyed.outdone(partition, value, position):
+                if offset in got or value is None or keyed.outdone(partition, offset, value, position):
                     continue
                 if not permitted.anything(partition):
                     yield f"skipped record: {event['process']} didn't get {value} at {spot(partition, offset)}"

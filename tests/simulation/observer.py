@@ -2,7 +2,7 @@
 
 - An epoch never falls, neither in the store nor in a broker nor inside a log; nobody leads in the epoch of another, nor
   by a state from before its process was registered.
-- A leader's high watermark doesn't fall within its epoch.
+- A leader's high watermark doesn't fall within its epoch, and nothing above a high watermark is compacted.
 - The last member of an ISR is never removed, and whoever is added to one is a registered, running broker and has what
   is committed.
 - Nobody is elected who may lack something, but where the topic allows that.
@@ -20,6 +20,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from ottla.broker.log.compaction_child import Job
 from ottla.broker.log.log import Log
 from ottla.broker.partition import Partition
 from ottla.metadata import keys, model
@@ -62,6 +63,7 @@ class Observer:
         self._ended: dict[tuple[Key, str], int] = {}  # of an incarnation that isn't any more: where its log ended
         world.losing_power = self._losing_power
         world.process_left = self._process_left
+        world.compacting = self._compacting
 
     def name(self, key: Key) -> str:
         """A partition for people."""
@@ -186,6 +188,15 @@ class Observer:
         """Called when a process is no more, and before its unsynced data goes."""
         for partition in node.broker.partitions if node.broker is not None else ():
             self._ended[(partition.topic_id, partition.index), _incarnation(node)] = partition.log.log_end_offset
+
+    def _compacting(self, node: Node, job: Job) -> None:
+        """Called when a log begins to be compacted."""
+        for partition in node.broker.partitions if node.broker is not None else ():
+            if partition.log.directory == job.directory and job.end_offset > partition.high_watermark:
+                self.wrong.append(
+                    f"{partition!r}: compacted to {job.end_offset} on {node.host}, beyond its high watermark"
+                    f" {partition.high_watermark}"
+                )
 
     def _sample(self) -> None:
         for node, partition in self._world.replicas():

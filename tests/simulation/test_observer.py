@@ -25,7 +25,7 @@ class World:
         self.history = History()
         self.counts = self.history.counts
         self.loop = SimulationLoop(Random(0))
-        self.nodes = {1: SimpleNamespace(id=1, broker=None), 2: SimpleNamespace(id=2, broker=None)}
+        self.nodes = {1: SimpleNamespace(id=1, host="a", broker=None), 2: SimpleNamespace(id=2, host="b", broker=None)}
         self.store = SimpleNamespace(observers=[])
         self.observer = Observer(self)  # type: ignore[arg-type]
         self._revision = 0
@@ -35,7 +35,7 @@ class World:
 
     def runs(self, broker: int, incarnation: str, end: int, *, high_watermark: int = 0, epoch: int = 0) -> None:
         """A process is there, with a replica."""
-        log = SimpleNamespace(log_start_offset=end, log_end_offset=end, recovery_point=0)
+        log = SimpleNamespace(log_start_offset=end, log_end_offset=end, recovery_point=0, directory="/data/t-0")
         replica = SimpleNamespace(
             topic_id=TOPIC_ID, index=0, log=log, high_watermark=high_watermark, leader_epoch=epoch
         )
@@ -113,3 +113,12 @@ def test_only_unclean_elections_choose_from_outside_and_only_where_they_are_allo
     allowed = succeeded(UNCLEAN)
     assert allowed.observer.wrong == []
     assert [(event["broker"], event["held"]) for event in of(allowed.history.events, "unclean", "ok")] == [(2, [])]
+
+
+def test_nothing_above_the_high_watermark_is_compacted() -> None:
+    world = World()
+    world.runs(1, "a", 12, high_watermark=10)
+    world.observer._compacting(world.nodes[1], SimpleNamespace(directory="/data/t-0", end_offset=10))  # type: ignore[arg-type]
+    assert world.observer.wrong == []
+    world.observer._compacting(world.nodes[1], SimpleNamespace(directory="/data/t-0", end_offset=11))  # type: ignore[arg-type]
+    assert len(world.observer.wrong) == 1

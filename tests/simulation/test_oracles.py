@@ -229,6 +229,10 @@ def test_what_was_read_of_a_key_doesnt_become_older() -> None:
     begun = [*keyed("a1", 0), *keyed("a2", phase="unknown"), *poll(0, (1, "a2"))]
     assert wrong([*begun, *final((1, "a2"))]) == []
     assert wrong([*begun, *final((0, "a1"))])
+    sent_early = keyed("a1")
+    assert wrong([*sent_early[:1], *begun[2:], *keyed("a1", 2)[1:], *final((2, "a1"))]) == [], (
+        "by its offset it is later"
+    )
 
 
 def test_a_tombstone_is_the_last_record_of_its_key() -> None:
