@@ -1,77 +1,172 @@
-"""How long from kill -9 of a leader to the next acknowledged record?
+"""How long from the death of a leader to the next acknowledged record?
 
 Three brokers, one partition on all of them, acks=all with min.insync.replicas 2, everything else as both ship it (a
 session of 9 s, three combined nodes for Kafka; for Ottla an etcd with three members beside its brokers, or the embedded
 store). An idempotent librdkafka producer with its defaults sends a record each 5 ms; measured is the time from the
-signal to the first acknowledgement of a record that was sent after it. The killed broker is started again before the
-next one is killed; some of them are the controller, too.
+signal to the first acknowledgement of a record that was sent after it. Each round has a topic of its own, led by its
+victim: SIGKILL for a broker that isn't the controller, and for one that is; SIGSTOP for one that isn't, which no socket
+tells of. It is back, and all in sync, before the next round.
+
+A client waits 30 s or longer for an answer of a silent broker, so librdkafka would be measured there, and not who is
+served: in its place single requests ask the others who leads, and send that one a record, until it is acknowledged.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from typing import NamedTuple
 
 from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from bench.pair import Peer, Plan, folder
-from bench.table import Row, at_most
+from bench.raw import PRODUCE, PRODUCE_VERSION, produce_request
+from bench.table import Goal, Row, at_most, within
+from ottla.protocol.messages import read_response
 from tests.peers.apache_kafka import AS_SHIPPED, apache_kafka_cluster
 from tests.peers.ottla_cluster import ottla_cluster
+from tests.peers.wire import Wire
 
-TOPIC = "failed-over"
 REPLICATED = {"offsets_topic_replication_factor": "3", "min_insync_replicas": "2"}
+SESSION_S = 9.0
+METADATA, METADATA_VERSION = 3, 8
+DESCRIBE_QUORUM = 55
 _EACH_S = 0.005
 _PATIENCE_S = 60.0
 
 
+class _Case(NamedTuple):
+    """Which broker dies, and how."""
+
+    name: str
+    controls: bool
+    silent: bool
+    goal: Goal
+
+
+CASES = (
+    _Case("kill -9 of a leader", False, False, at_most(0.15)),
+    _Case("kill -9 of a leader that is the controller", True, False, at_most(0.15)),
+    _Case("SIGSTOP of a leader", False, True, at_most(1)),
+)
+
+
+@dataclass(slots=True)
+class _Three:
+    """A cluster: its brokers by their ids, and which of them is the controller now."""
+
+    brokers: Sequence[Peer]
+    controller: Callable[[], int]
+
+
 def run(plan: Plan) -> list[Row]:
-    """One row for each of Ottla's stores; Kafka is the same in both."""
-    on_etcd = Row("kill -9 of a leader to the next ack, metadata on etcd", "s", at_most(0.25))
-    embedded = Row("kill -9 of a leader to the next ack, embedded store", "s", at_most(0.25))
+    """Each case on each of Ottla's stores; Kafka is the same for both."""
     with folder() as root:
         with apache_kafka_cluster(root / "kafka", 3, options=AS_SHIPPED, **REPLICATED) as nodes:
-            seconds = _measure(nodes, plan.rounds)
-        on_etcd.kafka, embedded.kafka = seconds, list(seconds)
-        for row, members in ((on_etcd, 3), (embedded, 0)):
-            with ottla_cluster(root / f"ottla-{members}", 3, members, **REPLICATED) as cluster:
-                row.ottla = _measure(cluster.brokers, plan.rounds)
-            row.note = (
-                f"{min(row.ottla):.2f} to {max(row.ottla):.2f}; Kafka {min(row.kafka):.1f} to {max(row.kafka):.1f}"
-            )
-    return [on_etcd, embedded]
+            kafka = _measure(_Three(nodes, lambda: _quorum_leader(nodes)), plan.rounds)
+        rows = []
+        for store, members in (("etcd", 3), ("the embedded store", 0)):
+            with ottla_cluster(root / f"ottla-{members}", 3, members, (), **REPLICATED) as cluster:
+                ottla = _measure(_Three(cluster.brokers, cluster.controller), plan.rounds)
+            for case in CASES:
+                rows += _rows(case, store, ottla[case], kafka[case])
+    return rows
 
 
-def _measure(brokers: Sequence[Peer], rounds: int) -> list[float]:
-    bootstrap = ",".join(broker.bootstrap for broker in brokers)
+def _rows(case: _Case, store: str, ottla: list[float], kafka: list[float]) -> list[Row]:
+    note = f"{min(ottla):.2f} to {max(ottla):.2f}; Kafka {min(kafka):.1f} to {max(kafka):.1f}"
+    row = Row(f"{case.name} to the next ack, metadata on {store}", "s", case.goal, ottla, list(kafka), note)
+    if not case.silent:
+        return [row]
+    after = Row(f"{case.name}: from its session's end, {store}", "s", within(1), [each - SESSION_S for each in ottla])
+    return [row, after]
+
+
+def _measure(three: _Three, rounds: int) -> dict[_Case, list[float]]:
+    bootstrap = ",".join(broker.bootstrap for broker in three.brokers)
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    admin.create_topics([NewTopic(TOPIC, 1, 3)])[TOPIC].result(60)
-    found: list[float] = []
-    with _sending(bootstrap) as acknowledged:
+    found: dict[_Case, list[float]] = {case: [] for case in CASES}
+    number = count()
+    for case in CASES:
         for _ in range(rounds + 1):  # the first one warms up
-            victim = brokers[_leader_with_all_in_sync(admin)]
-            acknowledged.wait_for(time.monotonic())
-            killed = time.monotonic()
-            victim.kill()
-            found.append(acknowledged.wait_for(killed) - killed)
+            controller = three.controller()
+            victim = controller if case.controls else (controller + 1) % len(three.brokers)
+            topic = f"failed-over-{next(number)}"
+            _create(admin, topic, victim, len(three.brokers))
+            found[case].append(_once(bootstrap, topic, three.brokers, victim, case))
+            _await_in_sync(admin, topic)
+    return {case: seconds[1:] for case, seconds in found.items()}
+
+
+def _once(bootstrap: str, topic: str, brokers: Sequence[Peer], number: int, case: _Case) -> float:
+    victim = brokers[number]
+    others = [broker for broker in brokers if broker is not victim]
+    if case.silent:
+        began = time.monotonic()
+        victim.pause()
+        try:
+            return _asked_until_acknowledged(topic, others) - began
+        finally:
+            victim.go_on()
+    with _sending(bootstrap, topic) as acknowledged:
+        acknowledged.wait_for(time.monotonic())
+        began = time.monotonic()
+        victim.kill()
+        try:
+            return acknowledged.wait_for(began) - began
+        finally:
             victim.start_again()
-    return found[1:]
 
 
-def _leader_with_all_in_sync(admin: AdminClient) -> int:
-    """The number of the broker that leads, once the others have everything."""
+def _asked_until_acknowledged(topic: str, brokers: Sequence[Peer]) -> float:
+    """When the one of these that leads had a record of everybody in sync."""
+    request = produce_request(topic, b"x" * 100, acks=-1)
+    leaders = {"topics": [{"name": topic}], "allow_auto_topic_creation": False}
     deadline = time.monotonic() + _PATIENCE_S
     while time.monotonic() < deadline:
-        state = admin.list_topics(TOPIC, timeout=10).topics[TOPIC].partitions.get(0)
+        for broker in brokers:
+            with Wire(broker.bootstrap, _PATIENCE_S) as wire:
+                answer = wire.call(METADATA, METADATA_VERSION, leaders)
+                address = {each.node_id: f"{each.host}:{each.port}" for each in answer.brokers}
+                if address.get(answer.topics[0].partitions[0].leader_id) != broker.bootstrap:
+                    continue
+                wire.send(request)
+                produced = read_response(PRODUCE, PRODUCE_VERSION, wire.receive(), 5)
+                if not produced.responses[0].partition_responses[0].error_code:
+                    return time.monotonic()
+        time.sleep(_EACH_S)
+    raise TimeoutError(f"nothing acknowledged for {_PATIENCE_S:g} s")
+
+
+def _create(admin: AdminClient, topic: str, leader: int, brokers: int) -> None:
+    replicas = [(leader + place) % brokers for place in range(brokers)]
+    admin.create_topics([NewTopic(topic, 1, replica_assignment=[replicas])])[topic].result(60)
+    _await_in_sync(admin, topic)
+
+
+def _await_in_sync(admin: AdminClient, topic: str) -> None:
+    """Until the partition is led and everybody has everything."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < deadline:
+        state = admin.list_topics(topic, timeout=10).topics[topic].partitions.get(0)
         if state is not None and state.leader >= 0 and len(state.isrs) == 3:
             time.sleep(1)  # whoever has just started is through with it
-            return int(state.leader)
+            return
         time.sleep(0.1)
-    raise TimeoutError(f"{TOPIC} hasn't three replicas in sync after {_PATIENCE_S:g} s")
+    raise TimeoutError(f"{topic} hasn't three replicas in sync after {_PATIENCE_S:g} s")
+
+
+def _quorum_leader(nodes: Sequence[Peer]) -> int:
+    """Kafka's active controller: Metadata names any broker in its place (KIP-590)."""
+    asked = {"topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]}
+    with Wire(nodes[0].bootstrap) as wire:
+        return int(wire.call(DESCRIBE_QUORUM, 0, asked).topics[0].partitions[0].leader_id)
 
 
 class _Acknowledged:
@@ -96,7 +191,7 @@ class _Acknowledged:
 
 
 @contextmanager
-def _sending(bootstrap: str) -> Iterator[_Acknowledged]:
+def _sending(bootstrap: str, topic: str) -> Iterator[_Acknowledged]:
     """A producer at work in a thread. Raises RuntimeError at the end where a record failed."""
     acknowledged = _Acknowledged()
     failed: list[str] = []
@@ -113,7 +208,7 @@ def _sending(bootstrap: str) -> Iterator[_Acknowledged]:
                 else:
                     failed.append(str(error))
 
-            producer.produce(TOPIC, b"x" * 100, partition=0, on_delivery=answered)
+            producer.produce(topic, b"x" * 100, partition=0, on_delivery=answered)
             producer.poll(0)
 
     thread = threading.Thread(target=send, daemon=True)

@@ -175,6 +175,14 @@ class ApacheKafka:
         """After `kill`."""
         self.process = self._start()
 
+    def pause(self) -> None:
+        """SIGSTOP: its connections stay, and nobody answers."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """After `pause`."""
+        self.process.send_signal(signal.SIGCONT)
+
     def stop(self, timeout: float = 60.0) -> None:
         """SIGTERM, then SIGKILL where it takes too long."""
         self.process.send_signal(signal.SIGTERM)
