@@ -1,7 +1,7 @@
-"""One broker for all of these tests, and Apache Kafka beside it where they compare.
+"""One broker for all of these tests, three for the suites of others' clients, and Apache Kafka where they compare.
 
 OTTLA_TEST_BOOTSTRAP=host:port tries another broker instead, Apache Kafka for one: everything here but the comparisons
-has to pass against it too.
+has to pass against it too. The suites take several addresses as well (host:port,host:port,host:port).
 """
 
 from __future__ import annotations
@@ -9,12 +9,16 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import pytest
 
 from tests.peers.apache_kafka import ApacheKafka
 from tests.peers.ottla_broker import OttlaBroker
+from tests.peers.ottla_cluster import OttlaCluster, ottla_cluster
+from tests.peers.wire import Wire
 
+METADATA = 3
 # What both brokers are told: kafka-python's suite wants four partitions and short sessions; no test wants to wait for
 # more members.
 SETTINGS = {"num_partitions": "4", "group_min_session_timeout_ms": "1000", "group_initial_rebalance_delay_ms": "0"}
@@ -35,6 +39,53 @@ def ottla(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OttlaBroker | No
 def bootstrap(ottla: OttlaBroker | None) -> str:
     """Address of the broker under test."""
     return ottla.bootstrap if ottla else os.environ["OTTLA_TEST_BOOTSTRAP"]
+
+
+@dataclass(frozen=True)
+class Target:
+    """The brokers that a suite is run against."""
+
+    bootstrap: str  # all of their addresses
+    replication_factor: int  # of the topics that it makes, and what the brokers give by default
+
+
+@pytest.fixture(scope="module", params=[1, 3], ids=["one-broker", "three-brokers"])
+def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    """One broker, then three of which each has a replica of everything, and two must have what is acknowledged.
+
+    When a suite is through, the three have the same bytes in every partition.
+    """
+    brokers: int = request.param
+    if brokers == 1:
+        bootstrap = str(request.getfixturevalue("bootstrap"))
+        yield Target(bootstrap, min(len(bootstrap.split(",")), 3))
+        return
+    if os.environ.get("OTTLA_TEST_BOOTSTRAP"):
+        pytest.skip("the brokers are somebody else's: OTTLA_TEST_BOOTSTRAP says how many")
+    with ottla_cluster(tmp_path_factory.mktemp("three"), brokers, **SETTINGS) as cluster:
+        yield Target(cluster.bootstrap, brokers)
+        cluster.wait("all replicas are in sync and the same", lambda: replicated(cluster), 60)
+        cluster.stop()
+
+
+def replicated(cluster: OttlaCluster) -> bool:
+    """Whether each broker is in the ISR of every partition, and has the same records in it as the others."""
+    with Wire(cluster.brokers[0].bootstrap) as wire:
+        topics = wire.call(METADATA, 9, {"topics": None, "allow_auto_topic_creation": False}).topics
+    everybody = list(range(len(cluster.brokers)))
+    return len(topics) > 0 and all(
+        sorted(partition.replica_nodes) == sorted(partition.isr_nodes) == everybody
+        and len({records(cluster, number, topic.name, partition.partition_index) for number in everybody}) == 1
+        for topic in topics
+        for partition in topic.partitions
+    )
+
+
+def records(cluster: OttlaCluster, number: int, topic: str, index: int) -> bytes:
+    """A replica's segments, one after the other. Raises AssertionError where the broker has none."""
+    folder = cluster.folder_of(number, topic, index)
+    assert folder, f"broker {number} has no replica of {topic}-{index}"
+    return b"".join(segment.read_bytes() for segment in sorted(folder.glob("*.log")))
 
 
 @pytest.fixture(scope="session")

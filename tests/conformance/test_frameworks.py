@@ -15,15 +15,15 @@ import kafka
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
+from tests.conformance.conftest import Target
 from tests.peers.apache_kafka import TOOLS, compile_program, jars, java
 from tests.peers.wire import free_port
 
 
-def create(bootstrap: str, name: str, partitions: int, **configs: str) -> None:
-    admin = KafkaAdminClient(bootstrap_servers=bootstrap)
-    admin.create_topics(
-        {name: {"num_partitions": partitions, "replication_factor": 1, "configs": configs}}, wait_for_metadata=True
-    )
+def create(target: Target, name: str, partitions: int) -> None:
+    wanted = {"num_partitions": partitions, "replication_factor": target.replication_factor}
+    admin = KafkaAdminClient(bootstrap_servers=target.bootstrap)
+    admin.create_topics({name: wanted}, wait_for_metadata=True)
     admin.close()
 
 
@@ -35,29 +35,30 @@ def wait_for(condition: Callable[[], Any], what: str, timeout: float = 60.0) -> 
     return result
 
 
-def test_spring_template_and_listeners(bootstrap: str, unique: Callable[[str], str]) -> None:
-    command = java(compile_program("spring", "spring"), "SpringProgram", bootstrap, unique("spring"))
+def test_spring_template_and_listeners(target: Target, unique: Callable[[str], str]) -> None:
+    arguments = [target.bootstrap, unique("spring"), str(target.replication_factor)]
+    command = java(compile_program("spring", "spring"), "SpringProgram", *arguments)
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout.strip() == "ok 300", done.stdout + done.stderr[-4000:]
 
 
-def test_streams_word_count(bootstrap: str, unique: Callable[[str], str], tmp_path: Path) -> None:
+def test_streams_word_count(target: Target, unique: Callable[[str], str], tmp_path: Path) -> None:
     lines = [f"all streams lead to kafka number {i % 10}" for i in range(500)]
     source, sink = unique("lines"), unique("counts")
-    create(bootstrap, source, 3)
-    create(bootstrap, sink, 2)
-    producer = KafkaProducer(bootstrap_servers=bootstrap)
+    create(target, source, 3)
+    create(target, sink, 2)
+    producer = KafkaProducer(bootstrap_servers=target.bootstrap)
     for i, line in enumerate(lines):
         producer.send(source, line.encode(), str(i).encode())
     producer.flush(30)
-    command = java(compile_program("streams", "kafka"), "WordCount", bootstrap, source, sink, str(tmp_path))
+    command = java(compile_program("streams", "kafka"), "WordCount", target.bootstrap, source, sink, str(tmp_path))
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as streams:
         assert streams.stdin is not None
         try:
             expected = Counter(word for line in lines for word in line.split())
-            counts = word_counts(bootstrap, sink, expected)
+            counts = word_counts(target.bootstrap, sink, expected)
         finally:
             out, errors = streams.communicate(timeout=60)
     assert counts == expected, errors[-4000:]
@@ -108,11 +109,11 @@ class Connect:
 
 
 @contextmanager
-def connect_worker(bootstrap: str, name: str, folder: Path) -> Iterator[Connect]:
+def connect_worker(target: Target, name: str, folder: Path) -> Iterator[Connect]:
     """Its three internal topics are created by the worker itself, compacted."""
     port = free_port()
     properties = {
-        "bootstrap.servers": bootstrap,
+        "bootstrap.servers": target.bootstrap,
         "group.id": name,
         "listeners": f"http://127.0.0.1:{port}",
         "key.converter": "org.apache.kafka.connect.storage.StringConverter",
@@ -121,9 +122,9 @@ def connect_worker(bootstrap: str, name: str, folder: Path) -> Iterator[Connect]
         "offset.storage.topic": f"{name}-offsets",
         "offset.storage.partitions": "5",
         "status.storage.topic": f"{name}-status",
-        "config.storage.replication.factor": "1",
-        "offset.storage.replication.factor": "1",
-        "status.storage.replication.factor": "1",
+        "config.storage.replication.factor": str(target.replication_factor),
+        "offset.storage.replication.factor": str(target.replication_factor),
+        "status.storage.replication.factor": str(target.replication_factor),
         "offset.flush.interval.ms": "1000",
         "scheduled.rebalance.max.delay.ms": "0",
         "plugin.discovery": "service_load",
@@ -151,13 +152,13 @@ def connect_worker(bootstrap: str, name: str, folder: Path) -> Iterator[Connect]
 
 
 @pytest.mark.timeout(300)
-def test_connect_distributed_file_source_and_sink(bootstrap: str, unique: Callable[[str], str], tmp_path: Path) -> None:
+def test_connect_distributed_file_source_and_sink(target: Target, unique: Callable[[str], str], tmp_path: Path) -> None:
     name, topic = unique("connect"), unique("lines")
-    create(bootstrap, topic, 1)
+    create(target, topic, 1)
     source, sink = tmp_path / "source.txt", tmp_path / "sink.txt"
     first, second = [f"line {i}" for i in range(100)], [f"line {i}" for i in range(100, 200)]
     source.write_text("".join(f"{line}\n" for line in first))
-    with connect_worker(bootstrap, name, tmp_path) as connect:
+    with connect_worker(target, name, tmp_path) as connect:
         for kind, config in {
             "source": {"connector.class": "FileStreamSource", "file": str(source), "topic": topic},
             "sink": {
@@ -177,10 +178,10 @@ def test_connect_distributed_file_source_and_sink(bootstrap: str, unique: Callab
     with open(source, "a") as file:
         file.writelines(f"{line}\n" for line in second)
     # A new worker of the same group knows the connectors, and where they were.
-    with connect_worker(bootstrap, name, tmp_path) as connect:
+    with connect_worker(target, name, tmp_path) as connect:
         wait_for(lambda: sink.read_text().split("\n")[:-1] == first + second, "second hundred lines in the sink")
         for kind in ("source", "sink"):
             assert connect.ask("DELETE", f"/connectors/{name}-{kind}") is not None
-    consumer = kafka.KafkaConsumer(bootstrap_servers=bootstrap, group_id=None)
+    consumer = kafka.KafkaConsumer(bootstrap_servers=target.bootstrap, group_id=None)
     assert consumer.end_offsets([kafka.TopicPartition(topic, 0)]) == {kafka.TopicPartition(topic, 0): 200}
     consumer.close()

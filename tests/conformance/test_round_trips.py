@@ -20,6 +20,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from tests.conformance.conftest import Target
 from tests.peers.clients import GO, JAVA, Program
 
 COUNT = 500
@@ -61,15 +62,14 @@ GO_STEPS = [
 
 
 @pytest.fixture(scope="module")
-def outcomes(bootstrap: str) -> Callable[[Program], list[str]]:
+def outcomes(target: Target) -> Callable[[Program], list[str]]:
     """What a program's steps came to; it runs once."""
     runs: dict[str, list[str]] = {}
 
     def run(program: Program) -> list[str]:
         if program.name not in runs:
-            runs[program.name] = program.run(
-                bootstrap, "round-trip", f"{program.name}-{uuid.uuid4().hex[:8]}", check=False
-            ).splitlines()
+            prefix, factor = f"{program.name}-{uuid.uuid4().hex[:8]}", str(target.replication_factor)
+            runs[program.name] = program.run(target.bootstrap, "round-trip", prefix, factor, check=False).splitlines()
         return runs[program.name]
 
     return run
@@ -91,10 +91,11 @@ def _passed(lines: list[str], name: str) -> None:
     assert found[0].startswith("ok "), found[0]
 
 
-def test_librdkafka(bootstrap: str, unique: Callable[[str], str]) -> None:
-    topic, group = unique("librdkafka"), unique("librdkafka-group")
+def test_librdkafka(target: Target, unique: Callable[[str], str]) -> None:
+    bootstrap, topic, group = target.bootstrap, unique("librdkafka"), unique("librdkafka-group")
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, 3, 1, config={"retention.ms": "86400000"})])[topic].result(20)
+    wanted = NewTopic(topic, 3, target.replication_factor, config={"retention.ms": "86400000"})
+    admin.create_topics([wanted])[topic].result(20)
     admin.create_partitions([NewPartitions(topic, 4)])[topic].result(20)
     assert topic in admin.list_topics(timeout=20).topics
     _librdkafka_produce(bootstrap, topic)
@@ -161,14 +162,15 @@ def _librdkafka_admin(admin: AdminClient, topic: str, group: str) -> None:
     admin.delete_topics([topic])[topic].result(20)
 
 
-def test_aiokafka(bootstrap: str, unique: Callable[[str], str]) -> None:
-    asyncio.run(asyncio.wait_for(_aiokafka(bootstrap, unique("aiokafka"), unique("aiokafka-group")), 90))
+def test_aiokafka(target: Target, unique: Callable[[str], str]) -> None:
+    asyncio.run(asyncio.wait_for(_aiokafka(target, unique("aiokafka"), unique("aiokafka-group")), 90))
 
 
-async def _aiokafka(bootstrap: str, topic: str, group: str) -> None:
+async def _aiokafka(target: Target, topic: str, group: str) -> None:
+    bootstrap = target.bootstrap
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await admin.start()
-    created = await admin.create_topics([aiokafka.admin.NewTopic(topic, 3, 1)])
+    created = await admin.create_topics([aiokafka.admin.NewTopic(topic, 3, target.replication_factor)])
     assert [error[1] for error in created.topic_errors] == [0]
     assert topic in await admin.list_topics()
     for _ in range(2):
@@ -191,13 +193,14 @@ async def _aiokafka(bootstrap: str, topic: str, group: str) -> None:
 
 
 @pytest.mark.parametrize("program", [JAVA, GO], ids=lambda program: program.name)
-def test_transactions_are_refused_at_once(bootstrap: str, program: Program) -> None:
+def test_transactions_are_refused_at_once(target: Target, program: Program) -> None:
     """They don't exist yet: the error is fatal, and nobody waits for a time-out."""
-    assert "refused with" in program.run(bootstrap, "transactional")
+    assert "refused with" in program.run(target.bootstrap, "transactional")
 
 
-def test_transactions_are_refused_at_once_librdkafka(bootstrap: str) -> None:
-    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "transactional.id": "conformance-librdkafka"})
+def test_transactions_are_refused_at_once_librdkafka(target: Target) -> None:
+    properties = {"bootstrap.servers": target.bootstrap, "transactional.id": "conformance-librdkafka"}
+    producer = confluent_kafka.Producer(properties)
     start = time.monotonic()
     with pytest.raises(confluent_kafka.KafkaException) as caught:
         producer.init_transactions(30)

@@ -1,6 +1,6 @@
 // franz-go against a broker.
 //
-//	conformance BOOTSTRAP round-trip PREFIX          produce, consume, groups, admin
+//	conformance BOOTSTRAP round-trip PREFIX FACTOR   produce, consume, groups, admin, on a topic of so many replicas
 //	conformance BOOTSTRAP produce TOPIC=CODEC...     the records of the codec tests
 //	conformance BOOTSTRAP digest TOPIC...            what is in them
 //	conformance BOOTSTRAP transactional              a transactional producer is refused at once
@@ -12,6 +12,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -35,7 +36,11 @@ func main() {
 	bootstrap, command, rest := os.Args[1], os.Args[2], os.Args[3:]
 	switch command {
 	case "round-trip":
-		roundTrip(bootstrap, rest[0])
+		factor, err := strconv.ParseInt(rest[1], 10, 16)
+		if err != nil {
+			panic(err)
+		}
+		roundTrip(bootstrap, rest[0], int16(factor))
 	case "transactional":
 		step("a transaction is refused at once", func(ctx context.Context) error { return transactional(ctx, bootstrap) })
 	case "produce":
@@ -57,9 +62,14 @@ func main() {
 	}
 }
 
+// All addresses of "host:port,host:port".
+func seeds(bootstrap string) kgo.Opt {
+	return kgo.SeedBrokers(strings.Split(bootstrap, ",")...)
+}
+
 // While there are no transactions, the first request of one has to fail at once and for good.
 func transactional(ctx context.Context, bootstrap string) error {
-	client, err := kgo.NewClient(kgo.SeedBrokers(bootstrap), kgo.TransactionalID("conformance-go"), kgo.DefaultProduceTopic("unused"))
+	client, err := kgo.NewClient(seeds(bootstrap), kgo.TransactionalID("conformance-go"), kgo.DefaultProduceTopic("unused"))
 	if err != nil {
 		return err
 	}

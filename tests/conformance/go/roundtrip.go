@@ -11,9 +11,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-func roundTrip(bootstrap, prefix string) {
+func roundTrip(bootstrap, prefix string, factor int16) {
 	topic, group := prefix+"-topic", prefix+"-group"
-	client, err := kgo.NewClient(kgo.SeedBrokers(bootstrap), kgo.DefaultProduceTopic(topic))
+	client, err := kgo.NewClient(seeds(bootstrap), kgo.DefaultProduceTopic(topic))
 	if err != nil {
 		panic(err)
 	}
@@ -22,14 +22,14 @@ func roundTrip(bootstrap, prefix string) {
 
 	step("create topics", func(ctx context.Context) error {
 		value := "86400000"
-		created, err := admin.CreateTopic(ctx, 3, 1, map[string]*string{"retention.ms": &value}, topic)
+		created, err := admin.CreateTopic(ctx, 3, factor, map[string]*string{"retention.ms": &value}, topic)
 		if err != nil {
 			return err
 		}
 		if created.NumPartitions != 3 || created.ID == (kadm.TopicID{}) {
 			return fmt.Errorf("got %+v", created)
 		}
-		_, err = admin.CreateTopic(ctx, 3, 1, nil, topic)
+		_, err = admin.CreateTopic(ctx, 3, factor, nil, topic)
 		return expect(err, kerr.TopicAlreadyExists)
 	})
 	step("add partitions", func(ctx context.Context) error {
@@ -50,6 +50,11 @@ func roundTrip(bootstrap, prefix string) {
 		}
 		if n := len(topics[topic].Partitions); n != 4 {
 			return fmt.Errorf("%d partitions", n)
+		}
+		for _, partition := range topics[topic].Partitions {
+			if len(partition.Replicas) != int(factor) {
+				return fmt.Errorf("replicas %v", partition.Replicas)
+			}
 		}
 		configs, err := admin.DescribeTopicConfigs(ctx, topic)
 		if err != nil {
@@ -85,7 +90,7 @@ func roundTrip(bootstrap, prefix string) {
 	})
 	step("two members share", func(ctx context.Context) error {
 		share := func() (*kgo.Client, error) {
-			return kgo.NewClient(kgo.SeedBrokers(bootstrap), kgo.ConsumerGroup(group+"-two"), kgo.ConsumeTopics(topic),
+			return kgo.NewClient(seeds(bootstrap), kgo.ConsumerGroup(group+"-two"), kgo.ConsumeTopics(topic),
 				kgo.HeartbeatInterval(300*time.Millisecond), kgo.Balancers(kgo.CooperativeStickyBalancer()))
 		}
 		first, err := share()
@@ -167,7 +172,7 @@ func roundTrip(bootstrap, prefix string) {
 }
 
 func consume(ctx context.Context, bootstrap, group, topic string, wanted int) (int, error) {
-	client, err := kgo.NewClient(kgo.SeedBrokers(bootstrap), kgo.ConsumerGroup(group), kgo.ConsumeTopics(topic), kgo.DisableAutoCommit(),
+	client, err := kgo.NewClient(seeds(bootstrap), kgo.ConsumerGroup(group), kgo.ConsumeTopics(topic), kgo.DisableAutoCommit(),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
 	if err != nil {
 		return 0, err

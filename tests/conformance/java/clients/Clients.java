@@ -2,7 +2,8 @@
  * Apache Kafka's Java client against a broker.
  *
  * <pre>
- * Clients BOOTSTRAP round-trip PREFIX          every API that the clients reach, on topics whose names begin so
+ * Clients BOOTSTRAP round-trip PREFIX FACTOR   every API that the clients reach, on topics whose names begin so,
+ *                                              with so many replicas, as many as the brokers give by default
  * Clients BOOTSTRAP produce TOPIC=CODEC...     the records of the codec tests
  * Clients BOOTSTRAP digest TOPIC...            what is in them
  * Clients BOOTSTRAP transactional              a transactional producer is refused at once
@@ -13,7 +14,7 @@ public final class Clients {
         String bootstrap = arguments[0];
         Report report = new Report();
         switch (arguments[1]) {
-            case "round-trip" -> new RoundTrip(bootstrap, arguments[2], report).run();
+            case "round-trip" -> new RoundTrip(bootstrap, arguments[2], Short.parseShort(arguments[3]), report).run();
             case "transactional" -> Transactional.run(bootstrap, report);
             case "produce" -> {
                 for (int i = 2; i < arguments.length; i++) {

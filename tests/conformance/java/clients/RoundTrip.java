@@ -60,14 +60,16 @@ final class RoundTrip {
     private final String bootstrap;
     private final String topic;
     private final String group;
+    private final short factor;
     private final Report report;
     private Admin admin;
     private Uuid topicId;
 
-    RoundTrip(String bootstrap, String prefix, Report report) {
+    RoundTrip(String bootstrap, String prefix, short factor, Report report) {
         this.bootstrap = bootstrap;
         this.topic = prefix + "-topic";
         this.group = prefix + "-group";
+        this.factor = factor;
         this.report = report;
     }
 
@@ -140,13 +142,15 @@ final class RoundTrip {
     }
 
     private Void createTopics() throws Exception {
-        NewTopic wanted = new NewTopic(topic, 3, (short) 1).configs(Map.of("retention.ms", "86400000", "min.insync.replicas", "1"));
-        admin.createTopics(List.of(new NewTopic(topic + "-dry", 2, (short) 1)), new CreateTopicsOptions().validateOnly(true)).all().get();
+        NewTopic wanted = new NewTopic(topic, 3, factor)
+            .configs(Map.of("retention.ms", "86400000", "min.insync.replicas", Integer.toString(Math.max(factor - 1, 1))));
+        admin.createTopics(List.of(new NewTopic(topic + "-dry", 2, factor)), new CreateTopicsOptions().validateOnly(true)).all().get();
         var result = admin.createTopics(List.of(wanted, new NewTopic(topic + "-default", Optional.empty(), Optional.empty())));
         result.all().get();
         topicId = result.topicId(topic).get();
         Report.equal(result.numPartitions(topic).get(), 3);
-        Report.equal(result.replicationFactor(topic).get(), 1);
+        Report.equal(result.replicationFactor(topic).get(), (int) factor);
+        Report.equal(result.replicationFactor(topic + "-default").get(), (int) factor);
         Report.equal(result.config(topic).get().get("retention.ms").value(), "86400000");
         Set<String> names = admin.listTopics().names().get();
         Report.check(names.contains(topic) && names.contains(topic + "-default"), "not listed: " + names);
@@ -155,13 +159,13 @@ final class RoundTrip {
     }
 
     private Void refuseTopics() throws Exception {
-        expect(TopicExistsException.class, create(new NewTopic(topic, 1, (short) 1)));
-        expect(InvalidTopicException.class, create(new NewTopic("no spaces", 1, (short) 1)));
-        expect(InvalidPartitionsException.class, create(new NewTopic(topic + "-none", 0, (short) 1)));
+        expect(TopicExistsException.class, create(new NewTopic(topic, 1, factor)));
+        expect(InvalidTopicException.class, create(new NewTopic("no spaces", 1, factor)));
+        expect(InvalidPartitionsException.class, create(new NewTopic(topic + "-none", 0, factor)));
         expect(InvalidReplicationFactorException.class, create(new NewTopic(topic + "-many", 1, (short) 99)));
-        expect(InvalidConfigurationException.class, create(new NewTopic(topic + "-odd", 1, (short) 1).configs(Map.of("no.such", "1"))));
+        expect(InvalidConfigurationException.class, create(new NewTopic(topic + "-odd", 1, factor).configs(Map.of("no.such", "1"))));
         expect(InvalidConfigurationException.class,
-            create(new NewTopic(topic + "-bad", 1, (short) 1).configs(Map.of("retention.ms", "soon"))));
+            create(new NewTopic(topic + "-bad", 1, factor).configs(Map.of("retention.ms", "soon"))));
         expect(UnknownTopicOrPartitionException.class, admin.deleteTopics(List.of(topic + "-absent")).all());
         return null;
     }
@@ -178,7 +182,8 @@ final class RoundTrip {
             Report.equal(description.topicId(), topicId);
             Report.equal(description.partitions().size(), 3);
             Report.check(description.partitions().get(2).leader() != null, "no leader");
-            Report.equal(description.partitions().get(2).isr().size(), 1);
+            Report.equal(description.partitions().get(2).replicas().size(), (int) factor);
+            Report.equal(description.partitions().get(2).isr().size(), (int) factor);
         }
         expect(UnknownTopicOrPartitionException.class, admin.describeTopics(List.of(topic + "-absent")).allTopicNames());
         return null;
@@ -453,7 +458,7 @@ final class RoundTrip {
         admin.deleteTopics(List.of(topic + "-default")).all().get();
         await(() -> admin.listTopics().names().get().stream().noneMatch(name -> name.startsWith(topic)), "still listed");
         // The name is free again, for another topic.
-        var again = admin.createTopics(List.of(new NewTopic(topic, 1, (short) 1)));
+        var again = admin.createTopics(List.of(new NewTopic(topic, 1, factor)));
         Report.check(!again.topicId(topic).get().equals(topicId), "the same topic id");
         Report.equal(offset(new TopicPartition(topic, 0), OffsetSpec.latest()).offset(), 0L);
         admin.deleteTopics(List.of(topic)).all().get();

@@ -22,7 +22,7 @@ import org.springframework.kafka.listener.ContainerProperties;
 import org.springframework.messaging.handler.annotation.Header;
 import org.springframework.messaging.handler.annotation.SendTo;
 
-/** SpringProgram BOOTSTRAP TOPIC: a template sends, a listener with three threads answers on another topic, a second listener counts. */
+/** SpringProgram BOOTSTRAP TOPIC FACTOR: a template sends, a listener with three threads answers on another topic, a second listener counts. */
 @Configuration
 @EnableKafka
 public class SpringProgram {
@@ -30,9 +30,11 @@ public class SpringProgram {
     private static final Set<String> ANSWERS = ConcurrentHashMap.newKeySet();
     private static final CountDownLatch DONE = new CountDownLatch(COUNT);
     private static String bootstrap;
+    private static int factor;
 
     public static void main(String[] arguments) throws Exception {
         bootstrap = arguments[0];
+        factor = Integer.parseInt(arguments[2]);
         System.setProperty("topic", arguments[1]);
         try (var context = new AnnotationConfigApplicationContext(SpringProgram.class)) {
             @SuppressWarnings("unchecked")
@@ -67,12 +69,12 @@ public class SpringProgram {
 
     @Bean
     public NewTopic requests() {
-        return TopicBuilder.name(System.getProperty("topic")).partitions(6).replicas(1).build();
+        return TopicBuilder.name(System.getProperty("topic")).partitions(6).replicas(factor).build();
     }
 
     @Bean
     public NewTopic answers() {
-        return TopicBuilder.name(System.getProperty("topic") + "-answers").partitions(2).replicas(1).build();
+        return TopicBuilder.name(System.getProperty("topic") + "-answers").partitions(2).replicas(factor).build();
     }
 
     @Bean
