@@ -17,6 +17,7 @@ from ottla.operator.kube import KINDS
 from ottla.operator.manifests.__main__ import CRDS, generated_files
 from ottla.operator.manifests.crds import chart_template, fields_table, json_schema
 from ottla.operator.manifests.dashboard import ROWS, queries
+from ottla.operator.manifests.setting_names import with_setting_names
 from ottla.operator.manifests.values import read_values, values_schema, values_table
 from ottla.operator.objects import Ref
 from ottla.operator.page import Page, Watched
@@ -32,6 +33,11 @@ ELSEWHERE = re.compile(r"^(up|kubelet_volume_stats_(available|capacity|used)_byt
 @pytest.mark.parametrize("path", generated_files(ROOT), ids=str)
 def test_file_is_up_to_date(path: Path) -> None:
     assert (ROOT / path).read_text() == generated_files(ROOT)[path], "run `make docs`"
+
+
+def test_a_definition_without_a_place_for_settings_names_is_told() -> None:
+    with pytest.raises(ValueError, match="0 regions"):
+        with_setting_names("spec: {}\n", "clusters")
 
 
 def test_version_is_that_of_the_package() -> None:

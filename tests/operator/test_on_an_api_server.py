@@ -251,6 +251,8 @@ def test_the_whole_operator_is_woken_by_its_watches(play: Callable[[Scene], None
         pools = [{"name": "broker", "firstId": 0, "replicas": 1}]
         with pytest.raises(KubeError, match="replicas or pools"):
             await kube.merge("Cluster", *KEY, {"spec": {"brokers": {"pools": pools}}})
+        with pytest.raises(KubeError, match="brokers have no setting num"):
+            await kube.merge("Cluster", *KEY, {"spec": {"config": {"num.partitions": 3, "num.partitons": 3}}})
         operator._stop.set()
         assert await running == 0
         lease = await kube.get("Lease", "shop", "ottla")

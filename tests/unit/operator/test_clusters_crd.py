@@ -9,24 +9,29 @@ import yaml
 
 from ottla.operator.plan import broker_pods, disruption, etcd_pods, external, network, services
 from ottla.operator.plan.snapshots import snapshot_objects
-from ottla.operator.spec.cluster import Defaults, Etcd, parse_cluster
+from ottla.operator.spec.cluster import RESERVED, RESERVED_PREFIX, Defaults, Etcd, parse_cluster
+from ottla.settings.catalogue import BROKER
 from tests.peers.helm import objections
 from tests.unit.operator.test_cluster_objects import EVERYTHING
 
 BROKERS = {"replicas": 3, "storage": {"size": "1Gi"}}
+NAMES = [name for name in BROKER if name not in RESERVED and not name.startswith(RESERVED_PREFIX)]
 
 # A fresh machine builds the judge first.
 pytestmark = pytest.mark.timeout(2400)
 
 
-def _objections(spec: dict[str, Any], name: str = "k") -> list[str]:
-    resource = {
+def _resource(spec: dict[str, Any], name: str = "k") -> dict[str, Any]:
+    return {
         "apiVersion": "ottla.dev/v1alpha1",
         "kind": "Cluster",
         "metadata": {"name": name, "namespace": "shop"},
         "spec": {"brokers": BROKERS, **spec},
     }
-    return objections(yaml.safe_dump(resource))
+
+
+def _objections(spec: dict[str, Any], name: str = "k") -> list[str]:
+    return objections(yaml.safe_dump(_resource(spec, name)))
 
 
 @pytest.mark.parametrize(
@@ -35,7 +40,8 @@ def _objections(spec: dict[str, Any], name: str = "k") -> list[str]:
         {},
         EVERYTHING,
         {"metadata": {"external": {"endpoints": ["etcd:2379"], "tlsSecret": "t"}, "prefix": "/ottla/x/"}},
-        {"config": {"num.partitions": 3, "auto.create.topics.enable": False, "log.retention.ms": "1"}},
+        {"config": {"num.partitions": 3, "log.preallocate": "false", "listener.name.plain.max.connections": 9}},
+        {"config": dict.fromkeys(NAMES[:256], 1)},
         {"maintenanceWindows": [{"cron": "0 2 * * 6", "durationMinutes": 240}]},
         {"scaling": {"rebalance": "Balance", "throttleBytesPerSecond": 1048576}},
         {"topics": {"allowedNamespaces": "Selector", "namespaceSelector": {"matchLabels": {"a": "b"}}}},
@@ -89,10 +95,29 @@ def test_accepted(spec: dict[str, Any]) -> None:
         ({"metadata": {"prefix": "ottla"}}, "prefix"),
         ({"topics": {"allowedNamespaces": "Selector"}}, "namespaceSelector belongs to"),
         ({"bokers": {}}, "bokers"),
+        ({"controllers": {"replicas": 1}}, "nobody stands by for a single one"),
+        ({"config": {"num.partitions": 3, "num.partitons": 3}}, "config: brokers have no setting num.partitons;"),
+        ({"config": {"node.id": 3}}, "config: the operator sets node.id itself; take it out"),
+        ({"config": {"ottla.metadata.store": "memory"}}, "config: the operator sets ottla.metadata.store itself"),
+        ({"config": {"ottla.metadata.new": "x"}}, "config: the operator sets ottla.metadata.new itself"),
+        ({"config": {"auto.create.topics.enable": False}}, "integer,string"),
     ],
 )
 def test_refused(spec: dict[str, Any], says: str) -> None:
     assert says in "\n".join(_objections(spec))
+
+
+@pytest.mark.parametrize("first", range(0, len(NAMES), 128))
+def test_every_setting_that_is_not_the_operators_is_known(first: int) -> None:
+    assert _objections({"config": dict.fromkeys(NAMES[first : first + 128], "1")}) == []
+
+
+def test_every_setting_that_is_the_operators_is_refused() -> None:
+    """One Cluster for each, because a refusal names one setting."""
+    names = sorted(BROKER.keys() - set(NAMES))
+    said = "\n".join(objections(yaml.safe_dump_all(_resource({"config": {name: "1"}}) for name in names)))
+    assert not [name for name in names if f"config: the operator sets {name} itself" not in said]
+    assert "have no setting" not in said
 
 
 def test_a_name_that_is_too_long_is_refused() -> None:

@@ -1,8 +1,9 @@
 """Writes what is made from the CRDs and from the charts: `python -m ottla.operator.manifests` in the repository's root.
 
-From the CRDs come the operator chart's templates, and from them and each chart's values.yaml the charts' schemas and
-the tables in their READMEs; a test fails when a file in the repository is not what its source makes. manifests/ is what
-Helm renders of the charts: it is written where `--helm` names the program (or HELM does).
+The names of settings in the CRDs come from the brokers' tables; from the CRDs come the operator chart's templates, and
+from them and each chart's values.yaml the charts' schemas and the tables in their READMEs. A test fails when a file in
+the repository is not what its source makes. manifests/ is what Helm renders of the charts: it is written where `--helm`
+names the program (or HELM does).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from ottla.operator.manifests.crds import chart_template, fields_table, json_schema, spec_of, without
 from ottla.operator.manifests.dashboard import dashboard_json
+from ottla.operator.manifests.setting_names import with_setting_names
 from ottla.operator.manifests.values import read_values, values_schema, values_table
 
 CRDS = Path(__file__).resolve().parents[1] / "crds"
@@ -39,10 +41,11 @@ metadata:
 
 def generated_files(root: Path) -> dict[Path, str]:
     """Path below `root` to text, for everything that needs no Helm."""
-    crds = {kind: (CRDS / f"{kind}.yaml").read_text() for kind in KINDS}
+    crds = {kind: with_setting_names((CRDS / f"{kind}.yaml").read_text(), kind) for kind in KINDS}
     files: dict[Path, str] = {}
     for kind, text in crds.items():
         source = f"operator/ottla/operator/crds/{kind}.yaml"
+        files[Path(source)] = text
         files[Path(f"charts/ottla-operator/templates/crds/{kind}.yaml")] = chart_template(text, source)
     files[Path("charts/ottla-operator/dashboards/ottla.json")] = dashboard_json()
     files[Path("manifests/crds.yaml")] = _HEAD + "".join(f"---\n{text}" for text in crds.values())
