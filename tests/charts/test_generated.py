@@ -20,7 +20,7 @@ from ottla.operator.manifests.dashboard import ROWS, queries
 from ottla.operator.manifests.setting_names import with_setting_names
 from ottla.operator.manifests.values import read_values, values_schema, values_table
 from ottla.operator.objects import Ref
-from ottla.operator.page import Page, Watched
+from ottla.operator.page import HELP, Page, Watched
 from ottla.operator.queue import Queue, Result
 from tests.peers.tools import ROOT
 
@@ -60,7 +60,7 @@ def series() -> set[str]:
     names = {metric.name for metric in METRICS}
     names |= {f"{metric.name}{suffix}" for metric in METRICS for suffix in ("_bucket", "_sum", "_count")}
     page = Page({"Cluster": Queue("Cluster", Idle(), 1)}, Watched(), lambda: 0)
-    return names | set(re.findall(r"^# TYPE (\w+)", page.text(), re.M))
+    return names | set(re.findall(r"^(ottla_\w+)", page.text(), re.M)) | set(HELP)
 
 
 class Idle:

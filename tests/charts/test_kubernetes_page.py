@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ottla.operator.manifests.values import Value, read_values
+from ottla.operator.page import HELP
 from tests.peers.tools import ROOT
 
 PAGE = (ROOT / "docs/kubernetes.md").read_text()
@@ -30,6 +31,10 @@ def test_every_condition_is_explained() -> None:
     found = set(conditions())
     assert {"Ready", "TopicsHeld", "EtcdAway", "ResourceConflict"} <= found
     assert not {word for word in found if f"`{word}`" not in PAGE}
+
+
+def test_every_metric_of_the_operator_is_explained() -> None:
+    assert set(re.findall(r"`(ottla_operator_\w+)`", PAGE)) == set(HELP)
 
 
 def test_links_lead_somewhere() -> None:

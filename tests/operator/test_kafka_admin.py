@@ -24,6 +24,7 @@ async def story(admin: KafkaAdmin) -> None:
     assert code(made["a"]) is None
     assert code(made["b"]) == ErrorCode.invalid_replication_factor
     assert code(made["c"]) == ErrorCode.invalid_config
+    assert len(await admin.cluster_id()) == 22
     seen = await admin.look()
     assert set(seen.racks) == {0, 1}
     assert set(seen.topics) == {"a"}

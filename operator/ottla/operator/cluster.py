@@ -185,6 +185,7 @@ class ClusterReconciler:
     async def _administer(self, visit: _Visit, admin: KafkaAdmin, leaving: frozenset[int]) -> None:
         """What is asked of the brokers. One that stops closes its connections: that is no failure of the cluster."""
         try:
+            visit.findings.cluster_id = await admin.cluster_id()
             visit.findings.config_waits_for = await apply_settings(admin, visit.cluster, self._teller(visit))
             await self._expose(visit)
             await self._scale(visit, admin, leaving)

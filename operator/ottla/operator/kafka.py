@@ -64,6 +64,10 @@ class KafkaAdmin:
         for peer in self._peers:
             peer.close()
 
+    async def cluster_id(self) -> str:
+        """The cluster's id, which brokers and volumes agree on; empty where the broker doesn't know it yet."""
+        return str((await self._ask(METADATA, {"topics": [], "allow_auto_topic_creation": False})).cluster_id or "")
+
     async def look(self, *, internal: bool = False) -> KafkaCluster:
         """The brokers, and all topics, with their moves and what was given to them as settings; internal ones if asked
         for."""

@@ -6,20 +6,21 @@ only a restart helps. Ready means that it reads Kubernetes; one that stands by f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import accumulate
 from time import monotonic
 
 from aiohttp import web
 
 from ottla.operator.objects import Ref
-from ottla.operator.queue import Queue
+from ottla.operator.queue import BUCKETS_S, Counters, Queue
 
 SILENT_S_MAX = 240.0
 
-_HELP = {
+HELP = {
     "ottla_operator_reconciles_total": ("counter", "Reconciles, failed ones too."),
     "ottla_operator_reconcile_errors_total": ("counter", "Reconciles that failed."),
-    "ottla_operator_reconcile_seconds_total": ("counter", "Time that reconciles took."),
+    "ottla_operator_reconcile_seconds": ("histogram", "How long reconciles took, failed ones too."),
     "ottla_operator_queue_depth": ("gauge", "Resources that are due or being reconciled."),
     "ottla_operator_failing_resources": ("gauge", "Resources whose last reconcile failed."),
     "ottla_operator_last_event_age_seconds": ("gauge", "Since when the watches have told nothing."),
@@ -107,12 +108,12 @@ class Page:
 
     def text(self) -> str:
         """The metrics in Prometheus' format."""
-        rows: dict[str, list[tuple[str, float]]] = {name: [] for name in _HELP}
+        rows: dict[str, list[tuple[str, float]]] = {name: [] for name in HELP}
         for kind, queue in self._queues.items():
             label = f'{{kind="{kind}"}}'
             rows["ottla_operator_reconciles_total"].append((label, queue.counters.reconciles))
             rows["ottla_operator_reconcile_errors_total"].append((label, queue.counters.errors))
-            rows["ottla_operator_reconcile_seconds_total"].append((label, queue.counters.seconds))
+            rows["ottla_operator_reconcile_seconds"] += _histogram(kind, queue.counters)
             rows["ottla_operator_queue_depth"].append((label, queue.depth))
             rows["ottla_operator_failing_resources"].append((label, len(queue.counters.failing)))
         rows["ottla_operator_last_event_age_seconds"].append(("", self._watched.age_s))
@@ -123,9 +124,9 @@ class Page:
                 rows["ottla_operator_cluster_condition"].append((label, int(holds)))
         rows["ottla_operator_leading"].append(("", int(self.leading)))
         lines = []
-        for name, (kind, doc) in _HELP.items():
+        for name, (kind, doc) in HELP.items():
             lines += [f"# HELP {name} {doc}", f"# TYPE {name} {kind}"]
-            lines += [f"{name}{label} {value:g}" for label, value in rows[name]]
+            lines += [f"{name}{label} {value!r}" for label, value in rows[name]]
         return "\n".join(lines) + "\n"
 
     async def _metrics(self, _: web.Request) -> web.Response:
@@ -138,3 +139,12 @@ class Page:
 
     async def _readyz(self, _: web.Request) -> web.Response:
         return web.Response(text="it acts\n" if self.leading else "it stands by\n")
+
+
+def _histogram(kind: str, counters: Counters) -> Iterator[tuple[str, float]]:
+    """What follows the metric's name in each of its rows, and the value."""
+    bounds = [*(f"{bound:g}" for bound in BUCKETS_S), "+Inf"]
+    for bound, count in zip(bounds, accumulate(counters.buckets), strict=True):
+        yield f'_bucket{{kind="{kind}",le="{bound}"}}', count
+    yield f'_sum{{kind="{kind}"}}', counters.seconds
+    yield f'_count{{kind="{kind}"}}', counters.reconciles

@@ -13,6 +13,7 @@ import asyncio
 import heapq
 import logging
 import traceback
+from bisect import bisect_left
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from itertools import count
@@ -57,14 +58,28 @@ Tell = Callable[[str, str], Awaitable[None]]
 """Writes an Event about the resource: its reason, and a sentence."""
 
 
+# A look at what is as it should be takes hundredths of a second, one that asks slow brokers for much some seconds.
+BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, RECONCILE_S_MAX)
+
+
 @dataclass(slots=True)
 class Counters:
     """What the metrics page shows of a queue."""
 
-    reconciles: int = 0
     errors: int = 0
     seconds: float = 0.0
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_S) + 1))  # the last: longer than them all
     failing: dict[Ref, int] = field(default_factory=dict)  # key → failures in a row
+
+    @property
+    def reconciles(self) -> int:
+        """How many there were, failed ones too."""
+        return sum(self.buckets)
+
+    def took(self, seconds: float) -> None:
+        """A reconcile has ended."""
+        self.seconds += seconds
+        self.buckets[bisect_left(BUCKETS_S, seconds)] += 1
 
 
 class Queue:
@@ -147,8 +162,7 @@ class Queue:
         except Exception as error:
             after = self._failed(key, error)
         finally:
-            self.counters.reconciles += 1
-            self.counters.seconds += self._clock() - started
+            self.counters.took(self._clock() - started)
             del self._running[key]
             again = self._again.pop(key, None)
             if after is not None:

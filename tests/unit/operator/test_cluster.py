@@ -84,6 +84,9 @@ class Kafka:
     def close(self) -> None:
         pass
 
+    async def cluster_id(self) -> str:
+        return "4L6g3nShT-eMCtK--X86sw"
+
     async def settings(self, kind: int, name: str) -> dict[str, str]:
         return dict(self.own[int(name)] if name else self.dynamic)
 
@@ -184,6 +187,17 @@ def test_brokers_start_once_etcd_is_there() -> None:
     assert scene.condition("Ready") == ("True", "BrokersServe")
     assert scene.budget() == 1
     assert scene.status["observedGeneration"] == 1
+
+
+def test_the_clusters_id_is_told_once_brokers_serve_and_stays() -> None:
+    scene = Scene()
+    scene.reconcile()
+    assert "clusterId" not in scene.status
+    scene.rounds(6)
+    assert scene.status["clusterId"] == "4L6g3nShT-eMCtK--X86sw"
+    scene.world.edit("Cluster", "k", lambda spec: spec.update(paused=True))  # nobody is asked now
+    scene.rounds(1)
+    assert scene.status["clusterId"] == "4L6g3nShT-eMCtK--X86sw"
 
 
 def test_when_all_is_well_nothing_is_written() -> None:

@@ -32,6 +32,10 @@ def test_metrics_are_readable() -> None:
     page.leading = True
     found = {family.name: family.samples[0].value for family in text_string_to_metric_families(page.text())}
     assert found["ottla_operator_reconciles"] == 1
+    (seconds,) = (one for one in text_string_to_metric_families(page.text()) if one.name.endswith("reconcile_seconds"))
+    assert seconds.type == "histogram"
+    assert [sample.value for sample in seconds.samples if sample.name.endswith("_count")] == [1]
+    assert [sample.value for sample in seconds.samples if sample.labels.get("le") == "+Inf"] == [1]
     assert found["ottla_operator_kubernetes_writes"] == 7
     assert found["ottla_operator_leading"] == 1
     (family,) = (one for one in text_string_to_metric_families(page.text()) if one.name.endswith("cluster_condition"))
@@ -39,6 +43,16 @@ def test_metrics_are_readable() -> None:
         ({"cluster_namespace": "shop", "cluster": "k", "type": "Ready"}, 1),
         ({"cluster_namespace": "shop", "cluster": "k", "type": "Rolling"}, 0),
     ]
+
+
+def test_durations_are_counted_in_every_bucket_that_holds_them() -> None:
+    queue = Queue("Cluster", _Nothing())
+    for seconds in (0.01, 0.3, 200.0):
+        queue.counters.took(seconds)
+    text = Page({"Cluster": queue}, Watched(), lambda: 0).text()
+    for bound, count in (("0.01", 1), ("0.25", 1), ("0.5", 2), ("120", 2), ("+Inf", 3)):
+        assert f'ottla_operator_reconcile_seconds_bucket{{kind="Cluster",le="{bound}"}} {count}\n' in text
+    assert 'ottla_operator_reconcile_seconds_sum{kind="Cluster"} 200.31\n' in text
 
 
 def test_a_watch_is_dead_when_what_was_read_is_not_told() -> None:

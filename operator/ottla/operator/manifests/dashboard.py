@@ -46,6 +46,9 @@ def _quantile(share: float, request: str) -> str:
     return f"histogram_quantile({share}, sum by (le) (rate({buckets}[$__rate_interval])))"
 
 
+_SLOWEST = (
+    "histogram_quantile(0.99, sum by (kind, le) (rate(ottla_operator_reconcile_seconds_bucket[$__rate_interval])))"
+)
 _REPLICAS = "kafka_server_replicamanager"
 _CONTROLLER = "kafka_controller_kafkacontroller"
 _ELECTIONS = "kafka_controller_controllerstats"
@@ -171,11 +174,12 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
     (
         "Operator",
         (
-            Panel("Reconciles", {"{{kind}}": _operator("reconciles_total")}, "cps", width=6),
-            Panel("Errors", {"{{kind}}": _operator("reconcile_errors_total")}, "cps", width=6),
-            Panel("Waiting", {"{{kind}}": "sum by (kind) (ottla_operator_queue_depth)"}, width=6),
+            Panel("Reconciles", {"{{kind}}": _operator("reconciles_total")}, "cps"),
+            Panel("How long the slowest in a hundred take", {"{{kind}}": _SLOWEST}, "s"),
+            Panel("Errors", {"{{kind}}": _operator("reconcile_errors_total")}, "cps"),
+            Panel("Waiting", {"{{kind}}": "sum by (kind) (ottla_operator_queue_depth)"}, width=12),
             Panel(
-                "Writes", {"": "sum(rate(ottla_operator_kubernetes_writes_total[$__rate_interval]))"}, "cps", width=6
+                "Writes", {"": "sum(rate(ottla_operator_kubernetes_writes_total[$__rate_interval]))"}, "cps", width=12
             ),
         ),
     ),

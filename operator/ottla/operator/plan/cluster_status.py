@@ -34,6 +34,7 @@ class Findings:
 
     pods: list[Pod] = field(default_factory=list)
     version: str = ""
+    cluster_id: str = ""
     decision: Decision | None = None
     metadata_waits_for: str | None = None  # None: it wasn't looked at; empty: it is there
     metadata_serves: bool = True  # a majority answers
@@ -87,6 +88,8 @@ def cluster_status(cluster: Cluster, findings: Findings, before: Mapping[str, An
     }
     if findings.version:
         status["version"] = findings.version
+    if cluster_id := findings.cluster_id or before.get("clusterId"):
+        status["clusterId"] = cluster_id
     if (unled := _without_leader(findings)) is not None:
         status["underReplicatedPartitions"] = sum(pod.report.under_replicated for pod in findings.pods if pod.report)
         status["offlinePartitions"] = len(unled)
