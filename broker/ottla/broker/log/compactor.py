@@ -108,6 +108,7 @@ class Compactor:
         result = await self._in_child(self._job(log, what))
         bases = [segment.base_offset for segment in log.segments]
         unchanged = log.generation == generation and log is self._current(log)
+        whole = True
         for segment in result.segments:
             if unchanged and set(segment.old_bases) <= set(bases):
                 log_size, index_size, time_index_size = segment.sizes
@@ -118,9 +119,13 @@ class Compactor:
                     raise
             else:
                 self._drop(log, segment.old_bases[0])
+                # Retention took the first ones of several: the others are as they were, and need another round.
+                whole = whole and set(segment.old_bases).isdisjoint(bases)
         if not unchanged:
             return
         await asyncio.to_thread(self._logs.disk.fsync_directory, log.directory)
+        if not whole or log.generation != generation:
+            return
         log.compacted_to = result.end_offset
         self.compacted += 1
         self.bytes_reclaimed += result.bytes_before - result.bytes_after

@@ -379,6 +379,52 @@ def test_a_log_that_was_truncated_meanwhile_keeps_what_it_has(
     assert not list(Path(log.directory).glob("*.cleaned"))
 
 
+def test_a_log_that_is_truncated_while_its_directory_is_synced_is_compacted_no_further(
+    logs: LogDirectories, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is appended from there on isn't compacted: a deleted key would come back when its tombstone goes."""
+    log = logs.open_or_create("t", 0, UUID(int=1), CONFIG)
+    overwrite(log, 100)
+    compactor = Compactor(logs, lambda: 1_000_000, CompactionLimits())
+    sync = logs.disk.fsync_directory
+
+    def truncating(path: str) -> None:
+        sync(path)
+        log.truncate_to(30)
+
+    monkeypatch.setattr(logs.disk, "fsync_directory", truncating)
+    asyncio.run(compactor.compact(log, compactor.cleanable(log)))
+    assert log.compacted_to <= log.log_end_offset == 30
+
+
+def test_what_retention_left_of_a_group_is_compacted_by_the_next_round(
+    logs: LogDirectories, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = logs.open_or_create("t", 0, UUID(int=1), CONFIG)
+    overwrite(log, 100)
+    wide = replace(CONFIG, segment_bytes=10 * CONFIG.segment_bytes)  # several segments become one
+    log.config = wide
+    compactor = Compactor(logs, lambda: 1_000_000, CompactionLimits())
+    in_child = compactor._in_child
+
+    async def shortening(job: Job) -> object:
+        result = await in_child(job)
+        assert len(result.segments[0].old_bases) > 1
+        log.delete_records_before(log.segments[1].base_offset)
+        log.config = replace(wide, cleanup_policy=frozenset({"compact", "delete"}))
+        assert log.retention(1_000_000, log.log_end_offset)
+        return result
+
+    monkeypatch.setattr(compactor, "_in_child", shortening)
+    asyncio.run(compactor.compact(log, compactor.cleanable(log)))
+    assert log.compacted_to == 0
+    monkeypatch.setattr(compactor, "_in_child", in_child)
+    asyncio.run(compactor.compact(log, compactor.cleanable(log)))
+    assert log.compacted_to == log.active.base_offset
+    compacted = [record for record in everything(log) if record.offset < log.compacted_to]
+    assert len({record.key for record in compacted}) == len(compacted)
+
+
 def test_a_damaged_log_is_said_and_left(logs: LogDirectories) -> None:
     log = logs.open_or_create("t", 0, UUID(int=1), CONFIG)
     overwrite(log, 100)
