@@ -6,8 +6,8 @@ first one that isn't, the log ends; later segments are dropped. Indexes, leader 
 way. Doing it twice changes nothing the second time. A full disk doesn't keep a log from being opened and read.
 
 Segments touch: each begins at the offset where the one before ends (`Log.roll` and compaction see to it). One that
-begins later, above the recovery point, tells that a loss of power took the end of the one before: there the log ends
-too.
+begins later, above the recovery point and what is compacted, tells that a loss of power took the end of the one before:
+there the log ends too.
 
 Interrupted work is finished first: `.swap` files are a compaction that was complete and take their place, `.cleaned`
 ones one that was not and go, `.deleted` ones go. Source: Kafka's LogLoader.
@@ -131,7 +131,8 @@ class _Opening:
         if first < len(self.segments):
             base = self.segments[first].base_offset
             self._drop_snapshots_above(base)
-            synced = self.segments[-1].base_offset if clean else self.recovery_point
+            # What was compacted was synced, too, and is by no means sure to touch in a directory of Kafka's.
+            synced = self.segments[-1].base_offset if clean else max(self.recovery_point, self.compacted_to)
             replay_from = self._recover_from(first, now_ms, synced)
         self._drop_hollow()
         end = self._end_offset()

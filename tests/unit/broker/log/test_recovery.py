@@ -214,6 +214,18 @@ def test_what_compaction_took_is_no_hole_below_the_recovery_point(tmp_path: Path
     assert bench.open(clean=True).log.log_end_offset == end
 
 
+def test_what_compaction_took_is_no_hole_either_where_the_recovery_point_is_lost(tmp_path: Path) -> None:
+    bench = sample(tmp_path / "a")
+    log = bench.log()
+    end, third = log.log_end_offset, log.segments[2].base_offset
+    second = log.segments[1]
+    second.file.truncate(list(second.batches())[-1][0])
+    kept = bench.open(clean=False, recovery_point=0, compacted_to=third)
+    assert (kept.log.log_end_offset, kept.damage) == (end, None)
+    cut = bench.open(clean=False, recovery_point=0, compacted_to=third - 1)
+    assert cut.log.log_end_offset < third
+
+
 def test_an_epoch_whose_first_batches_were_compacted_keeps_its_start(tmp_path: Path) -> None:
     bench = Workbench(tmp_path / "a")
     log = bench.log()

@@ -49,7 +49,9 @@ class Workbench:
             self.errors.append,
         )
 
-    def open(self, *, clean: bool = True, recovery_point: int = 0, log_start_offset: int = 0) -> Opened:
+    def open(
+        self, *, clean: bool = True, recovery_point: int = 0, log_start_offset: int = 0, compacted_to: int = 0
+    ) -> Opened:
         return open_log(
             self.surroundings,
             str(self.path),
@@ -59,6 +61,7 @@ class Workbench:
             clean=clean,
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
+            compacted_to=compacted_to,
         )
 
     def log(self, *, clean: bool = True, recovery_point: int = 0, log_start_offset: int = 0) -> Log:
