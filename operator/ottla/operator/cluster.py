@@ -263,6 +263,10 @@ class ClusterReconciler:
                 report = reports.get(broker)
                 seen.append(broker_pod(broker, f"{name}-{broker}", stateful_set, pod, report, claims, visit.now))
             visit.current &= stateful_set is not None and is_current(stateful_set)
+        for broker in sorted(pods.keys() - {pod.id for pod in seen}):  # of a pool that isn't in the spec any more
+            name = pods[broker]["metadata"]["name"]
+            stateful_set = found.get("StatefulSet", name.rpartition("-")[0])
+            seen.append(broker_pod(broker, name, stateful_set, pods[broker], reports.get(broker), claims, visit.now))
         visit.findings.pods = seen
         visit.findings.version = versions(pods.values())
 
@@ -335,7 +339,8 @@ class ClusterReconciler:
     async def _restart_one(self, visit: _Visit, leaving: frozenset[int]) -> None:
         """The budget for evictions, and the pod whose turn it is."""
         cluster, findings = visit.cluster, visit.findings
-        decision = findings.decision = decide(findings.pods, window_open=visit.window_open, held=leaving)
+        held = leaving & findings.scaling.draining  # one that can't go yet is rolled like any other
+        decision = findings.decision = decide(findings.pods, window_open=visit.window_open, held=held)
         if not visit.current:
             waits_for = decision.waits_for or "Kubernetes to take note of the change"
             decision = findings.decision = replace(decision, restart=None, waits_for=waits_for, evictable=False)

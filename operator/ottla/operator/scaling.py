@@ -38,12 +38,13 @@ async def scale(admin: KafkaAdmin, cluster: Cluster, before: Scaling, leaving: C
     if freed:
         stay = freed & cluster.broker_ids
         await _make(await admin.move(undrain(kafka, stay)))
-    if leaving or freed:
-        await _set_drained(admin, kafka, freed, leaving)
-    draining = frozenset(leaving)
+    plan = drain(kafka, leaving, cluster.broker_ids)
+    # What is refused isn't begun: brokers that can't go serve as before, but for those that were drained already.
+    draining = before.draining & frozenset(leaving) if plan.refusal else frozenset(leaving)
+    if draining or freed:
+        await _set_drained(admin, kafka, freed, draining)
     if leaving:
         names = ", ".join(map(str, sorted(leaving)))
-        plan = drain(kafka, leaving, cluster.broker_ids)
         await _begin(admin, cluster, kafka, plan)
         if plan.refusal:
             return Scaling(draining, before.settled, drained=False, waits_for=f"scaling down waits: {plan.refusal}")

@@ -355,10 +355,45 @@ def test_scaling_down_too_far_is_refused_and_said() -> None:
     scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=3))
     scene.rounds(3)
     assert scene.status["message"].startswith("scaling down waits: topic orders has 4 replicas")
+    assert scene.condition("Reassigning") == ("False", "Waiting")
+    assert "ottla.brokers.drained" not in scene.kafka.dynamic  # it leads as before
+    scene.world.edit("Cluster", "k", lambda spec: spec.update(image="ottla:2"))
+    scene.rounds(14)
+    assert scene.status["version"] == "2"  # broker 3, too
+    assert len(scene.pods()) == 4
     scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=2))
     scene.rounds(3)
-    assert not [event for event in scene.world.events if event[0] == "RollingRestart"]
+    assert [reason for reason, _ in scene.world.events].count("RollingRestart") == 4
     assert len(scene.pods()) == 4
+
+
+def test_what_was_drained_stays_so_when_a_further_step_is_refused_and_comes_back_with_the_spec() -> None:
+    scene = _running(brokers={"replicas": 4, "storage": {"size": "1Gi"}})
+    before = scene.kafka.cluster = _cluster(4, {"orders": [(0, 1, 3)]})
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=3))
+    scene.rounds(2)
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=2))
+    scene.rounds(2)
+    assert scene.status["message"].startswith("scaling down waits")
+    assert scene.kafka.dynamic["ottla.brokers.drained"] == "3"
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=4))
+    scene.rounds(2)
+    assert scene.kafka.cluster.topics == before.topics
+    assert "ottla.brokers.drained" not in scene.kafka.dynamic
+
+
+def test_a_broker_of_a_pool_that_goes_is_not_evicted_while_it_is_needed() -> None:
+    pools = [{"name": "broker", "firstId": 0, "replicas": 3}, {"name": "big", "firstId": 100, "replicas": 1}]
+    scene = _running(brokers={"storage": {"size": "1Gi"}, "pools": pools})
+    scene.kafka.cluster = _cluster(3, {"orders": [(0, 100)]})
+    scene.pages.said[100] = Report(risks={"offline": ("orders-0",)})
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(pools=pools[:1]))
+    scene.rounds(2)
+    assert scene.status["message"] == "draining broker 100: 1 partitions to go"
+    assert scene.budget() == 0
+    scene.pages.said.clear()
+    scene.rounds(1)
+    assert scene.budget() == 1
 
 
 def test_a_pool_that_is_not_wanted_any_more_goes() -> None:

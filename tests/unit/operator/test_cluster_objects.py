@@ -94,6 +94,8 @@ def test_a_pool_is_a_set_whose_ordinals_are_ids() -> None:
     assert first["spec"]["podManagementPolicy"] == "Parallel"
     assert first["spec"]["persistentVolumeClaimRetentionPolicy"]["whenDeleted"] == "Retain"
     assert second["spec"]["persistentVolumeClaimRetentionPolicy"]["whenDeleted"] == "Delete"
+    for each in (first, second):  # a broker that comes back finds its volume
+        assert each["spec"]["persistentVolumeClaimRetentionPolicy"]["whenScaled"] == "Retain"
     assert [claim["metadata"]["name"] for claim in second["spec"]["volumeClaimTemplates"]] == ["data-0", "data-1"]
     assert second["spec"]["volumeClaimTemplates"][1]["spec"]["storageClassName"] == "fast"
     selector = first["spec"]["selector"]["matchLabels"]

@@ -121,6 +121,19 @@ def test_outside_a_window_only_what_is_stuck_is_replaced() -> None:
     assert decide(_three(stuck), window_open=False).restart is not None
 
 
+def test_nodes_are_drained_while_a_roll_waits_for_its_window() -> None:
+    assert decide(_three(OLD), window_open=False).evictable
+    assert not decide(_three(OLD, {"report": _risk("offline", "a-0")}), window_open=False).evictable
+    assert not decide(_three(OLD, {"report": Report(missing=("a-0",))}), window_open=False).evictable
+
+
+def test_a_broker_that_is_drained_is_not_evicted_with_what_only_it_has() -> None:
+    assert not decide(_three({"report": _risk("offline", "a-0")}), held={0}).evictable
+    assert not decide(_three({"report": None}), held={0}).evictable
+    assert decide(_three(), held={0}).evictable
+    assert decide(_three({"ready": False, "report": None}), held={0}).evictable  # Kubernetes counts who is away
+
+
 def test_brokers_that_go_for_good_are_not_waited_for() -> None:
     pods = _three({"ready": False, "report": None}, OLD)
     restart = decide(pods, held={0}).restart

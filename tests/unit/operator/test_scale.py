@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from ottla.operator.plan.scale import PARTITIONS_AT_ONCE, drain, spread, throttles, undrain, unthrottled
+from ottla.operator.plan.scale import PARTITIONS_AT_ONCE, ScalePlan, drain, spread, throttles, undrain, unthrottled
 from ottla.operator.plan.topic import KafkaCluster, KafkaPartition, KafkaTopic, Move
 
 
@@ -142,6 +142,13 @@ def test_new_brokers_get_their_share_and_only_they(seed: int) -> None:
 def test_a_new_broker_that_has_not_registered_is_waited_for() -> None:
     plan = spread(_cluster(3, {"a": [(0, 1)]}), {3}, {0, 1, 2, 3}, only_new=True)
     assert plan.waits_for == "broker 3 to register"
+
+
+@pytest.mark.parametrize("only_new", [True, False])
+def test_where_somebody_drains_everybody_nothing_is_spread(only_new: bool) -> None:
+    cluster = _cluster(3, {"a": [(0, 1)]})
+    cluster = replace(cluster, settings={"ottla.brokers.drained": "0,1,2"})
+    assert spread(cluster, {2}, {0, 1, 2}, only_new=only_new) == ScalePlan()
 
 
 def test_throttles_name_those_that_copy_and_go_when_they_are_done() -> None:

@@ -97,7 +97,10 @@ class Decision:
 
 
 def decide(pods: Sequence[Pod], *, window_open: bool = True, held: Collection[int] = ()) -> Decision:
-    """The next step. `held` are the ids that go for good: they are neither restarted nor waited for."""
+    """The next step. `held` are the ids that go for good: they are neither restarted nor waited for.
+
+    Whether a pod may be evicted is asked of them, too, as long as they serve: they may have what nobody else has yet.
+    """
     staying = [pod for pod in pods if pod.id not in held]
     outdated = [pod for pod in staying if pod.outdated]
     total = len(staying)
@@ -120,11 +123,11 @@ def decide(pods: Sequence[Pod], *, window_open: bool = True, held: Collection[in
     for pod in staying:
         if not pod.outdated and pod.report is not None and pod.report.missing:
             return decision(None, f"{pod.name} to catch up: {named(pod.report.missing)}")
+    evictable = not any(_blocked(pod) for pod in pods if pod.ready)
     if not rolling:
-        blocked = next((text for pod in staying if (text := _blocked(pod))), "")
-        return Decision(None, "", False, updated, total, evictable=not blocked)
-    if not window_open:
-        return decision(None, "the next maintenance window")
+        return Decision(None, "", False, updated, total, evictable)
+    if not window_open:  # which may be days away: nodes are drained meanwhile
+        return Decision(None, "the next maintenance window", True, updated, total, evictable)
     first = ""
     for pod in sorted(outdated, key=lambda pod: (pod.report is not None and pod.report.controls, pod.id)):
         blocked = _blocked(pod)

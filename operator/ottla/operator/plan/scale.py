@@ -94,7 +94,9 @@ def spread(cluster: KafkaCluster, new: Collection[int], wanted: Collection[int],
     moving = sum(not partition.adding.isdisjoint(new) for partition in partitions.values())
     takers = {broker: rack for broker, rack in cluster.takers.items() if broker in wanted}
     present = {name: partition.target for name, partition in partitions.items()}
-    if only_new:
+    if not takers:
+        targets: dict[PartitionName, Replicas] = {}  # somebody drains them all
+    elif only_new:
         targets = _shared(present, takers, new)
     else:
         planned = balanced(present, [Target(broker, rack) for broker, rack in takers.items()])
