@@ -410,6 +410,7 @@ class Log:
         self.directory = directory
         self._generation += 1
         self.recovery_point = recovery_point
+        self.compacted_to = min(self.compacted_to, recovery_point)  # recovery takes all below for synced
         for segment in self.segments:
             segment.moved(directory)
         self.epochs.moved(directory)

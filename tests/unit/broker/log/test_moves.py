@@ -82,12 +82,14 @@ def test_a_log_is_the_same_afterwards(tmp_path: Path) -> None:
     directories = Directories(tmp_path)
     log = directories.log
     lived(log)
+    log.compacted_to = log.log_end_offset
     before = state_of(log)
     directories.move(directories.two)
     assert log.directory == f"{directories.two}/t-0"
     assert log is directories.logs.logs[KEY]
     assert state_of(log) == before
     assert log.recovery_point > 0
+    assert log.compacted_to == log.recovery_point
     assert [path.name[-7:] for path in Path(directories.one).glob("t-*")] == ["-delete"]
     fill(log, 50, start=100)
     assert not directories.moves.futures
