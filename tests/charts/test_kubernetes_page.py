@@ -33,6 +33,35 @@ def test_every_condition_is_explained() -> None:
     assert not {word for word in found if f"`{word}`" not in PAGE}
 
 
+def reasons_of_events() -> Iterator[str]:
+    """Reasons of Events in the operator's source: what is given to whoever tells, or kept to be told."""
+    for path in OPERATOR.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            parts: list[ast.expr] = []
+            if isinstance(node, ast.Call):
+                name = getattr(node.func, "id", "") or getattr(node.func, "attr", "")
+                told = name in ("tell", "_tell", "event", "Restart", "News")
+                parts = node.args[:3] if told else [arg for arg in node.args if isinstance(arg, ast.Tuple)]
+            elif isinstance(node, ast.Assign) and {getattr(each, "id", "") for each in node.targets} & EVENTS_KEPT_IN:
+                parts = [node.value]
+            for part in parts:
+                for inner in ast.walk(part):
+                    if isinstance(inner, ast.Constant) and re.fullmatch(r"([A-Z][a-z]+){2,}", str(inner.value)):
+                        yield str(inner.value)
+
+
+EVENTS_KEPT_IN = {"told", "made", "reason"}
+
+
+def test_every_event_is_explained() -> None:
+    found = set(reasons_of_events())
+    assert {"ObjectsMade", "RollingRestart", "TopicAdopted", "TopicReleased", "VolumeGrows", "DrainEnded"} <= found
+    assert not {reason for reason in found if f"`{reason}`" not in PAGE}
+    _, _, table = PAGE.partition("\n### Events\n")
+    named = {reason for row in re.findall(r"^\| (`[^|]*) \|", table, re.M) for reason in re.findall(r"`(\w+)`", row)}
+    assert named <= found
+
+
 def test_every_metric_of_the_operator_is_explained() -> None:
     assert set(re.findall(r"`(ottla_operator_\w+)`", PAGE)) == set(HELP)
 
