@@ -84,7 +84,12 @@ def _rows(case: _Case, store: str, ottla: list[float], kafka: list[float]) -> li
     row = Row(f"{case.name} to the next ack, metadata on {store}", "s", case.goal, ottla, list(kafka), note)
     if not case.silent:
         return [row]
-    after = Row(f"{case.name}: from its session's end, {store}", "s", within(1), [each - SESSION_S for each in ottla])
+    after = Row(
+        f"{case.name}: beyond a session's {SESSION_S:g} s, {store}",
+        "s",
+        within(1),
+        [each - SESSION_S for each in ottla],
+    )
     return [row, after]
 
 

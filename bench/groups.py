@@ -94,6 +94,8 @@ def _idle(brokers: list[tuple[str, Peer]], plan: Plan) -> Row:
         finally:
             stop.set()
             for client in clients:
+                client.join(_PATIENCE_S)
+                client.kill()  # one that hangs would keep this process from ending
                 client.join()
     return row
 
