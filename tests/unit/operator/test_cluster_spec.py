@@ -52,9 +52,10 @@ def test_pools_take_what_they_do_not_say_from_all() -> None:
 
 def test_settings_are_parted_by_whether_a_restart_is_needed() -> None:
     config = {"num.partitions": 6, "log.retention.ms": "1000", "auto.create.topics.enable": False}
+    config["log.retention.bytes"] = 1e12
     cluster = parse_cluster(_resource(config=config), DEFAULTS)
     assert cluster.static_config == {"num.partitions": "6", "auto.create.topics.enable": "false"}
-    assert cluster.dynamic_config == {"log.retention.ms": "1000"}
+    assert cluster.dynamic_config == {"log.retention.bytes": "1000000000000", "log.retention.ms": "1000"}
 
 
 @pytest.mark.parametrize(

@@ -110,12 +110,40 @@ def test_a_drain_waits_for_a_broker_that_is_wanted_and_does_not_run() -> None:
     assert (plan.moves, plan.remaining, plan.waits_for) == ((), 1, "another broker to run, for partition a-0")
 
 
+def test_moves_to_a_broker_that_has_died_keep_no_drain_out() -> None:
+    """As many as may be under way at once, and each would have more replicas: nothing can just be cancelled."""
+    many = PARTITIONS_AT_ONCE + 5
+    cluster = _cluster(5, {"a": [(0, 1)] * many})
+    under_way = _asked(cluster, (Move("a", dict.fromkeys(range(PARTITIONS_AT_ONCE), (0, 1, 4))),))
+    plan = drain(under_way, {4}, {0, 1, 2, 3})
+    (move,) = plan.moves
+    assert sorted(move.targets) == list(range(PARTITIONS_AT_ONCE))
+    assert all(target and len(target) == 3 and 4 not in target for target in move.targets.values())
+
+
 def test_a_drain_that_is_not_wanted_any_more_is_ended() -> None:
     cluster = _cluster(4, {"a": [(0, 3), (0, 1)], "b": [(3,)]})
     under_way = _asked(cluster, drain(cluster, {3}, {0, 1, 2}).moves)
     ended = undrain(under_way, {3})
     assert ended == (Move("a", {0: None}), Move("b", {0: None}))
     assert _asked(under_way, ended).topics == cluster.topics
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_share_that_is_not_wanted_any_more_is_given_up_even_if_its_broker_has_died(seed: int) -> None:
+    before = _random(seed, 4)
+    before = replace(before, topics={**before.topics, "big": _cluster(4, {"big": [(0, 1)] * 90}).topics["big"]})
+    before = _counted(replace(before, racks={**before.racks, 4: "r0"}))
+    cluster = _asked(before, spread(before, {4}, {0, 1, 2, 3, 4}, only_new=True).moves)
+    given_up = drain(cluster, {4}, {0, 1, 2, 3})
+    assert all(target is None for move in given_up.moves for target in move.targets.values())
+    assert throttles(cluster, given_up.moves) == []
+    cluster = _asked(cluster, given_up.moves)
+    for name, topic in cluster.topics.items():
+        for index, one in topic.partitions.items():
+            assert not one.moving
+            assert set(one.replicas) == set(before.topics[name].partitions[index].replicas)
+    assert not drain(cluster, {4}, {0, 1, 2, 3}).remaining
 
 
 @pytest.mark.parametrize("seed", range(10))

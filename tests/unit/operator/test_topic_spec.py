@@ -35,7 +35,7 @@ def test_what_is_said() -> None:
             cluster={"name": "main", "namespace": "kafka"},
             partitions=6,
             replicationFactor=3,
-            config={"retention.ms": 1000, "preallocate": False, "cleanup.policy": "compact"},
+            config={"retention.ms": 1000, "retention.bytes": 1e12, "preallocate": False, "cleanup.policy": "compact"},
             deletionPolicy="Retain",
             paused=True,
             status={"conditions": [{"type": "Ready", "status": "True"}]},
@@ -43,7 +43,12 @@ def test_what_is_said() -> None:
     )
     assert parsed.topic == "Orders.v1"
     assert parsed.cluster == Ref("kafka", "main")
-    assert parsed.config == {"retention.ms": "1000", "preallocate": "false", "cleanup.policy": "compact"}
+    assert parsed.config == {
+        "retention.ms": "1000",
+        "retention.bytes": "1000000000000",
+        "preallocate": "false",
+        "cleanup.policy": "compact",
+    }
     assert parsed.deletion_policy is DeletionPolicy.RETAIN
     assert (parsed.paused, parsed.ready, parsed.refusal) == (True, True, "")
 

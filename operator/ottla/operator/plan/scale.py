@@ -68,11 +68,16 @@ def drain(cluster: KafkaCluster, leaving: Collection[int], staying: Collection[i
         )
     takers = {broker: rack for broker, rack in cluster.takers.items() if broker in staying}
     load = Counter(cluster.load)
-    targets: dict[PartitionName, Replicas] = {}
+    targets: dict[PartitionName, Replicas | None] = {}
     stuck = ""
     for name, partition in sorted(concerned.items()):
         if set(leaving).isdisjoint(partition.target):
             continue  # on its way
+        if set(partition.original) <= set(staying) and len(partition.original) == len(partition.target):
+            targets[name] = None  # it was to get there: what it comes from has all of it
+            load.update(partition.original)
+            load.subtract(partition.target)
+            continue
         kept = tuple(broker for broker in partition.target if broker not in leaving)
         # The brokers' own topics get along with fewer replicas, and nobody else could lower their factor.
         count = min(len(partition.target), len(staying))
@@ -120,7 +125,7 @@ def throttles(cluster: KafkaCluster, moves: Iterable[Move]) -> list[Configure]:
         topic = cluster.topics[move.topic]
         leaders, followers = [], []
         for index, partition in sorted(topic.partitions.items()):
-            target = move.targets.get(index) or (partition.target if partition.moving else ())
+            target = move.targets.get(index, partition.target if partition.moving else ()) or ()
             if added := [broker for broker in target if broker not in partition.original]:
                 leaders += [f"{index}:{broker}" for broker in partition.original]
                 followers += [f"{index}:{broker}" for broker in added]
@@ -192,10 +197,17 @@ def _partitions(cluster: KafkaCluster) -> list[tuple[PartitionName, KafkaPartiti
     ]
 
 
-def _moves(cluster: KafkaCluster, targets: Mapping[PartitionName, Replicas]) -> tuple[Move, ...]:
-    """As many as may be under way at once, beside those that are."""
-    under_way = sum(partition.moving for _, partition in _partitions(cluster))
+def _moves(cluster: KafkaCluster, targets: Mapping[PartitionName, Replicas | None]) -> tuple[Move, ...]:
+    """As many as may be under way at once, beside those that are: these may be given another target, or an end.
+
+    Otherwise moves that can't end, to a broker that has died, would keep out those that lead elsewhere.
+    """
+    moving = {name for name, partition in _partitions(cluster) if partition.moving}
+    more = PARTITIONS_AT_ONCE - len(moving)
     grouped: dict[str, dict[int, Replicas | None]] = defaultdict(dict)
-    for (topic, index), target in sorted(targets.items())[: max(0, PARTITIONS_AT_ONCE - under_way)]:
-        grouped[topic][index] = target
+    for name, target in sorted(targets.items(), key=lambda each: each[0]):
+        if name not in moving:
+            more -= 1
+        if name in moving or more >= 0:
+            grouped[name[0]][name[1]] = target
     return tuple(Move(topic, indexes) for topic, indexes in grouped.items())

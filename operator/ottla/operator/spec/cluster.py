@@ -399,6 +399,8 @@ def _text(name: str, value: Any) -> str:
     """A setting's value as a broker's file has it."""
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))  # 1e12 is a whole number to Kubernetes
     if isinstance(value, list) and all(isinstance(part, str | int) for part in value):
         return ",".join(map(str, value))
     if isinstance(value, str | int | float):

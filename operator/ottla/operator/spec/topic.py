@@ -95,6 +95,8 @@ def _text(value: object) -> str:
     """A setting's value as text: YAML makes numbers and truth values of what people write without quotes."""
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))  # 1e12 is a whole number to Kubernetes
     return str(value)
 
 
