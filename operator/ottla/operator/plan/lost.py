@@ -12,13 +12,17 @@ from datetime import datetime
 from ottla.operator.objects import Object, condition, seconds_since
 from ottla.operator.plan.topic import KafkaCluster
 
-_ELSEWHERE = "volume node affinity conflict"  # the scheduler's words
+# The scheduler's words, which newer releases have changed.
+_ELSEWHERE = ("volume node affinity conflict", "didn't match PersistentVolume's node affinity")
+_THERE = ("were unschedulable", "Insufficient ")  # a node is cordoned or full: it may be the volume's, which isn't lost
 
 
 def waits_for_its_volume(pod: Object, seconds_min: float, now: datetime) -> bool:
     """Whether no node takes the pod for so long, because of where its volume is."""
     scheduled = condition(pod.get("status"), "PodScheduled")
-    if scheduled.get("reason") != "Unschedulable" or _ELSEWHERE not in scheduled.get("message", ""):
+    said = scheduled.get("message", "")
+    elsewhere = any(words in said for words in _ELSEWHERE) and not any(words in said for words in _THERE)
+    if scheduled.get("reason") != "Unschedulable" or not elsewhere:
         return False
     return seconds_since(scheduled["lastTransitionTime"], now) >= seconds_min
 
