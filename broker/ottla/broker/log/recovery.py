@@ -384,8 +384,9 @@ def recover_segment(
 
 
 def _is_hole(end: int, base_offset: int) -> bool:
-    """Whether offsets are missing between segments; a leap that no segment's indexes can express was rolled so."""
-    return 0 < base_offset - end <= MAX_RELATIVE_OFFSET
+    """Whether offsets are missing between segments; a leap that indexes couldn't express was rolled so: from the end
+    to the last offset of what was appended then, which is somewhat further than `base_offset`."""
+    return 0 < base_offset - end <= MAX_RELATIVE_OFFSET // 2
 
 
 def _fault(segment: Segment, header: BatchHeader, batch: memoryview, next_offset: int) -> str:

@@ -214,8 +214,8 @@ def test_rolls_by_time_of_records_and_by_full_indexes(tmp_path: Path) -> None:
     assert len(contents(log)) == log.log_end_offset
 
 
-def replicate(log: Log, offset: int, value: bytes) -> None:
-    batch = batch_of([value])
+def replicate(log: Log, offset: int, *values: bytes) -> None:
+    batch = batch_of(list(values))
     assign(batch, 0, offset, 0)
     log.append_replicated(batch, [(0, read_header(batch))])
 
@@ -228,15 +228,15 @@ def test_a_replicas_segments_touch_where_compaction_took_offsets(tmp_path: Path)
     assert [offset for offset, _ in contents(log)] == [3, 9, 20]
 
 
+@pytest.mark.parametrize("far", [2**31 + 5, 2**31 - 1])
 @pytest.mark.parametrize("empty", [False, True])
-def test_rolls_before_relative_offsets_overflow(tmp_path: Path, empty: bool) -> None:
+def test_rolls_before_relative_offsets_overflow(tmp_path: Path, empty: bool, far: int) -> None:
     bench = Workbench(tmp_path, config=LogConfig())
     log = bench.log()
     if not empty:
         append(log, batch_of([b"a"]))
-    far = 2**31 + 5
-    replicate(log, far, b"b")
-    expected = [(0, b"a")] * (not empty) + [(far, b"b")]
+    replicate(log, far, b"b", b"c", b"d")
+    expected = [(0, b"a")] * (not empty) + [(far, b"b"), (far + 1, b"c"), (far + 2, b"d")]
     assert [segment.base_offset for segment in log.segments] == [0, far]
     assert contents(log) == expected
     assert contents(bench.log(clean=False)) == expected
