@@ -15,6 +15,7 @@ pytestmark = pytest.mark.timeout(2400)
 TOPIC: dict[str, Any] = {"cluster": {"name": "main"}, "topicName": "orders", "partitions": 3}
 STORAGE: dict[str, Any] = {"size": "10Gi"}
 POOL: dict[str, Any] = {"name": "a", "firstId": 100, "replicas": 2}
+OTHER_POOL: dict[str, Any] = {"name": "b", "firstId": 200, "replicas": 1}
 REPLICAS: dict[str, Any] = {"brokers": {"replicas": 3, "storage": STORAGE}}
 POOLS: dict[str, Any] = {"brokers": {"storage": STORAGE, "pools": [POOL]}}
 EXTERNAL: dict[str, Any] = {**REPLICAS, "metadata": {"external": {"endpoints": ["etcd:2379"]}}}
@@ -75,7 +76,7 @@ def test_refused(kind: str, before: dict[str, Any], after: dict[str, Any], says:
         ("Cluster", REPLICAS, with_storage(size="10240Mi")),
         ("Cluster", REPLICAS, with_storage(size="1Ti")),
         ("Cluster", VOLUMES, with_storage(volumes=[{"size": "11Gi"}, {"size": "20Gi"}, {"size": "1Gi"}])),
-        ("Cluster", POOLS, {"brokers": {"storage": STORAGE, "pools": [{**POOL, "replicas": 0}]}}),
+        ("Cluster", POOLS, {"brokers": {"storage": STORAGE, "pools": [{**POOL, "replicas": 0}, OTHER_POOL]}}),
     ],
 )
 def test_taken(kind: str, before: dict[str, Any], after: dict[str, Any]) -> None:

@@ -277,6 +277,16 @@ def test_a_roll_waits_as_long_as_the_brokers_say_no() -> None:
     assert scene.budget() == 1
 
 
+def test_a_single_broker_may_be_evicted_and_is_rolled_because_waiting_makes_nothing_safer() -> None:
+    scene = _running(brokers={"replicas": 1, "storage": {"size": "1Gi"}})
+    scene.pages.said = {0: Report(risks={"only_copy": ("orders-0",)}, controls=True)}
+    scene.rounds(1)
+    assert scene.budget() == 1
+    scene.world.edit("Cluster", "k", lambda spec: spec.update(image="ottla:2"))
+    scene.rounds(4)
+    assert scene.status["version"] == "2"
+
+
 def test_a_restart_on_request() -> None:
     scene = _running()
     scene.world.objects["Pod", "shop", "k-broker-1"]["metadata"]["annotations"]["ottla.dev/restart"] = "now"

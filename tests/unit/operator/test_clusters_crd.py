@@ -56,6 +56,10 @@ def test_accepted(spec: dict[str, Any]) -> None:
     [
         ({"brokers": {"storage": {"size": "1Gi"}}}, "either replicas or pools"),
         ({"brokers": {"replicas": 3}}, "storage is missing"),
+        (
+            {"brokers": {"storage": {"size": "1Gi"}, "pools": [{"name": "a", "firstId": 0, "replicas": 0}]}},
+            "at least one pool needs replicas",
+        ),
         ({"brokers": {**BROKERS, "replicas": 0}}, "replicas"),
         ({"brokers": {"replicas": 3, "storage": {"size": "much"}}}, "a quantity like 100Gi"),
         ({"brokers": {"replicas": 3, "storage": {"size": "1Gi", "volumes": [{"size": "1Gi"}]}}}, "either size"),
