@@ -49,7 +49,10 @@ async def scale(admin: KafkaAdmin, cluster: Cluster, before: Scaling, leaving: C
         if plan.refusal:
             return Scaling(draining, before.settled, drained=False, waits_for=f"scaling down waits: {plan.refusal}")
         if not plan.remaining:
-            return Scaling(draining, before.settled, waits_for=f"taking broker {names} away: nothing is left on it")
+            # What was looked at before nothing new could come there says nothing: the next look does.
+            looked_after = draining <= before.draining
+            waits_for = f"taking broker {names} away: nothing is left on it"
+            return Scaling(draining, before.settled, drained=looked_after, waits_for=waits_for)
         reason = f"draining broker {names}"
         waits_for = f"draining broker {names} waits for {plan.waits_for}" if plan.waits_for else ""
         return Scaling(draining, before.settled, False, reason, plan.remaining, waits_for)

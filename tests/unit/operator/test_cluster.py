@@ -342,6 +342,21 @@ def test_scaling_down_drains_first_and_up_shares_again() -> None:
     assert "reassignment" not in scene.status
 
 
+def test_a_topic_that_is_made_on_a_broker_just_before_it_is_drained_is_not_left_there() -> None:
+    scene = _running(brokers={"replicas": 4, "storage": {"size": "1Gi"}})
+    scene.kafka.cluster = _cluster(4, {"orders": [(0, 1, 2)]})
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=3))
+    scene.reconcile()  # nothing is on it, and from now on nothing comes there
+    assert scene.kafka.dynamic["ottla.brokers.drained"] == "3"
+    scene.kafka.cluster = _cluster(4, {"orders": [(0, 1, 2)], "late": [(3,)]})
+    scene.rounds(2)
+    assert "k-broker-3" in scene.pods()
+    assert scene.status["message"] == "draining broker 3: 1 partitions to go"
+    scene.kafka.cluster = _done(scene.kafka.cluster)
+    scene.rounds(3)
+    assert "k-broker-3" not in scene.pods()
+
+
 def test_a_drain_is_given_up_when_the_spec_changes_back() -> None:
     scene = _running(brokers={"replicas": 4, "storage": {"size": "1Gi"}})
     before = scene.kafka.cluster = _cluster(4, {"orders": [(0, 1, 3)]})
