@@ -217,7 +217,9 @@ class Broker:
         for topic_id, index, target in self.logs.interrupted_moves:
             if topic_id is not None and index is not None and (topic_id, index) in self.logs.logs:
                 self._move((topic_id, index), target)
-        self.spawn(Upkeep(self.logs, self._now_ms, _intervals(self.config)).run(), "upkeep of the logs")
+        upkeep = Upkeep(self.logs, self._now_ms, _intervals(self.config))
+        self.replication.shortened = upkeep.shortened
+        self.spawn(upkeep.run(), "upkeep of the logs")
         if self.config.get_bool("log.cleaner.enable"):
             self.spawn(self.compactor.run(), "compaction")
 

@@ -256,6 +256,7 @@ class ReplicaFetcher:
     def _carry_out(self, key: Key, followed: Followed, decision: Decision, records: memoryview) -> None:
         partition = followed.partition
         before = _held(partition, self._owner.broker_id)
+        checkpointed = partition.log.recovery_point, partition.log.compacted_to
         try:
             match decision:
                 case Append():
@@ -273,6 +274,8 @@ class ReplicaFetcher:
             # Without room there may be some later; a failed log directory ends the following from outside.
             self._pause_after(key, followed, error.code, False)
             return
+        if (partition.log.recovery_point, partition.log.compacted_to) != checkpointed:
+            self._owner.shortened()
         if not isinstance(decision, Append):
             # The high watermark that came with it is for the log as it is now.
             if isinstance(decision, Truncate):

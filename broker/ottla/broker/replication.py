@@ -41,6 +41,7 @@ class Replication:
         self.image = image
         self.config = config
         self.connect = connect
+        self.shortened: Callable[[], None] = lambda: None  # a log lost what its checkpoints count on
         self.bytes_in = 0
         self.throttle = ReplicationThrottle(FOLLOWER, broker_id, image, config)
         self._spawn = spawn

@@ -196,6 +196,25 @@ def test_after_a_truncation_the_watermark_is_heard_that_came_with_it(tmp_path: P
     run(scene, tmp_path)
 
 
+@pytest.mark.parametrize("synced", [False, True])
+def test_a_truncation_below_what_is_checkpointed_is_told(tmp_path: Path, synced: bool) -> None:
+    async def scene(world: World) -> None:
+        told: list[int] = []
+        world.replication.shortened = lambda: told.append(1)
+        for log in (world.leader.logs[0], world.partitions[0].log):
+            append(log, batch_of([b"shared"]), 1)
+        append(world.partitions[0].log, batch_of([b"lost"]), 1)
+        if synced:
+            world.partitions[0].log.flush()
+        world.leader.logs[0].epochs.assign(2, 1)
+        world.write(0, b"kept", epoch=2)
+        world.follow(epoch=2)
+        await eventually(world.alike)
+        assert bool(told) == synced
+
+    run(scene, tmp_path)
+
+
 def test_who_is_out_of_range_asks_for_the_range(tmp_path: Path) -> None:
     async def scene(world: World) -> None:
         for number in range(3):

@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 
 _LOGS_PER_TURN = 50
 _REMOVAL_INTERVAL_MS = 1000
+_SHORTENED_SECONDS = 1.0  # after an election many logs may be truncated, one after the other
 _REMOVALS_PER_TURN = 100
 
 
@@ -43,6 +44,7 @@ class Upkeep:
         self._now_ms = now_ms
         self.intervals = intervals
         self._flush_wanted = asyncio.Event()
+        self._shortened = asyncio.Event()
 
     async def run(self) -> None:
         """Does all duties until cancelled."""
@@ -50,6 +52,7 @@ class Upkeep:
         intervals = self.intervals
         async with asyncio.TaskGroup() as duties:
             duties.create_task(self._flush_sealed())
+            duties.create_task(self._checkpoint_shortened())
             duties.create_task(self._every(intervals.flush_scheduler_ms, self._flush_due))
             duties.create_task(self._every(intervals.retention_check_ms, self.retain))
             duties.create_task(self._every(intervals.recovery_point_ms, self.checkpoint_recovery_points))
@@ -128,6 +131,21 @@ class Upkeep:
             log.expire_producers(now_ms)
 
     # ---- checkpoints
+
+    def shortened(self) -> None:
+        """A log was truncated below what is checkpointed: if that is found after a kill, what was written since counts
+        as synced, and as compacted, so that a deleted key would come back when its tombstone goes."""
+        self._shortened.set()
+
+    async def _checkpoint_shortened(self) -> None:
+        while True:
+            await self._shortened.wait()
+            self._shortened.clear()
+            try:
+                await self.checkpoint_recovery_points()
+            except Exception:
+                logger.exception("what was truncated couldn't be checkpointed")
+            await asyncio.sleep(_SHORTENED_SECONDS)
 
     async def checkpoint_recovery_points(self) -> None:
         """Writes recovery points and log start offsets."""

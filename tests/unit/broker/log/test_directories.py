@@ -56,6 +56,33 @@ def test_everything_survives_a_clean_stop(tmp_path: Path) -> None:
     assert contents(log) == before
 
 
+def test_what_a_truncation_took_is_checkpointed_soon(tmp_path: Path) -> None:
+    """Else a kill within a minute: what was written anew would count as synced, and as compacted."""
+    logs = opened(tmp_path)
+    log = logs.open_or_create("t", 0, TOPIC_ID, CONFIG)
+    fill(log, 100)
+    log.flush()
+    log.compacted_to = log.active.base_offset
+
+    async def care() -> None:
+        upkeep = Upkeep(logs, lambda: 5000, UpkeepIntervals())
+        await upkeep.checkpoint_recovery_points()
+        task = asyncio.create_task(upkeep.run())
+        log.truncate_fully_and_start_at(0)
+        upkeep.shortened()
+        point = Path(logs.directory_of(log)) / "recovery-point-offset-checkpoint"
+        compacted = point.with_name("cleaner-offset-checkpoint")
+        while "t 0 0" not in point.read_text() or "t 0" in compacted.read_text():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        task.cancel()
+
+    asyncio.run(asyncio.wait_for(care(), 10))
+    fill(log, 100)
+    crash(logs)
+    again = opened(tmp_path).logs[TOPIC_ID, 0]
+    assert again.compacted_to == 0
+
+
 def test_the_recovery_point_is_what_was_synced(tmp_path: Path) -> None:
     logs = opened(tmp_path)
     log = logs.open_or_create("t", 0, TOPIC_ID, CONFIG)
