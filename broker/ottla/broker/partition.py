@@ -78,6 +78,7 @@ class Partition:
         "_last_turn",
         "_next_flush",
         "counters",
+        "elected_uncleanly",
         "elr",
         "epoch",
         "follower_waiters",
@@ -121,6 +122,7 @@ class Partition:
         self.now_ms = now_ms
         self._clock = clock
         self.rules = AdmissionRules()
+        self.elected_uncleanly = False  # whether the topic lets any replica lead where nobody else is left
         self.min_isr = 1  # as the topic sets it; see `in_sync_min`
         self.target_codec: int | None = None  # None: as the producer sent it
         self.high_watermark = log.log_start_offset  # everything below is committed

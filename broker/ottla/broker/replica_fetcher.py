@@ -480,7 +480,7 @@ def _name_of(error: int) -> str:
 
 def _held(partition: Partition, broker_id: int) -> Held:
     log = partition.log
-    electable = broker_id in partition.isr or broker_id in partition.elr
+    electable = partition.elected_uncleanly or broker_id in partition.isr or broker_id in partition.elr
     return Held(
         log.log_start_offset, log.log_end_offset, log.last_leader_epoch, log.epochs, log.compacted_to, electable
     )

@@ -262,6 +262,7 @@ class Replicas:
         partition.rules = rules.admission
         partition.target_codec = rules.codec
         partition.min_isr = rules.min_isr
+        partition.elected_uncleanly = rules.unclean
         partition.log.config = rules.log
         partition.isr_moved()
 

@@ -112,6 +112,18 @@ def test_a_topics_compression_type_counts_while_it_has_one(tmp_path: Path) -> No
     assert not world.table.any_takes_turns
 
 
+def test_whether_anybody_may_lead_is_the_topics_setting(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    resource = ConfigResource("topic", "t")
+    world.changed(partitions=[(TOPIC_ID, 0)])
+    partition = world.table.get("t", 0)
+    assert partition is not None
+    assert not partition.elected_uncleanly
+    world.configs[resource] = SimpleNamespace(entries={"unclean.leader.election.enable": "true"})
+    world.changed(configs=[resource])
+    assert partition.elected_uncleanly
+
+
 def test_a_partition_whose_log_directory_failed_can_be_given_to_others(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.logs.went_offline = world.replicas.went_offline

@@ -196,6 +196,38 @@ def test_after_a_truncation_the_watermark_is_heard_that_came_with_it(tmp_path: P
     run(scene, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("in_sync", "uncleanly", "anew"), [(False, False, True), (False, True, False), (True, False, False)]
+)
+def test_a_compacted_log_starts_anew_where_nobody_elects_its_replica(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_sync: bool, uncleanly: bool, anew: bool
+) -> None:
+    restarted: list[int] = []
+    restart_at = Partition.restart_at
+
+    def noted(self: Partition, offset: int) -> None:
+        restarted.append(offset)
+        restart_at(self, offset)
+
+    monkeypatch.setattr(Partition, "restart_at", noted)
+
+    async def scene(world: World) -> None:
+        partition = world.partitions[0]
+        for log in (world.leader.logs[0], partition.log):
+            append(log, batch_of([b"shared"]), 1)
+        append(partition.log, batch_of([b"lost"]), 1)
+        partition.log.compacted_to = partition.log.log_end_offset
+        world.leader.logs[0].epochs.assign(2, 1)
+        world.write(0, b"kept", epoch=2)
+        partition.isr = [world.replication.broker_id] if in_sync else []
+        partition.elected_uncleanly = uncleanly
+        world.follow(epoch=2)
+        await eventually(world.alike)
+        assert restarted == ([0] if anew else [])
+
+    run(scene, tmp_path)
+
+
 @pytest.mark.parametrize("synced", [False, True])
 def test_a_truncation_below_what_is_checkpointed_is_told(tmp_path: Path, synced: bool) -> None:
     async def scene(world: World) -> None:

@@ -13,7 +13,8 @@ Rules, as in Kafka's `AbstractFetcherThread` and `ReplicaFetcherThread`:
    behind starts anew at the leader's start.
 4. A truncation below the point to which this log is compacted takes records that had superseded others, which are
    gone here and not with the leader (committed records were lost there): the log starts anew, except where this
-   replica may be elected, and would lead with nothing. Kafka truncates in any case.
+   replica may be elected, and would lead with nothing: from the ISR, the eligible, or by a topic that lets anybody
+   lead. Kafka truncates in any case.
 5. Answers that show another idea of who leads wait for newer metadata; a failed log directory ends the following.
 """
 
