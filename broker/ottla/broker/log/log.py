@@ -44,6 +44,7 @@ class Log:
         "_bases",
         "_boundaries",
         "_generation",
+        "_shortened",
         "_surroundings",
         "compacted_to",
         "config",
@@ -86,6 +87,7 @@ class Log:
         self.segments = segments
         self._bases = [segment.base_offset for segment in segments]
         self._active = segments[-1]
+        self._shortened: dict[Segment, None] = {}  # what was shortened since the last sync
         self._boundaries: dict[int, int] = {}  # where recent batches of the active segment start, by base offset
         self.snapshots = snapshots  # offsets of the producer snapshots on disk
         self._generation = 0  # counts truncations: a flush that began before one proves nothing
@@ -354,18 +356,17 @@ class Log:
 
     def begin_flush(self, end_offset: int | None = None) -> PendingFlush:
         """What to sync so that everything below `end_offset` (default: the end) is durable."""
-        surroundings = self._surroundings
+        around, generation = self._surroundings, self._generation
         if self.retired:
-            return PendingFlush(
-                surroundings.disk, (self.directory,), (), self.recovery_point, self._generation, surroundings.flushes
-            )
+            return PendingFlush(around.disk, (self.directory,), (), self.recovery_point, generation, around.flushes)
         end = self.log_end_offset if end_offset is None else end_offset
         first = self._segment_index(self.recovery_point)
         segments = [segment for segment in self.segments[first:] if segment.base_offset < end]
+        segments += [segment for segment in self._shortened if segment in self.segments and segment not in segments]
         self.epochs.write_out()
         for segment in segments:
             segment.write_out()
-        disk = self._surroundings.disk
+        disk = around.disk
         files = [file for segment in segments for file in segment.files()]
         directories = [self.directory]
         if self.recovery_point <= self.segments[0].base_offset:  # is durable yet, not even whose it is
@@ -375,17 +376,14 @@ class Log:
         for offset in self.snapshots:
             if self.recovery_point <= offset <= end:
                 files.append(disk.open(f"{self.directory}/{names.offset_name(offset, names.PRODUCER_SNAPSHOT)}"))
-        self.last_flush_ms = self._surroundings.now_ms()
-        return PendingFlush(disk, directories, files, end, self._generation, surroundings.flushes)
-
-    def begin_roll_flush(self) -> PendingFlush:
-        """What to sync after a roll: the sealed segments."""
-        return self.begin_flush(self._active.base_offset)
+        self.last_flush_ms = around.now_ms()
+        return PendingFlush(disk, directories, files, end, generation, around.flushes)
 
     def flushed(self, flush: PendingFlush) -> None:
         """A flush has run without error: the recovery point moves."""
-        if flush.generation == self._generation and flush.end_offset > self.recovery_point:
-            self.recovery_point = flush.end_offset
+        if flush.generation == self._generation:
+            self._shortened.clear()
+            self.recovery_point = max(self.recovery_point, flush.end_offset)
 
     def flush(self) -> None:
         """Syncs now; blocks."""
@@ -399,7 +397,7 @@ class Log:
             self._active.seal()
         if self.log_end_offset > max(self.log_start_offset, self.snapshots[-1] if self.snapshots else -1):
             self._take_snapshot()
-        if self.log_end_offset > self.recovery_point:
+        if self.log_end_offset > self.recovery_point or self._shortened:
             self.flush()
         for segment in self.segments:
             segment.let_go()
@@ -445,10 +443,16 @@ class Log:
             self._active = self.segments[-1]
             if position < self._active.size:
                 self._active.cut(position, end)
+                self.was_cut(self._active)
             self._ended_at(end)
             self._drop_snapshots(lambda offset: offset > end)
         self.producers = producers
         return True
+
+    def was_cut(self, segment: Segment) -> None:
+        """A segment was shortened: until that is synced, a loss of power may bring back what it lost."""
+        self._shortened[segment] = None
+        self._surroundings.wants_flush(self)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drops everything; the log is empty and begins at `offset`."""
@@ -511,7 +515,7 @@ class Log:
                 segment.base_offset,
                 self._bases[at + 1] if at + 1 < len(self._bases) else self.log_end_offset,
                 segment.size,
-                self._age_stamp(segment),
+                segment.age_stamp,
             )
             for at, segment in enumerate(self.segments)
         ]
@@ -524,11 +528,6 @@ class Log:
         self.log_start_offset = max(self.log_start_offset, self._bases[0])
         self.epochs.truncate_from_start(self.log_start_offset)
         return f"{count} segments, {reason}"
-
-    def _age_stamp(self, segment: Segment) -> int:
-        """A segment's greatest timestamp; when it was last changed where its records have none."""
-        timestamp = segment.largest().timestamp
-        return timestamp if timestamp >= 0 else segment.modified_ms
 
     def expire_producers(self, now_ms: int) -> int:
         """Forgets idle producers; how many."""

@@ -16,6 +16,7 @@ ones one that was not and go, `.deleted` ones go. Source: Kafka's LogLoader.
 from __future__ import annotations
 
 import logging
+from itertools import pairwise
 from typing import NamedTuple
 
 from ottla.protocol.batches import CONTROL, HEADER_SIZE, MAGIC, BatchHeader, crc_valid, read_header
@@ -117,6 +118,7 @@ class _Opening:
         self.snapshots: list[int] = []
         self.recovered = 0
         self.damage: Damage | None = None
+        self.cut: Segment | None = None
 
     def run(self, clean: bool) -> Opened:
         now_ms = self.surroundings.now_ms()
@@ -126,7 +128,7 @@ class _Opening:
         if self.epochs_lost:
             first = 0
         elif not clean:
-            first = min(first, self._first_unsynced())
+            first = min(first, self._first_running_on(self._first_unsynced()))
         replay_from = 0
         if first < len(self.segments):
             base = self.segments[first].base_offset
@@ -160,6 +162,8 @@ class _Opening:
             producers=self.producers,
             snapshots=self.snapshots,
         )
+        if self.cut is not None:
+            log.was_cut(self.cut)
         for segment in self.segments:
             segment.let_go()
         return Opened(log, self.recovered, self.damage)
@@ -236,6 +240,13 @@ class _Opening:
             at -= 1
         return max(at, 0)
 
+    def _first_running_on(self, stop: int) -> int:
+        """The first segment before `stop` that runs into the next one's offsets; `stop` where none does. A loss of
+        power has undone its truncation before that was synced: so the next one isn't synced either, and goes."""
+        pairs = enumerate(pairwise(self.segments[: stop + 1]))
+        running_on = (at for at, (segment, following) in pairs if segment.end_offset() > following.base_offset)
+        return next(running_on, stop)
+
     def _restore(self, now_ms: int) -> int:
         return restore_snapshot(
             self.disk,
@@ -281,6 +292,7 @@ class _Opening:
         for later in reversed(dropped):  # and the cut last: a stop in between must not make a hole
             self._remove(later)
         segment.file.truncate(segment.size)
+        self.cut = segment
         self.damage = Damage(segment.path, end, lost, len(dropped), reason)
 
     def _snapshot(self, offset: int) -> None:

@@ -218,6 +218,12 @@ class Segment:
         self.bytes_since_index += size
         self.size = position + size
 
+    @property
+    def age_stamp(self) -> int:
+        """The greatest timestamp; when it was last changed where its records have none."""
+        timestamp = self.largest().timestamp
+        return timestamp if timestamp >= 0 else self.modified_ms
+
     def has_room_for(self, last_offset: int) -> bool:
         """Whether indexes can express `last_offset`."""
         return last_offset - self.base_offset <= MAX_RELATIVE_OFFSET

@@ -166,7 +166,7 @@ def test_the_recovery_point_follows_fsync(tmp_path: Path) -> None:
     fill(log, 100)
     assert bench.wanting[-1] is log
     assert log.recovery_point == 0
-    pending = log.begin_roll_flush()
+    pending = log.begin_flush(log.active.base_offset)
     assert pending.end_offset == log.active.base_offset
     fill(log, 3)
     pending.run()
@@ -218,6 +218,32 @@ def replicate(log: Log, offset: int, *values: bytes) -> None:
     batch = batch_of(list(values))
     assign(batch, 0, offset, 0)
     log.append_replicated(batch, [(0, read_header(batch))])
+
+
+def test_what_was_cut_is_synced_soon_and_before_a_clean_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Workbench(tmp_path)
+    log = bench.log()
+    fill(log, 20)
+    log.flush()
+    bench.wanting.clear()
+    log.truncate_to(10)
+    cut = log.active
+    log.roll()
+    assert log in bench.wanting
+    assert log.recovery_point == log.log_end_offset == log.active.base_offset
+    pending = log.begin_flush(log.active.base_offset)
+    assert cut.file in pending.files
+    log.truncate_to(log.log_end_offset - 1)
+    log.flushed(pending)  # from before another truncation: it proves nothing
+    assert log.active.file in log.begin_flush(0).files
+    log.flush()
+    assert log.begin_flush(0).files == []
+
+    log.truncate_to(5)
+    synced: list[Log] = []
+    monkeypatch.setattr(Log, "flush", lambda log: synced.append(log))
+    log.close()
+    assert synced == [log]
 
 
 def test_a_replicas_segments_touch_where_compaction_took_offsets(tmp_path: Path) -> None:

@@ -199,6 +199,27 @@ def test_a_segment_that_does_not_follow_goes(tmp_path: Path) -> None:
     assert (again.log.log_end_offset, again.damage) == (recovery_point, None)
 
 
+def test_a_truncation_that_a_loss_of_power_undid(tmp_path: Path) -> None:
+    """The old tail is back, and the segment that was begun where it had been cut is there too."""
+    bench = Workbench(tmp_path / "a", config=LogConfig(segment_bytes=1 << 20, index_interval_bytes=200))
+    log = bench.log()
+    fill(log, 20)
+    log.flush()
+    old, whole, end = bench.files(), contents(log), log.log_end_offset
+    log.truncate_to(10)
+    log.roll()
+    cut = log.log_end_offset
+    fill(log, 10, start=50)
+    log.active.write_out()
+    for name, content in old.items():
+        (bench.path / name).write_bytes(content)
+    for recovery_point in (cut, end, end + 100):  # the checkpoint may be from before the truncation
+        found = copied(bench, tmp_path / f"b{recovery_point}").open(clean=False, recovery_point=recovery_point)
+        assert contents(found.log) == whole
+        assert found.log.log_end_offset == end
+        assert len(found.log.segments) == 1
+
+
 def test_what_compaction_took_is_no_hole_below_the_recovery_point(tmp_path: Path) -> None:
     """Apache Kafka, whose directory may have been adopted, leaves segments that don't touch."""
     bench = sample(tmp_path / "a")
