@@ -9,7 +9,7 @@ Events are mappings; `phase` is "invoke" before a request, and then "ok", "fail"
 the broker that answered. To a compacted topic: keys, tombstones (those of the values), tombstones_go (whether \
 compaction may take them) |
 | poll | process, partition, position; ok: records as [offset, value], epoch: the leader epoch that was asked |
-| forgotten | process, partition, value, error, sequence; sent_behind: records behind it that had been sent before |
+| forgotten | process, partition, value, error, sequence; sent_behind: batches behind it that had been sent before |
 | leads | partition, broker, epoch: who was made its leader |
 | commit | group, partition, offset; of members: generation |
 | sync | process, group, generation, member; ok: token of the assignment, partitions that are the member's |

@@ -16,6 +16,7 @@ from .history import Event, Key, finals, key_of, name_of, of, placed, reads, spo
 from .losses import Asked, Permitted
 
 SHOWN_MAX = 5
+BATCHES_KNOWN = 5  # of a producer, by a broker (Kafka's ProducerStateEntry.NUM_BATCHES_TO_RETAIN)
 
 
 def check_all(events: Sequence[Event]) -> list[str]:
@@ -189,10 +190,14 @@ def forgotten_producers(events: Sequence[Event]) -> Iterator[str]:
 
     Of a producer that it knows nothing of it takes any sequence, as Kafka's does (KIP-360): where the first batch is
     refused and the next, already on its way, is not (the ISR has just become large enough), the first comes too late.
+    And it knows a producer's last five batches: a repeat of an earlier one is out of order. What compaction has left of
+    them, which is all that a restart may find, is the last.
     """
+    compacted = {key_of(event) for event in of(events, "send", "invoke") if "keys" in event}
     permitted = Permitted(events)
     for event in of(events, "forgotten", "fail"):
-        overtaken = event["sequence"] == 0 and event["sent_behind"] > 0
+        known = 1 if event["sequence"] == 0 or key_of(event) in compacted else BATCHES_KNOWN
+        overtaken = event["sent_behind"] >= known
         if overtaken and event["error"] == "out_of_order_sequence_number":
             continue
         if not permitted.anything(key_of(event)):

@@ -78,7 +78,7 @@ class Producer:
         self._fields = dict(fields or {})
         self._producer = (-1, -1)  # id, epoch
         self._sequence = 0
-        self._sent = -1  # the greatest sequence of the rounds before, under the present producer id
+        self._sent: list[int] = []  # sequences of the batches of the rounds before, under the present producer id
         self._number = 0
         self._unacknowledged: list[_Batch] = []
 
@@ -109,14 +109,14 @@ class Producer:
                 await asyncio.sleep(self.client.backoff_s)
             else:
                 self._producer = (answer.producer_id, answer.producer_epoch)
-        self._sequence, self._sent = 0, -1
+        self._sequence, self._sent = 0, []
 
     def _forgotten(self, batch: _Batch, error: KafkaError) -> None:
         """The broker doesn't know what it acknowledged: noted, and begun anew under another producer id."""
         self.client.history.add(
             "forgotten", "fail", process=self.client.name, partition=list(self.partition), value=batch.values[0],
             error=error.code.name, sequence=batch.sequence,
-            sent_behind=max(self._sent + 1 - batch.sequence - len(batch.values), 0),
+            sent_behind=sum(sequence > batch.sequence for sequence in self._sent),
         )  # fmt: skip
         for waiting in self._unacknowledged:
             self.client.history.end(waiting.begun, "unknown")
@@ -168,6 +168,7 @@ class Producer:
         except Unavailable:
             pass
         left: list[_Batch] = []
+        sent = self._unacknowledged
         for batch, outcome in zip(self._unacknowledged, outcomes or [None] * len(self._unacknowledged), strict=True):
             if isinstance(outcome, int):
                 self.client.history.end(batch.begun, "ok", offset=outcome, by=by)
@@ -181,7 +182,8 @@ class Producer:
             left.append(batch)
         self._unacknowledged = left
         if outcomes:
-            self._sent = self._sequence - 1
+            latest = self._sent[-1] if self._sent else -1
+            self._sent += [batch.sequence for batch in sent if batch.sequence > latest]
         if left:
             self.client.history.counts["sends repeated"] += len(left)
             await self.client.refreshed(self.partition[0])

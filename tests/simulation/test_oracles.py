@@ -173,6 +173,17 @@ def test_a_first_batch_that_others_overtook_may_come_too_late() -> None:
     assert wrong(forgotten(0, 3, "invalid_producer_epoch"))
 
 
+def test_a_repeat_of_the_sixth_batch_from_the_end_is_out_of_order() -> None:
+    assert wrong(forgotten(4, 5)) == []
+    assert wrong(forgotten(4, 4)), "the broker knew of that batch"
+
+
+def test_of_compacted_batches_only_the_last_may_be_known() -> None:
+    written = send(["a"], phase="unknown", id=7, keys=["k"], tombstones=[], tombstones_go=False)
+    assert wrong([*written, *forgotten(4, 1)]) == []
+    assert wrong([*written, *forgotten(4, 0)]), "the broker knew of the last batch"
+
+
 def unclean(broker: int, *held: tuple[int, str]) -> list[Event]:
     """A replica is elected that may lack something."""
     return [{"op": "unclean", "phase": "ok", "partition": P, "broker": broker, "held": list(held)}]
