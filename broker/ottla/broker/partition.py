@@ -220,6 +220,10 @@ class Partition:
         """Whether nothing is committed for want of replicas in sync."""
         return len(self.isr) < self.in_sync_min
 
+    def may_elect(self, replica: int) -> bool:
+        """Whether that replica may be the next leader, as far as this broker knows."""
+        return self.elected_uncleanly or replica in self.isr or replica in self.elr
+
     def find_lagging(self, lag_max_s: float) -> list[int]:
         """Members of the ISR that have been behind for longer than that. Leaders only."""
         assert self.leading is not None

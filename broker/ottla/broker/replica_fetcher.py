@@ -228,7 +228,7 @@ class ReplicaFetcher:
                 except KafkaError as corrupt:
                     error = corrupt.code
             told = Told(error, fetched.high_watermark, fetched.log_start_offset, fetched.diverging, headers)
-            decision = decide(_held(followed.partition, self._owner.broker_id), told)
+            decision = decide(self._held(followed.partition), told)
             if isinstance(decision, AskRange):
                 out_of_range.append(key)
                 return
@@ -255,7 +255,7 @@ class ReplicaFetcher:
 
     def _carry_out(self, key: Key, followed: Followed, decision: Decision, records: memoryview) -> None:
         partition = followed.partition
-        before = _held(partition, self._owner.broker_id)
+        before = self._held(partition)
         checkpointed = partition.log.recovery_point, partition.log.compacted_to
         try:
             match decision:
@@ -282,7 +282,7 @@ class ReplicaFetcher:
                 self._session.unheard(key)
             else:
                 self._session.begin_anew()
-            if _held(partition, self._owner.broker_id) == before:
+            if self._held(partition) == before:
                 # No leader that follows the rules asks for it, and asking again at once would never end.
                 self._pause_after(key, followed, ErrorCode.unknown_server_error, False)
                 return
@@ -318,7 +318,7 @@ class ReplicaFetcher:
             if error := start_error or end_error:
                 decision: Decision = Pause(error, False)
             else:
-                decision = out_of_range(_held(followed.partition, self._owner.broker_id), start, end)
+                decision = out_of_range(self._held(followed.partition), start, end)
             self._carry_out(key, followed, decision, memoryview(b""))
 
     async def _list_offsets(self, asking: Mapping[Key, Followed], mark: int) -> Mapping[Key, tuple[int, int]]:
@@ -349,9 +349,15 @@ class ReplicaFetcher:
     # ---- partitions
 
     def _want(self, key: Key, followed: Followed) -> None:
-        held = _held(followed.partition, self._owner.broker_id)
-        position = Position(held.log_end_offset, followed.epoch, held.last_epoch, held.log_start_offset)
+        log = followed.partition.log
+        position = Position(log.log_end_offset, followed.epoch, log.last_leader_epoch, log.log_start_offset)
         self._session.want(key, position)
+
+    def _held(self, partition: Partition) -> Held:
+        log, electable = partition.log, partition.may_elect(self._owner.broker_id)
+        return Held(
+            log.log_start_offset, log.log_end_offset, log.last_leader_epoch, log.epochs, log.compacted_to, electable
+        )
 
     def _pause_after(self, key: Key, followed: Followed, error: int, awaited: bool) -> None:
         """Where only metadata is awaited it may be here any moment, at first; and there is nothing to warn of."""
@@ -476,14 +482,6 @@ def _name_of(error: int) -> str:
         return ErrorCode(error).name
     except ValueError:
         return f"error {error}"
-
-
-def _held(partition: Partition, broker_id: int) -> Held:
-    log = partition.log
-    electable = partition.elected_uncleanly or broker_id in partition.isr or broker_id in partition.elr
-    return Held(
-        log.log_start_offset, log.log_end_offset, log.last_leader_epoch, log.epochs, log.compacted_to, electable
-    )
 
 
 def _asked(index: int, position: Position, max_bytes: int) -> tuple[int, int, int, int, int, int]:

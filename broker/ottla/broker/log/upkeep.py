@@ -143,7 +143,7 @@ class Upkeep:
             self._shortened.clear()
             try:
                 await self.checkpoint_recovery_points()
-            except Exception:
+            except Exception:  # as with the other duties: a fault of one log must not end the care of all
                 logger.exception("what was truncated couldn't be checkpointed")
             await asyncio.sleep(_SHORTENED_SECONDS)
 
