@@ -56,6 +56,15 @@ class Scene:
         self.fault(f"kill -9 of broker {number}")
         self.cluster.brokers[number].kill()
 
+    def leader_dies(self, index: int = 0) -> None:
+        """kill -9 of a leader; another one takes over, and it comes back."""
+        victim = self.leader(index)
+        self.kill(victim)
+        self.moved(victim, index)
+        self.goes_on()
+        self.cluster.brokers[victim].start_again()
+        self.in_sync()
+
     def goes_on(self, records: int = 100, seconds: float = 30.0) -> None:
         """Waits until so many more records are acknowledged."""
         self.workload.wait_for_acknowledgements(records, seconds)

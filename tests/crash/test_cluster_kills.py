@@ -21,13 +21,7 @@ QUICK_DEATH_S = 15.0  # it takes a quarter of a second; the rest is for machines
 def test_leaders_are_killed(tmp_path: Path) -> None:
     with scene(tmp_path, ("elections", "ISR changes", "ambiguous writes")) as here:
         for number in range(ROUNDS + 1):
-            index = number % PARTITIONS
-            victim = here.leader(index)
-            here.kill(victim)
-            here.moved(victim, index)
-            here.goes_on()
-            here.cluster.brokers[victim].start_again()
-            here.in_sync()
+            here.leader_dies(number % PARTITIONS)
         assert not here.group_was_rebalanced()
 
 
@@ -150,12 +144,7 @@ def test_the_only_etcd_is_killed(tmp_path: Path) -> None:
             waiting = admin.create_topics([NewTopic(f"meanwhile-{number}", 1, 3)], request_timeout=30)
             etcd.start()
             waiting[f"meanwhile-{number}"].result(30)
-            victim = here.leader()
-            here.kill(victim)
-            here.moved(victim)
-            here.goes_on()
-            here.cluster.brokers[victim].start_again()
-            here.in_sync()
+            here.leader_dies()
 
 
 def test_a_rolling_bounce_is_no_event_for_a_producer(tmp_path: Path) -> None:

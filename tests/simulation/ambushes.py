@@ -7,7 +7,8 @@ that they wait for the cluster to do something, and strike then.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ottla.broker.group.partitioning import OFFSETS_TOPIC
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from .faults import Faults
     from .observer import Key
 
+    Ambush = Callable[[Faults, Node, Key, str], Coroutine[None, None, None]]
+
 LOOK_S = 0.02
 TOPICS = (TOPIC, OFFSETS_TOPIC, KEYED)
 
@@ -29,22 +32,35 @@ def deposed_leader_leads_again(faults: Faults) -> str:
     """A leader gets records that nobody else has, loses its place to another, truncates, and leads once more, perhaps
     before its producers have heard of the other one. It may be asked again for what it has and can't commit.
     """
-    state = faults.random.choice(faults.observer.states(TOPICS) or [None])
-    if state is None or state.leader == NO_LEADER or len(state.isr) < 2:
+    return _ambush_a_leader(faults, TOPICS, ("kill", "power", "lease"), _depose_and_reelect, isr_min=2)
+
+
+def _ambush_a_leader(
+    faults: Faults, topics: tuple[str, ...], hows: tuple[str, ...], ambush: Ambush, isr_min: int = 1
+) -> str:
+    """Begins an ambush of the leader of some partition of these topics, by lot; what is done to whom, or nothing."""
+    state = faults.random.choice(faults.observer.states(topics) or [None])
+    if state is None or state.leader == NO_LEADER or len(state.isr) < isr_min:
         return ""
     node = faults.world.nodes[state.leader]
     if node.process is None or node.stopping:
         return ""
-    how = faults.random.choice(("kill", "power", "lease"))
-    faults.world.loop.create_task(_depose_and_reelect(faults, node, (state.topic_id, state.index), how))
+    how = faults.random.choice(hows)
+    faults.world.loop.create_task(ambush(faults, node, (state.topic_id, state.index), how))
     return f"{node.host}, of partition {state.index} of {state.topic_id}, by {how}"
+
+
+def _cut_fetches(faults: Faults, node: Node) -> list[str]:
+    """No follower's fetch arrives any more; the hosts of the others."""
+    others = [other.host for other in faults.world.nodes.values() if other is not node]
+    for other in others:
+        faults.world.network.cut_link(other, node.host)
+    return others
 
 
 async def _depose_and_reelect(faults: Faults, node: Node, key: Key, how: str) -> None:
     world, random = faults.world, faults.random
-    others = [other.host for other in world.nodes.values() if other is not node]
-    for other in others:
-        world.network.cut_link(other, node.host)  # no follower's fetch arrives
+    others = _cut_fetches(faults, node)
     faults.bell.ring()
     await asyncio.sleep(0.005 + random.expovariate(100))
     if any((state.topic_id, state.index) == key for state in faults.observer.states((KEYED,))):
@@ -130,7 +146,7 @@ def restart_of_all(faults: Faults) -> str:
             network.heal_link(host, "client")
 
     for node in nodes:
-        faults.later(0.02, 0.2, lambda node=node: faults.restart(node))  # type: ignore[misc]
+        faults.later(0.02, 0.2, partial(faults.restart, node))
     faults.later(0.3, 1.5, put_right)
     return ", ".join(f"{node.host}{' unheard' if node.host in mute else ''}" for node in nodes)
 
@@ -139,22 +155,12 @@ def last_in_sync_goes(faults: Faults) -> str:
     """A leader is left alone in its ISR, gets records that nobody else has, and goes: where unclean elections are
     allowed, another leads without them, while the one that went perhaps doesn't know, and acknowledges more.
     """
-    state = faults.random.choice(faults.observer.states((UNCLEAN,)) or [None])
-    if state is None or state.leader == NO_LEADER:
-        return ""
-    node = faults.world.nodes[state.leader]
-    if node.process is None or node.stopping:
-        return ""
-    how = faults.random.choice(("kill", "power", "store"))
-    faults.world.loop.create_task(_leave_alone(faults, node, (state.topic_id, state.index), how))
-    return f"{node.host}, of partition {state.index} of {state.topic_id}, by {how}"
+    return _ambush_a_leader(faults, (UNCLEAN,), ("kill", "power", "store"), _leave_alone)
 
 
 async def _leave_alone(faults: Faults, node: Node, key: Key, how: str) -> None:
     world, random = faults.world, faults.random
-    others = [other.host for other in world.nodes.values() if other is not node]
-    for other in others:
-        world.network.cut_link(other, node.host)  # no follower's fetch arrives
+    others = _cut_fetches(faults, node)
     await _until(faults, lambda: _isr(faults, key) == (node.id,), 2.5)
     faults.bell.ring()
     await asyncio.sleep(0.005 + random.expovariate(20))
