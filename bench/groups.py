@@ -13,7 +13,7 @@ from __future__ import annotations
 import multiprocessing
 import time
 from contextlib import ExitStack
-from multiprocessing.synchronize import Event
+from multiprocessing.synchronize import Event, Semaphore
 
 from confluent_kafka import Consumer
 
@@ -100,7 +100,7 @@ def _idle(brokers: list[tuple[str, Peer]], plan: Plan) -> Row:
     return row
 
 
-def _consume(bootstrap: str, groups: range, ready: object, stop: Event) -> None:
+def _consume(bootstrap: str, groups: range, ready: Semaphore, stop: Event) -> None:
     """The members of some groups, until `stop`; `ready` is released once each has a partition."""
     consumers = [
         Consumer({"bootstrap.servers": bootstrap, "log_level": 0, "group.id": f"idle-{group}"})
@@ -114,7 +114,7 @@ def _consume(bootstrap: str, groups: range, ready: object, stop: Event) -> None:
         for consumer in consumers:
             consumer.poll(0)
         if not said and all(len(consumer.assignment()) == 1 for consumer in consumers):
-            ready.release()  # type: ignore[attr-defined]
+            ready.release()
             said = True
     for consumer in consumers:
         consumer.close()

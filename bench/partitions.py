@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from confluent_kafka import KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # its stub forgets OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 
 from bench.librdkafka import payloads, produce
