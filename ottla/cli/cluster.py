@@ -24,7 +24,7 @@ DRAINED = "ottla.brokers.drained"
 def describe_brokers(cluster: Cluster) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """(what the cluster says of itself, its brokers in the order of their ids)."""
     with explained("the description of the cluster"):
-        answer = cluster.admin.describe_cluster()
+        answer = cluster.patiently(cluster.admin.describe_cluster)
     rows = [
         {
             "id": broker["broker_id"],
@@ -128,7 +128,7 @@ def _trouble(partition: dict[str, Any], min_isr: int, living: set[int], *, movin
 def all_topics(cluster: Cluster) -> list[dict[str, Any]]:
     """The metadata of all topics, internal ones too."""
     with explained("the list of topics"):
-        topics: list[dict[str, Any]] = cluster.admin.describe_topics()
+        topics: list[dict[str, Any]] = cluster.patiently(cluster.admin.describe_topics)
     return topics
 
 

@@ -38,7 +38,11 @@ def _resource(kind: str, name: str, configs: Any = None) -> Any:
 def described_settings(cluster: Cluster, kind: str, name: str, *, synonyms: bool = False) -> dict[str, dict[str, Any]]:
     """All settings of one resource, by name; each with value, config_source, read_only and is_sensitive."""
     with explained(f"the settings of {kind} '{name}'"):
-        answer = cluster.admin.describe_configs([_resource(kind, name)], include_synonyms=synonyms, config_filter="all")
+        answer = cluster.patiently(
+            lambda: cluster.admin.describe_configs(
+                [_resource(kind, name)], include_synonyms=synonyms, config_filter="all"
+            )
+        )
     found: dict[str, dict[str, dict[str, Any]]] = next(iter(answer.values()), {})
     return found.get(name, {})
 
@@ -193,6 +197,6 @@ def _require(cluster: Cluster, kind: str, name: str) -> None:
         if not name.isdecimal():
             raise UsageError(f"'{name}' is not a broker id", "`ottla brokers list` shows them.")
         with explained("the description of the cluster"):
-            brokers = {broker["broker_id"] for broker in cluster.admin.describe_cluster()["brokers"]}
+            brokers = {broker["broker_id"] for broker in cluster.patiently(cluster.admin.describe_cluster)["brokers"]}
         if int(name) not in brokers:
             raise NotFound(f"there is no broker {name}", "`ottla brokers list` shows which there are.")

@@ -113,14 +113,24 @@ class Cluster:
         return self._open(KafkaProducer, settings)
 
     def patiently(self, call: Callable[[], T]) -> T:
-        """Call until the coordinator or the leader is there; the last error is raised when the time is over."""
+        """Call until the coordinator or the leader is there; the last error is raised when the time is over.
+
+        A broker that died is named by the others until its session ends, and the client may pick it: as long as one of
+        the bootstrap addresses accepts connections, the call is made again, as Kafka's own admin client makes it. So
+        this is for what may happen twice: reads, and changes that say how it shall be.
+        """
+        from kafka.errors import KafkaConnectionError, NodeNotReadyError
+
         deadline = time.monotonic() + self.timeout_s
         while True:
             try:
                 return call()
             except Exception as error:
-                if getattr(error, "errno", None) not in _PASSING_CODES or time.monotonic() > deadline:
+                lost = isinstance(error, KafkaConnectionError | NodeNotReadyError)
+                if not (lost or getattr(error, "errno", None) in _PASSING_CODES) or time.monotonic() > deadline:
                     raise
+                if lost:
+                    self._reach()
                 time.sleep(0.2)
 
     def _open(self, client: Callable[..., T], settings: dict[str, Any]) -> T:

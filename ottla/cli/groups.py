@@ -166,7 +166,7 @@ def _description(cluster: Cluster, group_id: str) -> dict[str, Any]:
 
 
 def _coordinator(cluster: Cluster, group_id: str) -> int | None:
-    brokers = [broker["broker_id"] for broker in cluster.admin.describe_cluster()["brokers"]]
+    brokers = [broker["broker_id"] for broker in cluster.patiently(cluster.admin.describe_cluster)["brokers"]]
     if len(brokers) == 1:
         return int(brokers[0])
     for broker in brokers:

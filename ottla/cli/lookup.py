@@ -41,7 +41,7 @@ def parse_topic(text: str) -> tuple[str, list[int] | None]:
 def topic_names(cluster: Cluster) -> list[str]:
     """All topics' names, sorted."""
     with explained("the list of topics"):
-        return sorted(cluster.admin.list_topics())
+        return sorted(cluster.patiently(cluster.admin.list_topics))
 
 
 def describe_topics(cluster: Cluster, names: Iterable[str]) -> list[dict[str, Any]]:
@@ -50,7 +50,8 @@ def describe_topics(cluster: Cluster, names: Iterable[str]) -> list[dict[str, An
     if not wanted:
         return []
     with explained("the description of topics"):
-        described = {topic["name"]: topic for topic in cluster.admin.describe_topics(wanted)}
+        answer = cluster.patiently(lambda: cluster.admin.describe_topics(wanted))
+        described = {topic["name"]: topic for topic in answer}
     for name in wanted:
         code = described[name]["error_code"] if name in described else 3
         if code == 3:

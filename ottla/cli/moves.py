@@ -26,7 +26,7 @@ _SIDES = ("leader", "follower")
 def assignments(cluster: Cluster) -> dict[PartitionName, Replicas]:
     """The replicas of all partitions as they are or will be: those of a move under way are its target's."""
     with explained("the list of topics"):
-        topics = cluster.admin.describe_topics()
+        topics = cluster.patiently(cluster.admin.describe_topics)
     present = {
         (str(topic["name"]), int(partition["partition_index"])): tuple(partition["replica_nodes"])
         for topic in topics
@@ -40,7 +40,7 @@ def assignments(cluster: Cluster) -> dict[PartitionName, Replicas]:
 def under_way(cluster: Cluster) -> dict[PartitionName, dict[str, list[int]]]:
     """Moves that haven't ended: replicas, adding_replicas, removing_replicas of each partition."""
     with explained("the list of moves"):
-        found = cluster.admin.list_partition_reassignments(timeout_ms=cluster.timeout_ms)
+        found = cluster.patiently(lambda: cluster.admin.list_partition_reassignments(timeout_ms=cluster.timeout_ms))
     return {(one.topic, one.partition): move for one, move in sorted(found.items())}
 
 
@@ -52,7 +52,7 @@ def plan(
 ) -> tuple[dict[PartitionName, Replicas], dict[PartitionName, Replicas]]:
     """(what is, what should change) so that the brokers have alike; `brokers` None: all that are there."""
     with explained("the description of the cluster"):
-        described = cluster.admin.describe_cluster()["brokers"]
+        described = cluster.patiently(cluster.admin.describe_cluster)["brokers"]
     racks = {int(broker["broker_id"]): broker["rack"] for broker in described}
     unknown = sorted(set(brokers or ()).difference(racks))
     if unknown:
@@ -161,7 +161,9 @@ def unthrottle(cluster: Cluster, topics: Iterable[str]) -> None:
 
 def _live(cluster: Cluster) -> list[int]:
     with explained("the description of the cluster"):
-        return sorted(int(broker["broker_id"]) for broker in cluster.admin.describe_cluster()["brokers"])
+        return sorted(
+            int(broker["broker_id"]) for broker in cluster.patiently(cluster.admin.describe_cluster)["brokers"]
+        )
 
 
 def _replicas_setting(side: str) -> str:

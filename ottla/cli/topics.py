@@ -131,7 +131,7 @@ def list_topics(
 ) -> None:
     """List topics."""
     with explained("the list of topics"):
-        topics = sorted(cluster.admin.describe_topics(), key=lambda topic: str(topic["name"]))
+        topics = sorted(cluster.patiently(cluster.admin.describe_topics), key=lambda topic: str(topic["name"]))
     rows = [
         {
             "name": topic["name"],
@@ -170,7 +170,9 @@ def describe(
     topics = lookup.describe_topics(cluster, wanted)
     resources = [ConfigResource(ConfigResourceType.TOPIC, topic["name"]) for topic in topics]
     with explained("the settings of topics"):
-        configs = cluster.admin.describe_configs(resources).get("topic", {}) if resources else {}
+        configs = (
+            cluster.patiently(lambda: cluster.admin.describe_configs(resources)).get("topic", {}) if resources else {}
+        )
     described = []
     for topic in topics:
         settings = {

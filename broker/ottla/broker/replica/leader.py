@@ -13,7 +13,8 @@ The rules, as in Kafka's `Partition` and `Replica` (facts of KIP-497 and KIP-679
 5. A follower joins when it has reached the high watermark and the start of the leader's epoch; it leaves when it wasn't
    caught up for longer than `replica.lag.time.max.ms` and isn't at the end. Who isn't heard of any more doesn't join,
    and who has just joined has that time: else the two rules would throw one that stands still in and out.
-6. A fetch sent under an older registration than one seen before counts for nothing: it is from before a restart.
+6. A fetch sent under an older registration than one seen before counts for nothing: it is from before a restart. Nor
+   does one sent under none (−1), which may come from a second process that waits under the id of a living one.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class LeaderState:
     ) -> bool:
         """A follower asks for what comes from `offset` on: it has everything before. Whether that counts."""
         progress = self.followers.get(replica)
-        if progress is None or broker_epoch < progress.broker_epoch:
+        if progress is None or broker_epoch < max(progress.broker_epoch, 0):
             return False
         if offset >= leader_end:
             progress.caught_up_at = now

@@ -71,6 +71,14 @@ def test_a_fetch_of_an_earlier_registration_counts_for_nothing() -> None:
     assert not state.fetched(7, 1, 10, 0, 10, 2.0), "not a replica"
 
 
+def test_a_fetch_of_no_registration_counts_for_nothing() -> None:
+    state = LeaderState(0, (0, 1), (0, 1), 0, 0.0)
+    assert not state.fetched(1, -1, 10, 0, 10, 1.0)
+    assert state.advance(0, 10) == 0
+    assert state.fetched(1, 0, 10, 0, 10, 1.0)
+    assert state.advance(0, 10) == 10
+
+
 def test_who_keeps_up_with_the_end_as_it_was_at_the_fetch_before_is_caught_up() -> None:
     state = leader()
     for replica in (1, 2):
