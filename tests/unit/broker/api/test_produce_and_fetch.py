@@ -33,6 +33,7 @@ from tests.unit.broker.log.workbench import batch_of as plain_batch_of
 
 PRODUCE, FETCH = 0, 1
 VERSION = 12
+FOLLOWERS_VERSION = 15  # the first in which a follower says under which registration it asks
 TOPIC_ID = UUID(int=7)
 
 
@@ -225,8 +226,8 @@ def test_a_disk_that_breaks_under_a_waiting_fetch_is_told(play: Any, monkeypatch
     play(body)
 
 
-def session_of(parts: Any) -> int:
-    return int(answer_of(parts).session_id)
+def session_of(parts: Any, version: int = VERSION) -> int:
+    return int(answer_of(parts, version).session_id)
 
 
 def test_a_session_reads_only_what_moved(play: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,8 +334,9 @@ class Follower:
             asked(index, offset) | {"last_fetched_epoch": epoch, "current_leader_epoch": 1}
             for index, offset, epoch in offsets
         ]
-        topics = [{"topic": "t", "partitions": partitions}] if partitions else []
-        return self.stage.fetch(replica_id=1, topics=topics, **request)
+        topics = [{"topic_id": TOPIC_ID, "partitions": partitions}] if partitions else []
+        state = {"replica_id": 1, "replica_epoch": 1}
+        return self.stage.fetch(FOLLOWERS_VERSION, replica_state=state, topics=topics, **request)
 
 
 def test_followers_read_up_to_the_end_and_commit_what_they_have(play: Any) -> None:
@@ -342,12 +344,17 @@ def test_followers_read_up_to_the_end_and_commit_what_they_have(play: Any) -> No
         follower = Follower(stage)
         partition = stage.partitions.find("t", 0)
         waiting = stage.produce({0: batch_of([b"0"])}, acks=-1)
-        assert answer_of(follower.fetch((0, 0, -1), session_epoch=-1)).responses[0].partitions[0].records
+        assert (
+            answer_of(follower.fetch((0, 0, -1), session_epoch=-1), FOLLOWERS_VERSION)
+            .responses[0]
+            .partitions[0]
+            .records
+        )
         assert partition.high_watermark == 0
         assert (stage.counters.bytes_out, stage.broker.replication_bytes_out > 0) == (0, True)
         consumer = [{"topic": "t", "partitions": [asked(0)]}]
         assert not answer_of(stage.fetch(session_epoch=-1, topics=consumer)).responses[0].partitions[0].records
-        [told] = answer_of(follower.fetch((0, 1, 1), session_epoch=-1)).responses[0].partitions
+        [told] = answer_of(follower.fetch((0, 1, 1), session_epoch=-1), FOLLOWERS_VERSION).responses[0].partitions
         assert (partition.high_watermark, told.high_watermark) == (1, 1)
         await stage.settle()
         assert waiting.parts is not None
@@ -398,11 +405,11 @@ def test_a_follower_on_another_branch_is_told_where_it_began_and_commits_nothing
         stage.produce({0: batch_of([b"0"])})  # in epoch 0
         follower = Follower(stage)
         stage.produce({0: batch_of([b"1"])})  # in epoch 1
-        [told] = answer_of(follower.fetch((0, 2, 0), session_epoch=-1)).responses[0].partitions
+        [told] = answer_of(follower.fetch((0, 2, 0), session_epoch=-1), FOLLOWERS_VERSION).responses[0].partitions
         assert (told.diverging_epoch.epoch, told.diverging_epoch.end_offset) == (0, 1)
         assert not told.records
         assert stage.partitions.find("t", 0).high_watermark == 1, "as before the follower came"
-        [told] = answer_of(follower.fetch((0, 1, 0), session_epoch=-1)).responses[0].partitions
+        [told] = answer_of(follower.fetch((0, 1, 0), session_epoch=-1), FOLLOWERS_VERSION).responses[0].partitions
         assert told.diverging_epoch.epoch == -1
         assert told.records
 
@@ -412,14 +419,14 @@ def test_a_follower_on_another_branch_is_told_where_it_began_and_commits_nothing
 def test_a_followers_session_learns_of_the_high_watermark(play: Any) -> None:
     async def body(stage: Stage) -> None:
         follower = Follower(stage)
-        session = session_of(follower.fetch((0, 0, -1), (1, 0, -1), session_epoch=0))
+        session = session_of(follower.fetch((0, 0, -1), (1, 0, -1), session_epoch=0), FOLLOWERS_VERSION)
         stage.produce({0: batch_of([b"0"])})
         follower.fetch(session_id=session, session_epoch=1)
         follower.fetch((0, 1, 1), session_id=session, session_epoch=2)
         partition = stage.partitions.find("t", 0)
         assert partition.high_watermark == 1
         assert partition.leading is not None
-        stage.sessions.resume(session, 3, uses_topic_ids=False, now=1e12)
+        stage.sessions.resume(session, 3, uses_topic_ids=True, now=1e12)
         stage.produce({0: batch_of([b"1"])})
         assert partition.leading.followers[1].caught_up_at == 1e12, "it had everything until now"
 
@@ -432,13 +439,15 @@ def test_a_follower_that_registered_anew_is_looked_at_again(play: Any) -> None:
         for partition in stage.partitions:
             partition.become_leader(model.Partition(TOPIC_ID, partition.index, (0, 1), (0,), (1,), 0, 2))
         topics = [{"topic_id": TOPIC_ID, "partitions": [asked(0) | {"current_leader_epoch": 2}]}]
-        state = {"replica_id": 1, "replica_epoch": -1}
-        session = answer_of(stage.fetch(17, session_epoch=0, topics=topics, replica_state=state), 17).session_id
+        state = {"replica_id": 1, "replica_epoch": 1}
+        session = answer_of(
+            stage.fetch(FOLLOWERS_VERSION, session_epoch=0, topics=topics, replica_state=state), FOLLOWERS_VERSION
+        ).session_id
         assert follower.joined == [0]
-        stage.fetch(17, session_id=session, session_epoch=1, replica_state=state)
+        stage.fetch(FOLLOWERS_VERSION, session_id=session, session_epoch=1, replica_state=state)
         assert follower.joined == [0], "nothing is new"
         state["replica_epoch"] = 7
-        stage.fetch(17, session_id=session, session_epoch=2, replica_state=state)
+        stage.fetch(FOLLOWERS_VERSION, session_id=session, session_epoch=2, replica_state=state)
         assert follower.joined == [0, 0]
         leading = stage.partitions.find("t", 0).leading
         assert leading is not None
@@ -460,10 +469,12 @@ def test_a_throttled_follower_gets_nothing_while_it_is_behind(play: Any) -> None
         stage.broker.leader_throttle.pause_seconds = pause_seconds
         stage.partitions.find("t", 0).become_leader(model.Partition(TOPIC_ID, 0, (0, 1), (0,), (1,), 0, 1))
         first = follower.fetch((0, 0, -1), (1, 0, -1), session_epoch=0)
-        assert [bool(partition.records) for partition in answer_of(first).responses[0].partitions] == [False, True]
+        [topic] = answer_of(first, FOLLOWERS_VERSION).responses
+        assert [bool(partition.records) for partition in topic.partitions] == [False, True]
         assert [index for index, size in counted if size] == [1], "who is in sync isn't held up, but counts"
         stage.broker.leader_throttle.pause_seconds = lambda partition, size, behind, now: 0.0
-        [topic] = answer_of(follower.fetch(session_id=session_of(first), session_epoch=1)).responses
+        session = session_of(first, FOLLOWERS_VERSION)
+        [topic] = answer_of(follower.fetch(session_id=session, session_epoch=1), FOLLOWERS_VERSION).responses
         assert [partition.partition_index for partition in topic.partitions if partition.records] == [0, 1]
 
     play(body)
