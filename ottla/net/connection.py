@@ -9,6 +9,11 @@ pipelined APIs (Produce) may start behind one another. Answers are sent in the o
 can't start, or the peer doesn't take its answers, nothing more is read. So a connection holds no more than the requests
 and bytes that it may have unanswered, one frame of the next, and the answers to one request beyond a few small ones.
 
+One exception, for the sake of TCP: with its receive queue full, Linux drops what comes beyond a window of nothing, and
+with it the acknowledgements of what it sent itself. So a peer that takes its answers may look as if it didn't, for as
+long as nothing is read. A connection that has been full in both directions for a moment takes what has arrived, up to a
+bound.
+
 The socket is driven by the loop's reader and writer callbacks rather than by a transport, because that allows
 `sendfile` in between and a shared receive buffer.
 """
@@ -37,6 +42,8 @@ logger = logging.getLogger(__name__)
 LAZY_MEMORY_BYTES = 1024 * 1024
 READ_BYTES_MAX = 32 * 1024  # file ranges up to this size are read and sent with what is around them: fewer system calls
 JOINED_BYTES_MAX = 64 * 1024
+FULL_SECONDS = 0.2  # both ways, before what has arrived is taken: Linux's first retransmission is about as late
+HELD_WHILE_FULL_BYTES_MAX = 1024 * 1024
 QUEUED_PARTS_MAX = 32  # of answers, before they are sent and further requests served
 _HTTP_METHODS = (b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI", b"CONN", b"PRI ")
 _size = struct.Struct(">i")
@@ -109,6 +116,7 @@ class Connection:
         "_have",
         "_holding",
         "_inbox",
+        "_looking",
         "_loop",
         "_out",
         "_reading",
@@ -147,6 +155,7 @@ class Connection:
         self._reading = True
         self._writing = False
         self._blocked = False  # a whole request waits in the inbox for the ones before it
+        self._looking = False  # whether both directions stay full
         self._loop.add_reader(self._descriptor, self._readable)
 
     # ---- in
@@ -305,6 +314,8 @@ class Connection:
             capacity = have
         else:
             capacity = wanted
+            if have > len(self._server.receive_buffer):
+                memory.hold_frames(self, wanted, self._loop.time())
         inbox = _allocate(capacity)
         inbox[:have] = memoryview(buffer)[position:end]
         self._inbox = inbox
@@ -325,6 +336,36 @@ class Connection:
         if self._reading:
             self._reading = False
             self._loop.remove_reader(self._descriptor)
+            self._look_if_full()
+
+    def _look_if_full(self) -> None:
+        """If neither direction moves from now on, that is found out."""
+        if self._writing and not self._reading and not self._looking:
+            self._looking = True
+            self._loop.call_later(FULL_SECONDS, self._still_full)
+
+    def _still_full(self) -> None:
+        """Takes what has arrived, if neither direction has moved: see the module's exception for TCP."""
+        self._looking = False
+        held, inbox, shared, memory = self._have, self._inbox, self._server.receive_buffer, self._server.memory
+        if self.closed or self._reading or not self._writing or not self._blocked or inbox is None:
+            return
+        if held < HELD_WHILE_FULL_BYTES_MAX and memory.has_room(held + len(shared)):
+            try:
+                received = self._socket.recv_into(shared)
+            except (BlockingIOError, InterruptedError):
+                pass
+            except OSError as error:
+                self.close(f"receive failed: {error.strerror}")
+                return
+            else:
+                if not received:
+                    self.close()
+                    return
+                self._inbox = bytearray(memoryview(inbox)[:held]) + memoryview(shared)[:received]
+                self._have += received
+                memory.hold_frames(self, self._have, self._loop.time())
+        self._look_if_full()
 
     def _unpause(self) -> None:
         if not self._reading and not self.closed:
@@ -380,6 +421,7 @@ class Connection:
                 self._writing = True
                 self._loop.add_writer(self._descriptor, self._writable)
                 self._hold_answers()
+                self._look_if_full()
             return
         except OSError as error:
             self.close(f"send failed: {error.strerror}")

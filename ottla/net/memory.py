@@ -44,6 +44,14 @@ class BufferedMemory:
         """Queues `holder`, which has one wish at a time; `granted` is called when the bytes are its own."""
         self._waiters[holder] = (size_bytes, self._frames, granted)
 
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether so much is free, and nobody waits for it."""
+        return not self._waiters and self.used_bytes + size_bytes <= self.limit_bytes
+
+    def hold_frames(self, holder: Hashable, size_bytes: int, now: float) -> None:
+        """`holder` has this much of what its peer sent. It is there already, so nobody is asked."""
+        self._hold(self._frames, holder, size_bytes, now)
+
     def release(self, holder: Hashable, now: float) -> None:
         """Gives back what `holder` has for a frame, or waits for, and serves those who wait."""
         self._give_back(self._frames, holder, now)
@@ -65,9 +73,7 @@ class BufferedMemory:
 
     def hold_answer(self, holder: Hashable, size_bytes: int, now: float) -> None:
         """`holder` has this much that its peer doesn't take. It is there already, so nobody is asked."""
-        reserved, _ = self._answers.pop(holder, (0, 0.0))
-        self.used_bytes -= reserved
-        self._grant(self._answers, holder, size_bytes, now)
+        self._hold(self._answers, holder, size_bytes, now)
 
     def answer_sent(self, holder: Hashable, now: float) -> None:
         """`holder` holds no answer any more, and waits for none."""
@@ -100,6 +106,11 @@ class BufferedMemory:
     def _grant(self, holdings: _Holdings, holder: Hashable, size_bytes: int, now: float) -> None:
         self.used_bytes += size_bytes
         holdings[holder] = (size_bytes, now + GRACE_SECONDS + size_bytes / SLOWEST_BYTES_PER_SECOND)
+
+    def _hold(self, holdings: _Holdings, holder: Hashable, size_bytes: int, now: float) -> None:
+        held, _ = holdings.pop(holder, (0, 0.0))
+        self.used_bytes -= held
+        self._grant(holdings, holder, size_bytes, now)
 
     def _give_back(self, holdings: _Holdings, holder: Hashable, now: float) -> None:
         held = holdings.pop(holder, None)

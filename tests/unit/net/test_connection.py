@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ottla.net.connection import Connection, Pending
+from ottla.net.connection import FULL_SECONDS, HELD_WHILE_FULL_BYTES_MAX, Connection, Pending
 from ottla.net.memory import BufferedMemory
 from ottla.net.server import Limits, Server
 
@@ -417,3 +417,45 @@ def test_the_reason_for_closing_names_a_protocol_that_is_not_kafkas(first, words
 
     run(scenario)
     assert words in caplog.text
+
+
+def test_full_both_ways_it_takes_what_has_arrived_up_to_a_bound():
+    """A receive queue that nobody empties keeps the acknowledgements out, by which the answers would leave."""
+    count = 40_000  # 40 MB of requests, and as much of answers
+
+    async def scenario(server, port, echo):
+        reader, writer = await connect(port)
+        writer.transport.pause_reading()
+        writer.write(frame(PIPELINED, b"x" * 1000) * count)
+        await eventually(lambda: bool(server.listeners["PLAINTEXT"].connections))
+        (connection,) = server.listeners["PLAINTEXT"].connections
+        await eventually(lambda: connection._writing and not connection._reading)
+        served, held = len(echo.served), connection._have
+        await eventually(lambda: connection._have > held)
+        await eventually(lambda: connection._have >= HELD_WHILE_FULL_BYTES_MAX)
+        await asyncio.sleep(3 * FULL_SECONDS)
+        assert connection._have < HELD_WHILE_FULL_BYTES_MAX + len(server.receive_buffer)
+        assert server.memory.used_bytes >= connection._have
+        assert len(echo.served) == served, "taken, not served"
+        writer.transport.resume_reading()
+        assert await reader.readexactly(1000 * count) == b"x" * (1000 * count)
+        assert server.memory.used_bytes == 0
+
+    run(scenario, send_buffer_bytes=102_400, receive_buffer_bytes=102_400)
+
+
+def test_full_both_ways_without_room_in_the_budget_nothing_is_taken():
+    async def scenario(server, port, echo):
+        _, writer = await connect(port)
+        writer.transport.pause_reading()
+        writer.write(frame(PIPELINED, b"x" * 1000) * 40_000)
+        await eventually(lambda: bool(server.listeners["PLAINTEXT"].connections))
+        (connection,) = server.listeners["PLAINTEXT"].connections
+        await eventually(lambda: connection._writing and not connection._reading)
+        held = connection._have
+        await asyncio.sleep(3 * FULL_SECONDS)
+        assert connection._have == held
+        writer.transport.abort()
+        await eventually(lambda: connection.closed)
+
+    run(scenario, buffered_memory_bytes=300_000, send_buffer_bytes=102_400, receive_buffer_bytes=102_400)
