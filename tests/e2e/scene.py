@@ -40,7 +40,7 @@ CONTAINER_SECURITY = {
 SMALL = {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}}
 
 
-def cluster(*, brokers: int = 3, etcd: int = 1, **spec: Any) -> dict[str, Any]:
+def cluster(*, brokers: int = 3, etcd: int = 1, etcd_tls: bool = False, **spec: Any) -> dict[str, Any]:
     """A Cluster; fields of its spec replace or add."""
     return {
         "apiVersion": "ottla.dev/v1alpha1",
@@ -48,7 +48,7 @@ def cluster(*, brokers: int = 3, etcd: int = 1, **spec: Any) -> dict[str, Any]:
         "metadata": {"name": NAME},
         "spec": {
             "brokers": {"replicas": brokers, "storage": {"size": "1Gi"}, "resources": SMALL},
-            "metadata": {"etcd": {"members": etcd, "storage": {"size": "1Gi"}, "resources": SMALL}},
+            "metadata": {"etcd": {"members": etcd, "storage": {"size": "1Gi"}, "resources": SMALL, "tls": etcd_tls}},
             **spec,
         },
     }

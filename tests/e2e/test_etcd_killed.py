@@ -1,14 +1,18 @@
-"""Members of etcd die, one with its volume: records go on all the while, and etcd has three members again."""
+"""Members of etcd die, one with its volume: records go on all the while, and etcd has three members again. The same
+where members know each other, and their clients, by certificates."""
 
 from __future__ import annotations
+
+import pytest
 
 from tests.e2e.installed import Operator
 from tests.e2e.kubectl import wait
 from tests.e2e.scene import ETCD, cluster, topic, working
 
 
-def test_etcd_killed(operator: Operator) -> None:
-    with working(operator, "etcd-killed", cluster(etcd=3)) as scene:
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+def test_etcd_killed(operator: Operator, tls: bool) -> None:
+    with working(operator, "etcd-killed", cluster(etcd=3, etcd_tls=tls)) as scene:
         members = [pod["metadata"]["name"] for pod in scene.kube.all("pods", ETCD)]
         assert len(members) == 3
         scene.kube.delete("pod", members[0], "--grace-period=0", "--force", "--wait=false")
