@@ -375,8 +375,9 @@ def test_a_restarted_operator_deletes_what_lost_its_resource_meanwhile(run: Play
     run(scene)
 
 
-def test_many_at_once_wait_for_a_person(run: Play) -> None:
+def test_many_at_once_wait_for_a_person(run: Play, caplog: pytest.LogCaptureFixture) -> None:
     async def scene(operator: Operator, admin: KafkaAdmin) -> None:
+        caplog.set_level("WARNING", "ottla.operator.topic")
         kube = operator.kube
         for number in range(12):
             operator.topic(f"t-{number}", replicationFactor=1)
@@ -390,9 +391,19 @@ def test_many_at_once_wait_for_a_person(run: Play) -> None:
         assert held is not None
         assert operator.held_changes == [MAIN]
         assert "8 of 12 topics" in held.message
-        for number in range(6):  # some come back, the operator is another one, and the rest are few now
-            operator.topic(f"t-{number}", replicationFactor=1)
+        assert len(caplog.records) == 1
+        kube.remove("Topic", "t-8")
         await operator.settle()
+        assert len(caplog.records) == 2
+        tokens = set()
+        for number in (8, *range(6)):  # some come back, the operator is another one, and the rest are few now
+            operator.topic(f"t-{number}", replicationFactor=1)
+            await operator.settle()
+            held = operator.reconciler.held(MAIN)
+            assert held is not None
+            tokens.add(held.message.rpartition("=")[2])
+        assert len(tokens) == 7, "each is of the topics that are held then"
+        assert len(caplog.records) == 2, "those that come back are no news"
         operator.reconciler.close()
         operator = Operator(admin.bootstrap, kube)
         await operator.settle()

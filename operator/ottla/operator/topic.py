@@ -15,7 +15,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
+from uuid import UUID
 
 from ottla.operator.kafka import CHANGED_AT_ONCE, KafkaAdmin, KafkaAdmins, Refusals, Unreachable, said
 from ottla.operator.kube import KubeError
@@ -92,6 +93,14 @@ class _Sweep:
     failed: dict[str, KafkaError] = field(default_factory=dict)  # by topic
 
 
+class _Held(NamedTuple):
+    """Topics that wait for a person."""
+
+    topics: frozenset[UUID]
+    told: str
+    condition: Condition
+
+
 class TopicReconciler:
     """Reconciles Topics, a cluster at a time: its keys are those of Clusters."""
 
@@ -118,13 +127,14 @@ class TopicReconciler:
         self._utc = utc
         self._admins = KafkaAdmins()
         self._disappearances: dict[Ref, Disappearances] = {}
-        self._held: dict[Ref, Condition] = {}
+        self._held: dict[Ref, _Held] = {}
         self._starting: set[Ref] = set()  # Clusters that were said to be waited for
         self._restless: dict[Ref, int] = {}  # sweeps in a row that ended all there was to change, and found more
 
     def held(self, cluster: Ref) -> Condition | None:
         """What the Cluster's status is to say of topics that wait for a person; None where none does."""
-        return self._held.get(cluster)
+        held = self._held.get(cluster)
+        return held.condition if held is not None else None
 
     def close(self) -> None:
         """Ends all connections to brokers."""
@@ -143,7 +153,7 @@ class TopicReconciler:
             self._disappearances.pop(key, None)
             self._restless.pop(key, None)
             self._starting.discard(key)
-            self._tell_held(key, None)
+            self._held.pop(key, None)
             missing = Refusal("ClusterNotFound", f"there is no Cluster {key}: make it, or name another in a new Topic")
             outcomes = {resource: Outcome(False, missing.reason, missing.message) for resource in mine}
             await self._reports.statuses(outcomes, self._utc())
@@ -326,7 +336,7 @@ class TopicReconciler:
         for orphan in verdict.due:
             if orphan.topic.name not in sweep.left:
                 await self._tell_dealt_with(sweep, orphan)
-        self._tell_held(key, _held_condition(key, verdict) if verdict.held else None)
+        self._tell_held(key, verdict)
         return verdict.look_again_s
 
     def _orphans(self, key: Ref, cluster: KafkaCluster) -> list[Orphan]:
@@ -356,14 +366,18 @@ class TopicReconciler:
         logger.info("%s: %s", sweep.rules.cluster, told[1])
         await self._kube.event(dict(sweep.rules.about), *told, sweep.now, warning=error is not None)
 
-    def _tell_held(self, key: Ref, condition: Condition | None) -> None:
-        if self._held.get(key) == condition:
+    def _tell_held(self, key: Ref, verdict: Verdict) -> None:
+        """The status is always of what is held now, as its token is; the log has a line when more is, or nothing."""
+        before, after = self._held.get(key), _held(key, verdict)
+        if before == after:
             return
-        if condition is None:
+        if after is None:
             del self._held[key]
+            logger.info("%s: no topic waits for a person any more", key)
         else:
-            self._held[key] = condition
-            logger.warning("%s: %s", key, condition.message)
+            self._held[key] = after
+            if before is None or after.topics - before.topics:
+                logger.warning("%s: %s; the condition TopicsHeld says how to have them deleted", key, after.told)
         self._held_changed(key)
 
     # ---- statuses
@@ -379,19 +393,17 @@ class TopicReconciler:
         await self._reports.statuses(dict.fromkeys(waiting, outcome), sweep.now)
 
 
-def _held_condition(key: Ref, verdict: Verdict) -> Condition:
+def _held(key: Ref, verdict: Verdict) -> _Held | None:
+    if not verdict.held:
+        return None
     names = sorted(orphan.topic.name for orphan in verdict.held)
-    told = ", ".join(names[:NAMES_TOLD])
+    some = ", ".join(names[:NAMES_TOLD])
     if len(names) > NAMES_TOLD:
-        told += f" and {len(names) - NAMES_TOLD} more"
-    return Condition(
-        "TopicsHeld",
-        True,
-        "MassDisappearance",
-        f"{verdict.why}. Kept until their Topics are back: {told}. To have them deleted: "
-        f"kubectl -n {key.namespace} annotate --overwrite clusters.ottla.dev {key.name} "
-        f"{CONFIRM}={verdict.token}",
-    )
+        some += f" and {len(names) - NAMES_TOLD} more"
+    told = f"{verdict.why}. Kept until their Topics are back: {some}"
+    how = f"kubectl -n {key.namespace} annotate --overwrite clusters.ottla.dev {key.name} {CONFIRM}={verdict.token}"
+    condition = Condition("TopicsHeld", True, "MassDisappearance", f"{told}. To have them deleted: {how}")
+    return _Held(frozenset(orphan.topic.id for orphan in verdict.held), told, condition)
 
 
 def _reason(error: KafkaError) -> str:
