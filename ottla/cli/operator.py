@@ -94,7 +94,6 @@ def operator(
         http_port=port,
     )
     try:
-        code = asyncio.run(operate(options))
+        asyncio.run(operate(options))
     except OSError as error:
         raise CommandError(f"the operator can't start: {error.strerror or error}") from error
-    raise typer.Exit(code)

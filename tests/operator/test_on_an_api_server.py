@@ -7,6 +7,7 @@ import asyncio
 import copy
 import hashlib
 import json
+import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -65,12 +66,7 @@ def play(server: KubeApiServer, monkeypatch: pytest.MonkeyPatch) -> Callable[[Sc
     async def whole(scene: Scene) -> None:
         kube = await Kube.connect()
         try:
-            for document in (CRDS / "clusters.yaml", CRDS / "topics.yaml"):
-                await kube.apply(yaml.safe_load(document.read_text()))
-            for _ in range(100):
-                if await kube.knows("Cluster", "shop") and await kube.knows("Topic", "shop"):
-                    break
-                await asyncio.sleep(0.1)
+            await defined(kube)
             await kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}})
             await scene(kube)
             for kind in ("Cluster", "Topic", "Secret", *OWNED, *SEEN):
@@ -80,6 +76,16 @@ def play(server: KubeApiServer, monkeypatch: pytest.MonkeyPatch) -> Callable[[Sc
             await kube.close()
 
     return lambda scene: asyncio.run(asyncio.wait_for(whole(scene), 300))
+
+
+async def defined(kube: Kube) -> None:
+    """Returns once the API server knows our kinds."""
+    for document in (CRDS / "clusters.yaml", CRDS / "topics.yaml"):
+        await kube.apply(yaml.safe_load(document.read_text()))
+    for _ in range(100):
+        if await kube.knows("Cluster", "shop") and await kube.knows("Topic", "shop"):
+            break
+        await asyncio.sleep(0.1)
 
 
 def cluster(**spec: Any) -> Object:
@@ -258,5 +264,32 @@ def test_the_whole_operator_is_woken_by_its_watches(play: Callable[[Scene], None
         lease = await kube.get("Lease", "shop", "ottla")
         assert lease is not None
         assert not lease["spec"].get("holderIdentity")
+
+    play(scene)
+
+
+def test_the_process_ends_with_the_definitions_of_its_kinds(play: Callable[[Scene], None]) -> None:
+    """In time, and not when a probe has it killed: kopf's tasks that are left wait for ever."""
+
+    async def scene(kube: Kube) -> None:
+        words = ("operator", "--image", "ottla:1", "--etcd-image", "etcd:1", "--port", str(free_port()))
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "ottla.cli.main", *words, stderr=asyncio.subprocess.PIPE
+        )
+        try:
+            await kube.create(cluster(brokers={"replicas": 1, "storage": {"size": "1Gi"}}))
+            for _ in range(600):
+                if await kube.get("Service", "shop", "k-bootstrap") is not None:
+                    break
+                await asyncio.sleep(0.1)
+            for name in ("topics.ottla.dev", "clusters.ottla.dev"):
+                await kube.delete("CustomResourceDefinition", "", name)
+            _, said = await asyncio.wait_for(process.communicate(), 30)
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await defined(kube)
+        assert process.returncode == 1
+        assert b"was deleted: the operator stops" in said
 
     play(scene)

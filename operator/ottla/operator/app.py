@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NoReturn
 
 import kopf
 
@@ -257,6 +258,12 @@ class Operator:
         self.watched.read(("Topic", *ref), version)
 
 
-async def operate(options: Options) -> int:
-    """Runs an operator until a signal comes; the exit code."""
-    return await Operator(options, await Kube.connect()).run()
+async def operate(options: Options) -> NoReturn:
+    """Runs an operator until a signal comes, and ends the process with its exit code.
+
+    Not by asyncio's way, which cancels all tasks at once and waits for them: watches of kopf's that are left, because
+    another one failed, then wait for ever, and the process with them until a probe has it killed.
+    """
+    code = await Operator(options, await Kube.connect()).run()
+    logging.shutdown()
+    os._exit(code)
