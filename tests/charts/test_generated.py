@@ -103,6 +103,9 @@ def test_the_operator_may_do_what_it_does() -> None:
     done |= {("delete", KINDS[kind].plural) for kind in PRUNED} | {("list", KINDS[kind].plural) for kind in OWNED}
     assert ("patch", "pods") in done
     assert done <= allowed
+    # Of what belongs to no namespace nothing is allowed that isn't used.
+    wide = {"nodes", "namespaces", "customresourcedefinitions"}
+    assert {right for right in allowed if right[1] in wide} == {right for right in done if right[1] in wide}
 
 
 def test_a_key_without_a_comment_is_an_error() -> None:
