@@ -4,6 +4,7 @@ docs/kubernetes.md: no record is lost, and a topic that the backup doesn't know 
 from __future__ import annotations
 
 import json
+import re
 
 from tests.e2e.installed import Operator
 from tests.e2e.kubectl import wait
@@ -20,6 +21,8 @@ def test_etcd_restored(operator: Operator) -> None:
         backup = taken(scene)
         scene.kube.apply(topic("since", partitions=1))
         scene.topic_settled("since")
+        since = identity(scene, "since")
+        assert since
         scene.kube.delete("pod", f"{NAME}-broker-0", "--grace-period=0", "--force", "--wait=false")
         scene.goes_on(500)
         scene.in_sync()
@@ -32,9 +35,16 @@ def test_etcd_restored(operator: Operator) -> None:
         scene.settled()
         scene.goes_on(200, 180)
         scene.in_sync()
-        scene.topic_settled("since")  # the resource is still there, so the topic is made anew
-        names = {one["name"] for one in json.loads(scene.ask("topics", "list", "--json"))}
-        assert "since" in names
+        # The resource is still there, so the topic is made anew.
+        wait("another topic", lambda: identity(scene, "since") not in ("", since))
+        folders = "".join(scene.kube.execute(name, "ls", "/data/0") for name in scene.brokers())
+        assert re.search(r"^since-0\.\w+-stray$", folders, re.M), folders
+
+
+def identity(scene: Scene, name: str) -> str:
+    """The topic's id; empty where there is no such topic."""
+    found = json.loads(scene.ask("topics", "describe", "--json"))
+    return next((one["topic_id"] for one in found if one["name"] == name), "")
 
 
 def taken(scene: Scene) -> str:

@@ -64,7 +64,6 @@ def test_many_topics(operator: Operator) -> None:
         assert versions(scene) == seen
         assert first_s <= FIRST_S_MAX
         assert share <= CPU_SHARE_MAX
-        assert operator.endings() == []
         assert holds(scene.kube.get("clusters.ottla.dev", NAME), "Ready")
 
 

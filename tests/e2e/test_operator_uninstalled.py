@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from tests.e2e.installed import Operator
 from tests.e2e.kubectl import wait
-from tests.e2e.scene import BROKERS, NAME, TOPIC, cluster, namespace
+from tests.e2e.scene import NAME, TOPIC, cluster, namespace
+
+MADE = "pods,statefulsets,services,configmaps,secrets,poddisruptionbudgets,networkpolicies"
 
 
 def test_operator_uninstalled(operator: Operator) -> None:
@@ -21,6 +23,6 @@ def test_operator_uninstalled(operator: Operator) -> None:
             scene.finish()
             scene.kube.delete("topics.ottla.dev", TOPIC)
             scene.kube.delete("clusters.ottla.dev", NAME)
-            wait("its brokers are gone", lambda: not scene.kube.all("pods", BROKERS))
+            wait("all but its volumes is gone", lambda: not scene.kube.all(MADE, f"app.kubernetes.io/instance={NAME}"))
         finally:
             operator.install()

@@ -27,6 +27,7 @@ def test_readme(kubernetes: Target) -> None:
     try:
         printed = "".join(typed(kubernetes, block) for block in blocks())
         assert "20 keys" in printed, printed
+        assert operator.endings() == []
     finally:
         kube("delete", "namespace", DEMO, "--ignore-not-found", "--wait=false")
         wait("the namespace is gone", lambda: kube.find("namespace", DEMO) is None)
