@@ -37,7 +37,7 @@ def test_etcd_restored(operator: Operator) -> None:
         scene.in_sync()
         # The resource is still there, so the topic is made anew.
         wait("another topic", lambda: identity(scene, "since") not in ("", since))
-        folders = "".join(scene.kube.execute(name, "ls", "/data/0") for name in scene.brokers())
+        folders = "".join(scene.kube.execute(name, "ls", "/data/0/log") for name in scene.brokers())
         assert re.search(r"^since-0\.\w+-stray$", folders, re.M), folders
 
 
