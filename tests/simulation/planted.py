@@ -25,7 +25,6 @@ from ottla.broker.log.producers import Duplicate, Producers
 from ottla.broker.partition import Partition
 from ottla.broker.replica import follower
 from ottla.broker.replica.leader import LeaderState
-from ottla.broker.replica_fetcher import ReplicaFetcher
 from ottla.controller import decide as decisions
 from ottla.controller.elections import Electorate
 from ottla.controller.runner import Controller
@@ -184,19 +183,6 @@ def followers_dont_truncate() -> None:
 
     _replace(replica_fetcher, "decide", decide)
     Partition.diverges = lambda self, epoch, offset: None  # type: ignore[method-assign]
-
-
-@bug
-def an_answer_of_an_older_epoch_is_applied() -> None:
-    def still_valid(self: ReplicaFetcher, key: Any) -> Any:
-        return self.followed.get(key)
-
-    ReplicaFetcher._still_valid = still_valid  # type: ignore[method-assign]
-    Partition.check_leader_epoch = _without_epoch(Partition.check_leader_epoch)  # type: ignore[method-assign]
-
-
-def _without_epoch(original: Any) -> Any:
-    return lambda self, epoch, **options: original(self, -1, **options)
 
 
 # ---- ISR
