@@ -112,12 +112,12 @@ class Cluster:
 
         return self._open(KafkaProducer, settings)
 
-    def patiently(self, call: Callable[[], T]) -> T:
+    def patiently(self, call: Callable[[], T], *, repeatable: bool = True) -> T:
         """Call until the coordinator or the leader is there; the last error is raised when the time is over.
 
         A broker that died is named by the others until its session ends, and the client may pick it: as long as one of
-        the bootstrap addresses accepts connections, the call is made again, as Kafka's own admin client makes it. So
-        this is for what may happen twice: reads, and changes that say how it shall be.
+        the bootstrap addresses accepts connections, the call is made again, as Kafka's own admin client makes it. Not
+        where it isn't `repeatable`: what was done before the answer was lost would then be told as a failure.
         """
         from kafka.errors import KafkaConnectionError, NodeNotReadyError
 
@@ -126,7 +126,7 @@ class Cluster:
             try:
                 return call()
             except Exception as error:
-                lost = isinstance(error, KafkaConnectionError | NodeNotReadyError)
+                lost = repeatable and isinstance(error, KafkaConnectionError | NodeNotReadyError)
                 if not (lost or getattr(error, "errno", None) in _PASSING_CODES) or time.monotonic() > deadline:
                     raise
                 if lost:

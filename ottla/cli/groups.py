@@ -308,7 +308,7 @@ def delete(
                         if error.errno:
                             raise explain_code(error.errno, f"the offset of {partition.topic}:{partition.partition}")
                 else:
-                    result = cluster.patiently(lambda n=name: cluster.admin.delete_groups([n]))[name]  # type: ignore[misc]
+                    result = cluster.patiently(lambda n=name: cluster.admin.delete_groups([n]), repeatable=False)[name]  # type: ignore[misc]
                     if result != "OK":
                         raise explain_code(getattr(kafka_errors, result).errno, f"group '{name}'")
             deleted.append(name)

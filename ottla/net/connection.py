@@ -360,8 +360,7 @@ class Connection:
                 return
             else:
                 if not received:
-                    self.close()
-                    return
+                    return  # it sends no more, but may still take its answers; `_readable` meets the end in its turn
                 self._inbox = bytearray(memoryview(inbox)[:held]) + memoryview(shared)[:received]
                 self._have += received
                 memory.hold_frames(self, self._have, self._loop.time())

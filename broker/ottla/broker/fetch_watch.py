@@ -47,7 +47,8 @@ class SessionWatch:
             unread[key] = None
             if partition.leading is not None and self._replica_id >= 0:
                 # It had everything until now, and was last heard of when its session was last used.
-                partition.leading.was_caught_up(self._replica_id, self._session.last_used)
+                session = self._session
+                partition.leading.was_caught_up(self._replica_id, session.replica_epoch, session.last_used)
         if self.request is not None:
             self.request.moved(partition, new_bytes)
         else:

@@ -59,3 +59,10 @@ def test_where_no_broker_accepts_a_connection_nothing_is_waited_for() -> None:
         Cluster(f"127.0.0.1:{port}", timeout_s=30).patiently(asked)
     assert raised.value.exit_code == ExitCode.unreachable
     assert asked.times == 1
+
+
+def test_what_may_not_happen_twice_is_not_repeated_where_its_answer_was_lost() -> None:
+    asked = Asked(KafkaConnectionError())
+    with pytest.raises(KafkaConnectionError):
+        Cluster("127.0.0.1:9092", timeout_s=30).patiently(asked, repeatable=False)
+    assert asked.times == 1

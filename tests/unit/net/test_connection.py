@@ -459,3 +459,22 @@ def test_full_both_ways_without_room_in_the_budget_nothing_is_taken():
         await eventually(lambda: connection.closed)
 
     run(scenario, buffered_memory_bytes=300_000, send_buffer_bytes=102_400, receive_buffer_bytes=102_400)
+
+
+def test_full_both_ways_who_sends_no_more_still_gets_its_answers():
+    count = 6000
+
+    async def scenario(server, port, echo):
+        reader, writer = await connect(port)
+        writer.transport.pause_reading()
+        writer.write(frame(PIPELINED, b"x" * 100) * count)
+        await eventually(lambda: bool(server.listeners["PLAINTEXT"].connections))
+        (connection,) = server.listeners["PLAINTEXT"].connections
+        await eventually(lambda: connection._writing and not connection._reading)
+        writer.write_eof()
+        await asyncio.sleep(3 * FULL_SECONDS)
+        assert not connection.closed
+        writer.transport.resume_reading()
+        await reader.readexactly(100 * 1000)
+
+    run(scenario, send_buffer_bytes=102_400, receive_buffer_bytes=102_400)

@@ -107,10 +107,10 @@ class LeaderState:
         progress.leader_end_at_fetch = leader_end
         return True
 
-    def was_caught_up(self, replica: int, at: float) -> None:
+    def was_caught_up(self, replica: int, broker_epoch: int, at: float) -> None:
         """A follower had everything when it was last heard of, `at`: its fetches weren't counted one by one."""
         progress = self.followers.get(replica)
-        if progress is not None and progress.caught_up_at < at:
+        if progress is not None and progress.caught_up_at < at and broker_epoch >= max(progress.broker_epoch, 0):
             progress.caught_up_at = at
 
     # ---- what follows

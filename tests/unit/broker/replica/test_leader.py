@@ -75,8 +75,12 @@ def test_a_fetch_of_no_registration_counts_for_nothing() -> None:
     state = LeaderState(0, (0, 1), (0, 1), 0, 0.0)
     assert not state.fetched(1, -1, 10, 0, 10, 1.0)
     assert state.advance(0, 10) == 0
+    state.was_caught_up(1, -1, 5.0)
+    assert state.followers[1].caught_up_at == 0.0
     assert state.fetched(1, 0, 10, 0, 10, 1.0)
     assert state.advance(0, 10) == 10
+    state.was_caught_up(1, 0, 5.0)
+    assert state.followers[1].caught_up_at == 5.0
 
 
 def test_who_keeps_up_with_the_end_as_it_was_at_the_fetch_before_is_caught_up() -> None:
