@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -303,12 +304,12 @@ def delete(
             with explained(f"group '{name}'"):
                 if topic:
                     partitions = lookup.topic_partitions(cluster, topic)
-                    errors = cluster.patiently(lambda n=name, p=partitions: cluster.admin.delete_group_offsets(n, p))  # type: ignore[misc]
+                    errors = cluster.patiently(partial(cluster.admin.delete_group_offsets, name, partitions))
                     for partition, error in errors.items():
                         if error.errno:
                             raise explain_code(error.errno, f"the offset of {partition.topic}:{partition.partition}")
                 else:
-                    result = cluster.patiently(lambda n=name: cluster.admin.delete_groups([n]), repeatable=False)[name]  # type: ignore[misc]
+                    result = cluster.patiently(partial(cluster.admin.delete_groups, [name]), repeatable=False)[name]
                     if result != "OK":
                         raise explain_code(getattr(kafka_errors, result).errno, f"group '{name}'")
             deleted.append(name)

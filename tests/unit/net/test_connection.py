@@ -419,17 +419,23 @@ def test_the_reason_for_closing_names_a_protocol_that_is_not_kafkas(first, words
     assert words in caplog.text
 
 
+async def full_both_ways(server: Server, port: int, size: int, count: int):
+    """A client that sends so many requests and takes no answers, and its connection once nothing moves any more."""
+    reader, writer = await connect(port)
+    writer.transport.pause_reading()
+    writer.write(frame(PIPELINED, b"x" * size) * count)
+    await eventually(lambda: bool(server.listeners["PLAINTEXT"].connections))
+    (connection,) = server.listeners["PLAINTEXT"].connections
+    await eventually(lambda: connection._writing and not connection._reading)
+    return reader, writer, connection
+
+
 def test_full_both_ways_it_takes_what_has_arrived_up_to_a_bound():
     """A receive queue that nobody empties keeps the acknowledgements out, by which the answers would leave."""
     count = 40_000  # 40 MB of requests, and as much of answers
 
     async def scenario(server, port, echo):
-        reader, writer = await connect(port)
-        writer.transport.pause_reading()
-        writer.write(frame(PIPELINED, b"x" * 1000) * count)
-        await eventually(lambda: bool(server.listeners["PLAINTEXT"].connections))
-        (connection,) = server.listeners["PLAINTEXT"].connections
-        await eventually(lambda: connection._writing and not connection._reading)
+        reader, writer, connection = await full_both_ways(server, port, 1000, count)
         served, held = len(echo.served), connection._have
         await eventually(lambda: connection._have > held)
         await eventually(lambda: connection._have >= HELD_WHILE_FULL_BYTES_MAX)
@@ -446,12 +452,7 @@ def test_full_both_ways_it_takes_what_has_arrived_up_to_a_bound():
 
 def test_full_both_ways_without_room_in_the_budget_nothing_is_taken():
     async def scenario(server, port, echo):
-        _, writer = await connect(port)
-        writer.transport.pause_reading()
-        writer.write(frame(PIPELINED, b"x" * 1000) * 40_000)
-        await eventually(lambda: bool(server.listeners["PLAINTEXT"].connections))
-        (connection,) = server.listeners["PLAINTEXT"].connections
-        await eventually(lambda: connection._writing and not connection._reading)
+        _, writer, connection = await full_both_ways(server, port, 1000, 40_000)
         held = connection._have
         await asyncio.sleep(3 * FULL_SECONDS)
         assert connection._have == held
@@ -465,12 +466,7 @@ def test_full_both_ways_who_sends_no_more_still_gets_its_answers():
     count = 6000
 
     async def scenario(server, port, echo):
-        reader, writer = await connect(port)
-        writer.transport.pause_reading()
-        writer.write(frame(PIPELINED, b"x" * 100) * count)
-        await eventually(lambda: bool(server.listeners["PLAINTEXT"].connections))
-        (connection,) = server.listeners["PLAINTEXT"].connections
-        await eventually(lambda: connection._writing and not connection._reading)
+        reader, writer, connection = await full_both_ways(server, port, 100, count)
         writer.write_eof()
         await asyncio.sleep(3 * FULL_SECONDS)
         assert not connection.closed

@@ -39,6 +39,10 @@ class Progress:
         self.fetched_at = caught_up_at
         self.leader_end_at_fetch = NO_OFFSET
 
+    def counts(self, broker_epoch: int) -> bool:
+        """Whether what is sent under that registration counts (rule 6)."""
+        return broker_epoch >= max(self.broker_epoch, 0)
+
 
 class LeaderState:
     """One leader epoch of one partition. `epoch_start` is the leader's end when the epoch began."""
@@ -94,7 +98,7 @@ class LeaderState:
     ) -> bool:
         """A follower asks for what comes from `offset` on: it has everything before. Whether that counts."""
         progress = self.followers.get(replica)
-        if progress is None or broker_epoch < max(progress.broker_epoch, 0):
+        if progress is None or not progress.counts(broker_epoch):
             return False
         if offset >= leader_end:
             progress.caught_up_at = now
@@ -110,7 +114,7 @@ class LeaderState:
     def was_caught_up(self, replica: int, broker_epoch: int, at: float) -> None:
         """A follower had everything when it was last heard of, `at`: its fetches weren't counted one by one."""
         progress = self.followers.get(replica)
-        if progress is not None and progress.caught_up_at < at and broker_epoch >= max(progress.broker_epoch, 0):
+        if progress is not None and progress.caught_up_at < at and progress.counts(broker_epoch):
             progress.caught_up_at = at
 
     # ---- what follows
