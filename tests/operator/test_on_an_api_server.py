@@ -225,6 +225,7 @@ def test_the_whole_operator_is_woken_by_its_watches(play: Callable[[Scene], None
         port = free_port()
         options = Options(DEFAULTS, frozenset({"shop"}), lease="ottla", lease_namespace="shop", http_port=port)
         operator = Operator(options, await Kube.connect())
+        await operator.listen()
         running = asyncio.ensure_future(operator.run())
 
         async def until(what: str, check: Callable[[], Awaitable[Any]]) -> Any:

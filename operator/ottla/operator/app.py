@@ -87,12 +87,15 @@ class Operator:
         self._page = Page(self.queues, self.watched, lambda: kube.writes, lambda: self._clusters.conditions)
         self._stop = asyncio.Event()
 
+    async def listen(self) -> None:
+        """Serves the page of health and metrics. Raises OSError where its port can't be had."""
+        await self._page.start(self._options.http_port)
+
     async def run(self) -> int:
-        """The process's exit code."""
+        """The process's exit code; after `listen`."""
         loop = asyncio.get_running_loop()
         for name in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(name, self._stop.set)
-        await self._page.start(self._options.http_port)
         lease = None
         try:
             if self._options.lease:
@@ -259,11 +262,17 @@ class Operator:
 
 
 async def operate(options: Options) -> NoReturn:
-    """Runs an operator until a signal comes, and ends the process with its exit code.
+    """Runs an operator until a signal comes, and ends the process with its exit code. Raises OSError if it can't begin.
 
     Not by asyncio's way, which cancels all tasks at once and waits for them: watches of kopf's that are left, because
     another one failed, then wait for ever, and the process with them until a probe has it killed.
     """
-    code = await Operator(options, await Kube.connect()).run()
+    operator = Operator(options, await Kube.connect())
+    await operator.listen()
+    try:
+        code = await operator.run()
+    except Exception:
+        logger.exception("the operator stops")
+        code = 1
     logging.shutdown()
     os._exit(code)

@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import NamedTuple, cast
 from urllib.parse import quote, urlencode
 
+import aiohttp
 from kubernetes.aio import client, config
 from kubernetes.aio.client.exceptions import ApiException
 
@@ -220,7 +221,7 @@ class Kube:
             )
             answer = await self._api.call_api(*request, _request_timeout=REQUEST_S_MAX)
             content_bytes = await answer.read()
-        except (OSError, TimeoutError, ApiException) as error:
+        except (OSError, TimeoutError, aiohttp.ClientError, ApiException) as error:
             raise KubeError(0, doing, f"{self._api.configuration.host} can't be reached ({why(error)})") from error
         try:
             document = cast(Object, json.loads(content_bytes))

@@ -44,17 +44,23 @@ func roundTrip(bootstrap, prefix string, factor int16) {
 		if err != nil || len(brokers.Brokers) == 0 {
 			return fmt.Errorf("no brokers: %v", err)
 		}
-		topics, err := admin.ListTopics(ctx, topic)
+		err = everywhere(ctx, func() error {
+			topics, err := admin.ListTopics(ctx, topic)
+			if err != nil {
+				return err
+			}
+			if n := len(topics[topic].Partitions); n != 4 {
+				return fmt.Errorf("%d partitions", n)
+			}
+			for _, partition := range topics[topic].Partitions {
+				if len(partition.Replicas) != int(factor) {
+					return fmt.Errorf("replicas %v", partition.Replicas)
+				}
+			}
+			return nil
+		})
 		if err != nil {
 			return err
-		}
-		if n := len(topics[topic].Partitions); n != 4 {
-			return fmt.Errorf("%d partitions", n)
-		}
-		for _, partition := range topics[topic].Partitions {
-			if len(partition.Replicas) != int(factor) {
-				return fmt.Errorf("replicas %v", partition.Replicas)
-			}
 		}
 		configs, err := admin.DescribeTopicConfigs(ctx, topic)
 		if err != nil {
@@ -169,6 +175,25 @@ func roundTrip(bootstrap, prefix string, factor int16) {
 		_, err := admin.DeleteTopic(ctx, topic)
 		return err
 	})
+}
+
+// Waits until a check holds ten times in a row: each time another broker may answer, and what one has acknowledged shows
+// on the others a moment later, as it does with Kafka's. Gives up after 20 s.
+func everywhere(ctx context.Context, check func() error) error {
+	deadline := time.Now().Add(20 * time.Second)
+	for held := 0; held < 10; {
+		err := check()
+		if err == nil {
+			held++
+			continue
+		}
+		if time.Now().After(deadline) || ctx.Err() != nil {
+			return err
+		}
+		held = 0
+		time.Sleep(20 * time.Millisecond)
+	}
+	return nil
 }
 
 func consume(ctx context.Context, bootstrap, group, topic string, wanted int) (int, error) {

@@ -176,3 +176,20 @@ def test_an_api_server_that_is_away_is_tried_again_later() -> None:
         await lost.close()
 
     _with(act)
+
+
+def test_an_api_server_that_hangs_up_is_tried_again_later() -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+
+    async def act(kube: Kube, api: Api) -> None:
+        server = await asyncio.start_server(hang_up, "127.0.0.1")
+        port = server.sockets[0].getsockname()[1]
+        lost = Kube(client.ApiClient(client.Configuration(host=f"http://127.0.0.1:{port}")))
+        with pytest.raises(KubeError, match="can't be reached"):
+            await lost.get("Pod", "n", "p")
+        await lost.close()
+        server.close()
+
+    _with(act)

@@ -303,8 +303,11 @@ class _Opening:
 
     def _drop_snapshots_above(self, offset: int) -> None:
         while self.snapshots and self.snapshots[-1] > offset:
-            gone = self.snapshots.pop()
-            self.disk.remove(f"{self.directory}/{names.offset_name(gone, names.PRODUCER_SNAPSHOT)}")
+            self._drop_snapshot(self.snapshots[-1])
+
+    def _drop_snapshot(self, offset: int) -> None:
+        self.snapshots.remove(offset)
+        self.disk.remove(f"{self.directory}/{names.offset_name(offset, names.PRODUCER_SNAPSHOT)}")
 
     def _remove(self, segment: Segment) -> None:
         segment.let_go()
@@ -312,13 +315,16 @@ class _Opening:
             self.disk.remove(f"{self.directory}/{names.offset_name(segment.base_offset, suffix)}")
 
     def _drop_hollow(self) -> None:
-        """An empty segment among another one's offsets was begun by a roll that failed, and would hide these."""
+        """An empty segment among another one's offsets was begun by a roll that failed, or cut to nothing, and would
+        hide these. Its snapshot tells of another offset than its name."""
         for at in range(len(self.segments) - 1, 0, -1):
             segment = self.segments[at]
             if not segment.size and self.segments[at - 1].end_offset() > segment.base_offset:
                 logger.warning("%s is empty and lies among the offsets of the one before: it is removed", segment.path)
                 self._remove(segment)
                 del self.segments[at]
+                if segment.base_offset in self.snapshots:
+                    self._drop_snapshot(segment.base_offset)
 
     def _end_offset(self) -> int:
         """The end of the log; makes the active segment ready, or a first one where there is none or all lie below the
