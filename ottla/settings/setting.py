@@ -133,7 +133,7 @@ class Pattern:
 
 Bounds = Range | OneOf | Members | Pattern
 
-_INTEGER_BITS = {Kind.SHORT: 16, Kind.INT: 32, Kind.LONG: 64}
+INTEGER_BITS = {Kind.SHORT: 16, Kind.INT: 32, Kind.LONG: 64}
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _DOUBLE = re.compile(r"[+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?)")
 _COMMA = re.compile(r"\s*,\s*")
@@ -173,8 +173,8 @@ class Setting:
 
     def _typed(self, text: str) -> Value:
         kind = self.kind
-        if kind in _INTEGER_BITS:
-            bits = _INTEGER_BITS[kind]
+        if kind in INTEGER_BITS:
+            bits = INTEGER_BITS[kind]
             if not _INTEGER.fullmatch(text):
                 raise InvalidSetting(self.name, text, "must be a whole number")
             number = int(text)

@@ -17,7 +17,7 @@ from ottla.operator.kube import KINDS
 from ottla.operator.manifests.__main__ import CRDS, generated_files
 from ottla.operator.manifests.crds import chart_template, fields_table, json_schema
 from ottla.operator.manifests.dashboard import ROWS, queries
-from ottla.operator.manifests.setting_names import with_setting_names
+from ottla.operator.manifests.setting_rules import with_setting_rules
 from ottla.operator.manifests.values import read_values, values_schema, values_table
 from ottla.operator.objects import Ref
 from ottla.operator.page import HELP, Page, Watched
@@ -37,7 +37,7 @@ def test_file_is_up_to_date(path: Path) -> None:
 
 def test_a_definition_without_a_place_for_settings_names_is_told() -> None:
     with pytest.raises(ValueError, match="0 regions"):
-        with_setting_names("spec: {}\n", "clusters")
+        with_setting_rules("spec: {}\n", "clusters")
 
 
 def test_version_is_that_of_the_package() -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ottla.operator.manifests.crds import chart_template, fields_table, json_schema, spec_of, without
 from ottla.operator.manifests.dashboard import dashboard_json
-from ottla.operator.manifests.setting_names import with_setting_names
+from ottla.operator.manifests.setting_rules import with_setting_rules
 from ottla.operator.manifests.values import read_values, values_schema, values_table
 
 CRDS = Path(__file__).resolve().parents[1] / "crds"
@@ -41,7 +41,7 @@ metadata:
 
 def generated_files(root: Path) -> dict[Path, str]:
     """Path below `root` to text, for everything that needs no Helm."""
-    crds = {kind: with_setting_names((CRDS / f"{kind}.yaml").read_text(), kind) for kind in KINDS}
+    crds = {kind: with_setting_rules((CRDS / f"{kind}.yaml").read_text(), kind) for kind in KINDS}
     files: dict[Path, str] = {}
     for kind, text in crds.items():
         source = f"operator/ottla/operator/crds/{kind}.yaml"

@@ -337,6 +337,8 @@ def _snapshots(given: Object) -> Snapshots:
         parse_window(given["schedule"], 1)
     except ValueError as error:
         raise SpecError(f"metadata.etcd.snapshots.schedule: {error}") from None
+    if "7" in given["schedule"].split()[4].partition("/")[0]:
+        raise SpecError("metadata.etcd.snapshots.schedule: CronJobs have no day of week 7: Sunday is 0")
     return Snapshots(given["schedule"], given.get("keep") or 24, _volume(given.get("storage") or {}))
 
 

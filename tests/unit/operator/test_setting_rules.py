@@ -1,0 +1,88 @@
+"""The CRDs' rules and the table of settings say the same of values; the API server's own code judges."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from ottla.operator.spec.cluster import RESERVED, RESERVED_PREFIX
+from ottla.operator.spec.topic import OWNERSHIP
+from ottla.settings.catalogue import BROKER, TOPIC
+from ottla.settings.setting import InvalidSetting, Members, OneOf, Pattern, Range, Setting
+from tests.peers.helm import objections
+
+# A fresh machine builds the judge first.
+pytestmark = pytest.mark.timeout(2400)
+
+TABLES: dict[str, Mapping[str, Setting]] = {
+    "Cluster": {
+        name: setting
+        for name, setting in BROKER.items()
+        if name not in RESERVED and not name.startswith(RESERVED_PREFIX)
+    },
+    "Topic": {name: setting for name, setting in TOPIC.items() if not setting.internal and name not in OWNERSHIP},
+}
+SPECS: dict[str, dict[str, Any]] = {
+    "Cluster": {"brokers": {"replicas": 3, "storage": {"size": "1Gi"}}},
+    "Topic": {"cluster": {"name": "main"}},
+}
+VALUES = ("", "0", "-1", "+1", " 7 ", "many", "1 day", "0.25", ".5e1", "1.", "TRUE", "no", "a,,b", "compact, delete")
+TOO_LONG = "99999999999999999999"
+
+
+def values(setting: Setting) -> Iterator[str]:
+    """Those on both sides of what the setting takes, and some that suit nobody or everybody."""
+    yield from VALUES
+    if setting.default:
+        yield setting.default
+    for bits in (16, 32):
+        yield str((1 << (bits - 1)) - 1)
+        yield str(1 << (bits - 1))
+    bounds = setting.bounds
+    if isinstance(bounds, Range):
+        for bound in (bounds.minimum, bounds.maximum, bounds.also):
+            if bound is not None:
+                yield from (str(bound - 1), str(bound), str(bound + 1))
+    elif isinstance(bounds, OneOf | Members):
+        for word in bounds.words:
+            yield from (word, word.lower(), f"{word}, {word}", f"{word},")
+
+
+def refused_by_table(setting: Setting, text: str) -> bool:
+    try:
+        setting.parse(text)
+    except InvalidSetting:
+        return True
+    return False
+
+
+def left_to_the_operator(setting: Setting) -> bool:
+    return isinstance(setting.bounds, Pattern) or (isinstance(setting.bounds, Members) and not setting.bounds.words)
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_values_are_judged_as_by_the_settings_own_table(kind: str) -> None:
+    """One resource for each, because a refusal names one setting."""
+    cases = [(setting, text) for setting in TABLES[kind].values() for text in dict.fromkeys(values(setting))]
+    resources = [_resource(kind, number, {setting.name: text}) for number, (setting, text) in enumerate(cases)]
+    said = "\n".join(objections("\n---\n".join(resources)))
+    for number, (setting, text) in enumerate(cases):
+        refused = f"{kind} case-{number}: " in said
+        if not left_to_the_operator(setting) or refused:
+            assert refused == refused_by_table(setting, text), (setting.name, text)
+        if refused:
+            assert f"config: {setting.name} " in said
+
+
+def test_numbers_too_long_for_the_rules_are_left_to_the_operator() -> None:
+    assert objections(_resource("Topic", 0, {"segment.bytes": TOO_LONG})) == []
+
+
+def _resource(kind: str, number: int, config: dict[str, str]) -> str:
+    """In JSON: what is text to one reader of YAML is a number to another."""
+    metadata = {"name": f"case-{number}", "namespace": "shop"}
+    spec = {**SPECS[kind], "config": config}
+    return json.dumps({"apiVersion": "ottla.dev/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec})
