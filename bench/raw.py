@@ -19,9 +19,10 @@ PRODUCE, PRODUCE_VERSION = 0, 9
 FETCH, FETCH_VERSION = 1, 12
 
 
-def produce_request(topic: str, value: bytes, acks: int = 1) -> bytes:
-    """A whole frame: one record for partition 0."""
-    batch = bytes(build_batch([Record(0, int(time.time() * 1000), None, value, [])]))
+def produce_request(topic: str, value: bytes, acks: int = 1, records: int = 1) -> bytes:
+    """A whole frame: a batch of `records` times the same for partition 0."""
+    now_ms = int(time.time() * 1000)
+    batch = bytes(build_batch([Record(offset, now_ms, None, value, []) for offset in range(records)]))
     body = write_request(
         PRODUCE,
         PRODUCE_VERSION,
@@ -109,7 +110,7 @@ def exchange(bootstrap: str, request: bytes, connections: int, count: int) -> Ex
                 answered += 1
                 if answered + len(sockets) <= count:
                     began[descriptor] = time_now
-                    sock.send(request)
+                    sock.sendall(request)
         done.count = answered
     finally:
         for sock in sockets.values():

@@ -1,7 +1,7 @@
-"""The least that a broker could do for a small request: receive, write, send, on the same event loop.
+"""The least that a broker could do for a request: receive, write, send, on the same event loop.
 
-`python bare_server.py` prints its port and serves until its standard input closes. What a broker costs beyond it is the
-broker's own doing, on any machine and however busy that is.
+`python bare_server.py ANSWER_BYTES` prints its port and serves until its standard input closes. What a broker costs
+beyond it is the broker's own doing, on any machine and however busy that is.
 """
 
 from __future__ import annotations
@@ -15,34 +15,74 @@ import tempfile
 
 import uvloop
 
-ANSWER = struct.pack(">i", 56) + bytes(56)  # as long as a Produce response
-BATCH_BYTES = 170
+SMALL_BYTES = 4096  # answers up to here are sent from memory, others from the file, as a broker does it
+BUFFER_BYTES = 256 * 1024
+FILE_BYTES_MAX = (
+    64 * 1024 * 1024
+)  # then it begins anew: appending costs new pages of the page cache, as it does a broker
 
 
-async def serve() -> None:
+class Served:
+    """One connection; `file` is where requests are written, and answers of some size come from."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket, file: int, answer_bytes: int) -> None:
+        self._loop = loop
+        self._sock = sock
+        self._file = file
+        self._answer_bytes = answer_bytes
+        self._head = struct.pack(">i", answer_bytes) + bytes(answer_bytes if answer_bytes <= SMALL_BYTES else 0)
+        self._buffer = bytearray(BUFFER_BYTES)
+        self._written = 0
+        self._missing = 0  # bytes of the request that are still to come
+        self._sent = 0
+        loop.add_reader(sock.fileno(), self._read)
+
+    def _read(self) -> None:
+        try:
+            received = self._sock.recv_into(self._buffer)
+        except ConnectionError:
+            received = 0
+        if not received:
+            self._loop.remove_reader(self._sock.fileno())
+            self._loop.remove_writer(self._sock.fileno())
+            self._sock.close()
+            return
+        if not self._missing:
+            self._missing = 4 + int(struct.unpack_from(">i", self._buffer)[0])
+        self._missing -= received
+        self._written += os.pwrite(self._file, memoryview(self._buffer)[:received], self._written)
+        if self._written > FILE_BYTES_MAX:
+            os.ftruncate(self._file, 0)
+            os.ftruncate(self._file, self._answer_bytes)
+            self._written = 0
+        if not self._missing:
+            self._sock.send(self._head)
+            if self._answer_bytes > SMALL_BYTES:
+                self._sent = 0
+                self._send()
+
+    def _send(self) -> None:
+        try:
+            while self._sent < self._answer_bytes:
+                self._sent += os.sendfile(self._sock.fileno(), self._file, self._sent, self._answer_bytes - self._sent)
+        except BlockingIOError:
+            self._loop.add_writer(self._sock.fileno(), self._send)
+        else:
+            self._loop.remove_writer(self._sock.fileno())
+
+
+async def serve(answer_bytes: int) -> None:
     loop = asyncio.get_running_loop()
     listening = socket.create_server(("127.0.0.1", 0))
     listening.setblocking(False)
-    buffer = bytearray(256 * 1024)
     with tempfile.TemporaryFile() as file:
+        file.truncate(answer_bytes)
 
         def accept() -> None:
             sock, _ = listening.accept()
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            loop.add_reader(sock.fileno(), read, sock)
-
-        def read(sock: socket.socket) -> None:
-            try:
-                received = sock.recv_into(buffer)
-            except ConnectionError:
-                received = 0
-            if not received:
-                loop.remove_reader(sock.fileno())
-                sock.close()
-                return
-            os.pwrite(file.fileno(), memoryview(buffer)[:BATCH_BYTES], 0)
-            sock.send(ANSWER)
+            Served(loop, sock, file.fileno(), answer_bytes)
 
         loop.add_reader(listening.fileno(), accept)
         print(listening.getsockname()[1], flush=True)
@@ -50,4 +90,4 @@ async def serve() -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(serve())
+    uvloop.run(serve(int(sys.argv[1])))
