@@ -44,15 +44,19 @@ def main() -> int:
     if unknown := set(only) - set(QUESTIONS):
         print(f"no such question: {', '.join(sorted(unknown))}; there are {', '.join(QUESTIONS)}", file=sys.stderr)
         return 2
-    rows: list[Row] = []
-    for name in only or QUESTIONS:
+    asked = only or list(QUESTIONS)
+    answers: dict[str, list[Row]] = {}
+    for name in asked:
         began = time.monotonic()
-        answered = importlib.import_module(f"bench.{name}").run(plan)
-        rows += answered
-        print(f"\n{name} ({time.monotonic() - began:.0f} s)\n{markdown(answered)}", flush=True)
-    if len(only) != 1:
+        answers[name] = importlib.import_module(f"bench.{name}").run(plan)
+        print(f"\n{name} ({time.monotonic() - began:.0f} s)\n{markdown(answers[name])}", flush=True)
+        RESULTS.mkdir(exist_ok=True)
+        # Each by itself: the others keep theirs, so that a run may be had in parts.
+        record = {**machine(plan), "rows": [row.record() for row in answers[name]]}
+        (RESULTS / f"{name}.json").write_text(json.dumps(record, indent=1))
+    rows = [row for name in asked for row in answers[name]]
+    if len(asked) > 1:
         print(f"\n{markdown(rows)}")
-    RESULTS.mkdir(exist_ok=True)
     (RESULTS / "latest.json").write_text(
         json.dumps({**machine(plan), "rows": [row.record() for row in rows]}, indent=1)
     )
