@@ -40,7 +40,7 @@ crash: setup  ## kill, pause, cut off, fill up and move under load, for an hour
 lint: setup  ## ruff, mypy strict, the layers, the house rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy ottla broker controller operator
+	$(BIN)/mypy ottla broker controller operator bench tests/e2e
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q tests/unit/test_tidy.py
 

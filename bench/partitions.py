@@ -82,7 +82,8 @@ def _wait_until_served(broker: Peer, partitions: list[TopicPartition]) -> None:
     while time.monotonic() < deadline:
         # A client anew: one that was told of an unknown topic goes on believing it.
         admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
-        asked = admin.list_offsets({each: OffsetSpec.latest() for each in left}, request_timeout=60)
+        end = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        asked = admin.list_offsets(dict.fromkeys(left, end), request_timeout=60)
         refused = []
         for each, answer in asked.items():
             try:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import yaml
 
 from tests.e2e.installed import Operator
-from tests.e2e.kubectl import holds, wait
+from tests.e2e.kubectl import Kubectl, holds, wait
 from tests.e2e.scene import namespace
 from tests.e2e.target import ROOT
 
@@ -21,4 +23,8 @@ def test_examples(operator: Operator) -> None:
         scene.kube.apply(DEVELOPMENT)
         for made in yaml.safe_load_all(DEVELOPMENT.read_text()):
             kind, name = f"{made['kind'].lower()}s.ottla.dev", made["metadata"]["name"]
-            wait(f"{name} is ready", lambda kind=kind, name=name: holds(scene.kube.get(kind, name), "Ready"), 240)
+            wait(f"{name} is ready", partial(_ready, scene.kube, kind, name), 240)
+
+
+def _ready(kube: Kubectl, kind: str, name: str) -> bool:
+    return holds(kube.get(kind, name), "Ready")

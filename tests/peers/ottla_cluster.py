@@ -204,7 +204,7 @@ class OttlaCluster:
 
 @contextmanager
 def ottla_cluster(
-    folder: Path, size: int = 3, etcd_members: int = 0, proxied: Collection[Paths] = (), **settings: str
+    folder: Path, size: int = 3, etcd_members: int = 0, proxied: Collection[Paths] = (), /, **settings: str
 ) -> Iterator[OttlaCluster]:
     """A cluster that is killed at the end."""
     cluster = OttlaCluster(folder, size, etcd_members, proxied, **settings)
