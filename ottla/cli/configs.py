@@ -196,7 +196,5 @@ def _require(cluster: Cluster, kind: str, name: str) -> None:
     elif kind == "broker":
         if not name.isdecimal():
             raise UsageError(f"'{name}' is not a broker id", "`ottla brokers list` shows them.")
-        with explained("the description of the cluster"):
-            brokers = {broker["broker_id"] for broker in cluster.patiently(cluster.admin.describe_cluster)["brokers"]}
-        if int(name) not in brokers:
+        if int(name) not in cluster.racks():
             raise NotFound(f"there is no broker {name}", "`ottla brokers list` shows which there are.")

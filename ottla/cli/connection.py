@@ -112,6 +112,12 @@ class Cluster:
 
         return self._open(KafkaProducer, settings)
 
+    def racks(self) -> dict[int, str | None]:
+        """The brokers that are registered, each with its rack."""
+        with explained("the description of the cluster"):
+            described = self.patiently(self.admin.describe_cluster)
+        return {int(broker["broker_id"]): broker["rack"] for broker in described["brokers"]}
+
     def patiently(self, call: Callable[[], T], *, repeatable: bool = True) -> T:
         """Call until the coordinator or the leader is there; the last error is raised when the time is over.
 

@@ -167,12 +167,12 @@ def _description(cluster: Cluster, group_id: str) -> dict[str, Any]:
 
 
 def _coordinator(cluster: Cluster, group_id: str) -> int | None:
-    brokers = [broker["broker_id"] for broker in cluster.patiently(cluster.admin.describe_cluster)["brokers"]]
+    brokers = list(cluster.racks())
     if len(brokers) == 1:
-        return int(brokers[0])
+        return brokers[0]
     for broker in brokers:
         if any(group["group_id"] == group_id for group in cluster.admin.list_groups(broker_ids=[broker])):
-            return int(broker)
+            return broker
     return None
 
 

@@ -51,9 +51,7 @@ def plan(
     without: Collection[int] = (),
 ) -> tuple[dict[PartitionName, Replicas], dict[PartitionName, Replicas]]:
     """(what is, what should change) so that the brokers have alike; `brokers` None: all that are there."""
-    with explained("the description of the cluster"):
-        described = cluster.patiently(cluster.admin.describe_cluster)["brokers"]
-    racks = {int(broker["broker_id"]): broker["rack"] for broker in described}
+    racks = cluster.racks()
     unknown = sorted(set(brokers or ()).difference(racks))
     if unknown:
         raise UsageError(f"there is no broker {unknown[0]}", "`ottla brokers list` shows which there are.")
@@ -136,7 +134,7 @@ def throttle(cluster: Cluster, present: Moves, moves: Moves, bytes_per_second: i
     for topic, sides in by_topic.items():
         values = dict(zip(map(_replicas_setting, _SIDES), map(",".join, sides), strict=True))
         alter_resource(cluster, "topic", topic, {}, append=values)
-    for broker in sorted(brokers.intersection(_live(cluster))):
+    for broker in sorted(brokers.intersection(cluster.racks())):
         rates = {_rate_setting(side): str(bytes_per_second) for side in _SIDES}
         alter_resource(cluster, "broker", str(broker), rates)
 
@@ -148,7 +146,7 @@ def unthrottle(cluster: Cluster, topics: Iterable[str]) -> None:
         names = [name for name in map(_replicas_setting, _SIDES) if settings.get(name, {}).get("value")]
         if names:
             alter_resource(cluster, "topic", topic, {}, names)
-    for broker in _live(cluster):
+    for broker in sorted(cluster.racks()):
         settings = described_settings(cluster, "broker", str(broker))
         names = [
             name
@@ -157,13 +155,6 @@ def unthrottle(cluster: Cluster, topics: Iterable[str]) -> None:
         ]
         if names:
             alter_resource(cluster, "broker", str(broker), {}, names)
-
-
-def _live(cluster: Cluster) -> list[int]:
-    with explained("the description of the cluster"):
-        return sorted(
-            int(broker["broker_id"]) for broker in cluster.patiently(cluster.admin.describe_cluster)["brokers"]
-        )
 
 
 def _replicas_setting(side: str) -> str:

@@ -238,6 +238,12 @@ class Connection:
             return
         if memory.used_bytes:
             memory.release(self, self._loop.time())
+        if self._blocked and end - position > len(server.receive_buffer) and _cut(buffer, position):
+            # Of what was taken while both directions were full, many a small request may still wait, one for another.
+            self._inbox, self._have = buffer, end - position
+            memory.hold_frames(self, self._have, self._loop.time())
+            self._pause()
+            return
         if position < end:
             self._keep(buffer, position, end)
         elif not self._reading:
@@ -510,6 +516,17 @@ class Connection:
 def _allocate(size: int) -> bytearray:
     """Memory for a frame. That of a large one takes room only as its bytes arrive, and goes back to the system."""
     return bytearray(size) if size <= LAZY_MEMORY_BYTES else cast("bytearray", mmap.mmap(-1, size))
+
+
+def _cut(buffer: bytearray, position: int) -> bool:
+    """Drops what lies before `position`, without a copy; False where that can't be, or somebody still looks at it."""
+    if not isinstance(buffer, bytearray):
+        return False
+    try:
+        del buffer[:position]
+    except BufferError:
+        return False
+    return True
 
 
 def _other_protocol(start: bytes | bytearray) -> str:

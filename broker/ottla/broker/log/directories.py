@@ -21,7 +21,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from itertools import chain
 from typing import NamedTuple
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from ottla.broker.counters import FlushCounters
 
@@ -30,20 +30,19 @@ from .checkpoints import (
     Offsets,
     encode_uuid,
     read_properties,
-    read_topic_id,
     write_clean_marker,
-    write_properties,
     write_topic_id,
 )
 from .config import LogConfig
 from .deletion import Deletions
 from .disk import NO_ROOM, OUT_OF_RESOURCES, Disk, RealDisk
-from .home import UNKNOWN_EPOCH, Home, common_epoch, emptiest
+from .home import UNKNOWN_EPOCH, ForeignDirectory, Home, common_epoch, emptiest
 from .log import Log
 from .offset_files import OffsetFile, OffsetFiles
 from .recovery import Opened, open_log
 from .segment import OpenFiles, files_to_keep_open
 from .surroundings import LogSurroundings
+from .survey import FoundLog, InterruptedMove, survey
 
 logger = logging.getLogger(__name__)
 
@@ -52,13 +51,8 @@ _PROGRESS_SECONDS = 5.0
 _TOLD_AGAIN_MS = 10_000
 _THREADS = 8
 _CLOSED_AT_ONCE = 50  # logs: most have nothing to write, and cost less than a thread's errand
-_KRAFT_TOPIC = "__cluster_metadata"
 
 LogKey = tuple[UUID, int]
-
-
-class ForeignDirectory(OSError):
-    """A log directory belongs to another cluster or another broker, or is in use by another process."""
 
 
 class NewLog(NamedTuple):
@@ -68,15 +62,6 @@ class NewLog(NamedTuple):
     partition: int
     topic_id: UUID
     config: LogConfig
-
-
-class _Found(NamedTuple):
-    """A partition's directory before its log is opened."""
-
-    directory: str
-    topic: str
-    partition: int
-    topic_id: UUID
 
 
 class LogDirectories:
@@ -111,7 +96,7 @@ class LogDirectories:
         self.wanting_flush: dict[Log, None] = {}
         self.flush_wanted: Callable[[], None] = lambda: None
         self.deletions = Deletions()
-        self.interrupted_moves: list[tuple[UUID | None, int | None, str]] = []  # topic id, partition, to where
+        self.interrupted_moves: list[InterruptedMove] = []
         self.flushes = FlushCounters()
         self.cluster_id: str | None = None
         self._now_ms = now_ms
@@ -176,10 +161,10 @@ class LogDirectories:
 
         Raises ForeignDirectory where a directory is another broker's, OSError where all directories have failed.
         """
-        found: list[tuple[Home, _Found]] = []
+        found: list[tuple[Home, FoundLog]] = []
         for home in self._online():
             try:
-                self._identify(home, cluster_id, node_id)
+                home.identify(cluster_id, node_id)
                 found.extend((home, item) for item in self._survey(home))
             except ForeignDirectory:
                 self._release()
@@ -191,71 +176,28 @@ class LogDirectories:
             raise OSError(errno.EIO, "every log directory has failed: " + "; ".join(map(str, self.failed.values())))
         self._opened = True
 
-    def _identify(self, home: Home, cluster_id: str, node_id: int) -> None:
-        properties = read_properties(self.disk, home.path)
-        wanted = {"cluster.id": cluster_id, "node.id": str(node_id)}
-        for name, value in wanted.items():
-            stored = properties.get(name, properties.get("broker.id", value) if name == "node.id" else value)
-            if stored != value:
-                raise ForeignDirectory(
-                    errno.EINVAL, f"log directory {home.path} has {name}={stored}, this broker {name}={value}"
-                )
-        if not properties:
-            properties = {"version": "1", **wanted, "directory.id": encode_uuid(uuid4())}
-            write_properties(self.disk, home.path, properties)
-
-    def _survey(self, home: Home) -> Iterable[_Found]:
+    def _survey(self, home: Home) -> Iterable[FoundLog]:
         """Reads the small files, and finds the partitions."""
-        disk = self.disk
         home.take_marker()
         home.recovery_points = self.offset_files.read(home.path, names.RECOVERY_POINTS)
         home.log_starts = self.offset_files.read(home.path, names.LOG_STARTS)
         home.compacted = self.offset_files.read(home.path, names.COMPACTED_OFFSETS)
         self.high_watermarks.update(self.offset_files.read(home.path, names.HIGH_WATERMARKS))
-        found = []
-        for entry in disk.list(home.path):
-            path = f"{home.path}/{entry.name}"
-            if not entry.is_directory:
-                continue
-            if entry.name.endswith(names.DELETE_DIRECTORY):
-                self.deletions.add(0, path)
-            elif entry.name.endswith(names.STRAY_DIRECTORY):
-                logger.warning("%s was set aside earlier; it is left alone", path)
-            elif entry.name.endswith(names.FUTURE_DIRECTORY):
-                logger.info("%s is an interrupted move; it begins anew", path)
-                self.interrupted_moves.append(
-                    (self._topic_id(path), names.renamed_partition_index(entry.name), home.path)
-                )
-                self.deletions.add(0, path)
-            else:
-                parsed = names.parse_partition_name(entry.name)
-                if parsed is not None and parsed[0] != _KRAFT_TOPIC:
-                    topic_id = self._topic_id(path)
-                    if topic_id is None:
-                        if any(file.name.endswith(names.LOG) and file.size for file in disk.list(path)):
-                            self._unclaimed[parsed] = path
-                    else:
-                        found.append(_Found(path, *parsed, topic_id))
-        return found
+        found = survey(self.disk, home.path)
+        self._unclaimed.update(found.unclaimed)
+        self.interrupted_moves += found.interrupted_moves
+        for path in found.doomed:
+            self.deletions.add(0, path)
+        return found.logs
 
-    def _topic_id(self, path: str) -> UUID | None:
-        try:
-            topic_id = read_topic_id(self.disk, path)
-        except ValueError as error:
-            logger.error("%s is left alone: %s", path, error)
-            return None
-        if topic_id is None:
-            logger.error("%s is left alone: it has no %s, so no topic can claim it", path, names.PARTITION_METADATA)
-        return topic_id
-
-    def _open_logs(self, found: list[tuple[Home, _Found]], config_of: Callable[[str], LogConfig]) -> None:
+    def _open_logs(self, found: list[tuple[Home, FoundLog]], config_of: Callable[[str], LogConfig]) -> None:
         unclean = sum(not home.clean for home, _ in found)
         if unclean:
             logger.info("recovering %d logs: the last stop wasn't a clean one", unclean)
         workers = max(self._recovery_threads * len(self._homes), 1)
         done, said = 0, time.monotonic()
 
-        def opened(job: tuple[Home, _Found]) -> tuple[Home, _Found, Opened | OSError]:
+        def opened(job: tuple[Home, FoundLog]) -> tuple[Home, FoundLog, Opened | OSError]:
             home, item = job
             try:
                 return home, item, self._open_log(home, item, config_of(item.topic))
@@ -279,7 +221,7 @@ class LogDirectories:
                     logger.info("opened %d of %d logs", done, len(found))
         self._drop_offline()
 
-    def _open_log(self, home: Home, item: _Found, config: LogConfig) -> Opened:
+    def _open_log(self, home: Home, item: FoundLog, config: LogConfig) -> Opened:
         key = item.topic, item.partition
         return open_log(
             home.surroundings,
@@ -293,7 +235,7 @@ class LogDirectories:
             compacted_to=home.compacted.get(key, 0),
         )
 
-    def _hold(self, item: _Found, log: Log) -> None:
+    def _hold(self, item: FoundLog, log: Log) -> None:
         key = item.topic_id, item.partition
         other = self.logs.get(key)
         if other is not None:  # a stop in the last step of a move; the longer one has everything

@@ -1,14 +1,20 @@
-"""One log directory: its lock, how it was left, what its checkpoints said when it was opened; which one is next."""
+"""One log directory: its lock, whose it is, how it was left, what its checkpoints said; which one is next."""
 
 from __future__ import annotations
 
+import errno
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from uuid import uuid4
 
-from .checkpoints import Offsets, take_clean_marker
+from .checkpoints import Offsets, encode_uuid, read_properties, take_clean_marker, write_properties
 from .surroundings import LogSurroundings
 
 UNKNOWN_EPOCH = -1
+
+
+class ForeignDirectory(OSError):
+    """A log directory belongs to another cluster or another broker, or is in use by another process."""
 
 
 class Home:
@@ -25,6 +31,21 @@ class Home:
         self.log_starts: Offsets = {}
         self.compacted: Offsets = {}
         self.lock: object = None
+
+    def identify(self, cluster_id: str, node_id: int) -> None:
+        """Makes sure that it is this broker's, and marks a new one as that. Raises ForeignDirectory, OSError."""
+        disk = self.surroundings.disk
+        properties = read_properties(disk, self.path)
+        wanted = {"cluster.id": cluster_id, "node.id": str(node_id)}
+        for name, value in wanted.items():
+            stored = properties.get(name, properties.get("broker.id", value) if name == "node.id" else value)
+            if stored != value:
+                raise ForeignDirectory(
+                    errno.EINVAL, f"log directory {self.path} has {name}={stored}, this broker {name}={value}"
+                )
+        if not properties:
+            properties = {"version": "1", **wanted, "directory.id": encode_uuid(uuid4())}
+            write_properties(disk, self.path, properties)
 
     def take_marker(self) -> None:
         """Learns how it was left, and consumes the marker that says so. Raises OSError."""

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from ottla.broker.log.checkpoints import decode_uuid, encode_uuid, parse_offsets, read_topic_id, render_offsets
 from ottla.broker.log.config import LogConfig
 from ottla.broker.log.deletion import Deletions, remove
-from ottla.broker.log.directories import ForeignDirectory, LogDirectories, NewLog
+from ottla.broker.log.directories import LogDirectories, NewLog
 from ottla.broker.log.disk import RealDisk
+from ottla.broker.log.home import ForeignDirectory
 from ottla.broker.log.log import Log
 from ottla.broker.log.upkeep import Upkeep, UpkeepIntervals
 from tests.unit.broker.log.workbench import append, batch_of, contents, fill

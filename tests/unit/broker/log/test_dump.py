@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ottla.broker.log import adopt
 from ottla.broker.log.config import LogConfig
-from ottla.broker.log.directories import ForeignDirectory, LogDirectories
+from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.disk import RealDisk
 from ottla.broker.log.dump import (
     DumpedBatch,
@@ -24,6 +24,7 @@ from ottla.broker.log.dump import (
     dump,
     verify,
 )
+from ottla.broker.log.home import ForeignDirectory
 from tests.unit.broker.log.workbench import Workbench, append, batch_of, contents, fill
 
 CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=200)
