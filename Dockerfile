@@ -51,7 +51,7 @@ RUN PYTHONDONTWRITEBYTECODE=1 NUMBA_CACHE_DIR=/opt/ottla-kernels \
 
 # ---- etcd from its Go module: distributions have older ones, and so has PyPI (3.5.1, which could lose data)
 FROM ${BASE_IMAGE} AS etcd-program
-ARG GOPROXY=https://proxy.golang.org,direct
+ARG GOPROXY=
 COPY docker/etcd /source
 RUN python3 -m venv /go \
  && /go/bin/pip install --no-cache-dir --disable-pip-version-check --require-hashes -r /source/requirements.lock \

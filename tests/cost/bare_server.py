@@ -17,9 +17,8 @@ import uvloop
 
 SMALL_BYTES = 4096  # answers up to here are sent from memory, others from the file, as a broker does it
 BUFFER_BYTES = 256 * 1024
-FILE_BYTES_MAX = (
-    64 * 1024 * 1024
-)  # then it begins anew: appending costs new pages of the page cache, as it does a broker
+# Appending costs new pages of the page cache, as it does a broker; here the file begins anew.
+FILE_BYTES_MAX = 64 * 1024 * 1024
 
 
 class Served:

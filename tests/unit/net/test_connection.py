@@ -430,9 +430,17 @@ async def full_both_ways(server: Server, port: int, size: int, count: int):
     return reader, writer, connection
 
 
-def test_full_both_ways_it_takes_what_has_arrived_up_to_a_bound():
+def test_full_both_ways_it_takes_what_has_arrived_up_to_a_bound(monkeypatch):
     """A receive queue that nobody empties keeps the acknowledgements out, by which the answers would leave."""
     count = 40_000  # 40 MB of requests, and as much of answers
+    copied: list[int] = []
+    keep = Connection._keep
+
+    def counted(connection, buffer, position, end):
+        copied.append(end - position)
+        keep(connection, buffer, position, end)
+
+    monkeypatch.setattr(Connection, "_keep", counted)
 
     async def scenario(server, port, echo):
         reader, writer, connection = await full_both_ways(server, port, 1000, count)
@@ -443,9 +451,11 @@ def test_full_both_ways_it_takes_what_has_arrived_up_to_a_bound():
         assert connection._have < HELD_WHILE_FULL_BYTES_MAX + len(server.receive_buffer)
         assert server.memory.used_bytes >= connection._have
         assert len(echo.served) == served, "taken, not served"
+        copied.clear()
         writer.transport.resume_reading()
         assert await reader.readexactly(1000 * count) == b"x" * (1000 * count)
         assert server.memory.used_bytes == 0
+        assert max(copied) <= len(server.receive_buffer), "what waits isn't copied for each of them"
 
     run(scenario, send_buffer_bytes=102_400, receive_buffer_bytes=102_400)
 

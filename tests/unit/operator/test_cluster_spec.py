@@ -76,6 +76,7 @@ def test_settings_are_parted_by_whether_a_restart_is_needed() -> None:
         ({"listeners": [{"name": "out", "port": 9094, "type": "NodePort"}]}, "one has to be Internal"),
         ({"metadata": {"etcd": {"snapshots": {"schedule": "61 * * * *"}}}}, "snapshots.schedule: '61' is no minute"),
         ({"metadata": {"etcd": {"snapshots": {"schedule": "0 0 * * 5-7"}}}}, "CronJobs have no day of week 7"),
+        ({"metadata": {"etcd": {"snapshots": {"schedule": "0 0 * * */2,7"}}}}, "CronJobs have no day of week 7"),
         ({"maintenanceWindows": [{"cron": "0 25 * * *", "durationMinutes": 60}]}, "is no hour"),
     ],
 )

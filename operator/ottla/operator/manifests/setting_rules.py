@@ -1,9 +1,10 @@
 """The rules of the CRDs about settings, written from the brokers' own tables.
 
 Pure. A name that nobody knows is refused at apply, so is one that the operator gives itself, and so are values of
-another type, out of bounds, or none of the words that a setting takes. CEL can't look for the name that was meant:
-where a definition is older than the operator, the operator's own refusal does. It also judges what these rules leave
-alone: patterns, and settings that contradict each other.
+another type, out of bounds, or none of the words that a setting takes, and those written in a way that nobody means
+(blanks around them, `0.5f`, `NaN`). CEL can't look for the name that was meant: where a definition is older than the
+operator, the operator's own refusal does. It also judges what these rules leave alone: patterns, longer lists, and
+settings that contradict each other.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from __future__ import annotations
 import re
 import textwrap
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from itertools import permutations
 
 from ottla.operator.spec.cluster import RESERVED, RESERVED_PREFIX
 from ottla.operator.spec.topic import OWNERSHIP
@@ -65,86 +67,70 @@ def _of_topics() -> list[str]:
 
 _SEE = "; docs/settings.md lists what they have"
 _BY_KIND = {"clusters": _of_clusters, "topics": _of_topics}
-_TEXT = "string(self[name]).trim()"
-_WHOLE = "^[+-]?[0-9]+$"
-_DOUBLE = r"^[+-]?([0-9]+\\.?[0-9]*|\\.[0-9]+)([eE][+-]?[0-9]+)?$"  # NaN, Infinity and Java's suffixes are left out
-# Of more digits CEL makes no number: they are the operator's to judge.
-_DIGITS = "^[+-]?[0-9]{1,18}$"
+_VALUE = "self[name]"
+_TRUTHS = ("true", "false", "True", "False", "TRUE", "FALSE")
+# From '+' to '9'. What begins so and is no number all the same, CEL refuses to convert.
+_LIKE_A_NUMBER = f"(type({_VALUE}) == int || {_VALUE} >= '+' && {_VALUE} < ':')"
+_ENUMERATED_WORDS_MAX = 2
 
 
 def _of_values(settings: Iterable[Setting]) -> list[str]:
-    """The rules about values: of which type, between which bounds, out of which words."""
-    kinds: defaultdict[str, list[str]] = defaultdict(list)
-    ranges: defaultdict[tuple[str, float, float | None, int | None], list[str]] = defaultdict(list)
-    words: defaultdict[str, list[str]] = defaultdict(list)
+    """The rules about values, one for all settings that must be the same.
+
+    Each goes through our names, not those of the resource, and asks of a value only what costs the same whatever its
+    length: the API server counts what a rule could cost at most, and before 1.34 it counts values that are numbers or
+    text as three megabytes.
+    """
+    names: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for setting in settings:
-        kinds[_type(setting.kind)].append(setting.name)
-        bounds = setting.bounds
-        if isinstance(bounds, OneOf):
-            text = f"{_TEXT}.upperAscii()" if bounds.ignore_case else _TEXT
-            words[f"{text} in {_list(bounds.words)}"].append(setting.name)
-        elif isinstance(bounds, Members) and bounds.words:
-            one = rf"\\s*({'|'.join(bounds.words)})\\s*"
-            least = "" if not bounds.may_be_empty else "?"
-            words[f"{_TEXT}.matches('^({one}(,{one})*){least}$')"].append(setting.name)
-        elif bits := INTEGER_BITS.get(setting.kind):
-            most = (1 << (bits - 1)) - 1
-            span = bounds if isinstance(bounds, Range) else Range(-most - 1)
-            if bits < 64 or bounds is not None:
-                ranges["int", span.minimum, span.maximum or (most if bits < 64 else None), span.also].append(
-                    setting.name
-                )
-        elif isinstance(bounds, Range):
-            ranges["double", bounds.minimum, bounds.maximum, bounds.also].append(setting.name)
-    outside = {
-        f"{_TEXT}.matches('{_DOUBLE if span[0] == 'double' else _DIGITS}') && !({_within(*span)})": names
-        for span, names in sorted(ranges.items(), key=str)
-    }
-    other = {f"!({fits})": names for fits, names in sorted(words.items())}
+        if (judged := _judged(setting)) is not None:
+            names[judged].append(setting.name)
     lines: list[str] = []
-    for says, fits in _TYPES.items():
-        if names := kinds[says]:
-            lines += _refused_where({f"!({_TEXT}{fits})": names}, f" must be {says}")
-    lines += _refused_where(outside, " is out of bounds; docs/settings.md lists them")
-    lines += _refused_where(other, " takes none but the words that docs/settings.md lists")
+    for (fits, must_be), these in sorted(names.items(), key=lambda item: min(item[1])):
+        these_names, wrong = _list(sorted(these)), f"name in self && !({fits})"
+        lines += _rule(
+            f"!{these_names}.exists(name, {wrong})",
+            f'"config: " + {these_names}.filter(name, {wrong})[0] + " must be {must_be}"',
+        )
+        lines.append(f'    message: "config: what must be {must_be}, isn\'t"')  # where CEL can't convert it
     return lines
 
 
-_TYPES = {
-    "true or false": ".lowerAscii() in ['true', 'false']",
-    "a whole number": f".matches('{_WHOLE}')",
-    "a number": f".matches('{_DOUBLE}')",
-}
+def _judged(setting: Setting) -> tuple[str, str] | None:
+    """When a value fits, in CEL, and what it must be, in words; None where the operator alone judges."""
+    bounds = setting.bounds
+    if setting.kind is Kind.BOOLEAN:
+        return f"{_VALUE} in {_list(_TRUTHS)}", "true or false"
+    if bits := INTEGER_BITS.get(setting.kind):
+        most = (1 << (bits - 1)) - 1
+        text = f"a whole number{f', {bounds}' if bounds else ''}"
+        if isinstance(bounds, Range):
+            return _number("int", bounds.minimum, most if bounds.maximum is None else bounds.maximum, bounds.also), text
+        return _number("int", -most, most, None), text
+    if setting.kind is Kind.DOUBLE and isinstance(bounds, Range) and bounds.maximum is not None:
+        return _number("double", float(bounds.minimum), float(bounds.maximum), bounds.also), f"a number {bounds}"
+    if setting.kind is Kind.DOUBLE:
+        return f"{_LIKE_A_NUMBER} && type(double({_VALUE})) == double", "a number"
+    if isinstance(bounds, OneOf):
+        words = {*bounds.words, *(word.lower() for word in bounds.words if bounds.ignore_case)}
+        return f"{_VALUE} in {_list(sorted(words))}", str(bounds)
+    if isinstance(bounds, Members) and 0 < len(bounds.words) <= _ENUMERATED_WORDS_MAX:
+        counts = range(0 if bounds.may_be_empty else 1, len(bounds.words) + 1)
+        lists = [words for count in counts for words in permutations(bounds.words, count)]
+        texts = {comma.join(words) for words in lists for comma in (",", ", ")}
+        return f"{_VALUE} in {_list(sorted(texts))}", str(bounds)
+    return None
 
 
-def _type(kind: Kind) -> str:
-    if kind in INTEGER_BITS:
-        return "a whole number"
-    return {Kind.BOOLEAN: "true or false", Kind.DOUBLE: "a number"}.get(kind, "text")
-
-
-def _within(number: str, least: float, most: float | None, also: int | None) -> str:
-    value, point = f"{number}({_TEXT})", ".0" if number == "double" else ""
-    text = f"{value} >= {least}{point}"
-    if most is not None:
-        text += f" && {value} <= {most}{point if most == int(most) else ''}"
-    return text if also is None else f"{text} || {value} == {also}{point}"
+def _number(type_name: str, least: float, most: float, also: float | None) -> str:
+    value = f"{type_name}({_VALUE})"
+    between = f"{value} >= {least} && {value} <= {most}"
+    return f"{_LIKE_A_NUMBER} && ({between}{'' if also is None else f' || {value} == {also}'})"
 
 
 def _refused(names: str, before: str, after: str) -> list[str]:
     """A rule that refuses names of which the expression holds; it tells the first."""
     return _rule(f"!self.exists(name, {names})", f'"config: {before}" + self.filter(name, {names})[0] + "{after}"')
-
-
-def _refused_where(cases: Mapping[str, Iterable[str]], after: str) -> list[str]:
-    """A rule that refuses settings of which the value is wrong: what is wrong, and of which settings; it tells one.
-
-    It goes through our names, not those of the resource: the API server counts what a rule could cost at most.
-    """
-    lists = [(f"name in self && {wrong}", _list(sorted(names))) for wrong, names in cases.items()]
-    wrong = " || ".join(f"{names}.exists(name, {holds})" for holds, names in lists)
-    found = " + ".join(f"{names}.filter(name, {holds})" for holds, names in lists)
-    return _rule(f"!({wrong})", f'"config: " + ({found})[0] + "{after}"')
 
 
 def _rule(expression: str, message: str) -> list[str]:

@@ -337,7 +337,7 @@ def _snapshots(given: Object) -> Snapshots:
         parse_window(given["schedule"], 1)
     except ValueError as error:
         raise SpecError(f"metadata.etcd.snapshots.schedule: {error}") from None
-    if "7" in given["schedule"].split()[4].partition("/")[0]:
+    if any("7" in part.partition("/")[0] for part in given["schedule"].split()[4].split(",")):
         raise SpecError("metadata.etcd.snapshots.schedule: CronJobs have no day of week 7: Sunday is 0")
     return Snapshots(given["schedule"], given.get("keep") or 24, _volume(given.get("storage") or {}))
 

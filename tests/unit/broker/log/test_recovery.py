@@ -214,10 +214,12 @@ def test_a_truncation_that_a_loss_of_power_undid(tmp_path: Path) -> None:
     for name, content in old.items():
         (bench.path / name).write_bytes(content)
     for recovery_point in (cut, end, end + 100):  # the checkpoint may be from before the truncation
-        found = copied(bench, tmp_path / f"b{recovery_point}").open(clean=False, recovery_point=recovery_point)
+        again = copied(bench, tmp_path / f"b{recovery_point}")
+        found = again.open(clean=False, recovery_point=recovery_point)
         assert contents(found.log) == whole
         assert found.log.log_end_offset == end
         assert len(found.log.segments) == 1
+        assert not again.files(".snapshot"), "one is left of a segment that is gone, with what that one's end knew"
 
 
 def test_what_compaction_took_is_no_hole_below_the_recovery_point(tmp_path: Path) -> None:
