@@ -50,9 +50,10 @@ def is_refused(scene: Scene) -> None:
     assert "partitions" in scene.kube.refused(topic("orders", partitions=3))
     assert "topicName" in scene.kube.refused(topic("orders", partitions=5, topicName="other"))
     assert "retention.hours" in scene.kube.refused(topic("wrong", config={"retention.hours": "1"}))
-    scene.kube.apply(topic("wrong", partitions=1, config={"retention.ms": "soon"}))
+    assert "retention.ms" in scene.kube.refused(topic("wrong", config={"retention.ms": "soon"}))
+    scene.kube.apply(topic("wrong", partitions=1, config={"leader.replication.throttled.replicas": "some"}))
     wait("Ready is False", lambda: condition(scene.kube.get(KIND, "wrong"), "Ready").get("status") == "False")
-    assert "retention.ms" in condition(scene.kube.get(KIND, "wrong"), "Ready")["message"]
+    assert "throttled.replicas" in condition(scene.kube.get(KIND, "wrong"), "Ready")["message"]
     assert "wrong" not in names(scene)
     scene.kube.delete(KIND, "wrong")
 
