@@ -127,7 +127,7 @@ class _Group:
     """A classic group whose members are connections of this thread. Who joins first leads it."""
 
     def __init__(self, broker: Peer) -> None:
-        self._wires = [Wire(broker.bootstrap, 60.0) for _ in range(MEMBERS_REBALANCING)]
+        self._wires = [Wire(broker.bootstrap, _PATIENCE_S) for _ in range(MEMBERS_REBALANCING)]
         self._names: list[str] = []
         self._leader, self._generation = "", -1
         for wire in self._wires:

@@ -82,7 +82,7 @@ def consume(bootstrap: str, topic: str, partitions: int, count: int) -> None:
     got = 0
     deadline = time.monotonic() + 120
     while got < count:
-        got += len(consumer.consume(10_000, 1.0))
+        got += len(consumer.consume(min(10_000, count - got), 1.0))  # it waits for as many as it is asked for
         if time.monotonic() > deadline:
             raise RuntimeError(f"{got} of {count} records after 120 s")
     consumer.close()
