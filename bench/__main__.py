@@ -56,17 +56,18 @@ def main() -> int:
             print(f"\n{name} has no answer:\n{traceback.format_exc()}", flush=True)
             continue
         print(f"\n{name} ({time.monotonic() - began:.0f} s)\n{markdown(answers[name])}", flush=True)
-        # Each by itself: the others keep theirs, so that a run may be had in parts.
-        record = {**machine(plan), "rows": [row.record() for row in answers[name]]}
-        (RESULTS / f"{name}.json").write_text(json.dumps(record, indent=1))
+        _keep(name, plan, answers[name])  # each by itself: the others keep theirs, so that a run may be had in parts
     rows = [row for answered in answers.values() for row in answered]
     if len(asked) > 1:
         print(f"\n{markdown(rows)}")
-    (RESULTS / "latest.json").write_text(
-        json.dumps({**machine(plan), "rows": [row.record() for row in rows]}, indent=1)
-    )
+    _keep("latest", plan, rows)
     draw(rows, RESULTS / "latest.png")
     return 0 if len(answers) == len(asked) and all(row.verdict != "no" for row in rows) else 1
+
+
+def _keep(name: str, plan: Plan, rows: list[Row]) -> None:
+    record = {**machine(plan), "rows": [row.record() for row in rows]}
+    (RESULTS / f"{name}.json").write_text(json.dumps(record, indent=1))
 
 
 def machine(plan: Plan) -> dict[str, object]:

@@ -82,7 +82,7 @@ def _wait_until_served(broker: Peer, partitions: list[TopicPartition]) -> None:
     while time.monotonic() < deadline:
         # A client anew: one that was told of an unknown topic goes on believing it.
         admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
-        end = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        end = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # the client's own lack
         asked = admin.list_offsets(dict.fromkeys(left, end), request_timeout=60)
         refused = []
         for each, answer in asked.items():

@@ -10,6 +10,7 @@ from ottla.operator.manifests.__main__ import OLDEST_KUBERNETES
 from tests.peers.tools import ROOT, go_program
 
 _SOURCE = ROOT / "tests/peers/kubernetes_tools"
+OLDEST = ROOT / "tests/peers/oldest_kubernetes"
 CRDS = ROOT / "operator/ottla/operator/crds"
 
 
@@ -60,8 +61,17 @@ def objections(manifests: str) -> list[str]:
     """What an API server would object to, a line for each; our own resources are judged by our CRDs."""
     program = go_program(_SOURCE, "./check", "check")
     crds = [f"--crd={CRDS / name}" for name in ("clusters.yaml", "topics.yaml")]
+    return _said(program, *crds, given=manifests)
+
+
+def objections_of_the_oldest(*crds: Path) -> list[str]:
+    """What the API server of the oldest Kubernetes would object to in definitions, a line for each."""
+    return _said(go_program(OLDEST), *map(str, crds))
+
+
+def _said(judge: Path, *arguments: str, given: str = "") -> list[str]:
     done = subprocess.run(
-        [str(program), *crds], input=manifests, capture_output=True, text=True, timeout=60, check=False
+        [str(judge), *arguments], input=given, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode in (0, 1), done.stderr
     return done.stdout.splitlines()

@@ -271,7 +271,7 @@ async def operate(options: Options) -> NoReturn:
     await operator.listen()
     try:
         code = await operator.run()
-    except Exception:
+    except Exception:  # whatever it is, the process has to end by itself: see above
         logger.exception("the operator stops")
         code = 1
     logging.shutdown()

@@ -39,6 +39,7 @@ func main() {
 	}
 }
 
+// must is the one of kubernetes_tools/check: modules that pin different versions of Kubernetes can't share a package.
 func must(err error) {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from itertools import permutations
 
-from ottla.operator.spec.cluster import RESERVED, RESERVED_PREFIX
+from ottla.operator.spec.cluster import RESERVED, RESERVED_PREFIX, is_reserved
 from ottla.operator.spec.topic import OWNERSHIP
 from ottla.settings.catalogue import BROKER, TOPIC
 from ottla.settings.setting import INTEGER_BITS, Kind, Members, OneOf, Range, Setting
@@ -52,7 +52,7 @@ def _of_clusters() -> list[str]:
     return [
         *_refused(reserved, "the operator sets ", " itself; take it out"),
         *_refused(f"!({known})", "brokers have no setting ", _SEE),
-        *_of_values(setting for name, setting in BROKER.items() if name not in RESERVED),
+        *_of_values(setting for name, setting in BROKER.items() if not is_reserved(name)),
     ]
 
 

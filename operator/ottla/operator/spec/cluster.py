@@ -378,12 +378,17 @@ def _window(given: Object) -> Window:
         raise SpecError(f"maintenanceWindows: {error}") from None
 
 
+def is_reserved(name: str) -> bool:
+    """Whether it is a setting that the operator makes itself."""
+    return name in RESERVED or name.startswith(RESERVED_PREFIX)
+
+
 def _config(given: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
     """The settings that need a restart, and those that don't."""
     static: dict[str, str] = {}
     dynamic: dict[str, str] = {}
     for name, value in sorted(given.items()):
-        if name in RESERVED or name.startswith(RESERVED_PREFIX):
+        if is_reserved(name):
             raise SpecError(f"config: the operator sets {name} itself; take it out")
         setting = known_setting(name)
         if setting is None:
