@@ -158,11 +158,9 @@ def list_brokers(cluster: Cluster, output: Output) -> None:
 
 def drained_brokers(cluster: Cluster) -> list[int]:
     """The brokers that are wished not to lead."""
-    from ottla.cli.configs import described_settings
+    from ottla.cli.configs import settings_of_any_broker
 
-    _, brokers = describe_brokers(cluster)  # each knows it; Kafka's Python client asks for settings of single ones only
-    settings = described_settings(cluster, "broker", str(brokers[0]["id"])) if brokers else {}
-    value = settings.get(DRAINED, {}).get("value") or ""
+    value = settings_of_any_broker(cluster).get(DRAINED, {}).get("value") or ""
     return sorted(int(part) for part in value.split(",") if part.strip())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
@@ -38,11 +39,29 @@ def _resource(kind: str, name: str, configs: Any = None) -> Any:
 def described_settings(cluster: Cluster, kind: str, name: str, *, synonyms: bool = False) -> dict[str, dict[str, Any]]:
     """All settings of one resource, by name; each with value, config_source, read_only and is_sensitive."""
     with explained(f"the settings of {kind} '{name}'"):
-        answer = cluster.patiently(
-            lambda: cluster.admin.describe_configs(
-                [_resource(kind, name)], include_synonyms=synonyms, config_filter="all"
-            )
-        )
+        return cluster.patiently(lambda: _asked(cluster, kind, name, synonyms=synonyms))
+
+
+def settings_of_any_broker(cluster: Cluster) -> dict[str, dict[str, Any]]:
+    """The settings of a broker, for those that are the same everywhere: another is asked when one doesn't answer."""
+    from kafka.errors import NodeNotReadyError, UnknownBrokerIdError
+
+    def ask() -> dict[str, dict[str, Any]]:
+        # Kafka's Python client asks only a broker itself for its settings. Until its session ends a dead one is
+        # described among the others; once it isn't any more, the client may have forgotten it before we have.
+        broker = random.choice(cluster.admin.describe_cluster()["brokers"])["broker_id"]
+        try:
+            return _asked(cluster, "broker", str(broker))
+        except UnknownBrokerIdError as error:
+            raise NodeNotReadyError(broker) from error
+
+    with explained("the settings of a broker"):
+        return cluster.patiently(ask)
+
+
+def _asked(cluster: Cluster, kind: str, name: str, *, synonyms: bool = False) -> dict[str, dict[str, Any]]:
+    resource = _resource(kind, name)
+    answer = cluster.admin.describe_configs([resource], include_synonyms=synonyms, config_filter="all")
     found: dict[str, dict[str, dict[str, Any]]] = next(iter(answer.values()), {})
     return found.get(name, {})
 

@@ -229,6 +229,10 @@ def sentence(error: BaseException, subject: str) -> CommandError:
             "Is it still running, and can the address that it advertises be reached from here?",
             ExitCode.unreachable,
         )
+    if isinstance(error, kafka_errors.UnknownBrokerIdError):
+        return CommandError(
+            f"{subject}: that broker has left the cluster", "`ottla brokers list` shows which there are."
+        )
     if isinstance(error, kafka_errors.IncompatibleBrokerVersion):
         return CommandError(f"{subject}: the broker doesn't offer the API that this needs ({error})")
     details = ", ".join(str(argument) for argument in error.args)

@@ -1,11 +1,20 @@
 """What a command waits out, and what it reports at once."""
 
 import socket
+from typing import Any
+from unittest.mock import patch
 
 import pytest
-from kafka.errors import KafkaConnectionError, NodeNotReadyError, OffsetNotAvailableError, TopicAuthorizationFailedError
+from kafka.errors import (
+    KafkaConnectionError,
+    NodeNotReadyError,
+    OffsetNotAvailableError,
+    TopicAuthorizationFailedError,
+    UnknownBrokerIdError,
+)
 
-from ottla.cli.connection import Cluster
+from ottla.cli.cluster import drained_brokers
+from ottla.cli.connection import Cluster, sentence
 from ottla.cli.errors import CommandError, ExitCode
 
 
@@ -66,3 +75,37 @@ def test_what_may_not_happen_twice_is_not_repeated_where_its_answer_was_lost() -
     with pytest.raises(KafkaConnectionError):
         Cluster("127.0.0.1:9092", timeout_s=30).patiently(asked, repeatable=False)
     assert asked.times == 1
+
+
+class Brokers:
+    """An admin client of brokers of which some answer when asked for their settings."""
+
+    def __init__(self, failures: dict[int, Exception]) -> None:
+        self.failures = failures
+        self.asked: set[int] = set()
+
+    def describe_cluster(self) -> dict[str, Any]:
+        return {"brokers": [{"broker_id": broker} for broker in range(3)]}
+
+    def describe_configs(self, resources: list[Any], **_: Any) -> dict[str, Any]:
+        name = resources[0].name
+        self.asked.add(int(name))
+        if int(name) in self.failures:
+            raise self.failures[int(name)]
+        return {"broker": {name: {"ottla.brokers.drained": {"value": "1"}}}}
+
+
+def test_another_broker_is_asked_when_one_is_gone() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as living:
+        cluster = Cluster(f"127.0.0.1:{living.getsockname()[1]}", timeout_s=30)
+        admin = Brokers({0: UnknownBrokerIdError(0), 1: KafkaConnectionError()})
+        with patch.object(Cluster, "admin", admin), patch("time.sleep"):
+            for _ in range(20):  # each time a random one first
+                assert drained_brokers(cluster) == [1]
+    assert admin.asked == {0, 1, 2}
+
+
+def test_a_broker_that_has_left_is_said_in_words() -> None:
+    assert sentence(UnknownBrokerIdError(0), "the settings of broker '0'").line() == (
+        "the settings of broker '0': that broker has left the cluster. `ottla brokers list` shows which there are."
+    )
