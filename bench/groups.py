@@ -11,6 +11,7 @@ JoinGroup's sending to the last SyncGroup's answer.
 from __future__ import annotations
 
 import multiprocessing
+import struct
 import time
 from contextlib import ExitStack
 from multiprocessing.synchronize import Event, Semaphore
@@ -35,8 +36,11 @@ _PROCESSES = 4
 _WINDOW_S = 10.0
 _POLL_S = 5.0
 _PATIENCE_S = 180.0
-_SUBSCRIPTION = b"x" * 100
+# ConsumerProtocolSubscription v0: version, topics, user data. Kafka reads it, and never answers where it can't.
+_SUBSCRIPTION = struct.pack(">hih4si64s", 0, 1, 4, b"idle", 64, b"x" * 64)
 _ASSIGNMENT = b"y" * 60
+_JOINED, _JOINED_AT = struct.Struct(">hi"), 8  # error and generation, behind correlation id and throttle time
+_GENERATION = struct.Struct(">i")
 
 
 def run(plan: Plan) -> list[Row]:
@@ -129,13 +133,16 @@ class _Group:
     def __init__(self, broker: Peer) -> None:
         self._wires = [Wire(broker.bootstrap, _PATIENCE_S) for _ in range(MEMBERS_REBALANCING)]
         self._names: list[str] = []
-        self._leader, self._generation = "", -1
+        self._generation = -1
         for wire in self._wires:
             self._names.append(_name_given(wire))
         self._joins = [write_request(JOIN_GROUP, JOIN_GROUP_VERSION, _join(name)) for name in self._names]
         for wire, join in zip(self._wires, self._joins, strict=True):
             wire.ask(JOIN_GROUP, JOIN_GROUP_VERSION, join)
-        self._sync()
+        joined = [wire.receive() for wire in self._wires]
+        self._leader = str(read_response(JOIN_GROUP, JOIN_GROUP_VERSION, joined[0], 4).leader)  # and stays it
+        self._syncs = [self._sync_request(name) for name in self._names]
+        self._sync(joined)
 
     def __enter__(self) -> _Group:
         return self
@@ -155,28 +162,23 @@ class _Group:
         for member in others:
             began = time.perf_counter()
             self._wires[member].ask(JOIN_GROUP, JOIN_GROUP_VERSION, self._joins[member])
-        return self._sync() - began
+        return self._sync([wire.receive() for wire in self._wires]) - began
 
     def _rebalances(self, member: int) -> bool:
         beat = {"group_id": "one", "generation_id": self._generation, "member_id": self._names[member]}
         error = self._wires[member].call(HEARTBEAT, HEARTBEAT_VERSION, beat).error_code
         return bool(error == ErrorCode.rebalance_in_progress)
 
-    def _sync(self) -> float:
-        """Everybody hears the new generation and gets an assignment; when the last one had it."""
-        joined = [wire.answer(JOIN_GROUP, JOIN_GROUP_VERSION) for wire in self._wires]
-        self._leader, self._generation = joined[0].leader, joined[0].generation_id
-        everybody = [{"member_id": name, "assignment": _ASSIGNMENT} for name in self._names]
-        for wire, name, answer in zip(self._wires, self._names, joined, strict=True):
-            if answer.error_code or answer.generation_id != self._generation:
-                raise RuntimeError(f"JoinGroup is answered by {answer.error_code!r}")
-            body = {
-                "group_id": "one",
-                "generation_id": self._generation,
-                "member_id": name,
-                "assignments": everybody if name == self._leader else [],
-            }
-            wire.ask(SYNC_GROUP, SYNC_GROUP_VERSION, write_request(SYNC_GROUP, SYNC_GROUP_VERSION, body))
+    def _sync(self, joined: list[bytes]) -> float:
+        """Everybody hears the new generation and gets an assignment; when the last one had it. What costs this process
+        time is done before and after: in between errors and the generation are read, and the generation written."""
+        _, self._generation = _JOINED.unpack_from(joined[0], _JOINED_AT)
+        for wire, sync, frame in zip(self._wires, self._syncs, joined, strict=True):
+            if _JOINED.unpack_from(frame, _JOINED_AT) != (ErrorCode.none, self._generation):
+                raise RuntimeError(
+                    f"JoinGroup is answered by {read_response(JOIN_GROUP, JOIN_GROUP_VERSION, frame, 4)}"
+                )
+            wire.ask(SYNC_GROUP, SYNC_GROUP_VERSION, _GENERATION.pack(self._generation).join(sync))
         frames = [wire.receive() for wire in self._wires]
         ended = time.perf_counter()
         for frame in frames:
@@ -184,6 +186,19 @@ class _Group:
             if answer.error_code or answer.assignment != _ASSIGNMENT:
                 raise RuntimeError(f"SyncGroup is answered by {answer.error_code!r}")
         return ended
+
+    def _sync_request(self, name: str) -> tuple[bytes, bytes]:
+        """What stands before and after the generation in a member's SyncGroup."""
+        everybody = [{"member_id": member, "assignment": _ASSIGNMENT} for member in self._names]
+        body = {
+            "group_id": "one",
+            "generation_id": 0,
+            "member_id": name,
+            "assignments": everybody if name == self._leader else [],
+        }
+        request = write_request(SYNC_GROUP, SYNC_GROUP_VERSION, body)
+        start = len("one") + 2
+        return request[:start], request[start + _GENERATION.size :]
 
 
 def _name_given(wire: Wire) -> str:

@@ -29,7 +29,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[
     join = Join(
         ticket=broker.groups.ticket(),
         member_id=request.member_id,
-        new_member_id=f"{request.group_instance_id or context.client_id or ''}-{uuid4()}",
+        new_member_id="" if request.member_id else f"{request.group_instance_id or context.client_id or ''}-{uuid4()}",
         protocol_type=request.protocol_type,
         protocols=tuple({protocol.name: protocol.metadata for protocol in request.protocols}.items()),
         session_timeout_ms=session_timeout_ms,

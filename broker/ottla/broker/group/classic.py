@@ -172,7 +172,8 @@ class ClassicGroup(Ring):
             return True
         member = self.roster.members.get(member_id)
         if self.state is State.PREPARING_REBALANCE:
-            return (member is not None and member.join_ticket is not None) or self.roster.joined_count < size
+            came_before = member is not None and member.join_ticket is not None
+            return came_before or len(self.roster) < size or self.roster.joined_count < size
         return member is not None or len(self.roster) < size
 
     def _join_unknown(self, join: Join, now: Now, effects: Effects) -> None:

@@ -40,8 +40,7 @@ class Limits:
     offsets_retention_ms: int = 10_080 * 60_000
 
 
-@dataclass(frozen=True, slots=True)
-class Join:
+class Join(NamedTuple):
     """A JoinGroup. `new_member_id` is the id to give to somebody who comes without one.
 
     `requires_known_id` (version 4 on, KIP-394): an unknown dynamic member first gets an id and must come again with it.
@@ -67,8 +66,7 @@ class Join:
         return f"{event}; client reason: {self.reason or 'not provided'}"
 
 
-@dataclass(frozen=True, slots=True)
-class Sync:
+class Sync(NamedTuple):
     """A SyncGroup; `assignments` is the leader's plan, member id → opaque bytes."""
 
     ticket: Ticket

@@ -155,8 +155,11 @@ class Roster:
 
     @property
     def all_joined(self) -> bool:
-        """Whether nobody is left to wait for: every member joined, and no handed-out id is unused."""
-        return not self.pending and all(member.join_ticket is not None for member in self)
+        """Whether nobody is left to wait for: every member joined, and no handed-out id is unused.
+
+        Asked at every join, and the oldest members tend to come first: who is missing is soonest found at the end.
+        """
+        return not self.pending and all(member.join_ticket is not None for member in reversed(self.members.values()))
 
     @property
     def rebalance_timeout_ms(self) -> int:
