@@ -87,6 +87,9 @@ COPY --from=kernels /opt/ottla-kernels /opt/ottla-kernels
 COPY docker/spark/entrypoint.py docker/spark/job.py /opt/spark/
 RUN mkdir -p /opt/spark/conf
 # The root file system may be read-only: what Spark, its workers and numba write goes to /tmp.
+# The bytecode of what a driver and a worker import; without it each of them would compile it for seconds.
+RUN PYTHONDONTWRITEBYTECODE= /opt/ottla/bin/python -c \
+    'import pyspark.daemon, pyspark.worker, pyspark_ottla, ottla.spark.session, ottla.spark.kernel, ottla.spark.encode_kernel'
 ENV PATH=/opt/ottla/bin:$PATH PYSPARK_PYTHON=/opt/ottla/bin/python PYSPARK_DRIVER_PYTHON=/opt/ottla/bin/python \
     NUMBA_CACHE_DIR=/tmp/ottla-kernels HOME=/tmp
 USER 10001:10001
@@ -99,6 +102,9 @@ LABEL org.opencontainers.image.title="Ottla" \
       org.opencontainers.image.description="Apache Kafka's system in Python: broker, controller, operator, command line"
 COPY --from=server-packages /opt/ottla /opt/ottla
 COPY --from=ottla /own /opt/ottla
+# The bytecode of what is imported at a start; without it each would compile it for a second. The rest isn't worth its room.
+RUN PYTHONDONTWRITEBYTECODE= /opt/ottla/bin/python -c \
+    'import ottla.cli.main, ottla.cli.server, ottla.metadata.etcd, ottla.operator.app'
 ENV PATH=/opt/ottla/bin:$PATH OTTLA_DEV_DATA=/data OTTLA_DEV_LISTEN=0.0.0.0
 USER 10001:10001
 VOLUME /data

@@ -16,6 +16,9 @@ NAME ?= small_requests
 # make swarm SEEDS=0-99999
 SEEDS ?= 0-9999
 
+# What pip does for all but editable installations. Where PYTHONDONTWRITEBYTECODE is set, each start would do it again.
+COMPILE := $(BIN)/python -m compileall -q ottla broker controller operator
+
 .PHONY: help setup test crash lint format demo bench profile swarm e2e e2e-short docs lock clean
 .DEFAULT_GOAL := help
 
@@ -29,6 +32,7 @@ $(VENV)/.setup: pyproject.toml requirements.lock
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	$(COMPILE)
 	@touch $@
 
 test: lint  ## lint, then every test; the last line is pytest's
@@ -52,6 +56,7 @@ demo: setup  ## three brokers, one of them killed, 336,776 flights, and a Spark 
 	$(BIN)/python examples/flights.py
 
 bench: setup  ## throughput, latency, start-up and memory, beside Apache Kafka
+	$(COMPILE)
 	$(BIN)/python -m bench
 
 profile: setup  ## a flame graph of the brokers, and of Python clients, under a question of bench (NAME=produce)
