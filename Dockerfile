@@ -15,6 +15,9 @@ LABEL org.opencontainers.image.vendor="Ottla" \
       org.opencontainers.image.licenses="Apache-2.0"
 RUN useradd --uid 10001 --user-group --no-create-home --home-dir /data ottla && install -d -o ottla -g ottla /data
 ENV PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 HOME=/data USER=ottla
+# Bytecode, here of the standard library, where the base has none (python:…-slim): else each start compiles for a second.
+RUN python3 -m compileall -q -x '/(dist-packages|ensurepip|idlelib|lib2to3|site-packages|test|tkinter|turtledemo)/' \
+    "$(python3 -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')"
 
 # ---- what it depends on, in the versions that the lock file says (it holds what every extra needs), and then Ottla itself:
 # two layers, of which a new version of Ottla changes the small one
@@ -26,7 +29,9 @@ RUN sed -E 's/ *\\$//; /^ +--hash/d' /source/requirements.lock > /constraints.tx
 FROM packages AS server-packages
 RUN python3 /source/dependencies.py broker operator > /wanted.txt \
  && /opt/ottla/bin/pip install --no-compile -c /constraints.txt -r /wanted.txt \
- && /opt/ottla/bin/pip uninstall --yes pip setuptools
+ && /opt/ottla/bin/pip uninstall --yes pip setuptools \
+ && python3 -m compileall -q --invalidation-mode unchecked-hash -x '/(kubernetes|pygments/lexers|tests?)/' \
+    /opt/ottla/lib
 
 FROM packages AS spark-packages
 RUN python3 /source/dependencies.py spark > /wanted.txt \
@@ -42,7 +47,8 @@ COPY controller /source/controller
 COPY operator /source/operator
 # Numba keeps a compiled kernel with its source's time, of which layers keep whole seconds only.
 RUN /opt/ottla/bin/pip install --no-compile --no-deps --prefix /own /source \
- && find /own -name '*.py' -exec touch -d '2026-01-01 00:00:00 UTC' {} +
+ && find /own -name '*.py' -exec touch -d '2026-01-01 00:00:00 UTC' {} + \
+ && python3 -m compileall -q --invalidation-mode unchecked-hash /own/lib
 
 FROM spark-packages AS kernels
 COPY --from=ottla /own /opt/ottla
@@ -87,9 +93,6 @@ COPY --from=kernels /opt/ottla-kernels /opt/ottla-kernels
 COPY docker/spark/entrypoint.py docker/spark/job.py /opt/spark/
 RUN mkdir -p /opt/spark/conf
 # The root file system may be read-only: what Spark, its workers and numba write goes to /tmp.
-# The bytecode of what a driver and a worker import; without it each of them would compile it for seconds.
-RUN PYTHONDONTWRITEBYTECODE= /opt/ottla/bin/python -c \
-    'import pyspark.daemon, pyspark.worker, pyspark_ottla, ottla.spark.session, ottla.spark.kernel, ottla.spark.encode_kernel'
 ENV PATH=/opt/ottla/bin:$PATH PYSPARK_PYTHON=/opt/ottla/bin/python PYSPARK_DRIVER_PYTHON=/opt/ottla/bin/python \
     NUMBA_CACHE_DIR=/tmp/ottla-kernels HOME=/tmp
 USER 10001:10001
@@ -102,9 +105,6 @@ LABEL org.opencontainers.image.title="Ottla" \
       org.opencontainers.image.description="Apache Kafka's system in Python: broker, controller, operator, command line"
 COPY --from=server-packages /opt/ottla /opt/ottla
 COPY --from=ottla /own /opt/ottla
-# The bytecode of what is imported at a start; without it each would compile it for a second. The rest isn't worth its room.
-RUN PYTHONDONTWRITEBYTECODE= /opt/ottla/bin/python -c \
-    'import ottla.cli.main, ottla.cli.server, ottla.metadata.etcd, ottla.operator.app'
 ENV PATH=/opt/ottla/bin:$PATH OTTLA_DEV_DATA=/data OTTLA_DEV_LISTEN=0.0.0.0
 USER 10001:10001
 VOLUME /data

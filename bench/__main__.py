@@ -7,7 +7,6 @@ import json
 import os
 import platform
 import sys
-import sysconfig
 import time
 import traceback
 from datetime import UTC, datetime
@@ -80,7 +79,7 @@ def machine(plan: Plan) -> dict[str, object]:
         "ottla": version("ottla"),
         "kafka": KAFKA_VERSION,
         "python": platform.python_version(),
-        "python_optimized": "--enable-optimizations" in str(sysconfig.get_config_var("CONFIG_ARGS")),
+        "python_build": [*platform.python_build(), platform.python_compiler()],
         "librdkafka": version("confluent-kafka"),
         "cores": os.cpu_count(),
         "processor": model,

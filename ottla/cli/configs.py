@@ -43,17 +43,18 @@ def described_settings(cluster: Cluster, kind: str, name: str, *, synonyms: bool
 
 
 def settings_of_any_broker(cluster: Cluster) -> dict[str, dict[str, Any]]:
-    """The settings of a broker, for those that are the same everywhere: another is asked when one doesn't answer."""
+    """The settings of a broker, for those that are the same everywhere: another is asked when one has gone."""
     from kafka.errors import NodeNotReadyError, UnknownBrokerIdError
 
     def ask() -> dict[str, dict[str, Any]]:
         # Kafka's Python client asks only a broker itself for its settings. Until its session ends a dead one is
-        # described among the others; once it isn't any more, the client may have forgotten it before we have.
-        broker = random.choice(cluster.admin.describe_cluster()["brokers"])["broker_id"]
+        # described among the others; once it isn't any more, the client may have forgotten it before we have. And a
+        # broker that has just started may know none.
+        brokers = cluster.admin.describe_cluster()["brokers"]
         try:
-            return _asked(cluster, "broker", str(broker))
-        except UnknownBrokerIdError as error:
-            raise NodeNotReadyError(broker) from error
+            return _asked(cluster, "broker", str(random.choice(brokers)["broker_id"]))
+        except (IndexError, UnknownBrokerIdError) as error:
+            raise NodeNotReadyError("no broker to ask") from error
 
     with explained("the settings of a broker"):
         return cluster.patiently(ask)

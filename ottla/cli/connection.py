@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ottla.cli import contexts
-from ottla.cli.errors import CommandError, ExitCode, UsageError, explain_code
+from ottla.cli.errors import CommandError, ExitCode, NotFound, UsageError, explain_code
 from ottla.cli.options import BOOTSTRAP_DEFAULT
 
 if TYPE_CHECKING:
@@ -230,9 +230,7 @@ def sentence(error: BaseException, subject: str) -> CommandError:
             ExitCode.unreachable,
         )
     if isinstance(error, kafka_errors.UnknownBrokerIdError):
-        return CommandError(
-            f"{subject}: that broker has left the cluster", "`ottla brokers list` shows which there are."
-        )
+        return NotFound(f"{subject}: that broker has left the cluster", "`ottla brokers list` shows which there are.")
     if isinstance(error, kafka_errors.IncompatibleBrokerVersion):
         return CommandError(f"{subject}: the broker doesn't offer the API that this needs ({error})")
     details = ", ".join(str(argument) for argument in error.args)

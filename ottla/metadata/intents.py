@@ -4,8 +4,10 @@ Each intent is one guarded transaction. The controller answers by partition stat
 broker answers its client once its *own* image shows the result, so that a client which asks the same broker next finds
 what it made. If that takes longer than the client waits: REQUEST_TIMED_OUT, and the intent stands.
 
-A guard that fails means that somebody else was faster: what is there now decides between trying again and an error. A
-write of unknown outcome is looked for in the image by the id or the revision that only it could have brought.
+A guard that fails means that somebody else was faster: what is there now decides between trying again and an error.
+What changes nothing is a transaction too, of guards alone: another broker may have written what our image doesn't show
+yet, which must not be taken for what was asked for. A write of unknown outcome is looked for in the image by the id or
+the revision that only it could have brought.
 """
 
 from __future__ import annotations
@@ -166,10 +168,9 @@ class Intents:
         while True:
             present = Config(_NO_ENTRIES) if config is None else config
             entries = edit(present.entries)
-            if entries == present.entries:
-                return None
             write: Write = Put(key, replace(present, entries=entries).encode()) if entries else Delete(key)
-            result = await self._transact([*self._guards_of(resource), Guard(key, present.revision)], [write])
+            writes = [] if entries == present.entries else [write]
+            result = await self._transact([*self._guards_of(resource), Guard(key, present.revision)], writes)
             if isinstance(result, Committed):
                 return await self._until_revision(result.revision, timeout_s)
             if result is None:  # unknown: the image tells
@@ -192,10 +193,9 @@ class Intents:
         while True:
             present = Quota(_NO_LIMITS) if quota is None else quota
             limits = edit(present.limits)
-            if limits == present.limits:
-                return None
             write: Write = Put(key, replace(present, limits=limits).encode()) if limits else Delete(key)
-            result = await self._transact([Guard(key, present.revision)], [write])
+            writes = [] if limits == present.limits else [write]
+            result = await self._transact([Guard(key, present.revision)], writes)
             if isinstance(result, Committed):
                 return await self._until_revision(result.revision, timeout_s)
             if result is None:
@@ -253,8 +253,6 @@ class Intents:
                 check_cancellable(state, image.brokers)
             else:
                 check_target(target, state, self._known(target), allow_another_factor)
-                if tuple(target) == state.target and not state.removing:
-                    return  # it is there, or on its way
             intent = image.intents_by_id[state.topic_id]
             key = keys.reassignment(state.topic_id, index)
             guards = [
@@ -263,7 +261,8 @@ class Intents:
                 Guard(key, 0),
             ]
             wish = Reassignment(None if target is None else tuple(target))
-            result = await self._transact(guards, [Put(key, wish.encode())])
+            there = wish.target == state.target and not state.removing  # or on its way
+            result = await self._transact(guards, [] if there else [Put(key, wish.encode())])
             if not isinstance(result, Rejected):
                 break
             if result.failed.get(key) is not None:

@@ -148,6 +148,19 @@ def test_a_failed_guard_writes_nothing_and_shows_what_is_there(run: Any) -> None
     run(test)
 
 
+def test_guards_alone_tell_and_change_nothing(run: Any) -> None:
+    async def test(opener: Opener) -> None:
+        store = await opener()
+        revision = await put(store, "a", b"1")
+        assert await store.transact([Guard("a", revision), Guard("b", 0)], []) == Committed(revision)
+        rejected = await store.transact([Guard("a", 0)], [])
+        assert isinstance(rejected, Rejected)
+        assert set(rejected.failed) == {"a"}
+        assert await put(store, "b", b"2") == revision + 1
+
+    run(test)
+
+
 def test_compare_and_swap_loses_no_increment(run: Any) -> None:
     async def test(opener: Opener) -> None:
         stores = [await opener(), await opener()]

@@ -6,6 +6,16 @@ from tests.e2e.installed import Operator
 from tests.e2e.kubectl import condition
 from tests.e2e.scene import NAME, TOPIC, cluster, working
 
+# What a broker would compile anew at each start: modules whose bytecode the image doesn't hold.
+_WITHOUT_BYTECODE = """
+import os, sys
+import ottla.cli.main, ottla.cli.server, ottla.metadata.etcd
+from ottla.broker.api.registry import load_routes
+load_routes()
+cached = {name: getattr(module, "__cached__", None) for name, module in sys.modules.items()}
+print([name for name, path in cached.items() if path and not os.path.exists(path)])
+"""
+
 
 def test_install(operator: Operator) -> None:
     with working(operator, "install") as scene:
@@ -20,6 +30,7 @@ def test_install(operator: Operator) -> None:
             (container,) = pod["spec"]["containers"]
             assert container["securityContext"]["readOnlyRootFilesystem"], name
             assert pod["spec"]["automountServiceAccountToken"] is False, name
+        assert scene.kube("exec", name, "--", "python", "-c", _WITHOUT_BYTECODE).strip() == "[]"
         for kind in ("clusters.ottla.dev", "topics.ottla.dev"):
             scene.kube("explain", f"{kind}.spec", "--recursive")
             assert "<empty>" not in scene.kube("explain", f"{kind}.spec")

@@ -25,6 +25,7 @@ from ottla.metadata.model import (
     Endpoint,
     Feature,
     Partition,
+    Quota,
     Ready,
     Tombstone,
     TopicIntent,
@@ -349,6 +350,26 @@ def test_settings_of_a_topic_that_grows_meanwhile_are_changed(run: Callable[[Bod
         task = asyncio.ensure_future(follower.run())
         await altering
         assert follower.image.config("topic", "t") == {"a": "1"}
+        task.cancel()
+
+    run(body)
+
+
+def test_what_another_broker_has_just_set_can_be_removed(run: Callable[[Body], None]) -> None:
+    async def body(store: FaultyStore) -> None:
+        follower = Follower(store)
+        await follower.start()  # and isn't run yet: its image is old
+        intents = Intents(store, follower, Random(1))
+        resource, entity = ConfigResource("broker", ""), (("user", None),)
+        await store.transact([], [Put(keys.config(resource), Config({"a": "1"}).encode())])
+        await store.transact([], [Put(keys.quota(entity), Quota({"r": 1.0}).encode())])
+        removals = asyncio.gather(
+            intents.alter_config(resource, lambda present: {}), intents.alter_quota(entity, lambda present: {})
+        )
+        await asyncio.sleep(0.05)
+        task = asyncio.ensure_future(follower.run())
+        await removals
+        assert (await store.read()).entries == ()
         task.cancel()
 
     run(body)

@@ -219,6 +219,24 @@ def test_a_broker_that_is_down_gets_replicas_where_the_factor_needs_it(run: Any)
     run(body)
 
 
+def test_a_move_back_is_not_taken_for_no_move_by_a_broker_that_has_not_heard_of_the_first(run: Any) -> None:
+    async def body(cluster: Cluster) -> None:
+        follower = Follower(cluster.store)
+        await follower.start()  # and isn't run yet: its image is old
+        elsewhere = Intents(cluster.store, follower, Random(1))
+        await cluster.move((1, 3))
+        moving_back = asyncio.ensure_future(elsewhere.reassign("t", 0, (1, 2), True, 5))
+        await asyncio.sleep(0.05)
+        task = asyncio.ensure_future(follower.run())
+        with pytest.raises(KafkaError) as raised:
+            await moving_back
+        assert raised.value.code is ErrorCode.reassignment_in_progress
+        await elsewhere.reassign("t", 0, (1, 2), True, 5)
+        task.cancel()
+
+    run(body)
+
+
 def test_new_topics_leave_drained_brokers_out_where_they_can(run: Any) -> None:
     async def body(cluster: Cluster) -> None:
         await cluster.intents.alter_config(ConfigResource("broker", ""), lambda present: {DRAINED: "1"})

@@ -172,8 +172,7 @@ class ClassicGroup(Ring):
             return True
         member = self.roster.members.get(member_id)
         if self.state is State.PREPARING_REBALANCE:
-            came_before = member is not None and member.join_ticket is not None
-            return came_before or len(self.roster) < size or self.roster.joined_count < size
+            return (member is not None and member.join_ticket is not None) or self.roster.joined_count < size
         return member is not None or len(self.roster) < size
 
     def _join_unknown(self, join: Join, now: Now, effects: Effects) -> None:
@@ -233,7 +232,7 @@ class ClassicGroup(Ring):
     def _park_join(self, member: Member, join: Join, effects: Effects) -> None:
         if member.join_ticket is not None:  # the client gave up on its earlier request and sent another
             effects.answer_join(member.join_ticket, ErrorCode.rebalance_in_progress, member.member_id)
-        member.join_ticket = join.ticket
+        self.roster.park_join(member, join.ticket)
 
     def _replace_static(self, join: Join, old_id: str, now: Now, effects: Effects) -> None:
         """KIP-345: a static member came back without its member id. Whoever still uses the old one is fenced."""
@@ -248,7 +247,7 @@ class ClassicGroup(Ring):
             self._unsynced.add(join.new_member_id)
         self._renew_session(member, now)
         self.roster.update(member, join.protocols, join.rebalance_timeout_ms, join.session_timeout_ms)
-        member.join_ticket = join.ticket
+        self.roster.park_join(member, join.ticket)
         why = join.why(f"static member {join.instance_id} came back as {join.new_member_id}")
         if self.state is State.STABLE and self.roster.select_protocol() == self.protocol:
             effects.stores.append(Store(self.snapshot(), undo))
@@ -264,14 +263,14 @@ class ClassicGroup(Ring):
         if member is None or member.join_ticket is not join.ticket or self.state is not State.STABLE:
             return  # the ring has turned meanwhile: it was answered, or will be when the rebalance completes
         if error is not ErrorCode.none:
-            member.join_ticket = None
+            self.roster.unpark_join(member)
             self.roster.update(
                 member, replaced.old_protocols, replaced.old_rebalance_timeout_ms, replaced.old_session_timeout_ms
             )
             self._renew_session(self.roster.replace(join.new_member_id, replaced.old_id), now)
             effects.answer_join(join.ticket, error, "")
         else:
-            member.join_ticket = None
+            self.roster.unpark_join(member)
             leads = self.roster.leader == member.member_id
             answer = self._generation_answer(member, with_members=leads and join.skips_assignment)
             answer["skip_assignment"] = leads and join.skips_assignment

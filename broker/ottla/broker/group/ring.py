@@ -147,7 +147,7 @@ class Ring:
             if member.join_ticket is not None:
                 leads = member.member_id == self.roster.leader
                 effects.answers.append((member.join_ticket, self._generation_answer(member, with_members=leads)))
-                member.join_ticket = None
+                self.roster.unpark_join(member)
             member.is_new = False
             self._renew_session(member, now)
             self._unsynced.add(member.member_id)
@@ -221,7 +221,8 @@ class Ring:
             effects.answer_join(member.join_ticket, error, member_id)
         if member.sync_ticket is not None:
             effects.answer_sync(member.sync_ticket, error)
-        member.join_ticket = member.sync_ticket = None
+        self.roster.unpark_join(member)
+        member.sync_ticket = None
 
     def _synced(self, member_id: str) -> None:
         self._unsynced.discard(member_id)

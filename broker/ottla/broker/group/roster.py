@@ -22,7 +22,8 @@ Protocols = tuple[tuple[str, bytes], ...]  # (name, metadata), the member's favo
 
 @dataclass(slots=True)
 class Member:
-    """One member. `join_ticket` and `sync_ticket` are the parked requests, None when nobody waits.
+    """One member. `join_ticket` and `sync_ticket` are the parked requests, None when nobody waits; the first is the
+    roster's to change, which counts them.
 
     `session_deadline_ms` is when it counts as dead unless heard of; None when nothing watches it.
     """
@@ -58,6 +59,7 @@ class Roster:
     leader: str | None = None
     members: dict[str, Member] = field(default_factory=dict)
     pending: dict[str, int] = field(default_factory=dict)  # member ids handed out → when they lapse
+    joined_count: int = 0  # members with a JoinGroup parked
     _static: dict[str, str] = field(default_factory=dict)  # static id → member id
     _support: Counter[str] = field(default_factory=Counter)  # protocol → how many members know it
 
@@ -112,6 +114,7 @@ class Roster:
         member = self.members.pop(member_id, None)
         if member is None:
             return
+        self.unpark_join(member)
         self._withdraw(member)
         if member.instance_id is not None:
             del self._static[member.instance_id]
@@ -148,18 +151,20 @@ class Roster:
             self.leader = joined
         return joined is not None
 
-    @property
-    def joined_count(self) -> int:
-        """How many members have a JoinGroup parked."""
-        return sum(member.join_ticket is not None for member in self)
+    def park_join(self, member: Member, ticket: Ticket) -> None:
+        """A member's JoinGroup waits for the next generation."""
+        self.joined_count += member.join_ticket is None
+        member.join_ticket = ticket
+
+    def unpark_join(self, member: Member) -> None:
+        """It doesn't wait any more."""
+        self.joined_count -= member.join_ticket is not None
+        member.join_ticket = None
 
     @property
     def all_joined(self) -> bool:
-        """Whether nobody is left to wait for: every member joined, and no handed-out id is unused.
-
-        Asked at every join, and the oldest members tend to come first: who is missing is soonest found at the end.
-        """
-        return not self.pending and all(member.join_ticket is not None for member in reversed(self.members.values()))
+        """Whether nobody is left to wait for: every member joined, and no handed-out id is unused."""
+        return not self.pending and self.joined_count == len(self.members)
 
     @property
     def rebalance_timeout_ms(self) -> int:

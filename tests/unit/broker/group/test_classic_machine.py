@@ -286,6 +286,7 @@ class GroupMachine(RuleBasedStateMachine):
             assert roster.leader in roster
         statics = [member.instance_id for member in roster if member.instance_id is not None]
         assert len(statics) == len(set(statics))
+        assert roster.joined_count == sum(member.join_ticket is not None for member in roster)
         if group.state is State.STABLE and group._initial_wait is None:
             for member in roster:
                 assert member.sync_ticket is None
