@@ -13,9 +13,11 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from tempfile import TemporaryFile
 from typing import Any, NoReturn
 
+import psutil
 import pytest
 import rich.table  # noqa: F401
 
@@ -45,6 +47,17 @@ class Result:
 
 
 Ottla = Callable[..., Result]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_running() -> Iterator[None]:
+    """A test that fails half-way leaves an `ottla dev`, which with --restart would start brokers for ever."""
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    yield
+    for child in psutil.Process().children(recursive=True):
+        if child.pid not in before:
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
 
 
 @pytest.fixture(scope="session")
