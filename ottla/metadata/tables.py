@@ -21,6 +21,7 @@ import fcntl
 import os
 import secrets
 import sqlite3
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,6 +48,7 @@ from .store import (
 SCHEMA_VERSION = 1
 HISTORY_CHANGES = 100_000  # of the last so many, watches can still be told
 _COMPACT_EVERY_REVISIONS = 1_000
+_BUSY_S = 5.0  # how long another process may hold the file
 _LAST = "\U0010ffff"
 _ENTRY = "key, value, mod_revision, create_revision, lease"
 
@@ -81,9 +83,9 @@ class Tables:
         self._owner_file = self._claim(self._owners / self._owner)
         try:
             self._db = sqlite3.connect(
-                path, timeout=5, isolation_level=None, check_same_thread=False, cached_statements=256
+                path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False, cached_statements=256
             )
-            self._db.execute("PRAGMA journal_mode=WAL")
+            self._write_ahead()
             self._create_schema(path)
         except sqlite3.Error as error:
             self._release_owner()
@@ -232,6 +234,20 @@ class Tables:
         """Forgets the history up to and including `revision`, inside `transaction`."""
         self._set_counter("compacted", revision)
         self._db.execute("DELETE FROM change WHERE revision <= ?", (revision,))
+
+    def _write_ahead(self) -> None:
+        """Where several processes create the file at once, SQLite sees a deadlock, and tells one that it is locked
+        without the waiting that it was told of."""
+        deadline = time.monotonic() + _BUSY_S
+        while True:
+            try:
+                self._db.execute("PRAGMA journal_mode=WAL")
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+            else:
+                return
 
     def _create_schema(self, path: Path) -> None:
         self._db.execute("BEGIN IMMEDIATE")

@@ -47,7 +47,10 @@ class OttlaCluster:
                 self.etcd = etcd_cluster(folder / "etcd", etcd_members)
             self._open_paths(frozenset(proxied))
             with ThreadPoolExecutor(size) as pool:  # a start mostly waits
-                self.brokers = list(pool.map(lambda number: self._broker(folder, number, size, settings), range(size)))
+                starts = [pool.submit(self._broker, folder, number, size, settings) for number in range(size)]
+            self.brokers = [start.result() for start in starts if not start.exception()]  # all of them, or some to end
+            for start in starts:
+                start.result()
         except BaseException:
             self.close()
             raise

@@ -291,3 +291,35 @@ def test_a_watch_that_came_too_late_for_its_reader_keeps_nothing(tmp_path: Path)
         await store.close()
 
     asyncio.run(body())
+
+
+def test_a_file_that_others_create_at_the_same_time_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite sees a deadlock of several that switch to the write-ahead log, and tells one at once that it is locked."""
+
+    class Contended(sqlite3.Connection):
+        refusals = 2
+
+        def execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
+            if statement == "PRAGMA journal_mode=WAL" and Contended.refusals:
+                Contended.refusals -= 1
+                error = sqlite3.OperationalError("database is locked")
+                error.sqlite_errorcode = sqlite3.SQLITE_BUSY
+                raise error
+            return super().execute(statement, *values)
+
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *a, **more: connect(*a, factory=Contended, **more))
+    opened = tables.Tables(tmp_path / "metadata", lambda: 0)
+    assert opened.revision() == 0
+    assert not Contended.refusals
+    opened.close()
+
+
+def test_a_file_that_stays_locked_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "_BUSY_S", 0.05)
+    holder = sqlite3.connect(tmp_path / "metadata", isolation_level=None)
+    holder.execute("CREATE TABLE t (x)")
+    holder.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(StoreUnavailable, match="locked"):
+        tables.Tables(tmp_path / "metadata", lambda: 0)
+    holder.close()
