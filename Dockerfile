@@ -15,7 +15,7 @@ LABEL org.opencontainers.image.vendor="Ottla" \
       org.opencontainers.image.licenses="Apache-2.0"
 RUN useradd --uid 10001 --user-group --no-create-home --home-dir /data ottla && install -d -o ottla -g ottla /data
 ENV PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 HOME=/data USER=ottla
-# Bytecode, here of the standard library, where the base has none (python:…-slim): else each start compiles for a second.
+# Bytecode, here of the standard library, where the base has none (python:…-slim): else each start compiles it anew.
 RUN python3 -m compileall -q -x '/(dist-packages|ensurepip|idlelib|lib2to3|site-packages|test|tkinter|turtledemo)/' \
     "$(python3 -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')"
 

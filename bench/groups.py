@@ -18,6 +18,7 @@ from contextlib import ExitStack
 from multiprocessing.synchronize import Event, Semaphore
 
 from confluent_kafka import Consumer
+from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
 
 from bench.pair import Peer, Plan, create_topic, measured, pair
 from bench.table import Row, at_most
@@ -38,8 +39,8 @@ _PROCESSES = 4
 _WINDOW_S = 10.0
 _POLL_S = 5.0
 _PATIENCE_S = 180.0
-# ConsumerProtocolSubscription v0: version, topics, user data. Kafka reads it, and never answers where it can't.
-_SUBSCRIPTION = struct.pack(">hih4si64s", 0, 1, 4, b"idle", 64, b"x" * 64)
+# Kafka reads it, and never answers where it can't.
+_SUBSCRIPTION = ConsumerProtocolSubscription(topics=["idle"], user_data=b"x" * 64).encode(version=0)
 _ASSIGNMENT = b"y" * 60
 _JOINED, _JOINED_AT = struct.Struct(">hi"), 8  # error and generation, behind correlation id and throttle time
 _GENERATION = struct.Struct(">i")
