@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.installed import Operator
-from tests.e2e.target import Target, TargetMissing, target
+from tests.e2e.target import CommandFailed, Target, TargetMissing, target
 
 HERE = Path(__file__).parent
 SCENARIO_S = 1200
+NOTHING_TO_RUN_ON = 77  # the exit code that `.ci/e2e` knows
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -59,7 +60,9 @@ def _or_exit() -> Iterator[None]:
     try:
         yield
     except TargetMissing as error:
-        pytest.exit(str(error), returncode=3)
+        pytest.exit(str(error), returncode=NOTHING_TO_RUN_ON)
+    except CommandFailed as error:
+        pytest.exit(str(error), returncode=pytest.ExitCode.TESTS_FAILED)
 
 
 @pytest.fixture

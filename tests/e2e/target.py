@@ -23,6 +23,7 @@ BROKER_IMAGE, ETCD_IMAGE, SPARK_IMAGE = f"ottla:{VERSION}", f"ottla-etcd:{VERSIO
 CLIENTS_IMAGE = f"ottla-e2e:{VERSION}"
 IMAGES = {"broker": BROKER_IMAGE, "etcd": ETCD_IMAGE, "spark": SPARK_IMAGE, "clients": CLIENTS_IMAGE}
 CLIENTS_DOCKERFILE = ROOT / "tests" / "e2e" / "Dockerfile"
+NODE_ATTEMPTS = 3
 NO_CLUSTER = (
     "there is no Kubernetes to test on: set KUBECONFIG to a cluster's (1.30 or newer), for example after `kind create "
     "cluster`; its nodes need the images, see tests/e2e/target.py"
@@ -37,6 +38,10 @@ class TargetMissing(Exception):
     """There is nothing to run on; says what to do."""
 
 
+class CommandFailed(Exception):
+    """A program that should start the node or bring our images there didn't; has what it printed."""
+
+
 @dataclass(frozen=True)
 class Builder:
     """Commands that build an image and bring it to the nodes, and what our images are built on."""
@@ -49,7 +54,7 @@ class Builder:
     bases: str = ""  # a program that makes what images are built on
 
     def provide(self, *targets: str) -> None:
-        """Builds targets of the Dockerfile, or `clients` on top of `broker`, and loads them."""
+        """Builds targets of the Dockerfile, or `clients` on top of `broker`, and loads them. Raises CommandFailed."""
         for target in targets:
             if self.bases:
                 _said(self.bases, "jre" if target == "spark" else "python")
@@ -82,7 +87,7 @@ class Target:
         return done.stdout
 
     def provide(self, *targets: str) -> None:
-        """Sees to it that the nodes have these images. Raises TargetMissing."""
+        """Sees to it that the nodes have these images. Raises CommandFailed."""
         if self.builder is not None:
             self.builder.provide(*targets)
 
@@ -98,7 +103,7 @@ def target() -> Target:
     started = False
     if not config and (NODE / "up").exists():
         started = not NODE_CONFIG.exists()
-        config = _said(str(NODE / "up")).strip()
+        config = _node()
     if not config:
         raise TargetMissing(NO_CLUSTER)
     path = os.environ["PATH"]
@@ -111,6 +116,22 @@ def target() -> Target:
     if (NODE / "load-image").exists() and (beside / "ctr").exists():
         return Target(environment, started, _on_node())
     return Target(environment, started, _with_docker(Kubectl(environment)("config", "current-context").strip()))
+
+
+def _node() -> str:
+    """Starts the node and tells where its kubeconfig is. Raises TargetMissing.
+
+    Its programs have seconds to answer, and from a disk that is read for the first time alone the loading takes longer:
+    `up` goes on where it stopped.
+    """
+    failed: CommandFailed | None = None
+    for _ in range(NODE_ATTEMPTS):
+        try:
+            return _said(str(NODE / "up")).strip()
+        except CommandFailed as error:
+            failed = error
+    _said(str(NODE / "down"))
+    raise TargetMissing(f"the node doesn't start: {failed}")
 
 
 def _on_node() -> Builder:
@@ -135,5 +156,5 @@ def _with_docker(context: str) -> Builder:
 def _said(*command: str, seconds: float = 3600.0) -> str:
     done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
     if done.returncode:
-        raise TargetMissing(f"{' '.join(command)} failed:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
+        raise CommandFailed(f"{' '.join(command)} failed:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
     return done.stdout
