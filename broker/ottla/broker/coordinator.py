@@ -157,21 +157,21 @@ class GroupService:
 
     # --- membership ---
 
-    async def join(self, group_id: str, join: Join) -> Answer:
-        """A JoinGroup; `join.ticket` is from `ticket()`. Waits for the rebalance."""
+    def join(self, group_id: str, join: Join) -> asyncio.Future[Answer]:
+        """A JoinGroup; `join.ticket` is from `ticket()`. The answer comes with the rebalance."""
         shard = self._shard_of(group_id)
         effects = shard.core.join(group_id, join, self._now())
         self._perform(shard, shard.core.groups.get(group_id), effects)
-        answer: Answer = await join.ticket
-        return answer
+        ticket: asyncio.Future[Answer] = join.ticket
+        return ticket
 
-    async def sync(self, group_id: str, sync: Sync) -> Answer:
-        """A SyncGroup; waits for the leader's assignment."""
+    def sync(self, group_id: str, sync: Sync) -> asyncio.Future[Answer]:
+        """A SyncGroup; the answer comes with the leader's assignment."""
         shard = self._shard_of(group_id)
         effects = shard.core.sync(group_id, sync, self._now())
         self._perform(shard, shard.core.groups.get(group_id), effects)
-        answer: Answer = await sync.ticket
-        return answer
+        ticket: asyncio.Future[Answer] = sync.ticket
+        return ticket
 
     def heartbeat(self, group_id: str, member_id: str, generation: int, instance_id: str | None) -> ErrorCode:
         """A Heartbeat; while the group is loading every heartbeat is good."""

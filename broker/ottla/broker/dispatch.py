@@ -1,13 +1,15 @@
 """From a frame to its answer: header, version check, the API's handler, counting.
 
-Hot APIs answer from the socket's callback. The others get a task each, with the decoded request; what they raise
-becomes an error answer where the API's response has a place for it, else a closed connection, as in Kafka.
+Hot APIs answer from the socket's callback. The others get the decoded request, and a task each unless they await one
+thing at most; what they raise becomes an error answer where the API's response has a place for it, else a closed
+connection, as in Kafka.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from functools import partial
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
@@ -15,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from kio.schema.index import api_key_map
 
 from ottla.broker.api import api_versions
-from ottla.broker.api.registry import RequestContext, Route
+from ottla.broker.api.registry import RequestContext, Response, Route
 from ottla.broker.counters import ApiCounters
 from ottla.net.connection import Connection, Pending
 from ottla.protocol.errors import ProtocolError
@@ -76,8 +78,25 @@ class Dispatcher:
         if is_flexible(key, version):
             body = skip_tagged_fields(frame, body, end)
         request = read_request(key, version, bytes(memoryview(frame)[body:end]))
+        assert route.handle is not None
         pending = Pending(connection, key)
-        self._broker.spawn(self._handle(route, connection, header, request, pending, began))
+        context = RequestContext(
+            key,
+            version,
+            header.correlation_id,
+            header.client_id,
+            connection.listener.name,
+            connection.principal,
+            connection.client_host,
+            connection.id,
+        )
+        handled = route.handle(self._broker, context, request)
+        if not isinstance(handled, asyncio.Future):
+            self._broker.spawn(self._handle(handled, connection, context, pending, began))
+        elif handled.done():
+            self._answer(connection, context, pending, began, handled)
+        else:
+            handled.add_done_callback(partial(self._answer, connection, context, pending, began))
         return pending
 
     def name_of(self, key: int) -> str:
@@ -94,33 +113,48 @@ class Dispatcher:
         raise ProtocolError(f"version {header.api_version} of {name} isn't served: {lowest} to {highest} are")
 
     async def _handle(
-        self, route: Route, connection: Connection, header: RequestHeader, request: object, pending: Pending, began: int
+        self,
+        handled: Coroutine[Any, Any, Response],
+        connection: Connection,
+        context: RequestContext,
+        pending: Pending,
+        began: int,
     ) -> None:
-        context = RequestContext(
-            header.api_key,
-            header.api_version,
-            header.correlation_id,
-            header.client_id,
-            connection.listener.name,
-            connection.principal,
-            connection.client_host,
-            connection.id,
-        )
-        assert route.handle is not None
-        version = header.api_version
         try:
-            response = await route.handle(self._broker, context, request)
-            body = write_response(header.api_key, version, response)
-        except Exception:  # without an answer the client would wait: it is cut off, and the others go on
-            logger.exception("%s version %d from %s failed", route.api.name, version, connection.client_host)
-            connection.close("its request failed inside the broker")
+            self._write(context, pending, began, await handled)
+        except Exception:
+            self._cut_off(connection, context)
+
+    def _answer(
+        self,
+        connection: Connection,
+        context: RequestContext,
+        pending: Pending,
+        began: int,
+        handled: asyncio.Future[Response],
+    ) -> None:
+        if handled.cancelled():  # the broker stops
             return
-        counters = self.counters[header.api_key]
+        try:
+            self._write(context, pending, began, handled.result())
+        except Exception:
+            self._cut_off(connection, context)
+
+    def _write(self, context: RequestContext, pending: Pending, began: int, response: Response) -> None:
+        key, version = context.api_key, context.api_version
+        body = write_response(key, version, response)
+        counters = self.counters[key]
         for error in _errors(response):
             counters.failed(error)
-        self._broker.server.memory.answered(header.api_key, len(body))
-        pending.answer([response_frame(header.api_key, version, header.correlation_id, body)])
+        self._broker.server.memory.answered(key, len(body))
+        pending.answer([response_frame(key, version, context.correlation_id, body)])
         counters.answered((perf_counter_ns() - began) // 1000)
+
+    def _cut_off(self, connection: Connection, context: RequestContext) -> None:
+        """Without an answer the client would wait: it is cut off, and the others go on."""
+        name = api_key_map[context.api_key]
+        logger.exception("%s version %d from %s failed", name, context.api_version, connection.client_host)
+        connection.close("its request failed inside the broker")
 
 
 def _count_later(counters: ApiCounters, began_ns: int, waits_since_ns: int) -> None:

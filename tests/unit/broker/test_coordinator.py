@@ -161,7 +161,7 @@ class Stage:
     def of(self, group: str) -> MemoryPartition:
         return self.partitions[partition_for(group, PARTITIONS)]
 
-    def join(self, group: str, member_id: str = "", session_ms: int = 10_000) -> asyncio.Task[Any]:
+    def join(self, group: str, member_id: str = "", session_ms: int = 10_000) -> asyncio.Future[Any]:
         join = Join(
             self.service.ticket(),
             member_id,
@@ -172,7 +172,7 @@ class Stage:
             60_000,
             requires_known_id=False,
         )
-        return asyncio.get_running_loop().create_task(self.service.join(group, join))
+        return self.service.join(group, join)
 
     async def sync(self, group: str, member_id: str, generation: int, plan: dict[str, bytes]) -> Any:
         return await self.service.sync(group, Sync(self.service.ticket(), member_id, generation, plan))

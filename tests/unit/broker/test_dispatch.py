@@ -1,16 +1,21 @@
-"""Frames that end too early, in memory that holds nothing else and in memory where another frame follows."""
+"""Frames that end too early, and handlers that answer now, later or never."""
 
 from __future__ import annotations
 
+import asyncio
 import struct
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from ottla.broker.api.registry import load_routes
+from ottla.broker.api.heartbeat import API as HEARTBEAT
+from ottla.broker.api.registry import Route, load_routes
 from ottla.broker.dispatch import Dispatcher
-from ottla.protocol.errors import ProtocolError
+from ottla.net.connection import Part, Pending
+from ottla.protocol.errors import ErrorCode, ProtocolError
+from ottla.protocol.messages import write_request
 
 ROUTES = load_routes()
 
@@ -25,3 +30,85 @@ def test_a_frame_that_ends_in_its_header_is_malformed(key: int, after: bytes, ta
     connection: Any = SimpleNamespace(listener=SimpleNamespace(name="PLAINTEXT"))
     with pytest.raises(ProtocolError):
         dispatcher.dispatch(connection, bytearray(header + after), 0, len(header))
+
+
+class Client:
+    """Stands in for a connection: keeps what it is sent, and why it is closed."""
+
+    def __init__(self) -> None:
+        self.listener = SimpleNamespace(name="PLAINTEXT")
+        self.id, self.principal, self.client_host = 1, "User:ANONYMOUS", "127.0.0.1"
+        self.closed: list[str] = []
+
+    def answered(self) -> None:
+        """`parts` of the request are there."""
+
+    def close(self, reason: str) -> None:
+        self.closed.append(reason)
+
+
+def _heartbeat(handle: Callable[[], Any]) -> tuple[Sequence[Part] | None, list[str]]:
+    """What comes back, or why the client is cut off, when Heartbeat is served by `handle`."""
+    member = {"group_id": "g", "generation_id": 1, "member_id": "m", "group_instance_id": None}
+    body = write_request(HEARTBEAT.key, 4, member)
+    frame = bytearray(struct.pack(">hhih", HEARTBEAT.key, 4, 7, 2) + b"me" + b"\0" + body)
+    client: Any = Client()
+
+    async def served() -> Sequence[Part] | None:
+        memory = SimpleNamespace(answered=lambda key, size: None)
+        spawn = asyncio.get_running_loop().create_task
+        broker: Any = SimpleNamespace(spawn=spawn, server=SimpleNamespace(memory=memory))
+        dispatcher = Dispatcher(broker, {HEARTBEAT.key: Route(HEARTBEAT, lambda *_: handle(), None)})
+        pending = dispatcher.dispatch(client, frame, 0, len(frame))
+        assert isinstance(pending, Pending)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return pending.parts
+
+    return asyncio.run(served()), client.closed
+
+
+async def _coroutine(answer: Any) -> Any:
+    await asyncio.sleep(0)
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def _done(answer: Any) -> asyncio.Future[Any]:
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    if isinstance(answer, Exception):
+        future.set_exception(answer)
+    else:
+        future.set_result(answer)
+    return future
+
+
+def _later(answer: Any) -> asyncio.Future[Any]:
+    return asyncio.ensure_future(_coroutine(answer))
+
+
+WAYS = pytest.mark.parametrize("way", [_coroutine, _done, _later])
+
+
+@WAYS
+def test_a_handler_answers(way: Callable[[Any], Any]) -> None:
+    parts, closed = _heartbeat(lambda: way({"error_code": ErrorCode.rebalance_in_progress}))
+    assert parts is not None
+    assert b"".join(map(bytes, parts)) == struct.pack(">iiBihB", 12, 7, 0, 0, 27, 0)  # type: ignore[arg-type]
+    assert not closed
+
+
+@WAYS
+@pytest.mark.parametrize("wrong", [ValueError("a bug"), {"error_code": "no number"}], ids=["raises", "nonsense"])
+def test_a_client_whose_request_fails_is_cut_off(way: Callable[[Any], Any], wrong: Any) -> None:
+    assert _heartbeat(lambda: way(wrong)) == (None, ["its request failed inside the broker"])
+
+
+def test_a_handler_that_is_cancelled_says_nothing() -> None:
+    def cancelled() -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_soon(future.cancel)
+        return future
+
+    assert _heartbeat(cancelled) == (None, [])

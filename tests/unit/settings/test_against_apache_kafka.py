@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -89,7 +89,7 @@ async def _answers(folder: Path, properties: str) -> list[Any]:
     answers = []
     for key, version, request in EXCHANGES:
         decoded = read_request(key, version, write_request(key, version, request))
-        response = await HANDLERS[key](broker, replace(CONTEXT, api_version=version), decoded)
+        response = await HANDLERS[key](broker, CONTEXT._replace(api_version=version), decoded)
         answers.append(plain(asdict(read_response(key, version, write_response(key, version, response)))))
     following.cancel()
     await store.close()

@@ -6,9 +6,10 @@ Source: Kafka's GroupCoordinatorService.heartbeat.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
-from .registry import Api, RequestContext
+from .registry import Api, RequestContext, Response, at_once
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
@@ -16,9 +17,9 @@ if TYPE_CHECKING:
 API = Api(key=12, versions=(0, 4))
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+def handle(broker: Broker, context: RequestContext, request: Any) -> asyncio.Future[Response]:
     """Answers an error code: REBALANCE_IN_PROGRESS tells the member to join again."""
     code = broker.groups.heartbeat(
         request.group_id, request.member_id, request.generation_id, request.group_instance_id
     )
-    return {"error_code": code}
+    return at_once({"error_code": code})

@@ -7,14 +7,16 @@ answer may take as long as the group's rebalance time-out. Member metadata and p
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from ottla.broker.group.effects import Join
+from ottla.broker.group.effects import Answer, Join
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.messages import milliseconds
 
-from .registry import Api, RequestContext
+from .registry import Api, RequestContext, Response, at_once
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 API = Api(key=11, versions=(0, 9))
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+def handle(broker: Broker, context: RequestContext, request: Any) -> asyncio.Future[Response]:
     """Answers when the generation begins; `leader` and `members` are for the leader to assign by."""
     version = context.api_version
     session_timeout_ms = milliseconds(request.session_timeout)
@@ -42,10 +44,21 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[
         skips_assignment=version >= 9,
     )
     try:
-        answer = dict(await broker.groups.join(request.group_id, join))
+        joined = broker.groups.join(request.group_id, join)
     except KafkaError as error:
-        answer = {"error_code": error.code, "member_id": request.member_id}
-    answer.setdefault("generation_id", -1)
-    answer["protocol_name"] = answer.get("protocol_name") or (None if version >= 7 else "")
-    answer["leader"] = answer.get("leader") or ""
-    return answer
+        return at_once(_response(version, {"error_code": error.code, "member_id": request.member_id}))
+    response: asyncio.Future[Response] = joined.get_loop().create_future()
+    joined.add_done_callback(partial(_joined, response, version))
+    return response
+
+
+def _joined(response: asyncio.Future[Response], version: int, joined: asyncio.Future[Answer]) -> None:
+    if not response.done():
+        response.set_result(_response(version, joined.result()))
+
+
+def _response(version: int, answer: Answer) -> Response:
+    response = {"generation_id": -1, **answer}
+    response["protocol_name"] = response.get("protocol_name") or (None if version >= 7 else "")
+    response["leader"] = response.get("leader") or ""
+    return response

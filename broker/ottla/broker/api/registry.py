@@ -3,7 +3,8 @@
 Each module of this package is one Kafka API. It defines
 
     API = Api(key=…, versions=(lowest, highest), gaps=(…))
-    async def handle(broker, context, request) -> dict        # most APIs: decoded in, plain dict out
+    async def handle(broker, context, request) -> dict        # most APIs: decoded in, plain dict out, in a task
+    def handle(broker, context, request) -> Future[dict]      # those that await one thing at most: without a task
     def serve(broker, connection, header, frame, body, end) -> Reply   # the hot ones: bytes in, bytes out, no task
 
 `docs/compatibility.md` is generated from this table.
@@ -11,10 +12,11 @@ Each module of this package is one Kafka API. It defines
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kio.schema.index import api_key_map
 
@@ -89,8 +91,7 @@ class Api:
         return lowest <= version <= highest
 
 
-@dataclass(frozen=True, slots=True)
-class RequestContext:
+class RequestContext(NamedTuple):
     """Who asks, and by which way they came in."""
 
     api_key: int
@@ -103,7 +104,8 @@ class RequestContext:
     connection_id: int
 
 
-Handler = Callable[["Broker", RequestContext, Any], Awaitable[dict[str, Any]]]
+Response = Mapping[str, Any]
+Handler = Callable[["Broker", RequestContext, Any], Coroutine[Any, Any, Response] | asyncio.Future[Response]]
 HotHandler = Callable[["Broker", "Connection", RequestHeader, bytearray, int, int], "Reply"]
 
 
@@ -114,6 +116,13 @@ class Route:
     api: Api
     handle: Handler | None
     serve: HotHandler | None
+
+
+def at_once(response: Response) -> asyncio.Future[Response]:
+    """For a handler that has nothing to await."""
+    answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+    answer.set_result(response)
+    return answer
 
 
 def load_routes() -> dict[int, Route]:

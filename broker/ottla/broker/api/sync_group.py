@@ -6,12 +6,13 @@ leader.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.group.effects import Sync
 from ottla.protocol.errors import ErrorCode, KafkaError
 
-from .registry import Api, RequestContext
+from .registry import Api, RequestContext, Response, at_once
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
 API = Api(key=14, versions=(0, 5))
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+def handle(broker: Broker, context: RequestContext, request: Any) -> asyncio.Future[Response]:
     """Answers when the assignment is stored."""
     if context.api_version >= 5 and (request.protocol_type is None or request.protocol_name is None):
-        return {"error_code": ErrorCode.inconsistent_group_protocol}
+        return at_once({"error_code": ErrorCode.inconsistent_group_protocol})
     sync = Sync(
         ticket=broker.groups.ticket(),
         member_id=request.member_id,
@@ -33,6 +34,6 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[
         protocol=request.protocol_name,
     )
     try:
-        return dict(await broker.groups.sync(request.group_id, sync))
+        return broker.groups.sync(request.group_id, sync)
     except KafkaError as error:
-        return {"error_code": error.code}
+        return at_once({"error_code": error.code})

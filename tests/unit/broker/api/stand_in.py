@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -66,7 +65,7 @@ class BrokerStandIn(SimpleNamespace):
         """What the handler answers, through the bytes both ways: kio's object."""
         decoded = read_request(key, version, write_request(key, version, request))
         broker: Any = self
-        response = await HANDLERS[key](broker, replace(CONTEXT, api_version=version), decoded)
+        response = await HANDLERS[key](broker, CONTEXT._replace(api_version=version), decoded)
         return read_response(key, version, write_response(key, version, response))
 
 
