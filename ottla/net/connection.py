@@ -226,6 +226,7 @@ class Connection:
             self._send()
             if self.closed:
                 return
+            server.busy_poll.answered()
             if self._blocked and not self._unanswered and not self._out:
                 # Only the answers just sent were in the way.
                 self._keep(buffer, position, end)

@@ -13,6 +13,7 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
+from ottla.net.busy_poll import WINDOW_SECONDS, BusyPoll
 from ottla.net.connection import Connection, Part, Pending
 from ottla.net.memory import BufferedMemory
 
@@ -73,12 +74,14 @@ class Server:
         limits: Limits,
         pipelined: frozenset[int],
         open_socket: OpenSocket = open_socket,
+        busy_poll_seconds: float = WINDOW_SECONDS,
     ) -> None:
         self.dispatch = dispatch
         self.limits = limits
         self.pipelined = pipelined
         self._open_socket = open_socket
         self.memory = BufferedMemory(limits.buffered_memory_bytes)
+        self.busy_poll = BusyPoll(asyncio.get_running_loop().call_soon, busy_poll_seconds)
         self.receive_buffer = bytearray(RECEIVE_BUFFER_BYTES)
         self.listeners: dict[str, Listener] = {}
         self.connections_by_host: dict[str, int] = {}

@@ -168,7 +168,7 @@ class Node:
         broker = Broker(
             config,
             store,
-            Surroundings(self.now_ms, world.random, self.disk, open_socket, connect_to, InlineExecutor),
+            Surroundings(self.now_ms, world.random, self.disk, open_socket, connect_to, InlineExecutor, 0.0),
         )
         self.broker = broker
         broker.compactor._in_child = self._compact  # type: ignore[method-assign]

@@ -125,7 +125,13 @@ class Broker:
         routes = load_routes()
         self.apis: list[Api] = sorted((route.api for route in routes.values()), key=lambda api: api.key)
         self.dispatcher: Dispatcher = Dispatcher(self, routes)
-        self.server: Server = Server(self.dispatcher.dispatch, _limits(config), PIPELINED, surroundings.open_socket)
+        self.server: Server = Server(
+            self.dispatcher.dispatch,
+            _limits(config),
+            PIPELINED,
+            surroundings.open_socket,
+            surroundings.busy_poll_seconds,
+        )
         self.compactor = Compactor(self.logs, now_ms, _compaction(config))
         self.moves = Moves(self.logs, lambda: self.config.get_int("replica.alter.log.dirs.io.max.bytes.per.second"))
         self.endpoints: dict[str, Endpoint] = {}

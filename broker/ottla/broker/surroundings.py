@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from random import Random, SystemRandom
 
 from ottla.broker.log.disk import Disk, RealDisk
+from ottla.net.busy_poll import WINDOW_SECONDS
 from ottla.net.peer import Connect, connect_tcp
 from ottla.net.server import OpenSocket, open_socket
 
@@ -34,3 +35,4 @@ class Surroundings:
     open_socket: OpenSocket = open_socket  # listening
     connect: Connect = connect_tcp  # to other brokers
     threads: Threads = ThreadPoolExecutor  # for so many workers; start and stop wait for them
+    busy_poll_seconds: float = WINDOW_SECONDS  # 0 where time stands still while there is anything to do

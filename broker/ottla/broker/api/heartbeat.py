@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from .registry import Api, RequestContext, Response, at_once
+from .at_once import at_once
+from .registry import Api, RequestContext, Response
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker

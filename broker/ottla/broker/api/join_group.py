@@ -16,7 +16,8 @@ from ottla.broker.group.effects import Answer, Join
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.messages import milliseconds
 
-from .registry import Api, RequestContext, Response, at_once
+from .at_once import at_once
+from .registry import Api, RequestContext, Response
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker

@@ -12,7 +12,6 @@ Each module of this package is one Kafka API. It defines
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -23,6 +22,8 @@ from kio.schema.index import api_key_map
 from ottla.protocol.frames import RequestHeader
 
 if TYPE_CHECKING:
+    import asyncio
+
     from ottla.broker.node import Broker
     from ottla.net.connection import Connection
     from ottla.net.server import Reply
@@ -105,7 +106,7 @@ class RequestContext(NamedTuple):
 
 
 Response = Mapping[str, Any]
-Handler = Callable[["Broker", RequestContext, Any], Coroutine[Any, Any, Response] | asyncio.Future[Response]]
+Handler = Callable[["Broker", RequestContext, Any], "Coroutine[Any, Any, Response] | asyncio.Future[Response]"]
 HotHandler = Callable[["Broker", "Connection", RequestHeader, bytearray, int, int], "Reply"]
 
 
@@ -116,13 +117,6 @@ class Route:
     api: Api
     handle: Handler | None
     serve: HotHandler | None
-
-
-def at_once(response: Response) -> asyncio.Future[Response]:
-    """For a handler that has nothing to await."""
-    answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
-    answer.set_result(response)
-    return answer
 
 
 def load_routes() -> dict[int, Route]:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.group.effects import Sync
 from ottla.protocol.errors import ErrorCode, KafkaError
 
-from .registry import Api, RequestContext, Response, at_once
+from .at_once import at_once
+from .registry import Api, RequestContext, Response
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
