@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.installed import Operator
-from tests.e2e.target import CommandFailed, Target, TargetMissing, target
+from tests.e2e.target import CommandFailed, NodeMissing, Target, TargetMissing, target
 
 HERE = Path(__file__).parent
 SCENARIO_S = 1200
-NOTHING_TO_RUN_ON = 77  # the exit code that `.ci/e2e` knows
+NO_NODE = 77  # the exit code that `.ci/e2e` knows
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -59,9 +59,9 @@ def spark_image(kubernetes: Target) -> None:
 def _or_exit() -> Iterator[None]:
     try:
         yield
-    except TargetMissing as error:
-        pytest.exit(str(error), returncode=NOTHING_TO_RUN_ON)
-    except CommandFailed as error:
+    except NodeMissing as error:
+        pytest.exit(str(error), returncode=NO_NODE)
+    except (TargetMissing, CommandFailed) as error:
         pytest.exit(str(error), returncode=pytest.ExitCode.TESTS_FAILED)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +37,10 @@ NO_IMAGES = (
 
 class TargetMissing(Exception):
     """There is nothing to run on; says what to do."""
+
+
+class NodeMissing(Exception):
+    """A node was to be started, and doesn't start; says why."""
 
 
 class CommandFailed(Exception):
@@ -98,12 +103,12 @@ class Target:
 
 
 def target() -> Target:
-    """The cluster. Raises TargetMissing."""
+    """The cluster. Raises TargetMissing, NodeMissing."""
     config = os.environ.get("KUBECONFIG", "")
     started = False
     if not config and (NODE / "up").exists():
         started = not NODE_CONFIG.exists()
-        config = _node()
+        config = _node(started)
     if not config:
         raise TargetMissing(NO_CLUSTER)
     path = os.environ["PATH"]
@@ -118,8 +123,9 @@ def target() -> Target:
     return Target(environment, started, _with_docker(Kubectl(environment)("config", "current-context").strip()))
 
 
-def _node() -> str:
-    """Starts the node and tells where its kubeconfig is. Raises TargetMissing.
+def _node(is_ours: bool) -> str:
+    """Starts the node and tells where its kubeconfig is. What didn't start is taken away, if it `is_ours`. Raises
+    NodeMissing.
 
     Its programs have seconds to answer, and from a disk that is read for the first time alone the loading takes longer:
     `up` goes on where it stopped.
@@ -130,8 +136,10 @@ def _node() -> str:
             return _said(str(NODE / "up")).strip()
         except CommandFailed as error:
             failed = error
-    _said(str(NODE / "down"))
-    raise TargetMissing(f"the node doesn't start: {failed}")
+    if is_ours:
+        with suppress(CommandFailed):
+            _said(str(NODE / "down"))
+    raise NodeMissing(f"the node doesn't start: {failed}")
 
 
 def _on_node() -> Builder:
