@@ -44,7 +44,7 @@ READ_BYTES_MAX = 32 * 1024  # file ranges up to this size are read and sent with
 JOINED_BYTES_MAX = 64 * 1024
 FULL_SECONDS = 0.2  # both ways, before what has arrived is taken: Linux's first retransmission is about as late
 HELD_WHILE_FULL_BYTES_MAX = 1024 * 1024
-QUEUED_PARTS_MAX = 32  # of answers, before they are sent and further requests served
+QUEUED_PARTS_MAX = 32  # of answers, before they are sent and others have their turn
 _HTTP_METHODS = (b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI", b"CONN", b"PRI ")
 _size = struct.Struct(">i")
 _key = struct.Struct(">h")
@@ -202,6 +202,7 @@ class Connection:
         server = self._server
         memory = server.memory
         size_max = server.limits.frame_bytes_max
+        others_turn = False
         while end - position >= 4:
             (size,) = _size.unpack_from(buffer, position)
             if not 10 <= size <= size_max:
@@ -212,6 +213,9 @@ class Connection:
                 return
             frame_end = position + 4 + size
             if frame_end > end:
+                break
+            if len(self._out) >= QUEUED_PARTS_MAX and not self._writing:
+                self._blocked = others_turn = True
                 break
             if (self._unanswered or self._out or memory.large_answers) and not self._may_start(buffer, position + 4):
                 if self.closed:
@@ -227,9 +231,10 @@ class Connection:
             if self.closed:
                 return
             server.busy_poll.answered()
-            if self._blocked and not self._unanswered and not self._out:
+            if self._blocked and not self._out and (others_turn or not self._unanswered):
                 # Only the answers just sent were in the way.
-                self._keep(buffer, position, end)
+                if not self._cut_served(buffer, position, end):
+                    self._keep(buffer, position, end)
                 self._loop.call_soon(self._resume)
                 return
         if self._blocked and not position and buffer is not server.receive_buffer:
@@ -239,22 +244,26 @@ class Connection:
             return
         if memory.used_bytes:
             memory.release(self, self._loop.time())
-        if self._blocked and end - position > len(server.receive_buffer) and _cut(buffer, position):
-            # Of what was taken while both directions were full, many a small request may still wait, one for another.
-            self._inbox, self._have = buffer, end - position
-            memory.hold_frames(self, self._have, self._loop.time())
-            self._pause()
+        if self._blocked and self._cut_served(buffer, position, end):
             return
         if position < end:
             self._keep(buffer, position, end)
         elif not self._reading:
             self._unpause()
 
+    def _cut_served(self, buffer: bytearray, position: int, end: int) -> bool:
+        """Of what was taken while both directions were full, many a small request may still wait, one for another: what
+        waits isn't copied for each of them. False where it is little, or can't be."""
+        if end - position <= len(self._server.receive_buffer) or not _cut(buffer, position):
+            return False
+        self._inbox, self._have = buffer, end - position
+        self._server.memory.hold_frames(self, self._have, self._loop.time())
+        self._pause()
+        return True
+
     def _may_start(self, buffer: bytearray, start: int) -> bool:
         server = self._server
         unanswered = self._unanswered
-        if len(self._out) >= QUEUED_PARTS_MAX and not self._writing:
-            self._send()
         if (
             self._writing
             or self.closed
@@ -289,7 +298,7 @@ class Connection:
             logger.exception("request failed; connection %d from %s is closed", self.id, self.client_host)
             self.close()
             return
-        if reply is None:
+        if reply is None or self.closed:
             return
         if isinstance(reply, Pending):
             if reply.parts is None or self._unanswered:

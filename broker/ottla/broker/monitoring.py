@@ -28,7 +28,7 @@ class Monitoring:
     """Started before the logs are recovered, so that recovery can be watched, and stopped last."""
 
     def __init__(self, broker: Broker) -> None:
-        self.loop_lag: LoopLag = LoopLag()
+        self.loop_lag: LoopLag = LoopLag(lambda: broker.server.busy_poll.looked_seconds)
         self.elections: Elections = Elections(lambda: broker.controls)
         restart = RestartPages(broker)
         self.http = HttpServer(

@@ -8,6 +8,7 @@ from ottla.net.busy_poll import PASSED_MAX, BusyPoll
 
 WINDOW = 60e-6
 ROUND = 10e-6  # of the loop, when it finds nothing
+REQUEST = 20e-6  # to serve one
 
 
 class Loop:
@@ -18,68 +19,89 @@ class Loop:
         self.due: list[Callable[[], None]] = []
         self.poll = BusyPoll(self.due.append, window, lambda: self.now)
 
-    def round(self) -> None:
-        self.now += ROUND
+    def round(self, requests: int = 0) -> None:
+        """What a round finds is served before what was due in it."""
         due, self.due[:] = list(self.due), []
+        self.now += ROUND
+        for _ in range(requests):
+            self.now += REQUEST
+            self.poll.answered()
         for callback in due:
             callback()
 
-    def until_asleep(self) -> float:
-        """For how long it looked around."""
-        began = self.now
-        while self.due:
+    def idle_for(self, pause: float) -> bool:
+        """Nobody asks for so long; whether it is awake at the end."""
+        end = self.now + pause
+        while self.due and self.now < end:
             self.round()
-        return self.now - began
-
-    def answer_after(self, pause: float) -> bool:
-        """A client that asks again after a pause; whether the loop was awake by then."""
-        self.poll.answered()
-        due = self.now + pause
-        while self.due and self.now < due:
-            self.round()
-        awake = bool(self.due)
-        self.now = max(self.now, due)
-        return awake
+        self.now = max(self.now, end)
+        return bool(self.due)
 
 
-def test_an_answer_keeps_the_loop_awake_for_the_window() -> None:
+def ask(loop: Loop, times: int, pause: float, at_once: int = 1) -> list[bool]:
+    """Clients that ask again after a pause; each time, whether they found the loop awake."""
+    awake = []
+    for _ in range(times):
+        loop.round(at_once)
+        awake.append(loop.idle_for(pause))
+    return awake
+
+
+def test_a_client_that_asks_again_at_once_finds_it_awake() -> None:
+    awake = ask(Loop(), 1000, WINDOW / 2)
+    assert not awake[0], "one answer says nothing of the next request"
+    assert all(awake[1:])
+
+
+def test_it_looks_for_the_window_and_then_sleeps() -> None:
     loop = Loop()
-    loop.poll.answered()
-    assert WINDOW <= loop.until_asleep() < WINDOW + 2 * ROUND
+    loop.round(2)
+    began = loop.now
+    while loop.due:
+        loop.round()
+    assert WINDOW <= loop.now - began <= WINDOW + 3 * ROUND
 
 
-def test_a_client_that_asks_again_at_once_always_finds_it_awake() -> None:
+def test_a_long_round_of_others_takes_nothing_from_the_window() -> None:
     loop = Loop()
-    assert all(loop.answer_after(WINDOW / 2) for _ in range(1000))
+    loop.round(2)
+    loop.now += 100 * WINDOW
+    loop.round()
+    assert loop.due
 
 
-def test_answers_meanwhile_take_no_further_look() -> None:
+def test_long_pauses_are_not_waited_for_at_all() -> None:
     loop = Loop()
-    for _ in range(50):
-        loop.poll.answered()
-    assert len(loop.due) == 1
+    assert not any(ask(loop, 10_000, 0.001))
+    assert loop.poll.looked_seconds == 0
 
 
-def test_a_client_with_longer_pauses_is_hardly_ever_waited_for() -> None:
+def test_of_pauses_just_too_long_hardly_any_is_waited_for() -> None:
     loop = Loop()
-    looked = 0.0
-    for _ in range(100_000):
-        loop.poll.answered()
-        looked += loop.until_asleep()
-        loop.now += 0.001
-    assert looked < 100_000 * WINDOW / (PASSED_MAX / 2)
+    ask(loop, 100_000, 2 * WINDOW)
+    assert loop.poll.looked_seconds < 100_000 * WINDOW / (PASSED_MAX / 2)
 
 
-def test_after_long_pauses_it_learns_anew() -> None:
+def test_requests_that_come_together_are_no_reason_to_wait_for_more() -> None:
+    for at_once in (2, 3, 10, 50):
+        loop = Loop()
+        ask(loop, 20_000, 0.001, at_once)
+        assert loop.poll.looked_seconds < 20_000 * at_once * WINDOW / (PASSED_MAX / 2)
+
+
+def test_after_long_pauses_it_learns_at_once() -> None:
     loop = Loop()
-    for _ in range(5000):
-        loop.answer_after(0.001)
-    awake = [loop.answer_after(WINDOW / 2) for _ in range(5000)]
-    assert not awake[0]
-    assert all(awake[-1000:])
+    ask(loop, 10_000, 0.001)
+    assert all(ask(loop, 100, WINDOW / 2)[1:])
+
+
+def test_after_many_looks_in_vain_it_learns_again() -> None:
+    loop = Loop()
+    ask(loop, 10_000, 2 * WINDOW)
+    assert all(ask(loop, 5_000, WINDOW / 2)[-1000:])
 
 
 def test_a_window_of_nothing_never_looks() -> None:
     loop = Loop(0.0)
-    loop.poll.answered()
+    loop.round(10)
     assert not loop.due

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import socket
 import struct
@@ -11,7 +12,13 @@ from collections.abc import Callable
 
 import pytest
 
-from ottla.net.connection import FULL_SECONDS, HELD_WHILE_FULL_BYTES_MAX, Connection, Pending
+from ottla.net.connection import (
+    FULL_SECONDS,
+    HELD_WHILE_FULL_BYTES_MAX,
+    QUEUED_PARTS_MAX,
+    Connection,
+    Pending,
+)
 from ottla.net.memory import BufferedMemory
 from ottla.net.server import Limits, Server
 
@@ -118,6 +125,39 @@ def test_frames_arrive_whole_in_pieces_and_together():
         assert await reader.readexactly(4) == b"one!"
         assert await reader.readexactly(300_000) == b"x" * 300_000
         assert await reader.readexactly(4) == b"two!"
+
+    run(scenario)
+
+
+def test_many_requests_at_once_leave_others_their_turn():
+    async def scenario(server, port, echo):
+        reader, writer = await connect(port)
+        turns = []
+
+        def turn():
+            turns.append(len(echo.served))
+            if len(echo.served) < 1000:
+                asyncio.get_running_loop().call_soon(turn)
+
+        turn()
+        writer.write(frame(ORDINARY, b"many") * 1000)
+        assert await reader.readexactly(4000) == b"many" * 1000
+        served = [after - before for before, after in itertools.pairwise(turns)]
+        assert max(served) <= QUEUED_PARTS_MAX
+
+    run(scenario)
+
+
+def test_a_client_that_asks_and_waits_keeps_the_loop_awake_for_a_moment():
+    async def scenario(server, port, echo):
+        reader, writer = await connect(port)
+        for _ in range(2000):
+            writer.write(frame(ORDINARY, b"next"))
+            assert await reader.readexactly(4) == b"next"
+        looked = server.busy_poll.looked_seconds
+        assert looked
+        await asyncio.sleep(0.1)
+        assert server.busy_poll.looked_seconds < looked + 0.01, "it sleeps again"
 
     run(scenario)
 
