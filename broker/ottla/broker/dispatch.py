@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
+from inspect import iscoroutinefunction
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,7 @@ class Dispatcher:
         self._broker = broker
         self._routes = routes
         self.counters = {key: ApiCounters() for key in routes}
+        self._in_task = {key for key, route in routes.items() if iscoroutinefunction(route.handle)}
         self._hot = {
             (key, version): (route.serve, self.counters[key], is_flexible(key, version))
             for key, route in routes.items()
@@ -78,7 +80,6 @@ class Dispatcher:
         if is_flexible(key, version):
             body = skip_tagged_fields(frame, body, end)
         request = read_request(key, version, bytes(memoryview(frame)[body:end]))
-        assert route.handle is not None
         pending = Pending(connection, key)
         context = RequestContext(
             key,
@@ -90,13 +91,18 @@ class Dispatcher:
             connection.client_host,
             connection.id,
         )
-        handled = route.handle(self._broker, context, request)
-        if not isinstance(handled, asyncio.Future):
-            self._broker.spawn(self._handle(handled, connection, context, pending, began))
-        elif handled.done():
-            self._answer(connection, context, pending, began, handled)
+        if key in self._in_task:
+            self._broker.spawn(self._handle(route, connection, context, request, pending, began))
+            return pending
+        try:
+            answer: Any = route.handle(self._broker, context, request)  # type: ignore[misc]
+        except Exception:
+            self._cut_off(connection, context)
+            return None
+        if answer.done():
+            self._answer(connection, context, pending, began, answer)
         else:
-            handled.add_done_callback(partial(self._answer, connection, context, pending, began))
+            answer.add_done_callback(partial(self._answer, connection, context, pending, began))
         return pending
 
     def name_of(self, key: int) -> str:
@@ -114,16 +120,20 @@ class Dispatcher:
 
     async def _handle(
         self,
-        handled: Coroutine[Any, Any, Response],
+        route: Route,
         connection: Connection,
         context: RequestContext,
+        request: object,
         pending: Pending,
         began: int,
     ) -> None:
         try:
-            self._write(context, pending, began, await handled)
+            response = await route.handle(self._broker, context, request)  # type: ignore[misc]
+            body = write_response(context.api_key, context.api_version, response)
         except Exception:
             self._cut_off(connection, context)
+            return
+        self._send(context, pending, began, response, body)
 
     def _answer(
         self,
@@ -131,23 +141,23 @@ class Dispatcher:
         context: RequestContext,
         pending: Pending,
         began: int,
-        handled: asyncio.Future[Response],
+        answer: asyncio.Future[Response],
     ) -> None:
-        if handled.cancelled():  # the broker stops
-            return
         try:
-            self._write(context, pending, began, handled.result())
-        except Exception:
+            response = answer.result()
+            body = write_response(context.api_key, context.api_version, response)
+        except (Exception, asyncio.CancelledError):
             self._cut_off(connection, context)
+            return
+        self._send(context, pending, began, response, body)
 
-    def _write(self, context: RequestContext, pending: Pending, began: int, response: Response) -> None:
-        key, version = context.api_key, context.api_version
-        body = write_response(key, version, response)
+    def _send(self, context: RequestContext, pending: Pending, began: int, response: Response, body: bytes) -> None:
+        key = context.api_key
         counters = self.counters[key]
         for error in _errors(response):
             counters.failed(error)
         self._broker.server.memory.answered(key, len(body))
-        pending.answer([response_frame(key, version, context.correlation_id, body)])
+        pending.answer([response_frame(key, context.api_version, context.correlation_id, body)])
         counters.answered((perf_counter_ns() - began) // 1000)
 
     def _cut_off(self, connection: Connection, context: RequestContext) -> None:

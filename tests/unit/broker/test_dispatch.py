@@ -47,7 +47,7 @@ class Client:
         self.closed.append(reason)
 
 
-def _heartbeat(handle: Callable[[], Any]) -> tuple[Sequence[Part] | None, list[str]]:
+def _heartbeat(handle: Callable[..., Any]) -> tuple[Sequence[Part] | None, list[str]]:
     """What comes back, or why the client is cut off, when Heartbeat is served by `handle`."""
     member = {"group_id": "g", "generation_id": 1, "member_id": "m", "group_instance_id": None}
     body = write_request(HEARTBEAT.key, 4, member)
@@ -58,8 +58,10 @@ def _heartbeat(handle: Callable[[], Any]) -> tuple[Sequence[Part] | None, list[s
         memory = SimpleNamespace(answered=lambda key, size: None)
         spawn = asyncio.get_running_loop().create_task
         broker: Any = SimpleNamespace(spawn=spawn, server=SimpleNamespace(memory=memory))
-        dispatcher = Dispatcher(broker, {HEARTBEAT.key: Route(HEARTBEAT, lambda *_: handle(), None)})
+        dispatcher = Dispatcher(broker, {HEARTBEAT.key: Route(HEARTBEAT, handle, None)})
         pending = dispatcher.dispatch(client, frame, 0, len(frame))
+        if pending is None:
+            return None
         assert isinstance(pending, Pending)
         for _ in range(5):
             await asyncio.sleep(0)
@@ -68,32 +70,43 @@ def _heartbeat(handle: Callable[[], Any]) -> tuple[Sequence[Part] | None, list[s
     return asyncio.run(served()), client.closed
 
 
-async def _coroutine(answer: Any) -> Any:
+async def _given(answer: Any) -> Any:
     await asyncio.sleep(0)
     if isinstance(answer, Exception):
         raise answer
     return answer
 
 
-def _done(answer: Any) -> asyncio.Future[Any]:
-    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    if isinstance(answer, Exception):
-        future.set_exception(answer)
-    else:
-        future.set_result(answer)
-    return future
+def _in_task(answer: Any) -> Callable[..., Any]:
+    async def handle(*_: object) -> Any:
+        return await _given(answer)
+
+    return handle
 
 
-def _later(answer: Any) -> asyncio.Future[Any]:
-    return asyncio.ensure_future(_coroutine(answer))
+def _at_once(answer: Any) -> Callable[..., Any]:
+    def handle(*_: object) -> Any:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if isinstance(answer, Exception):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)
+        return future
+
+    return handle
 
 
-WAYS = pytest.mark.parametrize("way", [_coroutine, _done, _later])
+def _later(answer: Any) -> Callable[..., Any]:
+    return lambda *_: asyncio.ensure_future(_given(answer))
+
+
+CUT_OFF = (None, ["its request failed inside the broker"])
+WAYS = pytest.mark.parametrize("way", [_in_task, _at_once, _later])
 
 
 @WAYS
-def test_a_handler_answers(way: Callable[[Any], Any]) -> None:
-    parts, closed = _heartbeat(lambda: way({"error_code": ErrorCode.rebalance_in_progress}))
+def test_a_handler_answers(way: Callable[[Any], Callable[..., Any]]) -> None:
+    parts, closed = _heartbeat(way({"error_code": ErrorCode.rebalance_in_progress}))
     assert parts is not None
     assert b"".join(map(bytes, parts)) == struct.pack(">iiBihB", 12, 7, 0, 0, 27, 0)  # type: ignore[arg-type]
     assert not closed
@@ -101,14 +114,21 @@ def test_a_handler_answers(way: Callable[[Any], Any]) -> None:
 
 @WAYS
 @pytest.mark.parametrize("wrong", [ValueError("a bug"), {"error_code": "no number"}], ids=["raises", "nonsense"])
-def test_a_client_whose_request_fails_is_cut_off(way: Callable[[Any], Any], wrong: Any) -> None:
-    assert _heartbeat(lambda: way(wrong)) == (None, ["its request failed inside the broker"])
+def test_a_client_whose_request_fails_is_cut_off(way: Callable[[Any], Callable[..., Any]], wrong: Any) -> None:
+    assert _heartbeat(way(wrong)) == CUT_OFF
 
 
-def test_a_handler_that_is_cancelled_says_nothing() -> None:
-    def cancelled() -> asyncio.Future[Any]:
+def test_a_client_whose_answer_is_cancelled_is_cut_off() -> None:
+    def cancelled(*_: object) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         asyncio.get_running_loop().call_soon(future.cancel)
         return future
 
-    assert _heartbeat(cancelled) == (None, [])
+    assert _heartbeat(cancelled) == CUT_OFF
+
+
+def test_a_client_whose_request_fails_at_once_is_cut_off() -> None:
+    def raises(*_: object) -> asyncio.Future[Any]:
+        raise ValueError("a bug")
+
+    assert _heartbeat(raises) == CUT_OFF

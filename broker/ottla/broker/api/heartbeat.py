@@ -6,13 +6,14 @@ Source: Kafka's GroupCoordinatorService.heartbeat.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 from .at_once import at_once
 from .registry import Api, RequestContext, Response
 
 if TYPE_CHECKING:
+    import asyncio
+
     from ottla.broker.node import Broker
 
 API = Api(key=12, versions=(0, 4))

@@ -54,7 +54,9 @@ def handle(broker: Broker, context: RequestContext, request: Any) -> asyncio.Fut
 
 
 def _joined(response: asyncio.Future[Response], version: int, joined: asyncio.Future[Answer]) -> None:
-    if not response.done():
+    if joined.cancelled():
+        response.cancel()
+    else:
         response.set_result(_response(version, joined.result()))
 
 

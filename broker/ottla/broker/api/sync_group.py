@@ -6,7 +6,6 @@ leader.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.group.effects import Sync
@@ -16,6 +15,8 @@ from .at_once import at_once
 from .registry import Api, RequestContext, Response
 
 if TYPE_CHECKING:
+    import asyncio
+
     from ottla.broker.node import Broker
 
 API = Api(key=14, versions=(0, 5))
