@@ -8,6 +8,7 @@ import time
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 PAYLOADS = 1000
+PATIENCE_S = 300  # a broker that has died answers nothing
 WORDS = "order customer amount currency created shipped warehouse article price discount total status region".split()
 
 
@@ -43,6 +44,7 @@ def produce(bootstrap: str, topic: str, count: int, values: list[bytes], acks: s
         failures.append(str(error))
 
     send = producer.produce
+    deadline = time.monotonic() + PATIENCE_S
     number = 0
     values_count = len(values)
     while number < count:
@@ -51,6 +53,8 @@ def produce(bootstrap: str, topic: str, count: int, values: list[bytes], acks: s
             number += 1
         except BufferError:
             producer.poll(0.01)
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{number - len(producer)} of {count} records after {PATIENCE_S} s") from None
     left = producer.flush(120)
     if left or failures:
         raise RuntimeError(f"{left} records unacknowledged, {len(failures)} refused: {failures[:1]}")
@@ -80,9 +84,9 @@ def consume(bootstrap: str, topic: str, partitions: int, count: int) -> None:
     )
     consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
     got = 0
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE_S
     while got < count:
         got += len(consumer.consume(min(10_000, count - got), 1.0))  # it waits for as many as it is asked for
         if time.monotonic() > deadline:
-            raise RuntimeError(f"{got} of {count} records after 120 s")
+            raise RuntimeError(f"{got} of {count} records after {PATIENCE_S} s")
     consumer.close()

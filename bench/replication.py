@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 
 from bench.librdkafka import end_offsets, payloads, produce
-from bench.pair import Peer, Plan, create_topic, delete_topic, folder, measured
+from bench.pair import SETTINGS, Peer, Plan, create_topic, delete_topic, folder, measured
 from bench.table import Row, at_least, at_most
 from tests.peers.apache_kafka import AS_SHIPPED, apache_kafka_cluster
 from tests.peers.ottla_cluster import ottla_cluster
@@ -19,7 +19,7 @@ from tests.peers.ottla_cluster import ottla_cluster
 RECORD_BYTES = 1024
 BYTES = 1_000_000_000
 PARTITIONS = (1, 6)
-REPLICATED = {"offsets_topic_replication_factor": "3", "min_insync_replicas": "2"}
+REPLICATED = SETTINGS | {"offsets_topic_replication_factor": "3", "min_insync_replicas": "2"}
 
 
 def run(plan: Plan) -> list[Row]:
