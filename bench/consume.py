@@ -7,7 +7,6 @@ librdkafka reads a topic of 6 partitions from its beginning, out of the page cac
 from __future__ import annotations
 
 from itertools import product
-from statistics import median
 
 from bench.librdkafka import consume, payloads, produce
 from bench.pair import Pair, Peer, Plan, create_topic, delete_topic, measured, pair
@@ -15,7 +14,6 @@ from bench.table import Row, at_least
 
 PARTITIONS = 6
 PER_CPU_SECOND = {100: at_least(1.5), 1024: at_least(1.2), 10240: at_least(1.2)}
-WALL, WALL_CLIENT_BOUND = at_least(1.2), at_least(1)
 BYTES = 400_000_000
 BYTES_MIN = 200_000_000  # with FAST=1: less costs the broker hardly more than a tick of its CPU's clock
 
@@ -32,11 +30,10 @@ def run(plan: Plan) -> list[Row]:
 def _case(brokers: Pair, plan: Plan, size: int, codec: str) -> list[Row]:
     name = f"consume {size} B, {codec}"
     per_cpu = Row(name, "records/broker CPU s", PER_CPU_SECOND[size])
-    wall = Row(name, "records/s", WALL)
+    wall = Row(name, "records/s", at_least(1.2), goal_client_bound=at_least(1))
     values = payloads(size)
     count = min(max(plan.scaled(BYTES), BYTES_MIN) // size, 3_000_000)
     topic = f"consume-{size}-{codec}"
-    client_bound: list[bool] = []
     warm: set[str] = set()
 
     def work(which: str, broker: Peer) -> None:
@@ -49,13 +46,9 @@ def _case(brokers: Pair, plan: Plan, size: int, codec: str) -> list[Row]:
             warm.add(which)
             return
         per_cpu.add(which, count / spent.broker_cpu)
-        wall.add(which, count / spent.wall)
-        if which == "ottla":
-            client_bound.append(spent.client_bound)
+        wall.add(which, count / spent.wall, client_bound=spent.client_bound)
 
     brokers.alternate(plan, work, plan.rounds + 1)
-    if median(client_bound):
-        wall.note, wall.goal = "client-bound", WALL_CLIENT_BOUND
     for broker in brokers.brokers.values():
         delete_topic(broker.bootstrap, topic)
     return [per_cpu, wall]

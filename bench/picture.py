@@ -29,8 +29,9 @@ def draw(rows: Sequence[Row], path: Path) -> bool:
     places = range(len(rows) - 1, -1, -1)
     for place, row in zip(places, rows, strict=True):
         axes.barh(place, row.ratio - 1, left=1, height=0.6, color=_COLOURS.get(row.verdict, _WITHOUT))
-        if row.goal is not None and not row.goal.absolute:
-            axes.plot(row.goal.bound, place, "k|", markersize=12)
+        goal = row.judged_by
+        if goal is not None and not goal.absolute:
+            axes.plot(goal.bound, place, "k|", markersize=12)
         beside = (5, "left") if row.ratio >= 1 else (-5, "right")
         axes.annotate(
             f"{row.ratio:.2f}×", (row.ratio, place), (beside[0], 0),

@@ -7,7 +7,6 @@ records, so 25 µs a request and 6 µs for its bytes would allow 5 million recor
 from __future__ import annotations
 
 import itertools
-from statistics import median
 
 from bench.librdkafka import end_offsets, payloads, produce
 from bench.pair import Pair, Peer, Plan, create_topic, delete_topic, measured, pair
@@ -15,7 +14,6 @@ from bench.table import Row, at_least
 
 PARTITIONS = 6
 PER_CPU_SECOND = {100: at_least(3), 1024: at_least(2), 10240: at_least(1.5)}
-WALL, WALL_CLIENT_BOUND = at_least(1.2), at_least(1)
 BYTES = 400_000_000
 
 
@@ -31,10 +29,9 @@ def run(plan: Plan) -> list[Row]:
 def _case(brokers: Pair, plan: Plan, size: int, codec: str, acks: str) -> list[Row]:
     name = f"produce {size} B, {codec}, acks={acks}"
     per_cpu = Row(name, "records/broker CPU s", PER_CPU_SECOND[size])
-    wall = Row(name, "records/s", WALL)
+    wall = Row(name, "records/s", at_least(1.2), goal_client_bound=at_least(1))
     values = payloads(size)
     count = min(plan.scaled(BYTES) // size, 3_000_000)
-    client_bound: list[bool] = []
     warm: set[str] = set()
     number = itertools.count()
 
@@ -51,11 +48,7 @@ def _case(brokers: Pair, plan: Plan, size: int, codec: str, acks: str) -> list[R
             warm.add(which)
             return
         per_cpu.add(which, count / spent.broker_cpu)
-        wall.add(which, count / spent.wall)
-        if which == "ottla":
-            client_bound.append(spent.client_bound)
+        wall.add(which, count / spent.wall, client_bound=spent.client_bound)
 
     brokers.alternate(plan, work, plan.rounds + 1)
-    if median(client_bound):
-        wall.note, wall.goal = "client-bound", WALL_CLIENT_BOUND
     return [per_cpu, wall]

@@ -52,8 +52,6 @@ def _case(clusters: dict[str, list[Peer]], plan: Plan, partitions: int) -> list[
             if written != count:
                 raise AssertionError(f"{which}: {written} of {count} acknowledged records are there")
             if measuring:
-                wall.add(which, count / spent.wall)
+                wall.add(which, count / spent.wall, client_bound=spent.client_bound)
                 per_byte.add(which, spent.broker_cpu / (count * RECORD_BYTES / 1e9))
-                if which == "ottla" and spent.client_bound:
-                    wall.note = "client-bound"
     return [wall, per_byte]

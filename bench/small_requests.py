@@ -63,10 +63,8 @@ def _case(
             return
         per_cpu.add(which, done.count / spent.broker_cpu)
         cost.add(which, spent.broker_cpu / done.count * 1e6)
-        wall.add(which, done.count / spent.wall)
+        wall.add(which, done.count / spent.wall, client_bound=spent.client_bound)
         median_latency.add(which, sorted(done.latencies)[done.count // 2] * 1000)
-        if which == "ottla" and spent.client_bound:
-            wall.note = "client-bound"
 
     brokers.alternate(plan, work, plan.rounds + 1)
     return [per_cpu, cost, wall, median_latency]

@@ -39,7 +39,10 @@ def within(value: float) -> Goal:
 
 @dataclass(slots=True)
 class Row:
-    """One figure of both brokers: what was measured in each round, in `unit`."""
+    """One figure of both brokers: what was measured in each round, in `unit`.
+
+    Where the client was the bound in most of Ottla's rounds the row says so, and `goal_client_bound`, if any, counts.
+    """
 
     name: str
     unit: str
@@ -47,10 +50,31 @@ class Row:
     ottla: list[float] = field(default_factory=list)
     kafka: list[float] = field(default_factory=list)
     note: str = ""
+    goal_client_bound: Goal | None = None
+    client_bound: list[bool] = field(default_factory=list)  # in each of Ottla's rounds
 
-    def add(self, broker: str, value: float) -> None:
+    def add(self, broker: str, value: float, *, client_bound: bool = False) -> None:
         """One round's value; `broker` is ottla or kafka."""
-        (self.ottla if broker == "ottla" else self.kafka).append(value)
+        if broker == "ottla":
+            self.ottla.append(value)
+            self.client_bound.append(client_bound)
+        else:
+            self.kafka.append(value)
+
+    @property
+    def bound_by_client(self) -> bool:
+        """Whether the client was the bound in most rounds."""
+        return 2 * sum(self.client_bound) > len(self.client_bound)
+
+    @property
+    def judged_by(self) -> Goal | None:
+        """The goal that counts."""
+        return self.goal_client_bound or self.goal if self.bound_by_client else self.goal
+
+    @property
+    def remark(self) -> str:
+        """The note, or what was the bound."""
+        return self.note or ("client-bound" if self.bound_by_client else "")
 
     @property
     def ratio(self) -> float:
@@ -60,9 +84,10 @@ class Row:
     @property
     def verdict(self) -> str:
         """yes or no, or a dash where there is no goal."""
-        if self.goal is None:
+        goal = self.judged_by
+        if goal is None:
             return "–"
-        return "yes" if self.goal.met(median(self.ottla) if self.goal.absolute else self.ratio) else "no"
+        return "yes" if goal.met(median(self.ottla) if goal.absolute else self.ratio) else "no"
 
     def cells(self) -> tuple[str, ...]:
         """The row as the table shows it."""
@@ -71,15 +96,16 @@ class Row:
             _figure(median(self.ottla)) if self.ottla else "–",
             _figure(median(self.kafka)) if self.kafka else "–",
             f"{self.ratio:.2f}×" if self.kafka else "–",
-            str(self.goal or "–"),
+            str(self.judged_by or "–"),
             self.verdict,
-            self.note,
+            self.remark,
         )
 
     def record(self) -> dict[str, object]:
         """The row for a program."""
         ratio = self.ratio if self.kafka else None
-        return asdict(self) | {"ratio": ratio, "goal": str(self.goal or ""), "met": self.verdict}
+        goal = str(self.judged_by or "")
+        return asdict(self) | {"ratio": ratio, "goal": goal, "met": self.verdict, "note": self.remark}
 
 
 HEADER = ("what", "Ottla", "Kafka", "ratio", "goal", "met", "")
