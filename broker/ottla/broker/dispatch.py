@@ -13,12 +13,12 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from inspect import iscoroutinefunction
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from kio.schema.index import api_key_map
 
 from ottla.broker.api import api_versions
-from ottla.broker.api.registry import RequestContext, Response, Route
+from ottla.broker.api.registry import Handler, RequestContext, Response, Route, TasklessHandler
 from ottla.broker.counters import ApiCounters
 from ottla.net.connection import Connection, Pending
 from ottla.protocol.errors import ProtocolError
@@ -45,7 +45,13 @@ class Dispatcher:
         self._broker = broker
         self._routes = routes
         self.counters = {key: ApiCounters() for key in routes}
-        self._in_task = {key for key, route in routes.items() if iscoroutinefunction(route.handle)}
+        self._in_task: dict[int, Handler] = {}
+        self._taskless: dict[int, TasklessHandler] = {}
+        for key, route in routes.items():
+            if iscoroutinefunction(route.handle):
+                self._in_task[key] = route.handle
+            elif route.handle is not None:
+                self._taskless[key] = cast("TasklessHandler", route.handle)
         self._hot = {
             (key, version): (route.serve, self.counters[key], is_flexible(key, version))
             for key, route in routes.items()
@@ -91,12 +97,13 @@ class Dispatcher:
             connection.client_host,
             connection.id,
         )
-        if key in self._in_task:
-            self._broker.spawn(self._handle(route, connection, context, request, pending, began))
+        handle = self._in_task.get(key)
+        if handle is not None:
+            self._broker.spawn(self._handle(handle, connection, context, request, pending, began))
             return pending
         try:
-            answer: Any = route.handle(self._broker, context, request)  # type: ignore[misc]
-        except Exception:
+            answer = self._taskless[key](self._broker, context, request)
+        except Exception:  # a bug that one client met must not reach the others
             self._cut_off(connection, context)
             return None
         if answer.done():
@@ -120,7 +127,7 @@ class Dispatcher:
 
     async def _handle(
         self,
-        route: Route,
+        handle: Handler,
         connection: Connection,
         context: RequestContext,
         request: object,
@@ -128,9 +135,9 @@ class Dispatcher:
         began: int,
     ) -> None:
         try:
-            response = await route.handle(self._broker, context, request)  # type: ignore[misc]
+            response = await handle(self._broker, context, request)
             body = write_response(context.api_key, context.api_version, response)
-        except Exception:
+        except Exception:  # a bug, as above
             self._cut_off(connection, context)
             return
         self._send(context, pending, began, response, body)
@@ -146,7 +153,7 @@ class Dispatcher:
         try:
             response = answer.result()
             body = write_response(context.api_key, context.api_version, response)
-        except (Exception, asyncio.CancelledError):
+        except (Exception, asyncio.CancelledError):  # as above; nobody else is told of a future's cancellation
             self._cut_off(connection, context)
             return
         self._send(context, pending, began, response, body)

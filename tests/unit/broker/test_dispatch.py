@@ -108,7 +108,7 @@ WAYS = pytest.mark.parametrize("way", [_in_task, _at_once, _later])
 def test_a_handler_answers(way: Callable[[Any], Callable[..., Any]]) -> None:
     parts, closed = _heartbeat(way({"error_code": ErrorCode.rebalance_in_progress}))
     assert parts is not None
-    assert b"".join(map(bytes, parts)) == struct.pack(">iiBihB", 12, 7, 0, 0, 27, 0)  # type: ignore[arg-type]
+    assert b"".join(map(bytes, parts)) == struct.pack(">iiBihB", 12, 7, 0, 0, 27, 0)
     assert not closed
 
 

@@ -106,7 +106,8 @@ class RequestContext(NamedTuple):
 
 
 Response = Mapping[str, Any]
-Handler = Callable[["Broker", RequestContext, Any], "Coroutine[Any, Any, Response] | asyncio.Future[Response]"]
+Handler = Callable[["Broker", RequestContext, Any], Coroutine[Any, Any, Response]]
+TasklessHandler = Callable[["Broker", RequestContext, Any], "asyncio.Future[Response]"]
 HotHandler = Callable[["Broker", "Connection", RequestHeader, bytearray, int, int], "Reply"]
 
 
@@ -115,7 +116,7 @@ class Route:
     """An API with its code: exactly one of `handle` and `serve`."""
 
     api: Api
-    handle: Handler | None
+    handle: Handler | TasklessHandler | None
     serve: HotHandler | None
 
 
