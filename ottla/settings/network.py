@@ -44,8 +44,8 @@ SETTINGS = (
         "Send buffer of client sockets; -1 leaves it to the system.",
     ),
     Setting(
-        "socket.receive.buffer.bytes", Kind.INT, "102400", Importance.HIGH,
-        "Receive buffer of client sockets; -1 leaves it to the system.",
+        "socket.receive.buffer.bytes", Kind.INT, "-1", Importance.HIGH,
+        "Receive buffer of client sockets; -1 leaves it to the system, which Apache Kafka doesn't by default (102400).",
     ),
     Setting(
         "socket.request.max.bytes", Kind.INT, "104857600", Importance.HIGH,

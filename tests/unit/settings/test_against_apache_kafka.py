@@ -46,6 +46,7 @@ HANDLERS = {
     )
 }
 TOPIC_ID = UUID(int=7)
+OTHER_DEFAULTS = {"socket.receive.buffer.bytes": ("-1", "102400")}  # ours and Kafka's: docs/decisions.md
 CONTEXT = RequestContext(0, 0, 1, "test", "PLAINTEXT", "User:ANONYMOUS", "127.0.0.1", 1)
 
 
@@ -108,12 +109,18 @@ def answers(recorded: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) 
 
 
 def _without_our_own(answer: Any) -> Any:
-    """Without Ottla's own settings, and without the default of process.roles: Kafka has none."""
+    """Without Ottla's own settings, and without the default of process.roles: Kafka has none. Where our default is
+    another by decision, Kafka's stands in its place."""
     for result in answer.get("results", []):
         result["configs"] = [entry for entry in result["configs"] if not entry["name"].startswith("ottla.")]
         for entry in result["configs"]:
             if entry["name"] == "process.roles":
                 entry["synonyms"] = [synonym for synonym in entry["synonyms"] if synonym["source"] != Source.DEFAULT]
+            if entry["name"] in OTHER_DEFAULTS:
+                ours, kafkas = OTHER_DEFAULTS[entry["name"]]
+                for stated in (entry, *entry["synonyms"]):
+                    assert stated["value"] == ours
+                    stated["value"] = kafkas
     return answer
 
 
