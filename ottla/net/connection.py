@@ -29,7 +29,7 @@ import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Protocol
 
 from ottla.net.memory import SMALL_BYTES
 from ottla.protocol.errors import ProtocolError
@@ -64,6 +64,7 @@ class FileRange(Protocol):
     size: int
 
 
+Memory = bytearray | mmap.mmap  # of a frame; that of a large one takes room only as its bytes arrive
 Part = bytes | bytearray | memoryview | FileRange
 _IN_MEMORY = (bytes, bytearray, memoryview)
 Reply = "Sequence[Part] | Pending | None"
@@ -146,7 +147,7 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         self._socket = sock
         self._descriptor = sock.fileno()
-        self._inbox: bytearray | None = None
+        self._inbox: Memory | None = None
         self._have = 0
         self._out: deque[Part] = deque()
         self._holding = False  # memory for an answer
@@ -195,7 +196,7 @@ class Connection:
         self._take(inbox, have)
         # What _take left over has memory of its own by now; this frame's goes back.
 
-    def _take(self, buffer: bytearray, end: int) -> None:
+    def _take(self, buffer: Memory, end: int) -> None:
         """Serves the whole frames in buffer[:end] and keeps the rest."""
         self._blocked = False
         position = 0
@@ -251,7 +252,7 @@ class Connection:
         elif not self._reading:
             self._unpause()
 
-    def _cut_served(self, buffer: bytearray, position: int, end: int) -> bool:
+    def _cut_served(self, buffer: Memory, position: int, end: int) -> bool:
         """Of what was taken while both directions were full, many a small request may still wait, one for another: what
         waits isn't copied for each of them. False where it is little, or can't be."""
         if end - position <= len(self._server.receive_buffer) or not _cut(buffer, position):
@@ -261,7 +262,7 @@ class Connection:
         self._pause()
         return True
 
-    def _may_start(self, buffer: bytearray, start: int) -> bool:
+    def _may_start(self, buffer: Memory, start: int) -> bool:
         server = self._server
         unanswered = self._unanswered
         if (
@@ -288,7 +289,7 @@ class Connection:
     def _answer_granted(self) -> None:
         self._loop.call_soon(self._resume)
 
-    def _serve(self, buffer: bytearray, start: int, end: int) -> None:
+    def _serve(self, buffer: Memory, start: int, end: int) -> None:
         try:
             reply = self._server.dispatch(self, buffer, start, end)
         except ProtocolError as error:
@@ -317,7 +318,7 @@ class Connection:
         self._unanswered.append(pending)
         self._unanswered_bytes += size
 
-    def _keep(self, buffer: bytearray, position: int, end: int) -> None:
+    def _keep(self, buffer: Memory, position: int, end: int) -> None:
         """Moves buffer[position:end], which can't be served now, to memory of this connection's own."""
         have = end - position
         need = 4
@@ -523,12 +524,12 @@ class Connection:
         return self._writing or (not self._unanswered and not self._out)
 
 
-def _allocate(size: int) -> bytearray:
+def _allocate(size: int) -> Memory:
     """Memory for a frame. That of a large one takes room only as its bytes arrive, and goes back to the system."""
-    return bytearray(size) if size <= LAZY_MEMORY_BYTES else cast("bytearray", mmap.mmap(-1, size))
+    return bytearray(size) if size <= LAZY_MEMORY_BYTES else mmap.mmap(-1, size)
 
 
-def _cut(buffer: bytearray, position: int) -> bool:
+def _cut(buffer: Memory, position: int) -> bool:
     """Drops what lies before `position`, without a copy; False where that can't be, or somebody still looks at it."""
     if not isinstance(buffer, bytearray):
         return False

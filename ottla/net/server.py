@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from ottla.net.busy_poll import WINDOW_SECONDS, BusyPoll
-from ottla.net.connection import Connection, Part, Pending
+from ottla.net.connection import Connection, Memory, Part, Pending
 from ottla.net.memory import BufferedMemory
 
 logger = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ RECEIVE_BUFFER_BYTES = 256 * 1024
 ACCEPTS_PER_TURN = 64
 
 Reply = list[Part] | tuple[Part, ...] | Pending | None
-Dispatch = Callable[[Connection, bytearray, int, int], Reply]
+Dispatch = Callable[[Connection, Memory, int, int], Reply]
 
 
 @dataclass

@@ -20,6 +20,7 @@ from crc32c import crc32c
 
 from .codecs import MAX_BYTES, Buffer, compress, decompress
 from .errors import ErrorCode, KafkaError, ProtocolError
+from .received import Frame
 from .varints import read_varint, write_varint
 
 HEADER_SIZE = 61
@@ -112,7 +113,7 @@ class Record(NamedTuple):
     headers: Sequence[tuple[str, bytes | None]] = ()
 
 
-def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
+def read_header(buffer: Buffer | Frame, position: int = 0) -> BatchHeader:
     """The header at `position`, unchecked. Raises ProtocolError where the buffer ends first."""
     try:
         return _new(BatchHeader, _header.unpack_from(buffer, position))

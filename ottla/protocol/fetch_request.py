@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from .errors import ProtocolError
 from .fetch import FLEXIBLE, TOPIC_IDS
+from .received import Frame
 from .varints import read_unsigned_varint
 
 CONSUMER = -1
@@ -51,7 +52,7 @@ class FetchRequest(NamedTuple):
     replica_epoch: int = -1
 
 
-def read_fetch_request(version: int, frame: bytearray | bytes, position: int, end: int) -> FetchRequest:
+def read_fetch_request(version: int, frame: Frame, position: int, end: int) -> FetchRequest:
     """The request body at frame[position:end]; what follows it is left out, as by Kafka.
 
     Raises ProtocolError where the bytes don't follow the schema.
@@ -64,7 +65,7 @@ def read_fetch_request(version: int, frame: bytearray | bytes, position: int, en
         raise ProtocolError(f"malformed Fetch request: {error}") from error
 
 
-def _read_flexible(version: int, frame: bytearray | bytes, position: int, end: int) -> FetchRequest:
+def _read_flexible(version: int, frame: Frame, position: int, end: int) -> FetchRequest:
     """Counts and sizes of the usual one byte are read in place, for speed."""
     replica_id, replica_epoch = CONSUMER, -1
     if version < _REPLICA_STATE_VERSION:
@@ -125,7 +126,7 @@ def _read_flexible(version: int, frame: bytearray | bytes, position: int, end: i
 
 
 def _read_forgotten(
-    version: int, frame: bytearray | bytes, position: int, end: int, forgotten: list[tuple[str | bytes, list[int]]]
+    version: int, frame: Frame, position: int, end: int, forgotten: list[tuple[str | bytes, list[int]]]
 ) -> int:
     """Adds the partitions that leave the session; the position after them."""
     forgotten_count, position = _compact_count(frame, position, end)
@@ -137,9 +138,7 @@ def _read_forgotten(
     return position
 
 
-def _read_tags(
-    version: int, frame: bytearray | bytes, position: int, end: int, replica_id: int
-) -> tuple[int, int, int]:
+def _read_tags(version: int, frame: Frame, position: int, end: int, replica_id: int) -> tuple[int, int, int]:
     """(the replica's id and epoch, position after the tagged fields)."""
     replica_epoch = -1
     count, position = read_unsigned_varint(frame, position)
@@ -152,7 +151,7 @@ def _read_tags(
     return replica_id, replica_epoch, position
 
 
-def _read_plain(version: int, frame: bytearray | bytes, position: int, end: int) -> FetchRequest:
+def _read_plain(version: int, frame: Frame, position: int, end: int) -> FetchRequest:
     replica_id, max_wait_ms, min_bytes, max_bytes, isolation = _limits_4.unpack_from(frame, position)
     position += _limits_4.size
     session_id, session_epoch = 0, -1
@@ -200,7 +199,7 @@ def _cut_short() -> ProtocolError:
     return ProtocolError("the frame ends inside a Fetch request")
 
 
-def _compact_count(frame: bytearray | bytes, position: int, end: int) -> tuple[int, int]:
+def _compact_count(frame: Frame, position: int, end: int) -> tuple[int, int]:
     """An array's count, refused where so many elements can't follow."""
     count = frame[position]
     if 0 < count < 0x80:
@@ -209,7 +208,7 @@ def _compact_count(frame: bytearray | bytes, position: int, end: int) -> tuple[i
     return _plausible(count - 1, position, end), position
 
 
-def _plain_count(frame: bytearray | bytes, position: int, end: int) -> tuple[int, int]:
+def _plain_count(frame: Frame, position: int, end: int) -> tuple[int, int]:
     (count,) = _int.unpack_from(frame, position)
     return _plausible(count, position + 4, end), position + 4
 
@@ -220,30 +219,30 @@ def _plausible(count: int, position: int, end: int) -> int:
     return count
 
 
-def _compact_topic(version: int, frame: bytearray | bytes, position: int, end: int) -> tuple[str | bytes, int]:
+def _compact_topic(version: int, frame: Frame, position: int, end: int) -> tuple[str | bytes, int]:
     if version >= TOPIC_IDS:
         return bytes(frame[position : position + 16]), _within(position + 16, end)
     return _compact_string(frame, position, end)
 
 
-def _compact_string(frame: bytearray | bytes, position: int, end: int) -> tuple[str, int]:
+def _compact_string(frame: Frame, position: int, end: int) -> tuple[str, int]:
     size, position = read_unsigned_varint(frame, position)
     return _text(size - 1, frame, position, end)
 
 
-def _plain_string(frame: bytearray | bytes, position: int, end: int) -> tuple[str, int]:
+def _plain_string(frame: Frame, position: int, end: int) -> tuple[str, int]:
     (size,) = _short.unpack_from(frame, position)
     return _text(size, frame, position + 2, end)
 
 
-def _text(size: int, frame: bytearray | bytes, position: int, end: int) -> tuple[str, int]:
+def _text(size: int, frame: Frame, position: int, end: int) -> tuple[str, int]:
     after = position + size
     if size < 0 or after > end:
         raise ProtocolError(f"a string of {size} bytes, with {end - position} to come")
     return str(frame[position:after], "utf-8"), after
 
 
-def _skip_tags(frame: bytearray | bytes, position: int, end: int) -> int:
+def _skip_tags(frame: Frame, position: int, end: int) -> int:
     count, position = read_unsigned_varint(frame, position)
     for _ in range(count):
         _, position = read_unsigned_varint(frame, position)

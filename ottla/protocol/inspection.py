@@ -20,6 +20,7 @@ from typing import NamedTuple
 from .batches import CODEC_MASK, HEADER_SIZE, LOG_APPEND_TIME, LOG_OVERHEAD, BatchHeader
 from .codecs import MAX_BYTES, Buffer, decompress
 from .errors import ErrorCode, KafkaError, ProtocolError
+from .received import Frame
 from .varints import read_varint, write_varint
 
 _ODD = bytes(range(1, 256, 2))
@@ -51,9 +52,7 @@ def validate_records(batch: Buffer, header: BatchHeader, *, compacted: bool, max
     return _timestamps(header, _alike(data, 0, end, count, compacted) or _walked(data, 0, end, count, compacted))
 
 
-def validate_alike(
-    buffer: bytes | bytearray, header: BatchHeader, start: int = 0, compacted: bool = False
-) -> Timestamps | None:
+def validate_alike(buffer: Frame, header: BatchHeader, start: int = 0, compacted: bool = False) -> Timestamps | None:
     """As `validate_records`, where records are uncompressed and of one size; None where they aren't, or are wrong.
 
     The batch lies at `start` and is looked at in place. A single record is always walked, because that is cheaper."""
@@ -74,7 +73,7 @@ def _timestamps(header: BatchHeader, deltas: tuple[int, int]) -> Timestamps:
     return _new(Timestamps, (base + deltas[0], base + deltas[1]))
 
 
-def _alike(data: bytes | bytearray, position: int, stop: int, count: int, compacted: bool) -> tuple[int, int] | None:
+def _alike(data: Frame, position: int, stop: int, count: int, compacted: bool) -> tuple[int, int] | None:
     """(least, greatest) timestamp delta of the records data[position:stop]; None for "walk them".
 
     Where the offset delta takes a byte more, at 64, a new stride begins.
@@ -110,7 +109,7 @@ def _alike(data: bytes | bytearray, position: int, stop: int, count: int, compac
     return None
 
 
-def _walked(data: bytes | bytearray, position: int, end: int, count: int, compacted: bool) -> tuple[int, int]:
+def _walked(data: Frame, position: int, end: int, count: int, compacted: bool) -> tuple[int, int]:
     """(least, greatest) timestamp delta of the records data[position:end]. Varints of one and two bytes are read in
     place, for speed; a record that reaches beyond `end` is found out at last, because the chain doesn't end there."""
     least, greatest = 1 << 70, -1 << 70

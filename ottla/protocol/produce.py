@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from .errors import ProtocolError
+from .received import Frame
 from .varints import read_unsigned_varint, write_unsigned_varint
 
 FLEXIBLE = 9
@@ -67,7 +68,7 @@ def success(index: int, base_offset: int, append_time: int, log_start_offset: in
     return _new(PartitionAnswer, (index, 0, base_offset, append_time, log_start_offset, None, (), NO_TAGS))
 
 
-def read_produce_request(version: int, frame: bytearray | bytes, position: int, end: int) -> ProduceRequest:
+def read_produce_request(version: int, frame: Frame, position: int, end: int) -> ProduceRequest:
     """The request body at frame[position:end]. Raises ProtocolError where the bytes don't follow the schema."""
     try:
         if version >= FLEXIBLE:
@@ -77,7 +78,7 @@ def read_produce_request(version: int, frame: bytearray | bytes, position: int, 
         raise ProtocolError(f"malformed Produce request: {error}") from error
 
 
-def _read_flexible(version: int, frame: bytearray | bytes, position: int, end: int) -> ProduceRequest:
+def _read_flexible(version: int, frame: Frame, position: int, end: int) -> ProduceRequest:
     """Varints of the usual lengths (one byte, or two for a record set's) are read in place, for speed."""
     transactional_id = None
     if frame[position] == 0:
@@ -140,7 +141,7 @@ def _read_flexible(version: int, frame: bytearray | bytes, position: int, end: i
     return _new(ProduceRequest, (transactional_id, acks, timeout, topics))
 
 
-def _read_plain(frame: bytearray | bytes, position: int, end: int) -> ProduceRequest:
+def _read_plain(frame: Frame, position: int, end: int) -> ProduceRequest:
     transactional_id, position = _nullable(frame, position, end)
     acks, timeout, topic_count = _acks_timeout_count.unpack_from(frame, position)
     position += 10
@@ -174,7 +175,7 @@ def _another_end(position: int, end: int) -> ProtocolError:
     return ProtocolError(f"a Produce request of {end} bytes whose fields end at {position}")
 
 
-def _large_count(frame: bytearray | bytes, position: int, end: int) -> tuple[int, int]:
+def _large_count(frame: Frame, position: int, end: int) -> tuple[int, int]:
     """An array's count that doesn't fit one byte, or is null."""
     count, position = read_unsigned_varint(frame, position)
     if count == 0:
@@ -189,14 +190,14 @@ def _plausible(count: int, position: int, end: int) -> int:
     return count
 
 
-def _compact_nullable(frame: bytearray | bytes, position: int) -> tuple[str | None, int]:
+def _compact_nullable(frame: Frame, position: int) -> tuple[str | None, int]:
     size, position = read_unsigned_varint(frame, position)
     if size == 0:
         return None, position
     return str(frame[position : position + size - 1], "utf-8"), position + size - 1
 
 
-def _nullable(frame: bytearray | bytes, position: int, end: int) -> tuple[str | None, int]:
+def _nullable(frame: Frame, position: int, end: int) -> tuple[str | None, int]:
     (size,) = _short.unpack_from(frame, position)
     position += 2
     if size < 0:
@@ -206,7 +207,7 @@ def _nullable(frame: bytearray | bytes, position: int, end: int) -> tuple[str | 
     return str(frame[position : position + size], "utf-8"), position + size
 
 
-def _skip_tags(frame: bytearray | bytes, position: int, end: int) -> int:
+def _skip_tags(frame: Frame, position: int, end: int) -> int:
     count, position = read_unsigned_varint(frame, position)
     for _ in range(count):
         _, position = read_unsigned_varint(frame, position)

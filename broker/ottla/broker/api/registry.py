@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kio.schema.index import api_key_map
 
 from ottla.protocol.frames import RequestHeader
+from ottla.protocol.received import Frame
 
 if TYPE_CHECKING:
     import asyncio
@@ -108,7 +109,7 @@ class RequestContext(NamedTuple):
 Response = Mapping[str, Any]
 Handler = Callable[["Broker", RequestContext, Any], Coroutine[Any, Any, Response]]
 TasklessHandler = Callable[["Broker", RequestContext, Any], "asyncio.Future[Response]"]
-HotHandler = Callable[["Broker", "Connection", RequestHeader, bytearray, int, int], "Reply"]
+HotHandler = Callable[["Broker", "Connection", RequestHeader, Frame, int, int], "Reply"]
 
 
 @dataclass(frozen=True, slots=True)
