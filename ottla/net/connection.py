@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ottla.net.memory import SMALL_BYTES
 from ottla.protocol.errors import ProtocolError
+from ottla.protocol.received import Memory
 
 if TYPE_CHECKING:
     from ottla.net.server import Listener
@@ -64,7 +65,6 @@ class FileRange(Protocol):
     size: int
 
 
-Memory = bytearray | mmap.mmap  # of a frame; that of a large one takes room only as its bytes arrive
 Part = bytes | bytearray | memoryview | FileRange
 _IN_MEMORY = (bytes, bytearray, memoryview)
 Reply = "Sequence[Part] | Pending | None"

@@ -14,8 +14,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from ottla.net.busy_poll import WINDOW_SECONDS, BusyPoll
-from ottla.net.connection import Connection, Memory, Part, Pending
+from ottla.net.connection import Connection, Part, Pending
 from ottla.net.memory import BufferedMemory
+from ottla.protocol.received import Memory
 
 logger = logging.getLogger(__name__)
 

@@ -4,5 +4,8 @@ from __future__ import annotations
 
 import mmap
 
-Frame = bytes | bytearray | mmap.mmap
-"""Large frames come in mappings, whose pages take room only as they arrive."""
+Memory = bytearray | mmap.mmap
+"""A frame's, written in place where it holds batches. That of a large one takes room only as its bytes arrive."""
+
+Frame = bytes | Memory
+"""What is only read."""

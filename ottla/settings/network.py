@@ -1,6 +1,7 @@
 """Listeners, sockets and limits on connections.
 
-Pure: one row per setting. Names, types, defaults, bounds and update modes are those of Apache Kafka 4.3.1.
+Pure: one row per setting. Names, types, defaults, bounds and update modes are those of Apache Kafka 4.3.1, but for the
+default of `socket.receive.buffer.bytes`.
 """
 
 from ottla.settings.setting import Importance, Kind, Members, OneOf, Range, Setting, Update
@@ -45,7 +46,8 @@ SETTINGS = (
     ),
     Setting(
         "socket.receive.buffer.bytes", Kind.INT, "-1", Importance.HIGH,
-        "Receive buffer of client sockets; -1 leaves it to the system, which Apache Kafka doesn't by default (102400).",
+        "Receive buffer of client sockets; -1 leaves it to the system, which Apache Kafka doesn't by default (102400). "
+        "ottla.buffered.memory.bytes.max doesn't count what it holds.",
     ),
     Setting(
         "socket.request.max.bytes", Kind.INT, "104857600", Importance.HIGH,

@@ -15,7 +15,7 @@ from crc32c import crc32c
 from ottla.protocol import batches, inspection
 from ottla.protocol.batches import BatchHeader
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.protocol.received import Frame
+from ottla.protocol.received import Memory
 
 ZSTD = 4
 FIRST_ZSTD_VERSION = 7
@@ -37,7 +37,7 @@ class AdmissionRules:
     validate_records: bool = False
 
 
-def admit(buffer: Frame, start: int, end: int, rules: AdmissionRules, version: int, now_ms: int) -> Admitted:
+def admit(buffer: Memory, start: int, end: int, rules: AdmissionRules, version: int, now_ms: int) -> Admitted:
     """Checks the record set buffer[start:end] of a Produce request of `version`; returns its batch, which stays in
     place, and the batch's header.
 

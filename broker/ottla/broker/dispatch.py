@@ -30,7 +30,7 @@ from ottla.protocol.frames import (
     skip_tagged_fields,
 )
 from ottla.protocol.messages import is_flexible, read_request, write_response
-from ottla.protocol.received import Frame
+from ottla.protocol.received import Memory
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
@@ -60,7 +60,7 @@ class Dispatcher:
             for version in range((route.api.served or route.api.versions)[0], route.api.versions[1] + 1)
         }
 
-    def dispatch(self, connection: Connection, frame: Frame, start: int, end: int) -> Reply:
+    def dispatch(self, connection: Connection, frame: Memory, start: int, end: int) -> Reply:
         """Serves frame[start:end]. Raises ProtocolError where the peer must be cut off."""
         began = perf_counter_ns()
         header = read_request_header(frame, start, end)

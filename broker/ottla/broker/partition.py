@@ -29,7 +29,7 @@ from ottla.metadata.image import INTERNAL_TOPICS
 from ottla.protocol import batches
 from ottla.protocol.batches import BatchHeader
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.protocol.received import Frame
+from ottla.protocol.received import Memory
 
 logger = logging.getLogger(__name__)
 
@@ -306,7 +306,7 @@ class Partition:
         """Below it no transaction is undecided; without transactions the high watermark."""
         return self.high_watermark
 
-    def append(self, frame: Frame, start: int, end: int, version: int) -> Appended:
+    def append(self, frame: Memory, start: int, end: int, version: int) -> Appended:
         """Appends the record set frame[start:end] of a Produce request; its offsets are patched in place.
 
         A repeat of one of the producer's last five batches yields the original's offsets and writes nothing. Raises
@@ -318,7 +318,7 @@ class Partition:
         batch, header = admit(frame, start, end, self.rules, version, self.now_ms())
         return self._append_admitted(batch, header)
 
-    def takes_turns(self, frame: Frame, start: int) -> bool:
+    def takes_turns(self, frame: Memory, start: int) -> bool:
         """Whether this batch must go by `append_recompressed`: it needs another codec, or batches before it do."""
         if self._last_turn is not None:
             return True

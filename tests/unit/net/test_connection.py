@@ -20,7 +20,7 @@ from ottla.net.connection import (
     Pending,
 )
 from ottla.net.memory import BufferedMemory
-from ottla.net.server import Limits, Server
+from ottla.net.server import Limits, Server, open_socket
 
 PIPELINED = 0
 ORDINARY = 3
@@ -524,3 +524,19 @@ def test_full_both_ways_who_sends_no_more_still_gets_its_answers():
         await reader.readexactly(100 * 1000)
 
     run(scenario, send_buffer_bytes=102_400, receive_buffer_bytes=102_400)
+
+
+@pytest.mark.parametrize(("setting", "fixed"), [(-1, None), (102_400, 204_800)], ids=["the system's", "fixed"])
+def test_receive_buffers_are_the_systems_to_size_unless_a_size_is_set(setting, fixed):
+    def size(sock: socket.socket) -> int:
+        return sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)  # Linux doubles what was set, for its bookkeeping
+
+    with socket.create_server(("127.0.0.1", 0)) as untouched:
+        expected = fixed or size(untouched)
+    listening = asyncio.run(open_socket("127.0.0.1", 0, Limits(receive_buffer_bytes=setting)))
+    with listening, socket.create_connection(listening.getsockname()):
+        listening.setblocking(True)
+        accepted, _ = listening.accept()
+        with accepted:
+            assert size(listening) == expected
+            assert (size(accepted) == fixed) == (fixed is not None)

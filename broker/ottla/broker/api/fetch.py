@@ -25,7 +25,7 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.fetch import NO_TAGS, TOPIC_IDS, PartitionAnswer, diverging_epoch_tags, success, write_fetch_answer
 from ottla.protocol.fetch_request import CONSUMER, FetchRequest, read_fetch_request
 from ottla.protocol.frames import RequestHeader
-from ottla.protocol.received import Frame
+from ottla.protocol.received import Memory
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
@@ -41,7 +41,7 @@ _Read = tuple[FetchPartition, PartitionAnswer, "Partition | None"]
 FOLLOWER_FETCHES = 11  # from this version on consumers may read from followers
 
 
-def serve(broker: Broker, connection: Connection, header: RequestHeader, frame: Frame, body: int, end: int) -> Reply:
+def serve(broker: Broker, connection: Connection, header: RequestHeader, frame: Memory, body: int, end: int) -> Reply:
     """Answers at once if there is enough to read, else returns a Pending that waits for more."""
     request = read_fetch_request(header.api_version, frame, body, end)
     fetch = _Fetch(broker, connection, header, request)

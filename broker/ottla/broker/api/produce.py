@@ -22,7 +22,7 @@ from ottla.protocol.produce import (
     success,
     write_produce_answer,
 )
-from ottla.protocol.received import Frame
+from ottla.protocol.received import Memory
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
@@ -49,7 +49,7 @@ Answers = list[tuple[str | bytes, list[PartitionAnswer]]]
 _Wait = tuple[asyncio.Future[None], list[PartitionAnswer], int]  # and whose answer that is
 
 
-def serve(broker: Broker, connection: Connection, header: RequestHeader, frame: Frame, body: int, end: int) -> Reply:
+def serve(broker: Broker, connection: Connection, header: RequestHeader, frame: Memory, body: int, end: int) -> Reply:
     """Appends what the request brings; answers at once, or returns a Pending that will."""
     request = read_produce_request(header.api_version, frame, body, end)
     produce = _Produce(broker, connection, header, request)
@@ -124,7 +124,7 @@ class _Produce:
         self._broker.count_produce_failure(topic, size_bytes, error.code)
         return PartitionAnswer(index, error.code, message=error.message or None)
 
-    def takes_turns(self, frame: Frame) -> bool:
+    def takes_turns(self, frame: Memory) -> bool:
         """Whether any of the batches needs recompression or follows one that does."""
         get = self._broker.partitions.find_or_none
         return any(

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kio.schema.index import api_key_map
 
 from ottla.protocol.frames import RequestHeader
-from ottla.protocol.received import Frame
+from ottla.protocol.received import Memory
 
 if TYPE_CHECKING:
     import asyncio
@@ -109,7 +109,7 @@ class RequestContext(NamedTuple):
 Response = Mapping[str, Any]
 Handler = Callable[["Broker", RequestContext, Any], Coroutine[Any, Any, Response]]
 TasklessHandler = Callable[["Broker", RequestContext, Any], "asyncio.Future[Response]"]
-HotHandler = Callable[["Broker", "Connection", RequestHeader, Frame, int, int], "Reply"]
+HotHandler = Callable[["Broker", "Connection", RequestHeader, Memory, int, int], "Reply"]
 
 
 @dataclass(frozen=True, slots=True)
