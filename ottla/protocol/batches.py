@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from .codecs import MAX_BYTES, Buffer, compress, decompress
+from .codecs import MAX_BYTES, compress, decompress
 from .errors import ErrorCode, KafkaError, ProtocolError
-from .received import Frame
+from .received import Buffer
 from .varints import read_varint, write_varint
 
 HEADER_SIZE = 61
@@ -113,7 +113,7 @@ class Record(NamedTuple):
     headers: Sequence[tuple[str, bytes | None]] = ()
 
 
-def read_header(buffer: Buffer | Frame, position: int = 0) -> BatchHeader:
+def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     """The header at `position`, unchecked. Raises ProtocolError where the buffer ends first."""
     try:
         return _new(BatchHeader, _header.unpack_from(buffer, position))

@@ -18,8 +18,7 @@ from typing import Any
 import cramjam
 
 from .errors import ErrorCode, KafkaError
-
-Buffer = bytes | bytearray | memoryview
+from .received import Buffer
 
 
 class Codec(IntEnum):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from .errors import ProtocolError
 from .messages import is_flexible
-from .received import Frame
+from .received import Buffer
 from .varints import read_unsigned_varint
 
 API_VERSIONS = 18
@@ -32,7 +32,7 @@ class RequestHeader(NamedTuple):
     end: int  # offset of what follows the client id: tagged fields if the version is flexible, else the body
 
 
-def read_request_header(frame: Frame | memoryview, start: int = 0, stop: int | None = None) -> RequestHeader:
+def read_request_header(frame: Buffer, start: int = 0, stop: int | None = None) -> RequestHeader:
     """The header at `start`, without the tagged fields: the caller knows first whether it serves that API's version.
 
     Raises ProtocolError where the frame ends inside it or the client id is not UTF-8.
@@ -50,7 +50,7 @@ def read_request_header(frame: Frame | memoryview, start: int = 0, stop: int | N
     return _new(RequestHeader, (api_key, api_version, correlation_id, client_id, end))
 
 
-def skip_tagged_fields(data: Frame | memoryview, position: int, end: int | None = None) -> int:
+def skip_tagged_fields(data: Buffer, position: int, end: int | None = None) -> int:
     """The position after a block of tagged fields. Raises ProtocolError where it isn't over by `end` (default: of the
     data)."""
     stop = len(data) if end is None else end
@@ -90,7 +90,7 @@ def request_frame(api_key: int, api_version: int, correlation_id: int, client_id
     return _correlation.pack(len(header) + len(body)) + header + body
 
 
-def response_body(api_key: int, api_version: int, frame: Frame | memoryview) -> tuple[int, int]:
+def response_body(api_key: int, api_version: int, frame: Buffer) -> tuple[int, int]:
     """(correlation id, offset of the body) of a response frame without its size."""
     (correlation_id,) = _correlation.unpack_from(frame)
     if api_key != API_VERSIONS and is_flexible(api_key, api_version):

@@ -18,9 +18,9 @@ from functools import cache
 from typing import NamedTuple
 
 from .batches import CODEC_MASK, HEADER_SIZE, LOG_APPEND_TIME, LOG_OVERHEAD, BatchHeader
-from .codecs import MAX_BYTES, Buffer, decompress
+from .codecs import MAX_BYTES, decompress
 from .errors import ErrorCode, KafkaError, ProtocolError
-from .received import Frame
+from .received import Buffer, Frame
 from .varints import read_varint, write_varint
 
 _ODD = bytes(range(1, 256, 2))

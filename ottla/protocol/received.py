@@ -1,4 +1,4 @@
-"""What received bytes lie in. Pure."""
+"""What bytes lie in. Pure."""
 
 from __future__ import annotations
 
@@ -9,3 +9,6 @@ Memory = bytearray | mmap.mmap
 
 Frame = bytes | Memory
 """What is only read."""
+
+Buffer = Frame | memoryview
+"""What is only read, or a part of it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .errors import ProtocolError
-from .received import Frame
+from .received import Buffer
 
 
 def write_unsigned_varint(out: bytearray, value: int) -> None:
@@ -14,7 +14,7 @@ def write_unsigned_varint(out: bytearray, value: int) -> None:
     out.append(value)
 
 
-def read_unsigned_varint(data: Frame | memoryview, position: int) -> tuple[int, int]:
+def read_unsigned_varint(data: Buffer, position: int) -> tuple[int, int]:
     """(value, position after it). Raises ProtocolError where the bytes end first or it exceeds 10 bytes."""
     try:
         value = data[position]
@@ -42,7 +42,7 @@ def write_varint(out: bytearray, value: int) -> None:
     write_unsigned_varint(out, (value << 1) ^ (value >> 63))
 
 
-def read_varint(data: Frame | memoryview, position: int) -> tuple[int, int]:
+def read_varint(data: Buffer, position: int) -> tuple[int, int]:
     """(value, position after it), zigzag. Raises ProtocolError as `read_unsigned_varint`."""
     raw, position = read_unsigned_varint(data, position)
     return (raw >> 1) ^ -(raw & 1), position

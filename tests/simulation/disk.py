@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
-from ottla.broker.log.disk import Buffer, Entry
+from ottla.broker.log.disk import Entry
+from ottla.protocol.received import Buffer
 
 from .machine import Descriptors
 

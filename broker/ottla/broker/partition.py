@@ -19,7 +19,6 @@ from uuid import UUID
 from ottla.broker.admission import AdmissionRules, admit
 from ottla.broker.commits import Commits
 from ottla.broker.counters import TopicCounters
-from ottla.broker.log.disk import Buffer
 from ottla.broker.log.log import Log
 from ottla.broker.log.segment import FileRange
 from ottla.broker.replica.leader import LeaderState
@@ -29,7 +28,7 @@ from ottla.metadata.image import INTERNAL_TOPICS
 from ottla.protocol import batches
 from ottla.protocol.batches import BatchHeader
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.protocol.received import Memory
+from ottla.protocol.received import Buffer, Memory
 
 logger = logging.getLogger(__name__)
 

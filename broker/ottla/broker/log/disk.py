@@ -17,7 +17,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol
 
-Buffer = bytes | bytearray | memoryview
+from ottla.protocol.received import Buffer
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # of the process or the machine

@@ -14,10 +14,11 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 
 from ottla.protocol.batches import CONTROL, BatchHeader
+from ottla.protocol.received import Buffer
 
 from . import names
 from .config import MAX_RELATIVE_OFFSET, LogConfig
-from .disk import Buffer, all_or_unusable
+from .disk import all_or_unusable
 from .epochs import LeaderEpochs
 from .pending_flush import PendingFlush
 from .producers import Producers

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ottla.protocol.batches import CONTROL, BatchHeader, records
+from ottla.protocol.received import Buffer
 
 from . import names
-from .disk import Buffer, Disk
+from .disk import Disk
 from .producers import Producers, read_snapshot
 from .segment import Segment
 

@@ -17,10 +17,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ottla.protocol.batches import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, read_header, records
+from ottla.protocol.received import Buffer
 
 from . import names
 from .config import MAX_RELATIVE_OFFSET, LogConfig
-from .disk import Buffer, Disk, File
+from .disk import Disk, File
 from .index import OffsetIndex, TimeIndex, TimestampOffset
 
 UNKNOWN = -1

@@ -25,8 +25,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.protocol.batches import MAGIC, BatchHeader, crc_valid, iterate_headers
-from ottla.protocol.codecs import Buffer
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.received import Buffer
 
 if TYPE_CHECKING:
     from typing import Protocol

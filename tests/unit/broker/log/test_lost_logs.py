@@ -10,7 +10,8 @@ import pytest
 
 from ottla.broker.log.config import LogConfig
 from ottla.broker.log.directories import LogDirectories
-from ottla.broker.log.disk import Buffer, RealDisk
+from ottla.broker.log.disk import RealDisk
+from ottla.protocol.received import Buffer
 from tests.unit.broker.log.workbench import append, batch_of, contents, fill
 
 CONFIG = LogConfig(segment_bytes=4000, index_interval_bytes=200)

@@ -16,10 +16,11 @@ import pytest
 from ottla.broker.log.checkpoints import render_offsets
 from ottla.broker.log.config import LogConfig
 from ottla.broker.log.directories import LogDirectories
-from ottla.broker.log.disk import Buffer, File, RealDisk
+from ottla.broker.log.disk import File, RealDisk
 from ottla.broker.log.future import FutureLog, Pass
 from ottla.broker.log.log import Log
 from ottla.broker.log.moves import Moves
+from ottla.protocol.received import Buffer
 from tests.unit.broker.log.workbench import append, batch_of, contents, fill
 
 TOPIC_ID = UUID(int=77)
