@@ -1,6 +1,6 @@
 """Which leader epoch began at which offset: what a log diverges by, and is truncated to (KIP-101, KIP-279).
 
-Entries ascend in both columns. The file beside the segments is replaced when the log is shortened, and before each sync
+Entries ascend in both columns. The file beside the segments is replaced when the log's end is cut, and before each sync
 for the epochs that began meanwhile: recovery reads those of unsynced batches from the batches themselves, and a broker
 that begins to lead thousands of partitions at once needn't write as many files. Where there is no room for it, the next
 sync makes up for it.
@@ -105,13 +105,13 @@ class LeaderEpochs:
             self.write()
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """The log now starts at `start_offset`: the epoch that holds it begins there, earlier ones are dropped."""
+        """The log now starts at `start_offset`: the epoch that holds it begins there, earlier ones are dropped. Its
+        file may keep them, so that nobody waits for it: recovery drops them again, as in Kafka (KAFKA-16541)."""
         first = bisect_right(self._starts, start_offset) - 1
         if first < 0 or (first == 0 and self._starts[0] == start_offset):
             return
         del self.epochs[:first], self._starts[:first]
         self._starts[0] = start_offset
-        self.write()
 
     def clear(self) -> None:
         """Drops all entries."""

@@ -35,7 +35,13 @@ def test_truncation(tmp_path: Path) -> None:
     assert known.entries == [(2, 15), (4, 20)]
     known.truncate_from_start(25)
     assert known.entries == [(4, 25)]
-    assert load(RealDisk(), str(tmp_path)).entries == [(4, 25)]
+    on_disk = load(RealDisk(), str(tmp_path))
+    assert on_disk.entries == [(2, 10), (4, 20)], "nobody waits for a file when the log's start moves"
+    on_disk.truncate_from_start(25)
+    assert on_disk.entries == [(4, 25)]
+    known.assign(5, 40)
+    known.write_out()
+    assert load(RealDisk(), str(tmp_path)).entries == [(4, 25), (5, 40)]
     known.clear()
     assert (known.latest, load(RealDisk(), str(tmp_path)).entries) == (-1, [])
 
