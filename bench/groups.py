@@ -138,6 +138,7 @@ class _Group:
         self._names: list[str] = []
         self._generation = -1
         self._order = random.Random(1)
+        self._waited_for = list(range(MEMBERS_REBALANCING))
         for wire in self._wires:
             self._names.append(_name_given(wire))
         self._joins = [write_request(JOIN_GROUP, JOIN_GROUP_VERSION, _join(name)) for name in self._names]
@@ -161,18 +162,25 @@ class _Group:
         leader = self._names.index(self._leader)
         others = [member for member in range(MEMBERS_REBALANCING) if member != leader]
         self._order.shuffle(others)  # as their heartbeats fall
+        self._order.shuffle(self._waited_for)
         self._wires[leader].ask(JOIN_GROUP, JOIN_GROUP_VERSION, self._joins[leader])
         while not self._rebalances(others[0]):
             time.sleep(0.001)
         for member in others:
             began = time.perf_counter()
             self._wires[member].ask(JOIN_GROUP, JOIN_GROUP_VERSION, self._joins[member])
-        return self._sync([wire.receive() for wire in self._wires]) - began
+        return self._sync(self._answers()) - began
 
     def _rebalances(self, member: int) -> bool:
         beat = {"group_id": "one", "generation_id": self._generation, "member_id": self._names[member]}
         error = self._wires[member].call(HEARTBEAT, HEARTBEAT_VERSION, beat).error_code
         return bool(error == ErrorCode.rebalance_in_progress)
+
+    def _answers(self) -> list[bytes]:
+        """Everybody's next one, waited for in a random order: in the order of its answers, a broker would find this
+        process asleep before each and have to wake it, and another broker, with another order, wouldn't."""
+        frames = {member: self._wires[member].receive() for member in self._waited_for}
+        return [frames[member] for member in range(MEMBERS_REBALANCING)]
 
     def _sync(self, joined: list[bytes]) -> float:
         """Everybody hears the new generation and gets an assignment; when the last one had it. What costs this process
@@ -184,7 +192,7 @@ class _Group:
                     f"JoinGroup is answered by {read_response(JOIN_GROUP, JOIN_GROUP_VERSION, frame, 4)}"
                 )
             wire.ask(SYNC_GROUP, SYNC_GROUP_VERSION, _GENERATION.pack(self._generation).join(sync))
-        frames = [wire.receive() for wire in self._wires]
+        frames = self._answers()
         ended = time.perf_counter()
         for frame in frames:
             answer = read_response(SYNC_GROUP, SYNC_GROUP_VERSION, frame, 4)

@@ -134,9 +134,10 @@ class Roster:
 
     def update(self, member: Member, protocols: Protocols, rebalance_timeout_ms: int, session_timeout_ms: int) -> None:
         """A member said anew what it supports and how long it may be silent."""
-        self._withdraw(member)
-        member.protocols = protocols
-        self._support.update(name for name, _ in protocols)
+        if protocols != member.protocols:
+            self._withdraw(member)
+            member.protocols = protocols
+            self._support.update(name for name, _ in protocols)
         member.rebalance_timeout_ms = rebalance_timeout_ms
         member.session_timeout_ms = session_timeout_ms
 
