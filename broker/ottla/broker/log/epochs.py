@@ -36,7 +36,7 @@ class EpochEnd(NamedTuple):
 class LeaderEpochs:
     """A log's leader epochs. `latest` is the last epoch, −1 where there is none."""
 
-    __slots__ = ("_disk", "_path", "_starts", "_unwritten", "epochs", "latest")
+    __slots__ = ("_disk", "_path", "_start_moved", "_starts", "_unwritten", "epochs", "latest")
 
     def __init__(self, disk: Disk, directory: str, entries: list[EpochEntry] | None = None) -> None:
         self._disk = disk
@@ -45,6 +45,7 @@ class LeaderEpochs:
         self._starts = [entry.start_offset for entry in entries or ()]
         self.latest = self.epochs[-1] if self.epochs else UNDEFINED
         self._unwritten = False
+        self._start_moved = False  # and the file still says what was before it
 
     def __len__(self) -> int:
         return len(self.epochs)
@@ -105,13 +106,14 @@ class LeaderEpochs:
             self.write()
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """The log now starts at `start_offset`: the epoch that holds it begins there, earlier ones are dropped. Its
-        file may keep them, so that nobody waits for it: recovery drops them again, as in Kafka (KAFKA-16541)."""
+        """The log now starts at `start_offset`: the epoch that holds it begins there, earlier ones are dropped. The
+        event loop doesn't wait for the file: recovery drops them again, and `close` writes what Kafka wouldn't drop."""
         first = bisect_right(self._starts, start_offset) - 1
         if first < 0 or (first == 0 and self._starts[0] == start_offset):
             return
         del self.epochs[:first], self._starts[:first]
         self._starts[0] = start_offset
+        self._start_moved = True
 
     def clear(self) -> None:
         """Drops all entries."""
@@ -137,7 +139,12 @@ class LeaderEpochs:
         """Replaces the file if that wasn't possible before."""
         if self._unwritten:
             self._disk.write_atomically(self._path, render(self.entries), fsync=False)
-            self._unwritten = False
+            self._unwritten = self._start_moved = False
+
+    def close(self) -> None:
+        """Leaves the file as it should be, for whoever opens the log next."""
+        if self._start_moved:
+            self.write()
 
 
 def render(entries: list[EpochEntry]) -> bytes:

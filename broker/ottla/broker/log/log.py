@@ -398,6 +398,7 @@ class Log:
             self._active.seal()
         if self.log_end_offset > max(self.log_start_offset, self.snapshots[-1] if self.snapshots else -1):
             self._take_snapshot()
+        self.epochs.close()
         if self.log_end_offset > self.recovery_point or self._shortened:
             self.flush()
         for segment in self.segments:

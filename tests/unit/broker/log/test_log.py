@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from ottla.broker.log.config import LogConfig
 from ottla.broker.log.disk import File, RealDisk, RealFile
+from ottla.broker.log.epochs import load
 from ottla.broker.log.log import Log
 from ottla.protocol.batches import assign, iterate_headers, read_header
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -287,6 +288,27 @@ def test_retention_by_time_size_and_start(tmp_path: Path) -> None:
     assert log.retention(newest + 101, end)
     assert (log.size, log.log_start_offset, log.log_end_offset) == (0, end, end)
     assert append(log, batch_of([b"x"])) == end
+
+
+@pytest.mark.parametrize("stop", ["killed", "stopped", "killed, and then stopped"])
+def test_epochs_of_a_log_whose_start_moved_survive_a_restart(tmp_path: Path, stop: str) -> None:
+    bench = Workbench(tmp_path, config=LogConfig(segment_bytes=1000, retention_bytes=2500))
+    log = bench.log()
+    for epoch in range(5):
+        for number in range(20):
+            append(log, batch_of([b"%d" % number * 20]), epoch)
+        log.flush()
+    assert log.retention(bench.now_ms, log.log_end_offset)
+    epochs = log.epochs.entries
+    assert epochs[0].epoch > 0
+    assert epochs[0].start_offset == log.log_start_offset
+    if stop == "killed":
+        log = bench.log(clean=False)
+    else:
+        (bench.log(clean=False) if "killed" in stop else log).close()
+        assert load(RealDisk(), log.directory).entries == epochs, "Kafka takes the file's word"
+        log = bench.log()
+    assert log.epochs.entries == epochs
 
 
 def test_lookups_by_timestamp(tmp_path: Path) -> None:
