@@ -138,7 +138,7 @@ class _Group:
         self._names: list[str] = []
         self._generation = -1
         self._order = random.Random(1)
-        self._waited_for = list(range(MEMBERS_REBALANCING))
+        self._read_order = list(range(MEMBERS_REBALANCING))
         for wire in self._wires:
             self._names.append(_name_given(wire))
         self._joins = [write_request(JOIN_GROUP, JOIN_GROUP_VERSION, _join(name)) for name in self._names]
@@ -162,7 +162,7 @@ class _Group:
         leader = self._names.index(self._leader)
         others = [member for member in range(MEMBERS_REBALANCING) if member != leader]
         self._order.shuffle(others)  # as their heartbeats fall
-        self._order.shuffle(self._waited_for)
+        self._order.shuffle(self._read_order)
         self._wires[leader].ask(JOIN_GROUP, JOIN_GROUP_VERSION, self._joins[leader])
         while not self._rebalances(others[0]):
             time.sleep(0.001)
@@ -177,9 +177,10 @@ class _Group:
         return bool(error == ErrorCode.rebalance_in_progress)
 
     def _answers(self) -> list[bytes]:
-        """Everybody's next one, waited for in a random order: in the order of its answers, a broker would find this
-        process asleep before each and have to wake it, and another broker, with another order, wouldn't."""
-        frames = {member: self._wires[member].receive() for member in self._waited_for}
+        """Everybody's next one, read in a random order. In the order in which they are sent, each would find this
+        process asleep, and only a broker that sends in the order of its list would pay for waking it: Kafka's is that
+        of a hash map."""
+        frames = {member: self._wires[member].receive() for member in self._read_order}
         return [frames[member] for member in range(MEMBERS_REBALANCING)]
 
     def _sync(self, joined: list[bytes]) -> float:
