@@ -3,7 +3,7 @@
 Entries ascend in both columns. The file beside the segments is replaced when the log's end is cut, and before each sync
 for the epochs that began meanwhile: recovery reads those of unsynced batches from the batches themselves, and a broker
 that begins to lead thousands of partitions at once needn't write as many files. Where there is no room for it, the next
-sync makes up for it.
+sync makes up for it. What only drops entries before the log's start is written at a clean stop, or with the others.
 
 Source: Kafka's LeaderEpochFileCache; file `leader-epoch-checkpoint`: version 0, count, then "epoch startOffset" lines.
 """
@@ -107,7 +107,7 @@ class LeaderEpochs:
 
     def truncate_from_start(self, start_offset: int) -> None:
         """The log now starts at `start_offset`: the epoch that holds it begins there, earlier ones are dropped. The
-        event loop doesn't wait for the file: recovery drops them again, and `close` writes what Kafka wouldn't drop."""
+        event loop doesn't wait for the file: recovery drops them again, and `close` writes it."""
         first = bisect_right(self._starts, start_offset) - 1
         if first < 0 or (first == 0 and self._starts[0] == start_offset):
             return
@@ -142,7 +142,7 @@ class LeaderEpochs:
             self._unwritten = self._start_moved = False
 
     def close(self) -> None:
-        """Leaves the file as it should be, for whoever opens the log next."""
+        """Writes what was left unwritten when the log's start moved: Kafka takes the file's word for it."""
         if self._start_moved:
             self.write()
 
