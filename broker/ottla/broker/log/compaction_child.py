@@ -16,6 +16,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+if __name__ == "__main__":
+    sys.modules["hypothesis"] = None  # type: ignore[assignment]  # kio would load it, as in ottla.cli.server
+
 from ottla.protocol.batches import BatchHeader, crc_valid
 
 from . import names
@@ -208,5 +211,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    os.nice(5)
     sys.exit(main())

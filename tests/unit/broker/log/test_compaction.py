@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
@@ -423,6 +424,35 @@ def test_what_retention_left_of_a_group_is_compacted_by_the_next_round(
     assert log.compacted_to == log.active.base_offset
     compacted = [record for record in everything(log) if record.offset < log.compacted_to]
     assert len({record.key for record in compacted}) == len(compacted)
+
+
+def test_a_compaction_that_is_cancelled_ends_its_process(logs: LogDirectories) -> None:
+    log = logs.open_or_create("t", 0, UUID(int=1), CONFIG)
+    overwrite(log, 100)
+    compactor = Compactor(logs, lambda: 1_000_000, CompactionLimits(bytes_per_second=1))
+
+    async def cancelled() -> None:
+        compaction = asyncio.create_task(compactor.compact(log, compactor.cleanable(log)))
+        await eventually(lambda: bool(_children()))
+        children = _children()
+        compaction.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await compaction
+        await eventually(lambda: not children & _children())
+
+    asyncio.run(cancelled())
+    assert log.compacted_to == 0
+
+
+async def eventually(holds: Callable[[], bool], seconds: float = 10.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+def _children() -> set[str]:
+    """The processes that this one's threads started, and that aren't waited for yet."""
+    return {child for task in Path("/proc/self/task").iterdir() for child in (task / "children").read_text().split()}
 
 
 def test_a_damaged_log_is_said_and_left(logs: LogDirectories) -> None:
