@@ -19,7 +19,8 @@ from uuid import UUID
 from ottla.broker.admission import AdmissionRules
 from ottla.broker.counters import TopicCounters
 from ottla.broker.log.config import LogConfig
-from ottla.broker.log.directories import LogDirectories, NewLog
+from ottla.broker.log.creation import NewLog
+from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.disk import NO_ROOM
 from ottla.broker.log.log import Log
 from ottla.broker.partition import Partition
@@ -35,7 +36,6 @@ logger = logging.getLogger(__name__)
 TOPIC = "topic"
 COMPRESSION = "compression.type"
 AS_PRODUCED = "producer"
-CREATED_ON_THE_LOOP_MAX = 4  # logs, a fraction of a millisecond each: a thread's answer isn't sooner
 LOOKED_AT_AT_ONCE = 100  # partitions, which takes some milliseconds
 
 
@@ -86,7 +86,7 @@ class Replicas:
         self._note_codecs()
 
     async def prepare(self, image: Image, changed: Changed) -> None:
-        """Creates the logs that `changed` is about to need, off the event loop where they are more than a few."""
+        """Creates the logs that `changed` is about to need, off the event loop: each waits for the disk once."""
         rules: dict[str, _TopicRules] = {}
         wanted = []
         for topic_id, index in sorted(changed.partitions):
@@ -99,8 +99,7 @@ class Replicas:
                     topic = TopicConfig.resolve(self._config, image.config(TOPIC, intent.name))
                     rules[intent.name] = _TopicRules(topic, self._config)
                 wanted.append(NewLog(intent.name, index, topic_id, rules[intent.name].log))
-        if len(wanted) > CREATED_ON_THE_LOOP_MAX:
-            await self._logs.create_ahead(wanted)
+        await self._logs.create_ahead(wanted)
 
     def changed(self, image: Image, changed: Changed) -> None:
         """Applies what a new image brought."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from uuid import UUID
 
 from . import names
-from .disk import Disk
+from .disk import Disk, File
 
 Offsets = dict[tuple[str, int], int]  # (topic, partition) → offset
 
@@ -108,12 +108,12 @@ def read_topic_id(disk: Disk, partition_directory: str) -> UUID | None:
     return decode_uuid(fields["topic_id"])
 
 
-def write_topic_id(disk: Disk, partition_directory: str, topic_id: UUID) -> None:
-    """Writes `partition.metadata` into a new directory, before anything else is in it.
+def write_topic_id(disk: Disk, partition_directory: str, topic_id: UUID) -> File:
+    """Writes `partition.metadata` into a new directory, before anything else is in it; the file, which is to be synced.
 
     Synced: where a loss of power left half of it, nobody could claim the records. Its name isn't: the segments' names
     come after it in the same directory, whose changes survive in order. One sync less for each of thousands of logs.
     """
     file = disk.open(f"{partition_directory}/{names.PARTITION_METADATA}", create=True)
     file.pwrite(f"version: 0\ntopic_id: {encode_uuid(topic_id)}".encode(), 0)
-    file.fsync()
+    return file

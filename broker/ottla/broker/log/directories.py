@@ -12,7 +12,6 @@ Source: Kafka's LogManager.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import logging
 import time
@@ -20,7 +19,6 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from itertools import chain
-from typing import NamedTuple
 from uuid import UUID
 
 from ottla.broker.counters import FlushCounters
@@ -31,9 +29,9 @@ from .checkpoints import (
     encode_uuid,
     read_properties,
     write_clean_marker,
-    write_topic_id,
 )
 from .config import LogConfig
+from .creation import NewLog, create, create_all
 from .deletion import Deletions
 from .disk import NO_ROOM, OUT_OF_RESOURCES, Disk, RealDisk
 from .home import UNKNOWN_EPOCH, ForeignDirectory, Home, common_epoch, emptiest
@@ -53,15 +51,6 @@ _THREADS = 8
 _CLOSED_AT_ONCE = 50  # logs: most have nothing to write, and cost less than a thread's errand
 
 LogKey = tuple[UUID, int]
-
-
-class NewLog(NamedTuple):
-    """A partition that is to have a log here."""
-
-    topic: str
-    partition: int
-    topic_id: UUID
-    config: LogConfig
 
 
 class LogDirectories:
@@ -271,12 +260,12 @@ class LogDirectories:
             self.lost.setdefault((topic_id, index), self._claim_refused(topic, index, topic_id))
         if (topic_id, index) in self.lost:
             raise self.lost[topic_id, index]
-        home = self._emptiest(1)[0]
-        directory = f"{home.path}/{names.partition_name(topic, index)}"
+        home, new = self._emptiest(1)[0], NewLog(topic, index, topic_id, config)
+        directory = _directory(home, new)
         try:
             self._make_room(directory, topic, index)
             self.offset_files.write_all(self._outdated([(home, topic, index)]))
-            log = self._create(home, directory, NewLog(topic, index, topic_id, config))
+            log = create(home.surroundings, directory, new)
         except OSError as error:
             self.directory_failed(home.path, error)
             raise
@@ -306,46 +295,21 @@ class LogDirectories:
         wanted = list(zip(self._emptiest(len(new)), new, strict=True))
         outdated = self._outdated((home, item.topic, item.partition) for home, item in wanted)
         created = await asyncio.to_thread(self._create_all, wanted, outdated)
-        for home, item, log in created:
-            if home.path not in self.failed:
+        for item, log in created:
+            if self.directory_of(log) not in self.failed:
                 self.logs.setdefault((item.topic_id, item.partition), log)
 
     def _create_all(
         self, wanted: Iterable[tuple[Home, NewLog]], outdated: Iterable[OffsetFile]
-    ) -> list[tuple[Home, NewLog, Log]]:
-        failed = False
+    ) -> list[tuple[NewLog, Log]]:
         try:
             self.offset_files.write_all(outdated)
         except OSError as error:
             logger.warning("no log can be created ahead: %s", error)
             return []
-
-        def create(job: tuple[Home, NewLog]) -> tuple[Home, NewLog, Log] | None:
-            nonlocal failed
-            home, item = job
-            directory = f"{home.path}/{names.partition_name(item.topic, item.partition)}"
-            try:
-                if failed or self.disk.exists(directory):  # what that is has to be found out first
-                    return None
-                return home, item, self._create(home, directory, item)
-            except OSError as error:
-                failed = True
-                logger.warning("%s can't be created ahead: %s", directory, error)
-                return None
-
-        with self._threads(_THREADS) as pool:  # what many sync at once takes the disk a fifth of the time
-            return [created for created in pool.map(create, wanted) if created is not None]
-
-    def _create(self, home: Home, directory: str, item: NewLog) -> Log:
-        """A log in a directory that doesn't exist yet, and doesn't afterwards where it couldn't be made."""
-        try:
-            self.disk.make_directory(directory)
-            write_topic_id(self.disk, directory, item.topic_id)
-            return open_log(home.surroundings, directory, item.topic, item.partition, item.config, clean=True).log
-        except OSError:
-            with contextlib.suppress(OSError):
-                self.disk.remove_tree(directory)
-            raise
+        places = ((home.surroundings, _directory(home, item), item) for home, item in wanted)
+        with self._threads(_THREADS) as pool:
+            return create_all(places, pool, _THREADS)
 
     def _emptiest(self, count: int) -> list[Home]:
         """Where `count` new partitions go: each to the log directory that has the fewest by then."""
@@ -528,6 +492,10 @@ class LogDirectories:
         """Gives up the locks: another process may have the directories."""
         for home in self._homes.values():
             home.lock = None
+
+
+def _directory(home: Home, new: NewLog) -> str:
+    return f"{home.path}/{names.partition_name(new.topic, new.partition)}"
 
 
 def _close(logs: Iterable[Log]) -> list[tuple[Log, OSError]]:

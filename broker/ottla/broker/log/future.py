@@ -104,7 +104,7 @@ class FutureLog:
         self._snapshots: set[int] = set()
         with _of_target():
             disk.make_directory(directory)
-            write_topic_id(disk, directory, topic_id)
+            write_topic_id(disk, directory, topic_id).fsync()
             disk.fsync_directory(directory)
 
     @property

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from ottla.broker.log.checkpoints import decode_uuid, encode_uuid, parse_offsets, read_topic_id, render_offsets
 from ottla.broker.log.config import LogConfig
+from ottla.broker.log.creation import NewLog
 from ottla.broker.log.deletion import Deletions, remove
-from ottla.broker.log.directories import LogDirectories, NewLog
+from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.disk import RealDisk
 from ottla.broker.log.home import ForeignDirectory
 from ottla.broker.log.log import Log

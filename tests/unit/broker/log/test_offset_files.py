@@ -10,7 +10,8 @@ import pytest
 
 from ottla.broker.log import names
 from ottla.broker.log.config import LogConfig
-from ottla.broker.log.directories import LogDirectories, NewLog
+from ottla.broker.log.creation import NewLog
+from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.disk import RealDisk
 from ottla.broker.log.offset_files import OffsetFiles
 from tests.unit.broker.log.workbench import contents, fill
