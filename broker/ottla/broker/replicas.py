@@ -82,6 +82,7 @@ class Replicas:
         self._rules: dict[str, _TopicRules] = {}
         self._default_rules = _TopicRules(TopicConfig.resolve(config, {}), config)
         self._unopened: set[tuple[UUID, int]] = set()  # for want of room
+        self._preparing: set[tuple[UUID, int]] = set()  # whose logs a thread is making
         logs.room_again = self.open_again
         self._note_codecs()
 
@@ -99,7 +100,11 @@ class Replicas:
                     topic = TopicConfig.resolve(self._config, image.config(TOPIC, intent.name))
                     rules[intent.name] = _TopicRules(topic, self._config)
                 wanted.append(NewLog(intent.name, index, topic_id, rules[intent.name].log))
-        await self._logs.create_ahead(wanted)
+        self._preparing = {(new.topic_id, new.partition) for new in wanted}
+        try:
+            await self._logs.create_ahead(wanted)
+        finally:
+            self._preparing = set()
 
     def changed(self, image: Image, changed: Changed) -> None:
         """Applies what a new image brought."""
@@ -208,7 +213,8 @@ class Replicas:
 
     def open_again(self) -> None:
         """A log directory that was full has room: what couldn't be created is, and who waits to join an ISR may."""
-        unopened, self._unopened = self._unopened, set()
+        unopened = self._unopened - self._preparing  # `changed` follows those
+        self._unopened -= unopened
         for topic_id, index in unopened:
             state = self._image.partition(topic_id, index)
             if state is not None:

@@ -1,7 +1,8 @@
 """What a broker touches of the world outside it. The simulation puts worlds of its own in place of the real one.
 
 The metadata store is not among it: it is a port of its own, and given to the broker. Threads are the event loop's and
-this `threads`'; time that isn't the wall clock's is the event loop's.
+this `threads`', but for the one that waits for a compaction's process; time that isn't the wall clock's is the event
+loop's.
 """
 
 from __future__ import annotations

@@ -50,8 +50,8 @@ class World:
         self.tombstones: dict[UUID, Tombstone] = {}
         self.state = Partition(TOPIC_ID, 0, (0,), (0,), (self.replicas.broker_epoch,), 0)
 
-    def changed(self, **changed: Any) -> None:
-        image: Any = SimpleNamespace(
+    def image(self) -> Any:
+        return SimpleNamespace(
             partition=lambda topic_id, index: self.state,
             intents_by_id={TOPIC_ID: SimpleNamespace(name="t")},
             tombstones=self.tombstones,
@@ -60,8 +60,12 @@ class World:
             configs=self.configs,
             config=lambda kind, name: getattr(self.configs.get(ConfigResource(kind, name)), "entries", {}),
         )
-        news: Any = SimpleNamespace(**(NOTHING | changed))
-        self.replicas.changed(image, news)
+
+    def news(self, **changed: Any) -> Any:
+        return SimpleNamespace(**(NOTHING | changed))
+
+    def changed(self, **changed: Any) -> None:
+        self.replicas.changed(self.image(), self.news(**changed))
 
 
 def test_a_partition_that_found_no_room_is_opened_when_there_is_some(tmp_path: Path) -> None:
@@ -76,6 +80,28 @@ def test_a_partition_that_found_no_room_is_opened_when_there_is_some(tmp_path: P
     assert partition is not None
     assert partition.leads
     assert [item.name for item in tmp_path.iterdir() if item.is_dir()] == ["t-0"], "nothing half made is left"
+
+
+def test_room_while_a_thread_makes_a_log_makes_no_second_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path)
+    world.disk.full = True
+    world.changed(partitions=[(TOPIC_ID, 0)])
+    world.disk.full = False
+    create_ahead = world.logs.create_ahead
+
+    async def meanwhile_room(new_logs: Any) -> None:
+        world.logs.look_for_room()
+        assert world.table.get("t", 0) is None
+        await create_ahead(new_logs)
+
+    monkeypatch.setattr(world.logs, "create_ahead", meanwhile_room)
+    asyncio.run(world.replicas.prepare(world.image(), world.news(partitions=[(TOPIC_ID, 0)])))
+    made = world.logs.get(TOPIC_ID, 0)
+    world.changed(partitions=[(TOPIC_ID, 0)])
+    partition = world.table.get("t", 0)
+    assert partition is not None
+    assert partition.log is made is not None
+    assert [item.name for item in tmp_path.iterdir() if item.is_dir()] == ["t-0"]
 
 
 def test_who_waits_to_join_an_isr_may_when_the_leader_has_room_again(tmp_path: Path) -> None:

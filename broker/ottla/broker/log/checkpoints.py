@@ -108,10 +108,10 @@ def read_topic_id(disk: Disk, partition_directory: str) -> UUID | None:
     return decode_uuid(fields["topic_id"])
 
 
-def write_topic_id(disk: Disk, partition_directory: str, topic_id: UUID) -> File:
-    """Writes `partition.metadata` into a new directory, before anything else is in it; the file, which is to be synced.
+def write_topic_id_unsynced(disk: Disk, partition_directory: str, topic_id: UUID) -> File:
+    """Writes `partition.metadata` into a new directory; the caller syncs the file before it makes anything else there.
 
-    Synced: where a loss of power left half of it, nobody could claim the records. Its name isn't: the segments' names
+    Where a loss of power left half of it, nobody could claim the records. Its name needs no sync: the segments' names
     come after it in the same directory, whose changes survive in order. One sync less for each of thousands of logs.
     """
     file = disk.open(f"{partition_directory}/{names.PARTITION_METADATA}", create=True)

@@ -7,6 +7,7 @@ that was truncated or lost segments meanwhile keeps what it has. Source: Kafka's
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import subprocess
@@ -28,6 +29,7 @@ logger = logging.getLogger(__name__)
 _BYTES_PER_KEY = 128  # of a child's memory
 _LOGS_PER_TURN = 50
 _NICE = 5  # what a child's priority is below the broker's
+_DYING_S = 5.0  # how long the end waits for one that was killed
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class Compactor:
         self._logs = logs
         self._now_ms = now_ms
         self._uncleanable: dict[Log, str] = {}
-        self._thread = ThreadPoolExecutor(1, "compaction")
+        self._executor = ThreadPoolExecutor(1, "compaction")
 
     async def run(self) -> None:
         """Compacts what is dirty enough until cancelled, which ends a running child too."""
@@ -165,12 +167,13 @@ class Compactor:
 
     async def _in_child(self, job: Job) -> Result:
         child = _Child()
+        running = asyncio.get_running_loop().run_in_executor(self._executor, child.run, encode(job))
         try:
-            status, output, errors = await asyncio.get_running_loop().run_in_executor(
-                self._thread, child.run, encode(job)
-            )
-        finally:
+            status, output, errors = await asyncio.shield(running)
+        except asyncio.CancelledError:
             child.give_up()
+            await asyncio.wait([running], timeout=_DYING_S)
+            raise
         if status != 0:
             raise CompactionFailed(errors.decode(errors="replace").strip()[-500:] or f"status {status}")
         return decode_result(output)
@@ -182,19 +185,20 @@ class Compactor:
 
 class _Child:
     """The process that compacts, started and waited for in a thread: uvloop forks on the event loop, and holds it for
-    6 ms with the memory of a small broker."""
+    6 ms with the memory of a small broker. Here it is held for some tenths of one, in which vfork has the interpreter's
+    lock."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._starting = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._given_up = False
 
     def run(self, job: bytes) -> tuple[int, bytes, bytes]:
         """Its status, output and complaints. Blocks. Raises OSError, CompactionFailed where it was given up before."""
-        with self._lock:
+        with self._starting:
             if self._given_up:
                 raise CompactionFailed("given up before it began")
-            self._process = process = subprocess.Popen(
+            self._process = subprocess.Popen(
                 [
                     sys.executable,
                     "-P",  # nothing is imported from where the broker was started
@@ -206,13 +210,15 @@ class _Child:
                 stderr=subprocess.PIPE,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             )
-        os.setpriority(os.PRIO_PROCESS, process.pid, os.getpriority(os.PRIO_PROCESS, 0) + _NICE)  # before its imports
-        output, errors = process.communicate(job)
+        with self._process as process:
+            with contextlib.suppress(OSError):  # where it isn't allowed: then it compacts at the broker's own
+                os.setpriority(os.PRIO_PROCESS, process.pid, os.getpriority(os.PRIO_PROCESS, 0) + _NICE)
+            output, errors = process.communicate(job)
         return process.returncode, output, errors
 
     def give_up(self) -> None:
-        """Ends it if it runs, now or later."""
-        with self._lock:
+        """Ends it if it runs; else it never will. Waits for a start that is under way, so that none is left alone."""
+        with self._starting:
             self._given_up = True
             if self._process is not None:
                 self._process.kill()

@@ -15,7 +15,7 @@ from concurrent.futures import Executor, Future
 from typing import NamedTuple
 from uuid import UUID
 
-from .checkpoints import write_topic_id
+from .checkpoints import write_topic_id_unsynced
 from .config import LogConfig
 from .disk import Disk, File
 from .log import Log
@@ -57,37 +57,63 @@ def create(surroundings: LogSurroundings, directory: str, new: NewLog) -> Log:
 def create_all(
     wanted: Iterable[tuple[LogSurroundings, str, NewLog]], pool: Executor, syncs: int
 ) -> list[tuple[NewLog, Log]]:
-    """Those of the logs that can be made in their directories, `syncs` of which `pool` syncs at once. Blocks.
+    """Logs in their directories, with `syncs` syncs at a time in `pool`; after the first that can't be begun, no more
+    are. Blocks.
 
     A directory that exists is left as it is: what that is has to be found out first.
     """
     created: list[tuple[NewLog, Log]] = []
+    failed: list[tuple[str, OSError]] = []
     begun: deque[_Begun] = deque()
 
     def finish_first() -> None:
         surroundings, directory, new, synced = begun.popleft()
-        with _removed_on_error(surroundings.disk, directory):
-            synced.result()
-            created.append((new, _finish(surroundings, directory, new)))
+        try:
+            with _removed_on_error(surroundings.disk, directory):
+                synced.result()
+                created.append((new, _finish(surroundings, directory, new)))
+        except OSError as error:
+            failed.append((directory, error))
 
-    with _said():
-        for surroundings, directory, new in wanted:
-            if surroundings.disk.exists(directory):
-                continue
+    for surroundings, directory, new in wanted:
+        if failed:
+            break
+        if surroundings.disk.exists(directory):
+            continue
+        try:
             identity = _begin(surroundings.disk, directory, new)
-            begun.append(_Begun(surroundings, directory, new, pool.submit(identity.fsync)))
-            if len(begun) > 2 * syncs:
-                finish_first()
-    while begun:
-        with _said():
+        except OSError as error:
+            failed.append((directory, error))
+            break
+        begun.append(_Begun(surroundings, directory, new, _synced(identity, pool)))
+        if len(begun) > 2 * syncs:
             finish_first()
+    while begun:
+        finish_first()
+    if failed:
+        directory, why = failed[0]
+        logger.warning("%s can't be created ahead (nor %d others): %s", directory, len(failed) - 1, why)
     return created
 
 
 def _begin(disk: Disk, directory: str, new: NewLog) -> File:
+    disk.make_directory(directory)
     with _removed_on_error(disk, directory):
-        disk.make_directory(directory)
-        return write_topic_id(disk, directory, new.topic_id)
+        return write_topic_id_unsynced(disk, directory, new.topic_id)
+
+
+def _synced(file: File, pool: Executor) -> Future[None]:
+    try:
+        return pool.submit(file.fsync)
+    except RuntimeError:  # the system gives no more threads
+        done: Future[None] = Future()
+        try:
+            file.fsync()
+        except OSError as error:
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+        return done
 
 
 def _finish(surroundings: LogSurroundings, directory: str, new: NewLog) -> Log:
@@ -102,11 +128,3 @@ def _removed_on_error(disk: Disk, directory: str) -> Iterator[None]:
         with contextlib.suppress(OSError):
             disk.remove_tree(directory)
         raise
-
-
-@contextlib.contextmanager
-def _said() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        logger.warning("not every log can be created ahead: %s", error)

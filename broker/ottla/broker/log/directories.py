@@ -5,7 +5,8 @@ only when somebody says so by that id, and one that isn't wanted is set aside un
 directory that fails takes its logs offline and leaves the others alone; a full one is no failed one. A log that may
 lie in a failed directory is lost for now: no empty one takes its place elsewhere.
 
-Everything but `open` and `close` runs on the event loop, which creating many logs at once leaves free (`create_ahead`).
+Everything but `open` and `close` runs on the event loop, which leaves the making of new logs to a thread
+(`create_ahead`) and makes only what that couldn't.
 Source: Kafka's LogManager.
 """
 
@@ -282,7 +283,10 @@ class LogDirectories:
         )
 
     async def create_ahead(self, new_logs: Iterable[NewLog]) -> None:
-        """Creates logs in a thread, so that `open_or_create` finds them. What doesn't work is left for that to meet."""
+        """Creates logs in a thread, so that `open_or_create` finds them. What doesn't work is left for that to meet.
+
+        Meanwhile nobody else may ask for them.
+        """
         new = [
             item
             for item in new_logs
@@ -294,7 +298,11 @@ class LogDirectories:
             return
         wanted = list(zip(self._emptiest(len(new)), new, strict=True))
         outdated = self._outdated((home, item.topic, item.partition) for home, item in wanted)
-        created = await asyncio.to_thread(self._create_all, wanted, outdated)
+        try:
+            created = await asyncio.to_thread(self._create_all, wanted, outdated)
+        except RuntimeError as error:  # the system gives no thread
+            logger.warning("no log can be created ahead: %s", error)
+            return
         for item, log in created:
             if self.directory_of(log) not in self.failed:
                 self.logs.setdefault((item.topic_id, item.partition), log)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from . import names
-from .checkpoints import write_topic_id
+from .checkpoints import write_topic_id_unsynced
 from .disk import Disk, File
 from .log import Log
 from .segment import Segment
@@ -104,7 +104,7 @@ class FutureLog:
         self._snapshots: set[int] = set()
         with _of_target():
             disk.make_directory(directory)
-            write_topic_id(disk, directory, topic_id).fsync()
+            write_topic_id_unsynced(disk, directory, topic_id).fsync()
             disk.fsync_directory(directory)
 
     @property

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import subprocess
 import tempfile
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -14,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.broker.log import compaction
+from ottla.broker.log import compactor as compactor_module
 from ottla.broker.log.compaction import (
     AbortedTransaction,
     Cleaning,
@@ -426,33 +430,63 @@ def test_what_retention_left_of_a_group_is_compacted_by_the_next_round(
     assert len({record.key for record in compacted}) == len(compacted)
 
 
-def test_a_compaction_that_is_cancelled_ends_its_process(logs: LogDirectories) -> None:
+class Started(list[subprocess.Popen[bytes]]):
+    """The processes that are started for compactions."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__()
+        start = subprocess.Popen
+
+        def noted(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+            process = start(*arguments, **options)
+            self.append(process)
+            return process
+
+        monkeypatch.setattr(compactor_module.subprocess, "Popen", noted)
+
+
+def test_a_compaction_that_is_cancelled_ends_its_process(logs: LogDirectories, monkeypatch: pytest.MonkeyPatch) -> None:
     log = logs.open_or_create("t", 0, UUID(int=1), CONFIG)
     overwrite(log, 100)
+    started = Started(monkeypatch)
     compactor = Compactor(logs, lambda: 1_000_000, CompactionLimits(bytes_per_second=1))
 
     async def cancelled() -> None:
         compaction = asyncio.create_task(compactor.compact(log, compactor.cleanable(log)))
-        await eventually(lambda: bool(_children()))
-        children = _children()
+        ours = os.getpriority(os.PRIO_PROCESS, 0)
+        async with asyncio.timeout(10):
+            while not started or os.getpriority(os.PRIO_PROCESS, started[0].pid) <= ours:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
         compaction.cancel()
         with pytest.raises(asyncio.CancelledError):
             await compaction
-        await eventually(lambda: not children & _children())
+        assert [process.returncode for process in started] == [-signal.SIGKILL]
 
     asyncio.run(cancelled())
     assert log.compacted_to == 0
 
 
-async def eventually(holds: Callable[[], bool], seconds: float = 10.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not holds():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+def test_a_compaction_that_is_given_up_before_it_starts_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = Started(monkeypatch)
+    child = compactor_module._Child()
+    child.give_up()
+    with pytest.raises(CompactionFailed):
+        child.run(b"")
+    assert not started
 
 
-def _children() -> set[str]:
-    """The processes that this one's threads started, and that aren't waited for yet."""
-    return {child for task in Path("/proc/self/task").iterdir() for child in (task / "children").read_text().split()}
+def test_a_process_whose_priority_can_not_be_lowered_compacts(
+    logs: LogDirectories, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: int) -> None:
+        raise PermissionError
+
+    log = logs.open_or_create("t", 0, UUID(int=1), CONFIG)
+    overwrite(log, 100)
+    monkeypatch.setattr(compactor_module.os, "setpriority", refused)
+    compactor = Compactor(logs, lambda: 1_000_000, CompactionLimits())
+    asyncio.run(compactor.compact(log, compactor.cleanable(log)))
+    assert log.compacted_to > 10
 
 
 def test_a_damaged_log_is_said_and_left(logs: LogDirectories) -> None:
