@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Executor, Future
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor
 from typing import NamedTuple
 from uuid import UUID
 
@@ -35,12 +35,12 @@ class NewLog(NamedTuple):
 
 
 class _Begun(NamedTuple):
-    """A directory with nothing in it but whose it is; that is being synced."""
+    """A directory with nothing in it but whose it is; `sync` returns when that is on the disk, or raises OSError."""
 
     surroundings: LogSurroundings
     directory: str
     new: NewLog
-    synced: Future[None]
+    sync: Callable[[], object]
 
 
 def create(surroundings: LogSurroundings, directory: str, new: NewLog) -> Log:
@@ -49,9 +49,7 @@ def create(surroundings: LogSurroundings, directory: str, new: NewLog) -> Log:
     Raises OSError.
     """
     identity = _begin(surroundings.disk, directory, new)
-    with _removed_on_error(surroundings.disk, directory):
-        identity.fsync()
-        return _finish(surroundings, directory, new)
+    return _finish(_Begun(surroundings, directory, new, identity.fsync))
 
 
 def create_all(
@@ -67,13 +65,11 @@ def create_all(
     begun: deque[_Begun] = deque()
 
     def finish_first() -> None:
-        surroundings, directory, new, synced = begun.popleft()
+        first = begun.popleft()
         try:
-            with _removed_on_error(surroundings.disk, directory):
-                synced.result()
-                created.append((new, _finish(surroundings, directory, new)))
+            created.append((first.new, _finish(first)))
         except OSError as error:
-            failed.append((directory, error))
+            failed.append((first.directory, error))
 
     for surroundings, directory, new in wanted:
         if failed:
@@ -85,7 +81,7 @@ def create_all(
         except OSError as error:
             failed.append((directory, error))
             break
-        begun.append(_Begun(surroundings, directory, new, _synced(identity, pool)))
+        begun.append(_Begun(surroundings, directory, new, _syncing(identity, pool)))
         if len(begun) > 2 * syncs:
             finish_first()
     while begun:
@@ -102,22 +98,19 @@ def _begin(disk: Disk, directory: str, new: NewLog) -> File:
         return write_topic_id_unsynced(disk, directory, new.topic_id)
 
 
-def _synced(file: File, pool: Executor) -> Future[None]:
+def _syncing(file: File, pool: Executor) -> Callable[[], object]:
+    """Waits for the sync that this begins; syncs itself where the system gives no thread for it."""
     try:
-        return pool.submit(file.fsync)
-    except RuntimeError:  # the system gives no more threads
-        done: Future[None] = Future()
-        try:
-            file.fsync()
-        except OSError as error:
-            done.set_exception(error)
-        else:
-            done.set_result(None)
-        return done
+        return pool.submit(file.fsync).result
+    except RuntimeError:
+        return file.fsync
 
 
-def _finish(surroundings: LogSurroundings, directory: str, new: NewLog) -> Log:
-    return open_log(surroundings, directory, new.topic, new.partition, new.config, clean=True).log
+def _finish(begun: _Begun) -> Log:
+    surroundings, directory, new, sync = begun
+    with _removed_on_error(surroundings.disk, directory):
+        sync()
+        return open_log(surroundings, directory, new.topic, new.partition, new.config, clean=True).log
 
 
 @contextlib.contextmanager

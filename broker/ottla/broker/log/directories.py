@@ -299,11 +299,11 @@ class LogDirectories:
         wanted = list(zip(self._emptiest(len(new)), new, strict=True))
         outdated = self._outdated((home, item.topic, item.partition) for home, item in wanted)
         try:
-            created = await asyncio.to_thread(self._create_all, wanted, outdated)
+            creating = asyncio.get_running_loop().run_in_executor(None, self._create_all, wanted, outdated)
         except RuntimeError as error:  # the system gives no thread
             logger.warning("no log can be created ahead: %s", error)
             return
-        for item, log in created:
+        for item, log in await creating:
             if self.directory_of(log) not in self.failed:
                 self.logs.setdefault((item.topic_id, item.partition), log)
 

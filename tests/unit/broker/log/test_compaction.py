@@ -455,7 +455,7 @@ def test_a_compaction_that_is_cancelled_ends_its_process(logs: LogDirectories, m
         compaction = asyncio.create_task(compactor.compact(log, compactor.cleanable(log)))
         ours = os.getpriority(os.PRIO_PROCESS, 0)
         async with asyncio.timeout(10):
-            while not started or os.getpriority(os.PRIO_PROCESS, started[0].pid) <= ours:  # noqa: ASYNC110
+            while not started or os.getpriority(os.PRIO_PROCESS, started[0].pid) <= ours:  # noqa: ASYNC110 — has no event
                 await asyncio.sleep(0.01)
         compaction.cancel()
         with pytest.raises(asyncio.CancelledError):

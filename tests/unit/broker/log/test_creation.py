@@ -67,7 +67,8 @@ def wanted(around: LogSurroundings, folder: Path, count: int) -> list[tuple[LogS
 @pytest.mark.parametrize("pool", [ThreadPoolExecutor(SYNCS), NoThreads()], ids=["threads", "no threads"])
 def test_whose_a_log_is_is_synced_before_anything_else_is_made(tmp_path: Path, pool: Executor) -> None:
     disk = WatchedDisk()
-    created = create_all(wanted(surroundings(tmp_path, disk), tmp_path, 20), pool, SYNCS)
+    with pool:
+        created = create_all(wanted(surroundings(tmp_path, disk), tmp_path, 20), pool, SYNCS)
     assert [(new.partition, log.directory) for new, log in created] == [(at, f"{tmp_path}/t-{at}") for at in range(20)]
     waiting = most = 0
     for index in range(20):
