@@ -121,14 +121,16 @@ class Workload(threading.Thread):
             producer.stopped = True
         await asyncio.gather(*writing)
         ends = [await self._end_of(index) for index in range(self._partitions)]
-        await self._until_consumed(ends, reading)
-        await self._until_committed(ends, reading)
+        group = [Committer(self._client(f"looks-{i}"), GROUP, (TOPIC, i)) for i in range(self._partitions)]
+        await self._until_consumed(ends, group, reading)
         self._consuming = False
         for stoppable in (*readers, *committers):
             stoppable.stopped = True
         await asyncio.gather(*reading)
         for committer in committers:
             await self._again(committer.look)
+        if (committed := await self._committed(group)) != ends:
+            self._wrong.append(f"the group's offsets are {committed}, and the ends {ends}")
         for index, end in enumerate(ends):
             await self._read_finally(index, end)
         for client in self._clients:
@@ -264,29 +266,27 @@ class Workload(threading.Thread):
         await self._again(lambda: self._poll(consumer))
         return consumer.high_watermark
 
-    async def _until_consumed(self, ends: list[int], reading: list[asyncio.Task[None]]) -> None:
+    async def _until_consumed(self, ends: list[int], group: list[Committer], reading: list[asyncio.Task[None]]) -> None:
+        """Until the group has read everything, and committed that: where a new generation has just begun, its members
+        read again what the one before hadn't committed, which may take them two fetches."""
         deadline = time.monotonic() + _FINDING_S
-        while any(len(seen) < end for seen, end in zip(self._consumed, ends, strict=True)):
+        while (
+            any(len(seen) < end for seen, end in zip(self._consumed, ends, strict=True))
+            or await self._committed(group) != ends
+        ):
             await self._fail_early(reading)
             if time.monotonic() > deadline:
                 seen = [len(seen) for seen in self._consumed]
-                self._wrong.append(f"the group has read {seen} records of {ends}")
+                self._wrong.append(f"the group has read {seen} records of {ends}, and not committed all of them")
                 return
 
-    async def _until_committed(self, ends: list[int], reading: list[asyncio.Task[None]]) -> None:
-        """Members of a new generation read again what the one before hadn't committed: it may take them two fetches."""
-        lookers = [Committer(self._client(f"looks-{index}"), GROUP, (TOPIC, index)) for index in range(len(ends))]
-        deadline = time.monotonic() + _FINDING_S
-        while (found := [await self._committed(looker) for looker in lookers]) != ends:
-            await self._fail_early(reading)
-            if time.monotonic() > deadline:
-                self._wrong.append(f"the group has committed {found} of {ends}")
-                return
-
-    async def _committed(self, looker: Committer) -> int:
-        await self._again(looker.look)
-        offset: int = self.history.events[-1]["offset"]
-        return offset
+    async def _committed(self, group: list[Committer]) -> list[int]:
+        """The group's offsets, by partition."""
+        offsets = []
+        for looker in group:
+            await self._again(looker.look)
+            offsets.append(self.history.events[-1]["offset"])  # nobody else had a turn since
+        return offsets
 
     async def _read_finally(self, index: int, end: int) -> None:
         consumer = Consumer(self._client(f"final-{index}"), (TOPIC, index))
