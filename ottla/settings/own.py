@@ -11,7 +11,8 @@ _STORE = Pattern(
 )
 _ADDRESS = Pattern(r"|\S*:[0-9]+", "host:port, or nothing")
 _OWNER = Pattern(
-    r"|[a-z0-9-]{1,63}/[a-z0-9.-]{1,253}/[0-9A-Za-z-]{1,64}/[0-9TZ:.+-]{1,40}", "namespace/name/uid/created, or nothing"
+    r"|[a-z0-9-]{1,63}/[a-z0-9.-]{1,253}/[0-9A-Za-z-]{1,64}/[0-9TZ:.+-]{1,40}(/[0-9A-Za-z-]{0,64})?",
+    "namespace/name/uid/created/uid of the Cluster, or nothing",
 )
 
 SETTINGS = (

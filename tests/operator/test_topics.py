@@ -375,6 +375,47 @@ def test_a_restarted_operator_deletes_what_lost_its_resource_meanwhile(run: Play
     run(scene)
 
 
+@pytest.mark.parametrize("first", ["Cluster", "Topics"])
+def test_topics_of_a_cluster_made_anew_are_kept_until_their_resources_are_applied(run: Play, first: str) -> None:
+    """A namespace was deleted, its volumes were kept, and everything is applied again, in either order."""
+
+    async def scene(operator: Operator, admin: KafkaAdmin) -> None:
+        kube = operator.kube
+        for name in ("orders", "payments"):
+            operator.topic(name)
+        await operator.settle()
+        ids = {name: topic.id for name, topic in (await admin.look()).topics.items()}
+        operator.reconciler.close()
+        for name in ids:
+            kube.remove("Topic", name)
+        kube.remove("Cluster", "main")
+
+        operator = Operator(admin.bootstrap, kube)  # nothing is remembered but what the topics themselves say
+        if first == "Topics":
+            operator.topic("orders")
+        kube.put("Cluster", "main", spec=CLUSTER)
+        await operator.settle()
+        await operator.later(1000.0)
+        held = operator.reconciler.held(MAIN)
+        assert held is not None
+        assert held.reason == "ClusterMadeAnew"
+        operator.topic("orders")
+        await operator.settle()
+        await operator.later(1000.0)
+        assert {name: topic.id for name, topic in (await admin.look()).topics.items()} == ids
+        held = operator.reconciler.held(MAIN)
+        assert held is not None
+        assert "payments" in held.message
+        assert "orders" not in held.message
+        kube.remove("Topic", "orders")
+        await operator.later(1.0)
+        await operator.later(1000.0)
+        assert set((await admin.look()).topics) == {"payments"}, "what was seen under this Cluster goes with its Topic"
+        operator.reconciler.close()
+
+    run(scene)
+
+
 def test_many_at_once_wait_for_a_person(run: Play, caplog: pytest.LogCaptureFixture) -> None:
     async def scene(operator: Operator, admin: KafkaAdmin) -> None:
         caplog.set_level("WARNING", "ottla.operator.topic")

@@ -21,7 +21,8 @@ from uuid import UUID
 from ottla.operator.kafka import CHANGED_AT_ONCE, KafkaAdmin, KafkaAdmins, Refusals, Unreachable, said
 from ottla.operator.kube import KubeError
 from ottla.operator.objects import Object, Ref, going, holds
-from ottla.operator.plan.orphans import Definition, Disappearances, Orphan, Unreadable, Verdict, hold, orphans, owner_of
+from ottla.operator.plan.orphans import Definition, Disappearances, Orphan, Unreadable, Verdict, hold, orphans
+from ottla.operator.plan.ownership import read_mark
 from ottla.operator.plan.topic import (
     NOT_ENOUGH_BROKERS,
     THROTTLE_RATES,
@@ -211,7 +212,7 @@ class TopicReconciler:
             else:
                 topic = cluster.topics.get(resource.topic)
                 throttled = sweep.rules.throttle_bytes_per_second is not None
-                plans[resource] = plan_topic(resource, topic, cluster, throttled)
+                plans[resource] = plan_topic(resource, topic, cluster, sweep.rules.uid, throttled)
         await self._carry_out(sweep, admin, cluster, plans)
         for resource, plan in plans.items():
             self._conclude(sweep, resource, plan, cluster.topics.get(resource.topic))
@@ -325,9 +326,9 @@ class TopicReconciler:
             await self._resources.up_to_date(self._clock(), within_s=0.0)
             definition = await self._definition()
             found = self._orphans(key, cluster)
-        owned = sum(owner_of(topic) is not None for topic in cluster.topics.values())
+        owned = sum(read_mark(topic.owner) is not None for topic in cluster.topics.values())
         watch = self._disappearances.setdefault(key, Disappearances())
-        verdict = watch.judge(self._clock(), found, owned, definition, sweep.rules.confirmed)
+        verdict = watch.judge(self._clock(), found, owned, definition, sweep.rules.uid, sweep.rules.confirmed)
         released = [orphan for orphan in verdict.due if orphan.policy is DeletionPolicy.RETAIN]
         deleted = [orphan for orphan in verdict.due if orphan.policy is DeletionPolicy.DELETE]
         holds = [step for step in map(hold, verdict.held) if step is not None]
@@ -402,7 +403,7 @@ def _held(key: Ref, verdict: Verdict) -> _Held | None:
         some += f" and {len(names) - NAMES_TOLD} more"
     told = f"{verdict.why}. Kept until their Topics are back: {some}"
     how = f"kubectl -n {key.namespace} annotate --overwrite clusters.ottla.dev {key.name} {CONFIRM}={verdict.token}"
-    condition = Condition("TopicsHeld", True, "MassDisappearance", f"{told}. To have them deleted: {how}")
+    condition = Condition("TopicsHeld", True, verdict.reason, f"{told}. To have them deleted: {how}")
     return _Held(frozenset(orphan.topic.id for orphan in verdict.held), told, condition)
 
 

@@ -16,11 +16,12 @@ from ottla.operator.plan.orphans import (
     Verdict,
     hold,
     orphans,
-    owner_of,
 )
-from ottla.operator.plan.topic import OWNER, POLICY, Configure, KafkaPartition, KafkaTopic
+from ottla.operator.plan.ownership import OWNER, Owner, mark, read_mark
+from ottla.operator.plan.topic import POLICY, Configure, KafkaPartition, KafkaTopic
 from ottla.operator.spec.topic import DeletionPolicy, TopicResource
 
+CLUSTER = "c-1"
 DEFINITION = Definition("2025-01-01T00:00:00Z")
 
 
@@ -30,8 +31,8 @@ def resource(number: int, **changes: object) -> TopicResource:
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
-def owned(number: int, policy: str = "Delete") -> KafkaTopic:
-    overrides = {OWNER: resource(number).owner, POLICY: policy}
+def owned(number: int, policy: str = "Delete", cluster: str = CLUSTER) -> KafkaTopic:
+    overrides = {OWNER: mark(resource(number), cluster), POLICY: policy}
     return KafkaTopic(f"t-{number}", UUID(int=number), {0: KafkaPartition((0,), frozenset({0}))}, overrides)
 
 
@@ -47,7 +48,7 @@ def judge(
     definition: Definition | Unreadable | None = DEFINITION,
     confirmed: str = "",
 ) -> Verdict:
-    return watch.judge(now, gone, of, definition, confirmed)
+    return watch.judge(now, gone, of, definition, CLUSTER, confirmed)
 
 
 def names(found: tuple[Orphan, ...] | list[Orphan]) -> list[str]:
@@ -67,7 +68,36 @@ def test_the_policy_is_the_newest_that_is_known() -> None:
 
 
 def test_a_mark_that_isnt_ours_is_nobodys() -> None:
-    assert owner_of(KafkaTopic("t", UUID(int=1), {}, {OWNER: "somebody"})) is None
+    assert read_mark("somebody") is None
+    assert read_mark("") is None
+
+
+def test_a_mark_is_read_as_it_was_written() -> None:
+    one = resource(1)
+    assert read_mark(mark(one, "c-9")) == Owner(one.ref, one.uid, one.created, "c-9")
+    assert read_mark("shop/t-1/u-1/2026-01-01T00:00:00Z") == Owner(one.ref, one.uid, one.created)
+
+
+def test_topics_of_a_cluster_that_was_made_anew_wait_however_few() -> None:
+    """As after a namespace was deleted: the volumes are bound again, and the Topics aren't applied yet."""
+    watch = Disappearances()
+    of_before = orphans([owned(1, cluster="c-0")], [], {})
+    judge(watch, 0.0, of_before, of=1)
+    held = judge(watch, 1000.0, of_before, of=1)
+    assert (held.due, names(held.held), held.reason) == ((), ["t-1"], "ClusterMadeAnew")
+    both = [*of_before, *lost(2)]
+    judge(watch, 1001.0, both)
+    later = judge(watch, 1020.0, both)
+    assert (names(later.due), names(later.held)) == (["t-2"], ["t-1"]), "what was seen under this Cluster goes"
+    assert names(judge(watch, 1030.0, of_before, confirmed=held.token).due) == ["t-1"]
+
+
+def test_a_mark_from_before_clusters_were_recorded_waits() -> None:
+    topic = KafkaTopic("t-1", UUID(int=1), {}, {OWNER: "shop/t-1/u-1/2026-01-01T00:00:00Z", POLICY: "Delete"})
+    watch = Disappearances()
+    gone = orphans([topic], [], {})
+    judge(watch, 0.0, gone)
+    assert names(judge(watch, 1000.0, gone).held) == ["t-1"]
 
 
 def test_one_is_deleted_when_it_has_been_away_for_a_while() -> None:

@@ -10,9 +10,9 @@ from uuid import UUID
 import pytest
 
 from ottla.operator.objects import Ref
+from ottla.operator.plan.ownership import OWNER, mark
 from ottla.operator.plan.replication import resized
 from ottla.operator.plan.topic import (
-    OWNER,
     POLICY,
     Configure,
     Create,
@@ -30,7 +30,8 @@ from ottla.operator.plan.topic import (
 from ottla.operator.spec.topic import DeletionPolicy, TopicResource
 
 WANTED = TopicResource(Ref("shop", "orders"), "u-1", "2026-01-01T00:00:00Z", 1, Ref("shop", "main"), "orders")
-MARK = {OWNER: WANTED.owner, POLICY: "Delete"}
+CLUSTER_UID = "c-1"
+MARK = {OWNER: mark(WANTED, CLUSTER_UID), POLICY: "Delete"}
 CLUSTER = KafkaCluster({0: None, 1: None, 2: None}, {}, {0: 5, 1: 3, 2: 1})
 
 
@@ -71,7 +72,7 @@ STEPS = [
         "of a resource that was deleted and made again",
         spec(),
         there((0,), overrides={**MARK, OWNER: "shop/orders/u-0/2025-01-01T00:00:00Z"}),
-        [Configure("orders", {OWNER: WANTED.owner})],
+        [Configure("orders", {OWNER: mark(WANTED, CLUSTER_UID)})],
     ),
     (
         "a setting changes, another is taken back",
@@ -147,7 +148,7 @@ STEPS = [
 
 @pytest.mark.parametrize(("wanted", "topic", "steps"), [row[1:] for row in STEPS], ids=[row[0] for row in STEPS])
 def test_steps(wanted: TopicResource, topic: KafkaTopic | None, steps: list[Any]) -> None:
-    plan = plan_topic(wanted, topic, CLUSTER)
+    plan = plan_topic(wanted, topic, CLUSTER, CLUSTER_UID)
     assert plan.refusal is None
     assert list(plan.steps) == steps
 
@@ -163,7 +164,7 @@ REFUSALS = [
     ("wanted", "topic", "reason", "says"), [row[1:] for row in REFUSALS], ids=[r[0] for r in REFUSALS]
 )
 def test_refusals_change_nothing(wanted: TopicResource, topic: KafkaTopic | None, reason: str, says: str) -> None:
-    plan = plan_topic(wanted, topic, CLUSTER)
+    plan = plan_topic(wanted, topic, CLUSTER, CLUSTER_UID)
     assert plan.steps == ()
     assert plan.refusal is not None
     assert plan.refusal.reason == reason
@@ -172,15 +173,15 @@ def test_refusals_change_nothing(wanted: TopicResource, topic: KafkaTopic | None
 
 def test_as_many_replicas_as_before_stay_where_brokers_are_lost() -> None:
     """The cluster has two brokers for now; that isn't the resource's fault."""
-    plan = plan_topic(spec(replication_factor=3), there((0, 1, 2)), KafkaCluster({0: None, 1: None}, {}))
+    plan = plan_topic(spec(replication_factor=3), there((0, 1, 2)), KafkaCluster({0: None, 1: None}, {}), CLUSTER_UID)
     assert (plan.refusal, plan.steps) == (None, ())
 
 
 def test_progress_counts_partitions() -> None:
     topic = there((0, 1), (1, 2), (2, 0), moves={1: ((2,), ())})
-    plan = plan_topic(spec(replication_factor=2), topic, CLUSTER)
+    plan = plan_topic(spec(replication_factor=2), topic, CLUSTER, CLUSTER_UID)
     assert str(plan.moving) == "replication factor 2: 2 of 3 partitions done"
-    assert plan_topic(spec(replication_factor=2), there((0, 1)), CLUSTER).moving is None
+    assert plan_topic(spec(replication_factor=2), there((0, 1)), CLUSTER, CLUSTER_UID).moving is None
 
 
 def test_a_throttle_isnt_rewritten_for_each_partition_that_is_done() -> None:
@@ -189,7 +190,7 @@ def test_a_throttle_isnt_rewritten_for_each_partition_that_is_done() -> None:
         "follower.replication.throttled.replicas": "0:2,1:2",
     }
     topic = there((0, 2), (1, 2), overrides={**MARK, **throttle}, moves={1: ((2,), ())})
-    assert plan_topic(spec(replication_factor=2), topic, CLUSTER).steps == ()
+    assert plan_topic(spec(replication_factor=2), topic, CLUSTER, CLUSTER_UID).steps == ()
 
 
 def test_the_oldest_wins_and_of_two_as_old_the_ready_one() -> None:

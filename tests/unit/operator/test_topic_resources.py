@@ -115,7 +115,8 @@ def test_the_end_of_one_that_was_made_anew_isnt_the_end_of_the_new_one() -> None
 
 
 def test_what_a_cluster_says_of_its_topics() -> None:
-    meta = {"namespace": "shop", "name": "main", "annotations": {"ottla.dev/confirm-topic-deletion": "abc"}}
+    annotations = {"ottla.dev/confirm-topic-deletion": "abc"}
+    meta = {"namespace": "shop", "name": "main", "uid": "c-1", "annotations": annotations}
     rules = parse_topic_rules({"metadata": meta, "spec": {}})
     assert (rules.bootstrap, rules.confirmed) == ("main-bootstrap.shop.svc:9092", "abc")
     assert [rules.allows(namespace, ()) for namespace in ("shop", "team")] == [True, False]

@@ -25,7 +25,6 @@ def test_what_is_left_out() -> None:
     )
     assert parsed.deletion_policy is DeletionPolicy.DELETE
     assert (parsed.paused, parsed.deleting, parsed.ready, parsed.refusal) == (False, False, False, "")
-    assert parsed.owner == "shop/orders/u-1/2026-01-01T00:00:00Z"
 
 
 def test_what_is_said() -> None:

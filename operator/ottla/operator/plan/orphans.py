@@ -7,7 +7,9 @@ whoever applies them all. Therefore:
 1. A topic is touched only when its resource has been away for `SETTLE_S`: what vanishes together is counted together.
 2. While the definition isn't there, or is being deleted, nothing is touched; and never what is older than it: those
    resources vanished with the definition before it.
-3. If more than a tenth of the owned topics (and more than `FEW`) have lost their resources within `WINDOW_S`, all of
+3. A topic whose mark names another Cluster than the one that it lies in now waits, whatever it counts: the Cluster was
+   made again, or restored, and its Topics may not have been applied yet. A sweep that sees the Topic renews the mark.
+4. If more than a tenth of the owned topics (and more than `FEW`) have lost their resources within `WINDOW_S`, all of
    these wait, and go on waiting whatever comes: the topic itself says so (`HELD` in place of its policy).
 
 What waits is deleted once somebody confirms it by a token, which is of these very topics; or a resource claims the name
@@ -22,7 +24,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
-from ottla.operator.objects import Ref
+from ottla.operator.plan.ownership import Owner, read_mark
 from ottla.operator.plan.topic import POLICY, Configure, KafkaTopic
 from ottla.operator.spec.topic import DeletionPolicy, TopicResource
 
@@ -30,14 +32,8 @@ SETTLE_S = 10.0
 WINDOW_S = 600.0
 FEW = 3
 HELD = "Held"
-
-
-class Owner(NamedTuple):
-    """The resource that a topic names as its owner."""
-
-    ref: Ref
-    uid: str
-    created: str
+MASS_DISAPPEARANCE = "MassDisappearance"
+CLUSTER_MADE_ANEW = "ClusterMadeAnew"
 
 
 class Orphan(NamedTuple):
@@ -67,14 +63,9 @@ class Verdict:
     due: tuple[Orphan, ...] = ()
     held: tuple[Orphan, ...] = ()
     why: str = ""
+    reason: str = ""  # the same as a word for programs
     token: str = ""
     look_again_s: float | None = None
-
-
-def owner_of(topic: KafkaTopic) -> Owner | None:
-    """Whom the topic's mark names; None where it has none, or one that isn't ours."""
-    parts = topic.owner.split("/")
-    return Owner(Ref(parts[0], parts[1]), parts[2], parts[3]) if len(parts) == 4 else None
 
 
 def orphans(
@@ -94,7 +85,7 @@ def orphans(
         claimed.add(resource.topic)
     found = []
     for topic in topics:
-        owner = owner_of(topic)
+        owner = read_mark(topic.owner)
         if owner is None or owner.uid in uids or topic.name in claimed:
             continue
         if watched is not None and owner.ref.namespace not in watched:
@@ -121,9 +112,11 @@ class Disappearances:
         orphans: list[Orphan],
         owned: int,
         definition: Definition | Unreadable | None,
+        cluster_uid: str,
         confirmed: str,
     ) -> Verdict:
-        """`owned`: how many topics have an owner, orphans among them; `definition` None: there is none."""
+        """`owned`: how many topics have an owner, orphans among them; `definition` None: there is none;
+        `cluster_uid`: of the Cluster that the topics lie in."""
         ids = {orphan.topic.id for orphan in orphans}
         self._noticed = {topic: self._noticed.get(topic, now) for topic in ids}
         self._held = self._held & ids | {orphan.topic.id for orphan in orphans if orphan.held}
@@ -131,13 +124,18 @@ class Disappearances:
         self._dealt_with = {topic: then for topic, then in self._dealt_with.items() if now - then < WINDOW_S}
         if not orphans:
             return Verdict()
-        why = self._mass(ids, owned, definition)
+        reason, why = MASS_DISAPPEARANCE, self._mass(ids, owned, definition)
         if why:
             self._held |= ids
-        elif isinstance(definition, Definition):
-            older = {orphan.topic.id for orphan in orphans if orphan.owner.created < definition.created}
+        elif isinstance(definition, Definition) and (
+            older := {orphan.topic.id for orphan in orphans if orphan.owner.created < definition.created}
+        ):
             self._held |= older
-            why = "the definition of the Topic kind was deleted and made anew" if older else ""
+            why = "the definition of the Topic kind was deleted and made anew"
+        foreign = {orphan.topic.id for orphan in orphans if orphan.owner.cluster_uid != cluster_uid}
+        self._held |= foreign
+        if foreign and not why:
+            reason, why = CLUSTER_MADE_ANEW, "this Cluster was made anew, and has never had the Topics of these"
         self._held -= self._confirmed
         held = tuple(orphan for orphan in orphans if orphan.topic.id in self._held)
         if held and confirmed == confirmation(held):
@@ -153,6 +151,7 @@ class Disappearances:
             (*agreed, *due),
             held,
             (why or "more had vanished at once than are deleted unasked") if held else "",
+            reason if held else "",
             confirmation(held) if held else "",
             min(pauses, default=None),
         )

@@ -15,10 +15,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from ottla.operator.plan.ownership import OWNER, mark
 from ottla.operator.plan.replication import resized
 from ottla.operator.spec.topic import TopicResource
 
-OWNER = "ottla.owner"
 POLICY = "ottla.owner.deletion.policy"
 THROTTLED_LEADERS = "leader.replication.throttled.replicas"
 THROTTLED_FOLLOWERS = "follower.replication.throttled.replicas"
@@ -169,11 +169,16 @@ class TopicPlan:
 
 
 def plan_topic(
-    resource: TopicResource, topic: KafkaTopic | None, cluster: KafkaCluster, throttled: bool = True
+    resource: TopicResource,
+    topic: KafkaTopic | None,
+    cluster: KafkaCluster,
+    cluster_uid: str,
+    throttled: bool = True,
 ) -> TopicPlan:
     """What to do for a resource that its topic's name belongs to; `topic` None: there is none of that name.
 
-    `throttled`: the Cluster says how fast replicas may be copied.
+    `cluster_uid`: of the Cluster resource, for the owner's mark; `throttled`: the Cluster says how fast replicas may be
+    copied.
     """
     refusal = _refusal(resource, topic, cluster)
     if refusal is not None:
@@ -181,10 +186,12 @@ def plan_topic(
     if topic is None:
         partitions = resource.partitions or DEFAULT
         factor = resource.replication_factor or DEFAULT
-        return TopicPlan((Create(resource.topic, partitions, factor, {**resource.config, **_mark(resource)}),))
+        return TopicPlan(
+            (Create(resource.topic, partitions, factor, {**resource.config, **_mark(resource, cluster_uid)}),)
+        )
     targets = _targets(resource, topic, cluster)
     steps: list[Step] = []
-    if configure := _configure(resource, topic, _throttle(topic, targets, throttled)):
+    if configure := _configure(resource, topic, cluster_uid, _throttle(topic, targets, throttled)):
         steps.append(configure)
     if resource.partitions is not None and resource.partitions > len(topic.partitions):
         steps.append(Grow(topic.name, resource.partitions))
@@ -252,12 +259,14 @@ def _refusal(resource: TopicResource, topic: KafkaTopic | None, cluster: KafkaCl
     return None
 
 
-def _mark(resource: TopicResource) -> dict[str, str]:
-    return {OWNER: resource.owner, POLICY: resource.deletion_policy.value}
+def _mark(resource: TopicResource, cluster_uid: str) -> dict[str, str]:
+    return {OWNER: mark(resource, cluster_uid), POLICY: resource.deletion_policy.value}
 
 
-def _configure(resource: TopicResource, topic: KafkaTopic, throttle: Mapping[str, str]) -> Configure | None:
-    wanted = {**throttle, **resource.config, **_mark(resource)}
+def _configure(
+    resource: TopicResource, topic: KafkaTopic, cluster_uid: str, throttle: Mapping[str, str]
+) -> Configure | None:
+    wanted = {**throttle, **resource.config, **_mark(resource, cluster_uid)}
     given = {name: value for name, value in wanted.items() if topic.overrides.get(name) != value}
     reset = tuple(sorted(name for name in topic.overrides if name not in wanted))
     return Configure(topic.name, given, reset) if given or reset else None

@@ -54,11 +54,6 @@ class TopicResource:
         return hash(self.uid)
 
     @property
-    def owner(self) -> str:
-        """How a topic names this resource as its owner."""
-        return f"{self.ref.namespace}/{self.ref.name}/{self.uid}/{self.created}"
-
-    @property
     def ready(self) -> bool:
         """Whether its status says so."""
         return holds(self.status, "Ready")

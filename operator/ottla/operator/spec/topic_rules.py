@@ -21,6 +21,7 @@ class TopicRules:
     """The Cluster's side of a Topic. `namespace_labels` None: no selector."""
 
     cluster: Ref
+    uid: str  # of the Cluster
     paused: bool = False
     bootstrap: str = ""
     everywhere: bool = False
@@ -48,6 +49,7 @@ def parse_topic_rules(resource: Mapping[str, Any]) -> TopicRules:
     port = next((listener.get("port", CLIENT_PORT) for listener in inside), CLIENT_PORT)
     return TopicRules(
         cluster=cluster,
+        uid=resource["metadata"]["uid"],
         paused=bool(spec.get("paused", False)),
         bootstrap=f"{cluster.name}-bootstrap.{cluster.namespace}.svc:{port}",
         everywhere=allowed == "All",
