@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
+from ottla.broker.committed_view import CommittedView
 from ottla.broker.group.classic import ClassicGroup
 from ottla.broker.group.effects import NEVER_MS, Answer, Effects, Join, Leaver, Limits, Now, Store, Sync
 from ottla.broker.group.partitioning import partition_for
@@ -64,6 +65,7 @@ class Shard:
     partition: ReplayPartition
     leader_epoch: int
     core: GroupShard
+    view: CommittedView
     loading: bool = True
     last_appended: int = -1
     commits: list[tuple[Plan, asyncio.Future[int]]] = field(default_factory=list)  # for the next append
@@ -126,7 +128,8 @@ class GroupService:
             return
         if shard is not None:
             self.resigned(partition.index)
-        shard = Shard(partition, partition.leader_epoch, GroupShard(self._limits))
+        core = GroupShard(self._limits)
+        shard = Shard(partition, partition.leader_epoch, core, CommittedView(partition, core.offsets))
         self._shards[partition.index] = shard
         if partition.log.log_start_offset == partition.log.log_end_offset:
             shard.loading = False
@@ -141,6 +144,7 @@ class GroupService:
         for group in shard.core.groups.values():
             self._forget(group)
         self._perform(shard, None, shard.core.unload(ErrorCode.not_coordinator))
+        shard.view.resign(KafkaError(ErrorCode.not_coordinator))
         commits, shard.commits = shard.commits, []
         for _, future in commits:
             _fail(future, KafkaError(ErrorCode.not_coordinator))
@@ -369,6 +373,7 @@ class GroupService:
             if group is not None:
                 self._forget(group)
         shard.core.appended(changes, base_offset)
+        shard.view.appended(len(changes))
         shard.last_appended = base_offset + len(changes) - 1
         return shard.last_appended
 
@@ -429,7 +434,10 @@ class GroupService:
             except KafkaError:
                 # Older consumers know no other code that makes them look for the coordinator and try again.
                 raise KafkaError(ErrorCode.not_coordinator) from None
-        shard.core.offsets.committed(shard.partition.high_watermark)
+        try:
+            await shard.view.shown()
+        except KafkaError as error:
+            raise _for_clients(error) from error
         return shard
 
     # --- finding, loading, expiring ---
@@ -468,6 +476,8 @@ class GroupService:
         end = shard.partition.log.log_end_offset
         try:
             await shard.partition.committed(end - 1)
+            shard.view.appended(0)
+            await shard.view.shown()
         except KafkaError:
             return
         if not self._holds(shard):

@@ -118,6 +118,8 @@ class MemoryPartition:
         assign(batch, 0, base, leader_epoch)
         self.log.data += batch
         self.batches += 1
+        if self.held_at is None:
+            self.replicate()
         return base
 
     def committed(self, offset: int) -> asyncio.Future[None]:
@@ -134,8 +136,10 @@ class MemoryPartition:
     def replicate(self) -> None:
         self.held_at = None
         waiting, self.waiting = self.waiting, []
-        for _, future in waiting:
-            if not future.done():
+        for offset, future in waiting:
+            if offset >= self.log.log_end_offset:
+                self.waiting.append((offset, future))
+            elif not future.done():
                 future.set_result(None)
 
     def records(self) -> Iterator[Record]:
@@ -280,6 +284,47 @@ def test_commits_of_one_turn_are_one_batch() -> None:
         await asyncio.gather(*(stage.commit("g", number, number) for number in range(50)))
         assert stage.of("g").batches == 1
         assert await stage.fetch("g", 49) == 49
+
+    virtually(scene)
+
+
+def test_a_group_that_only_commits_costs_no_memory_for_each_commit() -> None:
+    async def scene() -> None:
+        stage = Stage()
+        stage.lead()
+        shard = stage.service._shards[stage.of("g").index]
+        for number in range(300):
+            await asyncio.gather(*(stage.commit("g", number, partition) for partition in range(20)))
+            assert shard.core.offsets.unshown_count == 0
+        assert await stage.fetch("g", 19) == 299
+        stage.of("g").hold()
+        late = [asyncio.ensure_future(stage.commit("g", 300, partition)) for partition in range(20)]
+        await turns()
+        assert shard.core.offsets.unshown_count == 20
+        stage.of("g").replicate()
+        await asyncio.gather(*late)
+        assert shard.core.offsets.unshown_count == 0
+        await stage.service.stop()
+
+    virtually(scene)
+
+
+def test_an_offset_fetch_that_waits_is_sent_away_by_a_resignation() -> None:
+    async def scene() -> None:
+        stage = Stage()
+        stage.lead()
+        stage.of("g").hold()
+        commits = [asyncio.ensure_future(stage.commit("g", 1, partition)) for partition in range(5_000)]
+        await turns()
+        stage.of("g").replicate()
+        read = asyncio.ensure_future(stage.fetch("g"))
+        await asyncio.sleep(0)
+        stage.service.resigned(stage.of("g").index)
+        with pytest.raises(KafkaError) as error:
+            await read
+        assert error.value.code is ErrorCode.not_coordinator
+        await asyncio.gather(*commits, return_exceptions=True)
+        await stage.service.stop()
 
     virtually(scene)
 

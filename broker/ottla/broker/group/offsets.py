@@ -28,31 +28,52 @@ class Offsets:
 
     def __init__(self) -> None:
         self._latest: dict[str, dict[str, Partitions]] = {}
-        # Where an appended value is not committed yet: what to show until it is, and how many writes are on the way.
-        self._shown: dict[OffsetKey, tuple[Committed | None, int]] = {}
+        self._count = 0  # of values in `_latest`
+        # By group, where an appended value is not committed yet: what to show until it is, and how many writes are on
+        # the way.
+        self._shown: dict[str, dict[OffsetKey, tuple[Committed | None, int]]] = {}
         self._appended: deque[tuple[int, OffsetKey, Committed | None]] = deque()
         self._undecided: dict[int, dict[OffsetKey, Committed]] = {}
 
     def __len__(self) -> int:
-        return sum(len(partitions) for topics in self._latest.values() for partitions in topics.values())
+        return self._count
 
     def appended(self, log_offset: int, key: OffsetKey, value: Committed | None) -> None:
         """A record (None: tombstone) was written at `log_offset`; it shows once `committed` passes it."""
-        shown, writes = self._shown.get(key, (self.latest(key), 0))
-        self._shown[key] = (shown, writes + 1)
+        by_key = self._shown.get(key.group)
+        if by_key is None:
+            by_key = self._shown[key.group] = {}
+        shown = by_key.get(key)
+        by_key[key] = (self.latest(key), 1) if shown is None else (shown[0], shown[1] + 1)
         self._appended.append((log_offset, key, value))
         self._put(key, value)
 
-    def committed(self, high_watermark: int) -> None:
-        """Everything below `high_watermark` is committed."""
+    def committed(self, high_watermark: int, records_max: int | None = None) -> None:
+        """Records below `high_watermark` are committed and show from now on: all of them, or the `records_max` oldest
+        of those that don't show yet."""
         appended = self._appended
-        while appended and appended[0][0] < high_watermark:
+        left = len(appended) if records_max is None else min(records_max, len(appended))
+        while left and appended[0][0] < high_watermark:
             _, key, value = appended.popleft()
-            writes = self._shown[key][1] - 1
+            by_key = self._shown[key.group]
+            writes = by_key[key][1] - 1
             if writes:
-                self._shown[key] = (value, writes)
+                by_key[key] = (value, writes)
             else:
-                del self._shown[key]
+                del by_key[key]
+                if not by_key:
+                    del self._shown[key.group]
+            left -= 1
+
+    @property
+    def first_unshown(self) -> int | None:
+        """The log offset of the oldest record that was appended and doesn't show yet; None where all records show."""
+        return self._appended[0][0] if self._appended else None
+
+    @property
+    def unshown_count(self) -> int:
+        """How many records were appended and don't show yet."""
+        return len(self._appended)
 
     def replayed(self, key: OffsetKey, value: Committed | None, producer_id: int = -1) -> None:
         """A record was read back. With a producer id it belongs to a transaction that is not decided yet."""
@@ -76,7 +97,8 @@ class Offsets:
 
     def show(self, key: OffsetKey) -> Committed | None:
         """The last committed value."""
-        shown = self._shown.get(key)
+        by_key = self._shown.get(key.group)
+        shown = None if by_key is None else by_key.get(key)
         return self.latest(key) if shown is None else shown[0]
 
     def undecided(self, key: OffsetKey) -> bool:
@@ -86,9 +108,7 @@ class Offsets:
     def show_all(self, group: str) -> dict[str, Partitions]:
         """All committed values of a group, by topic and partition."""
         found = {topic: dict(partitions) for topic, partitions in self._latest.get(group, {}).items()}
-        for key, (value, _) in self._shown.items():
-            if key.group != group:
-                continue
+        for key, (value, _) in self._shown.get(group, {}).items():
             if value is not None:
                 found.setdefault(key.topic, {})[key.partition] = value
             else:
@@ -157,11 +177,13 @@ class Offsets:
 
     def _put(self, key: OffsetKey, value: Committed | None) -> None:
         if value is not None:
-            self._latest.setdefault(key.group, {}).setdefault(key.topic, {})[key.partition] = value
+            partitions = self._latest.setdefault(key.group, {}).setdefault(key.topic, {})
+            self._count += key.partition not in partitions
+            partitions[key.partition] = value
             return
         topics = self._latest.get(key.group, {})
         partitions = topics.get(key.topic, {})
-        partitions.pop(key.partition, None)
+        self._count -= partitions.pop(key.partition, None) is not None
         if not partitions:
             topics.pop(key.topic, None)
         if not topics:

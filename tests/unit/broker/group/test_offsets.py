@@ -79,6 +79,8 @@ def test_the_committed_view_is_a_prefix_of_the_log(steps: list[tuple[int, int | 
             shown = dict(log[:high_watermark]).get(key)
             assert (offsets.latest(key), offsets.show(key)) == (latest, shown)
             assert offsets.show_all("g").get("t", {}).get(index) == shown
+        assert offsets.unshown_count == len(log) - high_watermark
+        assert len(offsets) == len(offsets.as_mapping())
 
 
 # --- commits ---

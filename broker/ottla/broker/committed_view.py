@@ -1,0 +1,93 @@
+"""Moves what OffsetFetch shows of one partition of `__consumer_offsets` along with that partition's high watermark.
+
+A record that was appended waits in `Offsets` until the high watermark has passed it. This module lets it out, and no
+request does: a group that only commits would otherwise grow the list with each commit, and the first OffsetFetch would
+pay for all of them at once. Three rules bound the list and the time for which the event loop is held:
+
+1. Each append lets out up to twice as many records as it brought, as far as the high watermark has passed them. So the
+   list of records that are committed and don't show yet never grows by appends.
+2. What the high watermark passes beyond that goes in slices, one in each turn of the event loop.
+3. A read waits for the slices up to the high watermark of its own moment, and never works on the list itself.
+
+Source: Kafka deletes its snapshots up to the committed offset as the high watermark moves (CoordinatorRuntime).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from ottla.broker.commits import Commits
+from ottla.broker.group.offsets import Offsets
+from ottla.protocol.errors import KafkaError
+
+SLICE_RECORDS = 1_000  # two or three milliseconds
+
+
+class WatermarkPartition(Protocol):
+    """What is needed of the partition."""
+
+    @property
+    def high_watermark(self) -> int: ...
+    def committed(self, offset: int) -> asyncio.Future[None]: ...
+
+
+class CommittedView:
+    """One shard's. All methods run on the event loop."""
+
+    __slots__ = ("_offsets", "_partition", "_reads", "_resigned", "_under_way")
+
+    def __init__(self, partition: WatermarkPartition, offsets: Offsets) -> None:
+        self._partition = partition
+        self._offsets = offsets
+        self._reads = Commits()
+        self._under_way = False  # a slice is called, or the high watermark is waited for
+        self._resigned = False
+
+    def appended(self, records: int) -> None:
+        """So many records were appended, or replayed from above the high watermark; `Offsets` knows them already."""
+        self._offsets.committed(self._partition.high_watermark, 2 * records)
+        if not self._under_way:
+            self._go_on()
+
+    def shown(self) -> asyncio.Future[None]:
+        """Done when all that is committed by now shows. Fails with KafkaError when this broker stops leading."""
+        if not self._under_way:
+            self._go_on()
+        high_watermark = self._partition.high_watermark
+        return self._reads.wait_for(high_watermark - 1, self._shown_below(high_watermark))
+
+    def resign(self, error: KafkaError) -> None:
+        """This broker doesn't lead the partition any more: reads that wait fail with `error`."""
+        self._resigned = True
+        self._reads.fail(error)
+
+    def _shown_below(self, high_watermark: int) -> int:
+        first = self._offsets.first_unshown
+        return high_watermark if first is None else min(first, high_watermark)
+
+    def _go_on(self) -> None:
+        """Whatever comes next for the oldest record that doesn't show: a slice, or the wait for its commit."""
+        high_watermark = self._partition.high_watermark
+        self._reads.reached(self._shown_below(high_watermark))
+        first = self._offsets.first_unshown
+        self._under_way = first is not None and not self._resigned
+        if first is None or self._resigned:
+            return
+        if first < high_watermark:
+            asyncio.get_running_loop().call_soon(self._slice)
+        else:
+            self._partition.committed(first).add_done_callback(self._watermark_moved)
+
+    def _watermark_moved(self, committed: asyncio.Future[None]) -> None:
+        error = committed.exception()
+        if error is None:
+            self._slice()
+        else:  # the replica stopped leading; if it leads again, the next append or read goes on
+            assert isinstance(error, KafkaError)
+            self._under_way = False
+            self._reads.fail(error)
+
+    def _slice(self) -> None:
+        self._offsets.committed(self._partition.high_watermark, SLICE_RECORDS)
+        self._go_on()
