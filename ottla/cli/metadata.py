@@ -241,7 +241,8 @@ def _named_by_settings(
 
 
 def _file(store: str | None, create: bool) -> tuple[Awaitable[Store], str]:
-    from ottla.cli.dev import METADATA_FILE, default_directory
+    from ottla.cli.dev import default_directory
+    from ottla.cli.dev_brokers import METADATA_FILE
     from ottla.metadata.embedded import EmbeddedStore
 
     named = store not in (None, "embedded")

@@ -2,6 +2,8 @@
 
 `process.roles` says which. Brokers and controllers don't know each other, so what is both is put together here. It
 imports neither the command line's libraries nor anything else that a broker doesn't need: its memory is the broker's.
+With `--until-stdin-ends` it stops, as on SIGTERM, when its standard input ends: a pipe whose other end only its starter
+holds, so that it never outlives that one.
 
 Exit codes: 0 stopped by a signal, 1 it couldn't start or failed, 2 the settings are wrong.
 """
@@ -51,6 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="ottla broker", description="Serves a log directory to Kafka's clients.")
     parser.add_argument("--config", metavar="FILE", help="a server.properties file with Kafka's property names")
     parser.add_argument("--set", metavar="NAME=VALUE", action="append", default=[], help="a setting, over the file's")
+    parser.add_argument("--until-stdin-ends", action="store_true", help="stop when whoever holds standard input ends")
     options = parser.parse_args(arguments)
     try:
         config = _configuration(options.config, options.set)
@@ -65,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
         logger.warning("%s", warning)
     raise_limit()
     try:
-        return uvloop.run(_run(config))
+        return uvloop.run(_run(config, until_stdin_ends=options.until_stdin_ends))
     except (ForeignStore, LeaseExpired, NodeIdTaken, StoreUnavailable, UnknownOutcome, UnsupportedFormat) as error:
         print(f"ottla broker: {error}", file=sys.stderr)
         return 1
@@ -85,12 +88,14 @@ def _configuration(file: str | None, settings: list[str]) -> BrokerConfig:
     return BrokerConfig.from_sources(text, overrides, os.environ)
 
 
-async def _run(config: BrokerConfig) -> int:
-    """Serves until a signal comes or the broker fails; the exit code."""
+async def _run(config: BrokerConfig, *, until_stdin_ends: bool) -> int:
+    """Serves until a signal comes, or the end of standard input, or the broker fails; the exit code."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stopping.set)
+    if until_stdin_ends:
+        loop.add_reader(0, _stdin_read, loop, stopping)
     if on_etcd(config):
         logger.info("reading the metadata: %s has to answer first", config.get_str("ottla.metadata.store"))
     store = await open_store(config)
@@ -113,6 +118,14 @@ async def _run(config: BrokerConfig) -> int:
     finally:
         await broker.stop()
         await store.close()
+
+
+def _stdin_read(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> None:
+    """Standard input can be read: it has ended, unless somebody wrote into it."""
+    if not os.read(0, 4096):
+        loop.remove_reader(0)
+        logger.warning("the process that started this one is gone: it stops")
+        stopping.set()
 
 
 async def _control(config: BrokerConfig, store: Store, stopping: asyncio.Event) -> int:

@@ -1,0 +1,288 @@
+"""The brokers of an `ottla dev`: planned, started as processes, waited for and stopped in order.
+
+A broker ends with the process that started it, however that ends: its standard input is a pipe whose other end only
+that process holds, and a broker whose standard input has ended stops as on SIGTERM (`ottla.cli.server`). The kernel
+closes the pipe, so that this holds from the fork on.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from ottla.cli.broker import parse_ready
+from ottla.cli.errors import CommandError, UsageError
+from ottla.cli.output import Output
+from ottla.cli.processes import PidFile, server_command, tail
+
+METADATA_FILE = "metadata.sqlite"
+_READY_TIMEOUT_S = 300.0
+_STOP_TIMEOUT_S = 60.0
+_LEFT_BEHIND_TIMEOUT_S = 30.0
+
+
+@dataclass
+class DevBroker:
+    """One broker's process, its place and its address."""
+
+    id: int
+    directory: Path
+    host: str
+    port: int
+    command: list[str]
+    log: Path | None
+    process: subprocess.Popen[bytes] | None = None
+    ready: threading.Event = field(default_factory=threading.Event)
+    deaths: int = 0
+    restart_at: float | None = None
+
+    def start(self, lifeline: int) -> None:
+        """Start the process, which ends when `lifeline` (see `lifeline()`) does; it inherits its directory's lock."""
+        pid_file = PidFile(self.directory)
+        own = pid_file.acquire("another broker")
+        self.ready.clear()
+        with self._log_file() as log_file:
+            self.process = subprocess.Popen(
+                self.command,
+                stdin=lifeline,
+                stdout=subprocess.PIPE,
+                stderr=log_file,
+                # Out of the terminal's group: Ctrl-C comes to this process, which stops the brokers in order.
+                process_group=0,
+                pass_fds=[own],
+            )
+        pid_file.write(self.process.pid)
+        pid_file.release()
+        threading.Thread(target=self._read, args=(self.process.stdout,), daemon=True).start()
+
+    @contextmanager
+    def _log_file(self) -> Iterator[IO[bytes] | None]:
+        if self.log is None:
+            yield None
+            return
+        with self.log.open("ab") as file:
+            yield file
+
+    def _read(self, stdout: IO[bytes]) -> None:
+        for line in stdout:
+            if parse_ready(line.decode("utf-8", "replace")):
+                self.ready.set()
+
+    @property
+    def pid(self) -> int | None:
+        """Its process, or that of its last start."""
+        return self.process.pid if self.process is not None else None
+
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        return self.process.poll() if self.process is not None else 0
+
+    def last_words(self) -> str:
+        """The complaint that its log ends with, where it has a log of its own; a killed process had no last words."""
+        lines = tail(self.log, 1) if self.log is not None and (self.exit_code() or 0) > 0 else []
+        return "".join(line.strip().removeprefix("error: ").rstrip(".") for line in lines)
+
+
+@contextmanager
+def lifeline() -> Iterator[int]:
+    """The end of a pipe for brokers' standard inputs: it ends with this process, or with the context."""
+    reading, writing = os.pipe()
+    try:
+        yield reading
+    finally:
+        os.close(writing)
+        os.close(reading)
+
+
+def wait_for_those_left_behind(directory: Path, output: Output) -> None:
+    """Brokers of an `ottla dev` that was killed close their logs by themselves; raises CommandError if they don't."""
+    deadline = time.monotonic() + _LEFT_BEHIND_TIMEOUT_S
+    told = False
+    while left := _running(directory):
+        processes = ", ".join(str(pid) for pid in left.values())
+        if time.monotonic() > deadline:
+            raise CommandError(
+                f"broker {min(left)} (process {left[min(left)]}) still runs on {directory}, without an `ottla dev`",
+                f"End it (kill {processes.replace(',', '')}), or name another data directory with --data.",
+            )
+        if not told:
+            told = True
+            output.note(f"An `ottla dev` was killed here; its brokers (process {processes}) are closing their logs …")
+        time.sleep(0.1)
+
+
+def _running(directory: Path) -> dict[int, int]:
+    """The processes of the brokers that run on directories of an `ottla dev`, by broker id."""
+    found = {}
+    for path in directory.glob("broker-*"):
+        number = path.name.removeprefix("broker-")
+        if number.isdecimal() and (pid := PidFile(path).running_pid()) is not None:
+            found[int(number)] = pid
+    return found
+
+
+def free_ports(listen: str, port: int, count: int) -> list[int]:
+    """The brokers' ports, each of them free at this moment."""
+    if port + count > 65536:
+        raise UsageError(f"there are no {count} ports from {port} on")
+    family = socket.AF_INET6 if ":" in listen else socket.AF_INET
+    chosen, held = [], []
+    try:
+        for number in range(count):
+            wanted = port + number if port else 0
+            probe = socket.socket(family, socket.SOCK_STREAM)
+            held.append(probe)
+            # As the broker will do; else a port would seem taken for a minute after each stop.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((listen, wanted))
+            except socket.gaierror as error:
+                raise CommandError(f"'{listen}' is no address to listen on", "See --listen.") from error
+            except OSError as error:
+                if error.errno == 98:
+                    raise CommandError(
+                        f"port {wanted} is in use", "Choose another with --port; 0 picks a free one."
+                    ) from error
+                reason = (error.strerror or str(error)).lower()
+                raise CommandError(
+                    f"can't listen on {listen}:{wanted}: {reason}", "See --listen and --port."
+                ) from error
+            chosen.append(probe.getsockname()[1])
+    finally:
+        for probe in held:
+            probe.close()
+    return chosen
+
+
+def planned(
+    number: int, port: int, directory: Path, listen: str, told: str, brokers: int, settings: list[str]
+) -> DevBroker:
+    """A broker that isn't started yet; what it is set to by default is written to its file."""
+    own = directory / f"broker-{number}"
+    # What makes a laptop pleasant stands in a file, so that the environment and --set can say otherwise.
+    replication = min(3, brokers)
+    defaults = {
+        "default.replication.factor": replication,
+        "min.insync.replicas": max(1, replication - 1),
+        "offsets.topic.replication.factor": replication,
+        "group.initial.rebalance.delay.ms": 0,
+    }
+    file = directory / f"broker-{number}.properties"
+    file.write_text("".join(f"{name}={value}\n" for name, value in defaults.items()), encoding="utf-8")
+    fixed = {
+        "node.id": str(number),
+        "listeners": f"PLAINTEXT://{bracketed(listen)}:{port}",
+        "advertised.listeners": f"PLAINTEXT://{bracketed(told)}:{port}",
+        "log.dirs": str(own),
+        "ottla.metadata.store": f"embedded:{directory / METADATA_FILE}",
+    }
+    command = server_command(file, [*(f"{name}={value}" for name, value in fixed.items()), *settings])
+    command.append("--until-stdin-ends")
+    log = directory / f"broker-{number}.log" if sys.stderr.isatty() else None
+    return DevBroker(number, own, listen, port, command, log)
+
+
+def bracketed(host: str) -> str:
+    """A host as it stands before a port."""
+    return f"[{host}]" if ":" in host else host
+
+
+def local(listen: str) -> str:
+    """Where this machine reaches what listens there."""
+    return {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "[::1]"}.get(listen, bracketed(listen))
+
+
+def wait_until_ready(cluster: list[DevBroker], waker: Waker) -> bool:
+    """Whether all serve; False when a stop was asked for before."""
+    deadline = time.monotonic() + _READY_TIMEOUT_S
+    while not all(one.ready.is_set() for one in cluster):
+        if waker.stopping:
+            return False
+        for one in cluster:
+            if one.exit_code() is not None:
+                raise death(one)
+        if time.monotonic() > deadline:
+            raise CommandError(f"the brokers don't serve after {_READY_TIMEOUT_S:g} s", "See their logs.")
+        waker.sleep(0.02)
+    return True
+
+
+def death(one: DevBroker) -> CommandError:
+    """The error that a broker's end is."""
+    words = one.last_words()
+    remedy = f"Its log: {one.log}" if one.log is not None else "Its log stands above."
+    code = one.exit_code() or 0
+    ended = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    return CommandError(f"broker {one.id} {ended}{': ' if words else ''}{words}", remedy)
+
+
+def stop_all(cluster: list[DevBroker], waker: Waker) -> None:
+    """SIGTERM to all, the last first; SIGKILL for what still runs after a second request or the time-out."""
+    for one in reversed(cluster):
+        if one.process is not None and one.exit_code() is None:
+            one.process.terminate()
+    requests = waker.stopping
+    deadline = time.monotonic() + _STOP_TIMEOUT_S
+    while any(one.exit_code() is None for one in cluster):
+        if waker.stopping > requests or time.monotonic() > deadline:
+            for one in cluster:
+                if one.process is not None and one.exit_code() is None:
+                    print(f"Broker {one.id} is killed; it will recover its logs.", file=sys.stderr)
+                    one.process.kill()
+                    one.process.wait()
+            return
+        waker.sleep(0.1)
+
+
+class Waker:
+    """Lets the main thread sleep until a signal comes; `stopping` counts the requests to stop."""
+
+    def __init__(self) -> None:
+        self.stopping = 0
+        self._receiver, self._sender = socket.socketpair()
+        self._sender.setblocking(False)
+        self._receiver.setblocking(False)
+
+    def install(self) -> None:
+        """Take over the signals that concern the cluster."""
+        signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
+        for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(name, self._stop)
+        signal.signal(signal.SIGCHLD, lambda signum, frame: None)
+
+    def sleep(self, timeout_s: float) -> None:
+        """Until a signal comes or the time is over."""
+        if select.select([self._receiver], [], [], max(0.0, timeout_s))[0]:
+            with suppress(BlockingIOError):
+                self._receiver.recv(4096)
+
+    def close(self) -> None:
+        """Give up the wake-up descriptor."""
+        signal.set_wakeup_fd(-1)
+        self._receiver.close()
+        self._sender.close()
+
+    def _stop(self, signum: int, frame: object) -> None:
+        self.stopping += 1
+
+
+@contextmanager
+def wakeups() -> Iterator[Waker]:
+    """A waker that has the signals."""
+    waker = Waker()
+    waker.install()
+    try:
+        yield waker
+    finally:
+        waker.close()
