@@ -1,0 +1,46 @@
+"""What may be wrong with the records of a batch, and the sentence for each fault. Pure.
+
+Both forms of the walk (`ottla.protocol.record_walk`) raise what `refusal` makes, so that a producer reads the same
+sentence whichever form looked at its batch. Source: what Kafka's DefaultRecord and DefaultRecordBatch throw
+InvalidRecordException for.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from .errors import ErrorCode, KafkaError
+
+
+class Fault(IntEnum):
+    """A fault of the whole batch: nothing after it can be read. The native form knows these numbers."""
+
+    number = 1
+    record_short = 2
+    record_long = 3
+    offset = 4
+    timestamp = 5
+    length = 6
+    header_key = 7
+    header_count = 8
+    more_bytes = 9
+    ends_early = 10
+
+
+_SENTENCES = {
+    Fault.number: "a number in record {index} takes more bits than its field has",
+    Fault.record_short: "record {index} is shorter than its fields",
+    Fault.record_long: "record {index} holds bytes after its fields",
+    Fault.offset: "the offset delta of record {index} doesn't fit its place in the batch",
+    Fault.timestamp: "the timestamp of record {index} takes more than 64 bits",
+    Fault.length: "the key, the value or a header of record {index} states a length below -1",
+    Fault.header_key: "a header of record {index} has no key",
+    Fault.header_count: "record {index} states a number of headers that its bytes can't hold",
+    Fault.more_bytes: "the batch states {count} records and holds bytes after them",
+    Fault.ends_early: "the batch states {count} records and ends before record {index} does",
+}
+
+
+def refusal(fault: int, index: int, count: int) -> KafkaError:
+    """INVALID_RECORD for `fault`, found at record `index` (from 0) of a batch that states `count` records."""
+    return KafkaError(ErrorCode.invalid_record, _SENTENCES[Fault(fault)].format(index=index, count=count))
