@@ -14,8 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
-PartitionName = tuple[str, int]  # topic, index
-Replicas = tuple[int, ...]
+from ottla.placement import PartitionName, Replicas
 
 
 class Target(NamedTuple):

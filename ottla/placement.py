@@ -5,14 +5,21 @@ successive brokers; racks take turns, so that the replicas of a partition are on
 brokers come first; one that isn't running gets replicas only where the factor needs it, and never the first.
 
 The caller gives the starting position (Kafka's is random), so that the same input places the same way.
+
+Another replication factor for partitions that exist keeps what it can: the first replica stays the first, replicas are
+only added or only taken away.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ottla.protocol.errors import ErrorCode, KafkaError
+
+PartitionName = tuple[str, int]  # topic, index
+Replicas = tuple[int, ...]
 
 
 class Candidate(NamedTuple):
@@ -50,6 +57,60 @@ def place(
     return tuple(
         _replicas(live, other, rack_of, start + index, replication_factor)
         for index in range(first_index, first_index + partition_count)
+    )
+
+
+def resized(
+    assignments: Mapping[PartitionName, Replicas],
+    names: Iterable[PartitionName],
+    candidates: Iterable[Candidate],
+    replication_factor: int,
+    in_sync: Mapping[PartitionName, Collection[int]],
+) -> dict[PartitionName, Replicas]:
+    """New replicas of those partitions of `names` that have more or fewer than `replication_factor`.
+
+    A replica is added on a live broker of a rack that the partition doesn't have yet, if there is one, and there on the
+    one that has the fewest replicas of all `assignments`. Taken away is first what isn't in sync (`in_sync`, by
+    partition), then what shares its rack, then what is on the broker that has most; never the first of those in sync.
+
+    Raises KafkaError INVALID_REPLICATION_FACTOR where too few brokers live.
+    """
+    brokers = sorted(candidates)
+    racks = {broker.id: broker.rack for broker in brokers}
+    load = Counter(replica for replicas in assignments.values() for replica in replicas)
+    changed: dict[PartitionName, Replicas] = {}
+    for name in sorted(names):
+        replicas = assignments[name]
+        while len(replicas) < replication_factor:
+            free = [broker.id for broker in brokers if broker.live and broker.id not in replicas]
+            if not free:
+                running = sum(broker.live for broker in brokers)
+                raise KafkaError(
+                    ErrorCode.invalid_replication_factor,
+                    f"{replication_factor} replicas need as many brokers, and {running} run",
+                )
+            used = {racks.get(replica) for replica in replicas}
+            added = min(free, key=lambda broker: (racks[broker] in used, load[broker], broker))
+            load[added] += 1
+            replicas = (*replicas, added)
+        while len(replicas) > replication_factor:
+            gone = _least_wanted(replicas, in_sync.get(name, replicas), racks, load)
+            load[gone] -= 1
+            replicas = tuple(replica for replica in replicas if replica != gone)
+        if replicas != assignments[name]:
+            changed[name] = replicas
+    return changed
+
+
+def _least_wanted(
+    replicas: Replicas, in_sync: Collection[int], racks: Mapping[int, str | None], load: Mapping[int, int]
+) -> int:
+    """The replica that a partition loses first."""
+    kept = next((replica for replica in replicas if replica in in_sync), replicas[0])
+    shared = Counter(racks.get(replica) for replica in replicas)
+    return max(
+        (replica for replica in replicas if replica != kept),
+        key=lambda replica: (replica not in in_sync, shared[racks.get(replica)] > 1, load[replica], replica),
     )
 
 

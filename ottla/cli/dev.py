@@ -26,6 +26,8 @@ from ottla.cli.dev_brokers import (
     wait_until_ready,
     wakeups,
 )
+from ottla.cli.dev_growth import Growth
+from ottla.cli.dev_watch import DevWatch
 from ottla.cli.errors import UsageError
 from ottla.cli.options import BOOTSTRAP_DEFAULT, output_command
 from ottla.cli.output import Output
@@ -101,16 +103,22 @@ def dev(
     ]
     # All of them, so that a client finds the others when the first one is gone.
     bootstrap = ",".join(f"{bracketed(told)}:{one.port}" for one in cluster)
+    reached = ",".join(f"{local(listen)}:{one.port}" for one in cluster)
+    kept = [name for name, _, factor in wished if factor != -1]
+    watch = DevWatch(reached, Growth(directory, known, count, kept), output)
     with wakeups() as waker, lifeline() as line:
         try:
             for one in cluster:
                 one.start(line)
             if wait_until_ready(cluster, waker):
-                _create_topics(f"{local(listen)}:{cluster[0].port}", wished, output)
+                _create_topics(reached, wished, output)
                 _announce(output, cluster, bootstrap, directory)
+                watch.start()
                 _watch(cluster, waker, line, restart, output)
         finally:
+            watch.stop()
             stop_all(cluster, waker)
+            watch.wait()
     output.note("Stopped; the data stays in " + str(directory) + ".")
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import IO
 
 from ottla.cli.broker import parse_ready
+from ottla.cli.dev_growth import default_factor
 from ottla.cli.errors import CommandError, UsageError
 from ottla.cli.output import Output
 from ottla.cli.processes import PidFile, server_command, tail
@@ -171,7 +172,7 @@ def planned(
     """A broker that isn't started yet; what it is set to by default is written to its file."""
     own = directory / f"broker-{number}"
     # What makes a laptop pleasant stands in a file, so that the environment and --set can say otherwise.
-    replication = min(3, brokers)
+    replication = default_factor(brokers)
     defaults = {
         "default.replication.factor": replication,
         "min.insync.replicas": max(1, replication - 1),

@@ -1,4 +1,4 @@
-"""What `ottla reassign` and `ottla brokers drain` share: plans, their files, and the throttle of a move.
+"""What commands that move replicas share: plans, their files, waiting for them, and the throttle of a move.
 
 A plan's file is that of `kafka-reassign-partitions`, and the throttle is set as that tool sets it: the replicas that
 copy are named in settings of their topics, the rate stands in settings of the brokers involved.
@@ -10,10 +10,12 @@ import json
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ottla.balance import PartitionName, Replicas, Target, balanced
+from ottla.balance import Target, balanced
 from ottla.cli.configs import alter_resource, described_settings
 from ottla.cli.connection import explained, sentence
 from ottla.cli.errors import CommandError, Failures, UsageError
+from ottla.placement import Candidate, PartitionName, Replicas, resized
+from ottla.protocol.errors import KafkaError
 
 if TYPE_CHECKING:
     from ottla.cli.connection import Cluster
@@ -25,16 +27,25 @@ _SIDES = ("leader", "follower")
 
 def assignments(cluster: Cluster) -> dict[PartitionName, Replicas]:
     """The replicas of all partitions as they are or will be: those of a move under way are its target's."""
+    return {name: replicas for name, (replicas, _) in _held(cluster).items()}
+
+
+def _held(cluster: Cluster) -> dict[PartitionName, tuple[Replicas, Replicas]]:
+    """(the replicas as they are or will be, those in sync) of all partitions."""
     with explained("the list of topics"):
         topics = cluster.patiently(cluster.admin.describe_topics)
-    present = {
-        (str(topic["name"]), int(partition["partition_index"])): tuple(partition["replica_nodes"])
+    held = {
+        (str(topic["name"]), int(partition["partition_index"])): (
+            tuple(partition["replica_nodes"]),
+            tuple(partition["isr_nodes"]),
+        )
         for topic in topics
         for partition in topic["partitions"]
     }
     for name, move in under_way(cluster).items():
-        present[name] = tuple(broker for broker in move["replicas"] if broker not in move["removing_replicas"])
-    return present
+        target = tuple(broker for broker in move["replicas"] if broker not in move["removing_replicas"])
+        held[name] = target, held[name][1] if name in held else ()
+    return held
 
 
 def under_way(cluster: Cluster) -> dict[PartitionName, dict[str, list[int]]]:
@@ -68,6 +79,23 @@ def plan(
             "Allow more brokers, or give the topic fewer replicas.",
         )
     return present, balanced(present, targets, topics or None)
+
+
+def resizing(
+    cluster: Cluster, topics: Collection[str], replication_factor: int
+) -> tuple[dict[PartitionName, Replicas], dict[PartitionName, Replicas]]:
+    """(what is, what should change) so that each partition of these topics has so many replicas."""
+    held = _held(cluster)
+    present = {name: replicas for name, (replicas, _) in held.items()}
+    in_sync = {name: isr for name, (_, isr) in held.items()}
+    candidates = [Candidate(broker, rack) for broker, rack in cluster.racks().items()]
+    names = [name for name in present if name[0] in topics]
+    try:
+        return present, resized(present, names, candidates, replication_factor, in_sync)
+    except KafkaError as error:
+        raise CommandError(
+            error.message, "`ottla brokers list` shows who runs; start more, or ask for fewer.", kafka_code=error.code
+        ) from error
 
 
 def to_file(moves: Moves) -> dict[str, Any]:

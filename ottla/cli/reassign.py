@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,8 +17,8 @@ from ottla.cli.options import cluster_command
 from ottla.cli.output import Output, counted
 
 if TYPE_CHECKING:
-    from ottla.balance import PartitionName, Replicas
     from ottla.cli.connection import Cluster
+    from ottla.placement import PartitionName, Replicas
 
 app = typer.Typer(no_args_is_help=True, help="Move replicas between brokers.")
 
@@ -151,14 +154,31 @@ def cancel(
 def wait_for(cluster: Cluster, planned: moves.Moves, seconds: float) -> None:
     """Waits until none of the moves is under way. Raises CommandError when the time is over."""
     deadline = time.monotonic() + seconds
-    while left := set(moves.under_way(cluster)).intersection(planned):
-        if time.monotonic() > deadline:
-            raise CommandError(
-                f"{counted(len(left), 'move')} not done after {seconds:g} s",
-                "They go on; `ottla reassign status` shows how far they are.",
-                ExitCode.timed_out,
-            )
-        time.sleep(_LOOK_S)
+    with progress(len(planned)) as show:
+        while left := set(moves.under_way(cluster)).intersection(planned):
+            show(len(planned) - len(left))
+            if time.monotonic() > deadline:
+                raise CommandError(
+                    f"{counted(len(left), 'move')} not done after {seconds:g} s",
+                    "They go on; `ottla reassign status` shows how far they are.",
+                    ExitCode.timed_out,
+                )
+            time.sleep(_LOOK_S)
+
+
+@contextmanager
+def progress(count: int) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr for a person who watches; it is told how many of `count` moves are done."""
+    if not sys.stderr.isatty():
+        yield lambda done: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("Copying replicas"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=count)
+        yield lambda done: progress.update(task, completed=done)
 
 
 def _check_known(present: moves.Moves, planned: moves.Moves) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from uuid import UUID
 
 import typer
 
-from ottla.cli import lookup
+from ottla.cli import lookup, moves, reassign
 from ottla.cli.connection import explained
 from ottla.cli.errors import CommandError, Failures, UsageError, explain_code, nearest
 from ottla.cli.offsets import confirm
@@ -241,34 +241,81 @@ def alter(
     partitions: Annotated[
         int | None, typer.Option("--partitions", "-p", min=1, help="The new number of partitions, more than now.")
     ] = None,
+    replication_factor: Annotated[
+        int | None,
+        typer.Option("--replication-factor", "-r", min=1, help="How many replicas each partition is to have."),
+    ] = None,
     config: ConfigOption = None,
     reset: Annotated[
         list[str] | None, typer.Option("--reset", metavar="NAME", help="A setting to give back its default.")
     ] = None,
+    wait: Annotated[
+        float, typer.Option("--wait", min=0, metavar="SECONDS", help="Wait so long for new replicas to be in sync.")
+    ] = 60.0,
     validate_only: Annotated[bool, typer.Option("--validate-only", help="Only say whether it would work.")] = False,
 ) -> None:
-    """Add partitions to a topic, or change its settings."""
+    """Add partitions to a topic, give it more or fewer replicas, or change its settings."""
     from ottla.cli.configs import alter_resource
 
     settings = parse_settings(config)
-    if partitions is None and not settings and not reset:
-        raise UsageError("nothing to change", "Give --partitions, --config NAME=VALUE or --reset NAME.")
+    if partitions is None and replication_factor is None and not settings and not reset:
+        raise UsageError(
+            "nothing to change", "Give --partitions, --replication-factor, --config NAME=VALUE or --reset NAME."
+        )
     lookup.describe_topics(cluster, [name])
+    if replication_factor is not None:  # first: where brokers are too few, nothing is changed
+        moves.resizing(cluster, [name], replication_factor)
     if settings or reset:
         alter_resource(cluster, "topic", name, settings, reset or [], validate_only=validate_only)
     if partitions is not None:
-        with explained(f"topic '{name}'"):
-            answer = cluster.admin.create_partitions(
-                {name: partitions}, validate_only=validate_only, raise_errors=False, timeout_ms=cluster.timeout_ms
-            )
-        for result in answer.results:
-            if result.error_code:
-                raise explain_code(result.error_code, f"topic '{name}'", result.error_message)
+        _grow(cluster, name, partitions, validate_only=validate_only)
+    resized = _resize(cluster, name, replication_factor, wait, validate_only=validate_only)
     verb = "could be changed" if validate_only else "changed"
     output.done(
-        f"Topic {name} {verb}.",
-        {"name": name, "partitions": partitions, "configs": settings, "reset": list(reset or [])},
+        f"Topic {name} {verb}{resized.sentence}.",
+        {
+            "name": name,
+            "partitions": partitions,
+            "configs": settings,
+            "reset": list(reset or []),
+            "replication_factor": replication_factor,
+            "moves": resized.moves,
+        },
     )
+
+
+def _grow(cluster: Cluster, name: str, partitions: int, *, validate_only: bool) -> None:
+    with explained(f"topic '{name}'"):
+        answer = cluster.admin.create_partitions(
+            {name: partitions}, validate_only=validate_only, raise_errors=False, timeout_ms=cluster.timeout_ms
+        )
+    for result in answer.results:
+        if result.error_code:
+            raise explain_code(result.error_code, f"topic '{name}'", result.error_message)
+
+
+class _Resized(NamedTuple):
+    """Partitions whose replicas change, and what is said of it."""
+
+    moves: int
+    sentence: str
+
+
+def _resize(
+    cluster: Cluster, name: str, replication_factor: int | None, wait: float, *, validate_only: bool
+) -> _Resized:
+    if replication_factor is None:
+        return _Resized(0, "")
+    _, planned = moves.resizing(cluster, [name], replication_factor)
+    if not planned:
+        return _Resized(0, f": all its partitions have {counted(replication_factor, 'replica')}")
+    if not validate_only:
+        moves.begin(cluster, planned)
+    what = f"{counted(len(planned), 'partition')} to {counted(replication_factor, 'replica')}"
+    if validate_only or not wait:
+        return _Resized(len(planned), f": {what}")
+    reassign.wait_for(cluster, planned, wait)
+    return _Resized(len(planned), f": {what}, all in sync")
 
 
 @app.command()

@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from ottla.placement import Candidate, place
+from ottla.placement import Candidate, place, resized
 from ottla.protocol.errors import ErrorCode, KafkaError
 
 brokers = st.lists(
@@ -62,3 +62,46 @@ def test_too_few_brokers(candidates: list[Candidate], factor: int, said: str) ->
     with pytest.raises(KafkaError, match=said) as raised:
         place(candidates, 1, factor)
     assert raised.value.code is ErrorCode.invalid_replication_factor
+
+
+@given(brokers, st.integers(1, 9), st.integers(1, 9), st.data())
+def test_another_factor_only_adds_or_only_takes_away(
+    candidates: list[Candidate], before: int, after: int, data: st.DataObject
+) -> None:
+    live = [candidate for candidate in candidates if candidate.live]
+    before = min(before, len(candidates))
+    present = {("t", index): replicas for index, replicas in enumerate(place(candidates, 8, before))}
+    in_sync = {
+        name: data.draw(st.lists(st.sampled_from(replicas), min_size=1, unique=True))
+        for name, replicas in present.items()
+    }
+    dead = {candidate.id for candidate in candidates if not candidate.live}
+    possible = all(after <= len(set(replicas) | {one.id for one in live}) for replicas in present.values())
+    if not possible:
+        with pytest.raises(KafkaError) as refused:
+            resized(present, present, candidates, after, in_sync)
+        assert refused.value.code == ErrorCode.invalid_replication_factor
+        return
+    changed = resized(present, present, candidates, after, in_sync)
+    assert set(changed) == (set(present) if before != after else set())
+    rack_of = {candidate.id: candidate.rack for candidate in candidates}
+    for name, replicas in changed.items():
+        assert len(set(replicas)) == len(replicas) == after
+        if after > before:
+            assert replicas[:before] == present[name]
+            added = set(replicas[before:])
+            assert not added & dead
+            free_racks = {rack_of[one.id] for one in live} - {rack_of[broker] for broker in present[name]}
+            assert len({rack_of[broker] for broker in added} & free_racks) == min(len(added), len(free_racks))
+        else:
+            kept = [broker for broker in present[name] if broker in replicas]
+            assert list(replicas) == kept
+            assert len(set(replicas) & set(in_sync[name])) == min(after, len(in_sync[name]))
+            first_in_sync = next(broker for broker in present[name] if broker in in_sync[name])
+            assert first_in_sync in replicas
+
+
+def test_replicas_are_added_where_there_are_fewest() -> None:
+    present = {("t", index): (0,) for index in range(6)} | {("u", 0): (1, 2), ("u", 1): (1, 0)}
+    changed = resized(present, [("t", index) for index in range(6)], map(Candidate, range(4)), 2, present)
+    assert Counter(replicas[1] for replicas in changed.values()) == {3: 3, 2: 2, 1: 1}

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from ottla.balance import PartitionName, Target, balanced
+from ottla.balance import Target, balanced
 from ottla.operator.plan.replication import resized
 from ottla.operator.plan.topic import (
     THROTTLED_FOLLOWERS,
@@ -23,6 +23,7 @@ from ottla.operator.plan.topic import (
     Replicas,
 )
 from ottla.operator.spec.topic import INTERNAL
+from ottla.placement import PartitionName
 
 PARTITIONS_AT_ONCE = 50
 

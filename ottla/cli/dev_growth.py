@@ -1,0 +1,80 @@
+"""What `ottla dev` does for the topics of before when it has more brokers than before: it gives them more replicas.
+
+By default a topic has as many replicas as there are brokers, up to three, and so have groups' offsets. A topic that had
+what was the default then gets what is the default now; one that was made with fewer keeps them, for somebody said so.
+The default that the topics are at stands in a file of the data directory, written when the moves are begun: from then
+on the controller carries them out, whatever becomes of this process.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ottla.cli.errors import CommandError
+from ottla.cli.output import Output, counted
+
+if TYPE_CHECKING:
+    from ottla.cli.connection import Cluster
+    from ottla.placement import PartitionName, Replicas
+
+REPLICATION_MAX = 3
+_FILE = "ottla-dev.replication"
+_NAMED_MAX = 5
+
+
+def default_factor(brokers: int) -> int:
+    """How many replicas a topic gets where nobody says it."""
+    return min(REPLICATION_MAX, brokers)
+
+
+class Growth:
+    """The default replication factor that the topics of a data directory are at, and the one that they are to have."""
+
+    def __init__(self, directory: Path, known_brokers: int, brokers: int, kept: Collection[str]) -> None:
+        """`kept`: the topics that were wished with a replication factor of their own."""
+        self.wanted = default_factor(brokers)
+        self._file = directory / _FILE
+        self._kept = kept
+        self._present = self._read(known_brokers)
+
+    def _read(self, known_brokers: int) -> int:
+        try:
+            return int(self._file.read_text())
+        except (OSError, ValueError):  # of a first start, or from before there was such a file
+            return default_factor(known_brokers) if known_brokers else self.wanted
+
+    def topics(self, present: Mapping[PartitionName, Replicas]) -> list[str]:
+        """Those that are to get more replicas."""
+        lacking = {name[0] for name, replicas in present.items() if self._present <= len(replicas) < self.wanted}
+        return sorted(lacking.difference(self._kept))
+
+    def carry_out(self, cluster: Cluster, output: Output, stopping: threading.Event) -> None:
+        """Begins what is to be done, and waits for it. Raises CommandError."""
+        from ottla.cli import moves, reassign
+
+        topics = self.topics(moves.assignments(cluster)) if self._present < self.wanted else []
+        planned: Mapping[PartitionName, Replicas] = {}
+        if topics:
+            _, planned = moves.resizing(cluster, topics, self.wanted)
+            moves.begin(cluster, planned)
+        self._file.write_text(f"{self.wanted}\n")
+        if not planned:
+            return
+        named = ", ".join(topics[:_NAMED_MAX]) + (", …" if len(topics) > _NAMED_MAX else "")
+        output.note(
+            f"The data is of fewer brokers: {counted(len(planned), 'partition')} get {self.wanted} replicas ({named})."
+        )
+        with reassign.progress(len(planned)) as show:
+            while left := set(moves.under_way(cluster)).intersection(planned):
+                show(len(planned) - len(left))
+                if stopping.wait(0.5):
+                    return
+        output.note(f"All of them have {self.wanted} replicas now, in sync.")
+
+
+def failed(error: CommandError, factor: int) -> str:
+    """What is said where the replicas couldn't be raised."""
+    return f"Not every topic has {factor} replicas: {error.line()} By hand: ottla topics alter NAME -r {factor}"
