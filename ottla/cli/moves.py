@@ -10,17 +10,15 @@ import json
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ottla.balance import Target, balanced
 from ottla.cli.configs import alter_resource, described_settings
 from ottla.cli.connection import explained, sentence
 from ottla.cli.errors import CommandError, Failures, UsageError
-from ottla.placement import Candidate, PartitionName, Replicas, resized
-from ottla.protocol.errors import KafkaError
 
 if TYPE_CHECKING:
     from ottla.cli.connection import Cluster
+    from ottla.placement import PartitionName, Replicas
 
-Moves = Mapping[PartitionName, Replicas]
+    Moves = Mapping[PartitionName, Replicas]
 
 _SIDES = ("leader", "follower")
 
@@ -62,6 +60,8 @@ def plan(
     without: Collection[int] = (),
 ) -> tuple[dict[PartitionName, Replicas], dict[PartitionName, Replicas]]:
     """(what is, what should change) so that the brokers have alike; `brokers` None: all that are there."""
+    from ottla.balance import Target, balanced
+
     racks = cluster.racks()
     unknown = sorted(set(brokers or ()).difference(racks))
     if unknown:
@@ -85,6 +85,9 @@ def resizing(
     cluster: Cluster, topics: Collection[str], replication_factor: int
 ) -> tuple[dict[PartitionName, Replicas], dict[PartitionName, Replicas]]:
     """(what is, what should change) so that each partition of these topics has so many replicas."""
+    from ottla.placement import Candidate, resized
+    from ottla.protocol.errors import KafkaError
+
     held = _held(cluster)
     present = {name: replicas for name, (replicas, _) in held.items()}
     in_sync = {name: isr for name, (_, isr) in held.items()}
