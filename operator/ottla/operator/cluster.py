@@ -24,8 +24,9 @@ from ottla.operator.objects import Object, Ref, condition, going, ref_of
 from ottla.operator.plan import broker_pods, disruption, names, network, services
 from ottla.operator.plan.broker_pods import BROKER
 from ottla.operator.plan.cluster_status import Findings, cluster_status, refused
+from ottla.operator.plan.external import noted_ports
 from ottla.operator.plan.lost import only_there, waits_for_its_volume
-from ottla.operator.plan.observed import addresses, broker_pod, broker_sets, is_current, versions
+from ottla.operator.plan.observed import addresses, broker_names, broker_pod, broker_sets, is_current, versions
 from ottla.operator.plan.roll import Pod, decide
 from ottla.operator.plan.snapshots import last_snapshot, late
 from ottla.operator.plan.storage import claims_of
@@ -120,7 +121,8 @@ class ClusterReconciler:
             return Result()
         found = await Found.look(self._kube, cluster)
         scaling = noted(cluster, resource.get("status") or {})
-        findings = Findings(refusal=refusal, topics_held=self._topics_held(key), scaling=scaling)
+        ports = noted_ports(resource.get("status") or {})
+        findings = Findings(refusal=refusal, topics_held=self._topics_held(key), scaling=scaling, node_ports=ports)
         visit = _Visit(resource, cluster, found, findings, now)
         try:
             await self._steps(key, visit)
@@ -197,13 +199,15 @@ class ClusterReconciler:
     async def _prepare(self, visit: _Visit) -> None:
         """What pods need before they start, and what tells clients where they are."""
         cluster, found = visit.cluster, visit.found
-        pods = {broker: f"{names.broker_set(cluster, pool)}-{broker}" for pool in cluster.pools for broker in pool.ids}
-        there = {_ordinal(pod): pod for pod in found.all("Pod", BROKER)}
-        outside = await self._exposure.services(cluster, found, pods)
-        visit.addresses = await self._exposure.addresses(
-            cluster, found, {broker: pod for broker, pod in there.items() if broker in pods}
+        pods = broker_names(cluster, found.all("StatefulSet", BROKER), found.all("Pod", BROKER))
+        outside, visit.findings.node_ports = await self._exposure.services(
+            cluster, found, pods, visit.findings.node_ports
         )
-        servers = self._exposure.bootstrap(cluster, found, visit.addresses)
+        visit.addresses = await self._exposure.addresses(
+            cluster, found, {_ordinal(pod): pod for pod in found.all("Pod", BROKER)}
+        )
+        staying = {broker: each for broker, each in visit.addresses.items() if broker in cluster.broker_ids}
+        servers = self._exposure.bootstrap(cluster, found, staying)
         visit.findings.bootstrap = {**services.bootstrap_servers(cluster), **servers}
         wanted = [
             services.brokers(cluster),

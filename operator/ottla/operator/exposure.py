@@ -11,7 +11,7 @@ from ottla.operator.kafka import KafkaAdmin, said
 from ottla.operator.kube import Kube, KubeError
 from ottla.operator.objects import Object, Ref, ref_of
 from ottla.operator.plan import external, names
-from ottla.operator.plan.external import address, external_services, node_address, told
+from ottla.operator.plan.external import NodePorts, address, external_services, node_address, node_ports, told
 from ottla.operator.plan.observed import address as pod_address
 from ottla.operator.plan.observed import is_ready
 from ottla.operator.queue import Tell
@@ -21,6 +21,10 @@ from ottla.protocol.errors import KafkaError
 ADDRESSES = "ottla.listener.addresses"
 
 
+def _services(found: Found) -> dict[str, Object]:
+    return {service["metadata"]["name"]: service for service in found.all("Service")}
+
+
 class Exposure:
     """Looks after the external listeners of any cluster."""
 
@@ -28,12 +32,31 @@ class Exposure:
         self._kube = kube
         self._told: dict[Ref, tuple[str, str]] = {}  # pod → its uid, and the addresses that its broker was seen to have
 
-    async def services(self, cluster: Cluster, found: Found, pods: Mapping[int, str]) -> list[Object]:
-        """Makes the Services; what they are to be like."""
-        wanted = external_services(cluster, pods)
+    async def services(
+        self, cluster: Cluster, found: Found, pods: Mapping[int, str], noted: NodePorts
+    ) -> tuple[list[Object], NodePorts]:
+        """Makes the Services: what they are to be like, and the node ports that brokers have or had (`noted` so far).
+
+        `pods`: broker → the pod's name, of all that are there, so that none loses its Service while it leads.
+        """
+        known = node_ports(cluster, pods, _services(found), noted)
+        wanted = external_services(cluster, pods, known)
         for each in wanted:
-            await found.apply(each)
-        return wanted
+            await self._make(cluster, found, each)
+        return wanted, node_ports(cluster, pods, _services(found), noted)
+
+    async def _make(self, cluster: Cluster, found: Found, wanted: Object) -> None:
+        """Applies a Service; without the port that it had in another life, where somebody else has got that since."""
+        port = wanted["spec"]["ports"][0]
+        asked_for = {each.first_node_port is not None for each in cluster.listeners if each.name == port["name"]}
+        try:
+            await found.apply(wanted)
+        except KubeError as error:
+            new = found.get("Service", wanted["metadata"]["name"]) is None
+            if error.status != 422 or not new or "nodePort" not in port or asked_for == {True}:
+                raise
+            del port["nodePort"]
+            await found.apply(wanted)
 
     async def addresses(self, cluster: Cluster, found: Found, pods: Mapping[int, Object]) -> dict[int, dict[str, str]]:
         """broker → listener → host:port, empty where it isn't known yet."""

@@ -1,14 +1,15 @@
 """What there is of a cluster in Kubernetes, read in one go, and how it is brought to what is wanted.
 
-Reading is by the labels that every object of a cluster carries. Nothing is taken over that belongs to somebody else,
-and only what the Cluster itself owns is taken away.
+Reading is by the labels that every object of a cluster carries, and anybody may write those on anything. So of
+StatefulSets and pods only those count that owner references say are the Cluster's. Nothing is taken over that belongs
+to somebody else, and only what the Cluster itself owns is taken away.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from ottla.operator.kube import Kube, KubeError
 from ottla.operator.objects import OPERATOR, Object, going
@@ -52,6 +53,14 @@ class Found:
         lists = await asyncio.gather(*(kube.list(kind, cluster.namespace, selector) for kind in kinds))
         found = {
             kind: {item["metadata"]["name"]: item for item in items} for kind, items in zip(kinds, lists, strict=True)
+        }
+        found["StatefulSet"] = {
+            name: item
+            for name, item in found["StatefulSet"].items()
+            if _owned_by(item, cluster.uid) or _adoptable(item)
+        }
+        found["Pod"] = {
+            name: pod for name, pod in found["Pod"].items() if _is_made_by(pod, found["StatefulSet"], cluster)
         }
         return cls(kube, cluster, found)
 
@@ -123,7 +132,23 @@ class Found:
         return [*made, *self._news]
 
     def _owns(self, item: Object) -> bool:
-        return any(owner["uid"] == self._cluster.uid for owner in item["metadata"].get("ownerReferences") or ())
+        return _owned_by(item, self._cluster.uid)
+
+
+def _owned_by(item: Object, *uids: str) -> bool:
+    return any(owner["uid"] in uids for owner in item["metadata"].get("ownerReferences") or ())
+
+
+def _is_made_by(pod: Object, sets: Mapping[str, Object], cluster: Cluster) -> bool:
+    """Whether a pod is one of these StatefulSets', or of one that is being made again around its pods.
+
+    Such a pod has no owner for a moment, and the StatefulSet will take it by its name.
+    """
+    if _owned_by(pod, *(item["metadata"]["uid"] for item in sets.values())):
+        return True
+    of, _, ordinal = pod["metadata"]["name"].rpartition("-")
+    known = {*sets, *names.sets(cluster)}
+    return not pod["metadata"].get("ownerReferences") and of in known and ordinal.isdecimal()
 
 
 def _adoptable(item: Object) -> bool:

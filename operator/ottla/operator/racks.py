@@ -14,7 +14,11 @@ from ottla.operator.spec.cluster import Cluster
 
 
 async def tell_racks(kube: Kube, cluster: Cluster, found: Found) -> str:
-    """Annotates pods that have a node and no rack yet; what is in the way."""
+    """Annotates pods that have a node and no rack yet; what is in the way of the first one that can't be told.
+
+    A node without the label holds up only its own pod: the others have to start whatever becomes of that one.
+    """
+    trouble = ""
     keys = {pool.name: pool.rack_key for pool in cluster.pools if pool.rack_key}
     for pod in found.all("Pod", BROKER):
         meta, node_name = pod["metadata"], pod["spec"].get("nodeName")
@@ -29,6 +33,7 @@ async def tell_racks(kube: Kube, cluster: Cluster, found: Found) -> str:
             raise
         rack = ((node or {}).get("metadata", {}).get("labels") or {}).get(key, "")
         if not rack:
-            return f"rackKey: node {node_name} of {meta['name']} has no label {key}"
+            trouble = trouble or f"rackKey: node {node_name} of {meta['name']} has no label {key}"
+            continue
         await kube.merge("Pod", cluster.namespace, meta["name"], {"metadata": {"annotations": {RACK: rack}}})
-    return ""
+    return trouble

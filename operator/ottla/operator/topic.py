@@ -22,7 +22,6 @@ from ottla.operator.kafka import CHANGED_AT_ONCE, KafkaAdmin, KafkaAdmins, Refus
 from ottla.operator.kube import KubeError
 from ottla.operator.objects import Object, Ref, going, holds
 from ottla.operator.plan.orphans import Definition, Disappearances, Orphan, Unreadable, Verdict, hold, orphans
-from ottla.operator.plan.ownership import read_mark
 from ottla.operator.plan.topic import (
     NOT_ENOUGH_BROKERS,
     THROTTLE_RATES,
@@ -41,6 +40,7 @@ from ottla.operator.plan.topic import (
     warning,
     winners,
 )
+from ottla.operator.plan.topic_owner import read_mark
 from ottla.operator.plan.topic_status import Outcome
 from ottla.operator.queue import Result, Retry
 from ottla.operator.spec.topic import DeletionPolicy, TopicResource

@@ -27,6 +27,7 @@ class World:
         self.bad_images: set[str] = set()
         self.alarms: list[Object] = []  # of etcd
         self.used_bytes = 1000  # by etcd
+        self.taken_ports: set[int] = set()  # node ports of others
         self._versions = itertools.count(1)
 
     # ---- what `Kube` offers
@@ -56,6 +57,8 @@ class World:
             _keep_node_ports(merged, present)
             if merged == present:
                 return copy.deepcopy(present)
+        if any(port.get("nodePort") in self.taken_ports for port in merged.get("spec", {}).get("ports", ())):
+            raise KubeError(422, f"applying {key[2]}", "provided port is already allocated")
         self.writes.append(f"apply {key[0]} {key[2]}")
         self._put(key, merged, spec_changed=present is None or merged.get("spec") != present.get("spec"))
         return copy.deepcopy(self.objects[key])
@@ -84,10 +87,12 @@ class World:
         if found is None or uid not in (None, found["metadata"]["uid"]):
             return False
         self.writes.append(f"delete {kind} {name}")
-        del self.objects[kind, namespace, name]
-        if kind == "StatefulSet" and propagation != "Orphan":
-            for pod in self.pods_of(name):
+        for pod in self.pods_of(name) if kind == "StatefulSet" else ():
+            if propagation == "Orphan":
+                del self.objects["Pod", namespace, pod]["metadata"]["ownerReferences"]
+            else:
                 del self.objects["Pod", namespace, pod]
+        del self.objects[kind, namespace, name]
         return True
 
     async def event(self, about: Object, reason: str, message: str, now: datetime, *, warning: bool = False) -> None:
@@ -109,7 +114,8 @@ class World:
         return [
             name
             for (kind, _, name), item in self.objects.items()
-            if kind == "Pod" and item["metadata"]["ownerReferences"][0]["name"] == stateful_set
+            if kind == "Pod"
+            and stateful_set in [owner["name"] for owner in item["metadata"].get("ownerReferences", ())]
         ]
 
     def settle(self) -> None:
@@ -130,6 +136,7 @@ class World:
             for pod in wanted:
                 if ("Pod", namespace, pod) not in self.objects:
                     self._make_pod(item, namespace, pod, revision)
+                self.objects["Pod", namespace, pod]["metadata"].setdefault("ownerReferences", _owner(item))
         for (kind, _, name), item in self.objects.items():
             if kind == "Pod":
                 self._run(item, name)
@@ -144,7 +151,7 @@ class World:
                 "labels": labels,
                 "name": name,
                 "namespace": namespace,
-                "ownerReferences": [{"name": owner["metadata"]["name"], "uid": owner["metadata"]["uid"]}],
+                "ownerReferences": _owner(owner),
             },
             "spec": template["spec"],
         }
@@ -169,6 +176,10 @@ class World:
         meta["resourceVersion"] = str(version)
         meta["generation"] = meta.get("generation", 0) + int(spec_changed)
         self.objects[key] = item
+
+
+def _owner(item: Object) -> list[Object]:
+    return [{"name": item["metadata"]["name"], "uid": item["metadata"]["uid"]}]
 
 
 def _keep_node_ports(wanted: Object, present: Object) -> None:

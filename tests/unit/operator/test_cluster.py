@@ -28,6 +28,11 @@ from ottla.operator.spec.cluster import Defaults
 from tests.unit.operator.kubernetes_world import Object, World
 from tests.unit.operator.test_scale import _asked, _cluster, _done
 
+OUTSIDE = [
+    {"name": "plain", "port": 9092, "type": "Internal"},
+    {"name": "node", "port": 9095, "type": "NodePort"},
+]
+NODE = {"type": "ExternalIP", "address": "192.0.2.1"}
 KEY = Ref("shop", "k")
 
 
@@ -340,6 +345,59 @@ def test_scaling_down_drains_first_and_up_shares_again() -> None:
     scene.rounds(2)
     assert scene.status["settled"] == [0, 1, 2, 3]
     assert "reassignment" not in scene.status
+
+
+def test_a_broker_that_goes_keeps_its_way_in_until_its_pod_is_gone_and_its_port_for_its_return() -> None:
+    """It leads until it is drained: its Service once went at the first reconcile, and clients outside were cut off."""
+    with patch("ottla.operator.exposure.KafkaAdmin", lambda bootstrap: scene.kafka):
+        scene = Scene(listeners=OUTSIDE)
+        scene.rounds(6)
+        for broker in range(3):
+            node = scene.world.objects["Service", "shop", f"k-broker-{broker}-node"]
+            node["spec"]["ports"] = [{**node["spec"]["ports"][0], "nodePort": 31000 + broker}]
+            scene.world.objects["Pod", "shop", f"k-broker-{broker}"]["spec"]["nodeName"] = "n"
+        scene.world.create({"kind": "Node", "metadata": {"name": "n"}, "status": {"addresses": [NODE]}})
+        scene.rounds(3)
+        assert scene.status["listeners"][0]["bootstrap"] == "192.0.2.1:31000,192.0.2.1:31001,192.0.2.1:31002"
+        scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=2))
+        scene.rounds(4)
+        assert "k-broker-2" in scene.pods(), scene.status["message"]
+        assert ("Service", "shop", "k-broker-2-node") in scene.world.objects
+        assert scene.kafka.own[2]["ottla.listener.addresses"] == "NODE://192.0.2.1:31002"
+        assert scene.status["listeners"][0]["bootstrap"] == "192.0.2.1:31000,192.0.2.1:31001", "nobody begins there"
+        scene.kafka.cluster = _cluster(3, {"orders": [(0, 1), (1, 0)]})
+        scene.rounds(6)
+        assert "k-broker-2" not in scene.pods()
+        assert ("Service", "shop", "k-broker-2-node") not in scene.world.objects
+        scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=3))
+        scene.rounds(1)
+        assert scene.world.objects["Service", "shop", "k-broker-2-node"]["spec"]["ports"][0]["nodePort"] == 31002
+
+
+def test_a_port_that_somebody_else_has_by_now_is_given_up() -> None:
+    scene = Scene(listeners=OUTSIDE)
+    scene.cluster["status"] = {"nodePorts": [{"listener": "node", "broker": 1, "port": 31001}]}
+    scene.world.taken_ports.add(31001)
+    scene.rounds(2)
+    ports = scene.world.objects["Service", "shop", "k-broker-1-node"]["spec"]["ports"]
+    assert [port.get("nodePort") for port in ports] == [None]
+    assert ("Service", "shop", "k-broker-2-node") in scene.world.objects
+
+
+def test_a_stray_pod_with_the_brokers_labels_is_nobodys() -> None:
+    scene = _running()
+    labels = scene.world.objects["Pod", "shop", "k-broker-0"]["metadata"]["labels"]
+    status = scene.status
+    for name in ("ghost-7", "zz-0", "no-number", "k-broker-ghost-0"):
+        meta = {"namespace": "shop", "name": name, "labels": dict(labels)}
+        scene.world.create({"kind": "Pod", "metadata": meta, "spec": {"containers": [{"image": "busybox"}]}})
+    stray = {"namespace": "shop", "name": "ghost", "labels": dict(labels), "ownerReferences": [{"uid": "else"}]}
+    scene.world.create({"kind": "StatefulSet", "metadata": stray, "spec": {"replicas": 2, "ordinals": {"start": 7}}})
+    scene.world.writes.clear()
+    for _ in range(3):
+        scene.reconcile()
+    assert scene.world.writes == []
+    assert scene.status == status
 
 
 def test_a_topic_that_is_made_on_a_broker_just_before_it_is_drained_is_not_left_there() -> None:
@@ -880,6 +938,18 @@ def test_a_volume_whose_file_system_grows_at_a_start_gets_one() -> None:
     assert [message for reason, message in scene.world.events if reason == "RollingRestart"] == [
         "k-broker-1 is restarted: its volume data-0-k-broker-1 grows at its start"
     ]
+
+
+def test_a_node_without_a_rack_holds_up_only_its_own_pod() -> None:
+    scene = _running(brokers={"replicas": 3, "storage": {"size": "1Gi"}, "rackKey": "zone"})
+    for broker in range(3):
+        scene.world.objects["Pod", "shop", f"k-broker-{broker}"]["spec"]["nodeName"] = f"node-{broker}"
+        labels = {"zone": f"z{broker}"} if broker else {}
+        scene.world.create({"kind": "Node", "metadata": {"name": f"node-{broker}", "labels": labels}})
+    scene.reconcile()
+    annotations = [scene.world.objects["Pod", "shop", f"k-broker-{n}"]["metadata"]["annotations"] for n in range(3)]
+    assert [found.get("ottla.dev/rack") for found in annotations] == [None, "z1", "z2"]
+    assert scene.status["message"] == "rackKey: node node-0 of k-broker-0 has no label zone"
 
 
 def test_brokers_learn_their_rack_from_their_node() -> None:

@@ -157,7 +157,7 @@ def test_everything_that_is_made_of_a_cluster_is_valid() -> None:
         etcd_pods.config_map(cluster, {"state": "new"}),
         etcd_pods.member_set(cluster, cluster.metadata, 3),
         etcd_pods.member_service(cluster),
-        *external.external_services(cluster, {0: "orders-a-0"}),
+        *external.external_services(cluster, {0: "orders-a-0"}, {}),
         *network.policies(cluster, cluster.network_rules),
         services.bootstrap(cluster),
         services.brokers(cluster),

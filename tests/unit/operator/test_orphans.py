@@ -17,8 +17,8 @@ from ottla.operator.plan.orphans import (
     hold,
     orphans,
 )
-from ottla.operator.plan.ownership import OWNER, Owner, mark, read_mark
 from ottla.operator.plan.topic import POLICY, Configure, KafkaPartition, KafkaTopic
+from ottla.operator.plan.topic_owner import OWNER, Owner, mark, read_mark
 from ottla.operator.spec.topic import DeletionPolicy, TopicResource
 
 CLUSTER = "c-1"

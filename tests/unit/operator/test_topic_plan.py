@@ -10,7 +10,6 @@ from uuid import UUID
 import pytest
 
 from ottla.operator.objects import Ref
-from ottla.operator.plan.ownership import OWNER, mark
 from ottla.operator.plan.replication import resized
 from ottla.operator.plan.topic import (
     POLICY,
@@ -27,6 +26,7 @@ from ottla.operator.plan.topic import (
     warning,
     winners,
 )
+from ottla.operator.plan.topic_owner import OWNER, mark
 from ottla.operator.spec.topic import DeletionPolicy, TopicResource
 
 WANTED = TopicResource(Ref("shop", "orders"), "u-1", "2026-01-01T00:00:00Z", 1, Ref("shop", "main"), "orders")

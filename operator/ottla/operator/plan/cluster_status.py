@@ -13,6 +13,7 @@ from typing import Any
 
 from ottla.operator.objects import Object
 from ottla.operator.plan.broker_pods import BROKER
+from ottla.operator.plan.external import NodePorts, ports_noted
 from ottla.operator.plan.pods import found_by
 from ottla.operator.plan.roll import Decision, Pod, named
 from ottla.operator.plan.scale import Scaling
@@ -45,6 +46,7 @@ class Findings:
     config_waits_for: str | None = None  # as above, for the dynamic settings
     scaling: Scaling = field(default_factory=Scaling)
     bootstrap: dict[str, str] = field(default_factory=dict)
+    node_ports: NodePorts = field(default_factory=dict)
     listeners_wait_for: str = ""
     storage_waits_for: str = ""
     racks_wait_for: str = ""
@@ -93,6 +95,8 @@ def cluster_status(cluster: Cluster, findings: Findings, before: Mapping[str, An
     if (unled := _without_leader(findings)) is not None:
         status["underReplicatedPartitions"] = sum(pod.report.under_replicated for pod in findings.pods if pod.report)
         status["offlinePartitions"] = len(unled)
+    if findings.node_ports:
+        status["nodePorts"] = ports_noted(findings.node_ports)
     if findings.last_snapshot:
         status["lastSnapshotTime"] = findings.last_snapshot
     scaling = findings.scaling

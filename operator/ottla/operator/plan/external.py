@@ -2,11 +2,15 @@
 
 Each broker needs an address of its own, because clients go to the one that leads. It is known only once the Service has
 a node port or a load balancer, and for node ports once the pod has a node; then the broker is told, while it runs.
+
+A node port outlives its Service in the Cluster's status, so that a broker that comes back is where firewalls and
+clients know it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from ottla.net.names import Address
 from ottla.operator.objects import Object
@@ -16,34 +20,73 @@ from ottla.operator.plan.pods import found_by
 from ottla.operator.plan.services import port, service
 from ottla.operator.spec.cluster import Cluster, Listener
 
+NodePorts = Mapping[tuple[str, int], int]  # of a listener's name and a broker
+
 POD_NAME = "statefulset.kubernetes.io/pod-name"
 
 
-def external_services(cluster: Cluster, pods: Mapping[int, str]) -> list[Object]:
-    """All Services for clients from outside; `pods`: broker → the pod's name."""
+def external_services(cluster: Cluster, pods: Mapping[int, str], known: NodePorts) -> list[Object]:
+    """All Services for clients from outside; `pods`: broker → the pod's name; `known`: the ports to keep."""
     made = []
     for listener in cluster.listeners:
         if not listener.external:
             continue
         made.append(
-            _service(cluster, listener, names.bootstrap_service(cluster, listener), found_by(cluster, BROKER), None)
+            _service(
+                cluster,
+                listener,
+                names.bootstrap_service(cluster, listener),
+                found_by(cluster, BROKER),
+                listener.bootstrap_node_port,
+            )
         )
         for broker, pod in sorted(pods.items()):
             name = names.external_service(cluster, pod, listener)
-            made.append(_service(cluster, listener, name, {POD_NAME: pod}, broker))
+            first = listener.first_node_port
+            node_port = first + broker if first is not None else known.get((listener.name, broker))
+            each = _service(cluster, listener, name, {POD_NAME: pod}, node_port)
+            each["spec"]["publishNotReadyAddresses"] = True  # a client that was sent there is better off waiting there
+            made.append(each)
     return made
 
 
-def _service(cluster: Cluster, listener: Listener, name: str, selector: Object, broker: int | None) -> Object:
+def node_ports(
+    cluster: Cluster, pods: Mapping[int, str], services: Mapping[str, Object], noted: NodePorts
+) -> NodePorts:
+    """The node ports that brokers have, by their Services (name → object), and else had."""
+    ports = {}
+    for listener in cluster.listeners:
+        if listener.type != "NodePort":
+            continue
+        ports.update({key: port for key, port in noted.items() if key[0] == listener.name})
+        for broker, pod in pods.items():
+            present = services.get(names.external_service(cluster, pod, listener))
+            if present is None:
+                continue
+            if port := present["spec"]["ports"][0].get("nodePort"):
+                ports[listener.name, broker] = port
+            else:
+                ports.pop((listener.name, broker), None)
+    return ports
+
+
+def noted_ports(status: Mapping[str, Any]) -> NodePorts:
+    """What `ports_noted` has written into a Cluster's status."""
+    return {(each["listener"], each["broker"]): each["port"] for each in status.get("nodePorts") or ()}
+
+
+def ports_noted(ports: NodePorts) -> list[Object]:
+    """Node ports as the status has them."""
+    return [
+        {"listener": listener, "broker": broker, "port": port} for (listener, broker), port in sorted(ports.items())
+    ]
+
+
+def _service(cluster: Cluster, listener: Listener, name: str, selector: Object, node_port: int | None) -> Object:
     reached = port(listener.name, listener.port)
-    node_port = listener.bootstrap_node_port
-    if broker is not None:
-        node_port = None if listener.first_node_port is None else listener.first_node_port + broker
     if listener.type == "NodePort" and node_port is not None:
         reached["nodePort"] = node_port
     spec: Object = {"type": listener.type, "selector": selector, "ports": [reached]}
-    if broker is not None:
-        spec["publishNotReadyAddresses"] = True  # a client that was sent there is better off waiting there
     if listener.traffic_policy:
         spec["externalTrafficPolicy"] = listener.traffic_policy
     if listener.type == "LoadBalancer":

@@ -114,6 +114,11 @@ def controller_set(cluster: Cluster) -> str:
     return f"{cluster.name}-controller"
 
 
+def sets(cluster: Cluster) -> list[str]:
+    """All StatefulSets that a cluster may have."""
+    return [*(broker_set(cluster, pool) for pool in cluster.pools), etcd_set(cluster), controller_set(cluster)]
+
+
 def pod_host(cluster: Cluster, pod: str, service: str) -> str:
     """A pod's name in DNS."""
     return f"{pod}.{service}.{cluster.namespace}.svc"

@@ -11,7 +11,7 @@ from ottla.operator.plan.etcd_members import Seen
 from ottla.operator.plan.etcd_pods import NO_DATA
 from ottla.operator.plan.roll import Pod, Report
 from ottla.operator.plan.storage import grows_at_its_start
-from ottla.operator.spec.cluster import RESTART
+from ottla.operator.spec.cluster import RESTART, Cluster
 
 # What a container waits with when waiting longer doesn't help.
 STUCK_REASONS = frozenset(
@@ -53,6 +53,14 @@ def broker_sets(sets: Iterable[Object]) -> dict[str, range]:
         first = (item["spec"].get("ordinals") or {}).get("start", 0)
         found[item["metadata"]["name"]] = range(first, first + item["spec"].get("replicas", 0))
     return found
+
+
+def broker_names(cluster: Cluster, sets: Iterable[Object], pods: Iterable[Object]) -> dict[int, str]:
+    """The names of all brokers' pods: of those that are wanted, and of those that are there, which may yet lead."""
+    wanted = {broker: f"{names.broker_set(cluster, pool)}-{broker}" for pool in cluster.pools for broker in pool.ids}
+    kept = {broker: f"{name}-{broker}" for name, ids in broker_sets(sets).items() for broker in ids}
+    there = {int(name.rpartition("-")[2]): name for pod in pods if (name := pod["metadata"]["name"])}
+    return {**there, **kept, **wanted}
 
 
 def outdated(stateful_set: Object | None, pod: Object) -> str:

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
-from ottla.operator.plan.ownership import Owner, read_mark
 from ottla.operator.plan.topic import POLICY, Configure, KafkaTopic
+from ottla.operator.plan.topic_owner import Owner, read_mark
 from ottla.operator.spec.topic import DeletionPolicy, TopicResource
 
 SETTLE_S = 10.0

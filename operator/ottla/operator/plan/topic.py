@@ -15,8 +15,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from ottla.operator.plan.ownership import OWNER, mark
 from ottla.operator.plan.replication import resized
+from ottla.operator.plan.topic_owner import OWNER, mark
 from ottla.operator.spec.topic import TopicResource
 
 POLICY = "ottla.owner.deletion.policy"
