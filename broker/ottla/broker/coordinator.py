@@ -11,6 +11,9 @@ core hears of it at once (`appended`), and the answer leaves when the high water
 
 Offset commits that arrive in one turn of the event loop are appended as one batch.
 
+An error that nobody foresaw ends what it happened in, and nothing else: a commit, a group's timer, a load that is tried
+again. It is said in the log and counted.
+
 Source: Kafka's CoordinatorRuntime and GroupCoordinatorService.
 """
 
@@ -18,17 +21,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Protocol
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 from ottla.broker.committed_view import CommittedView
+from ottla.broker.coordinated import Commit, Encoded, GroupCounters, Settings, Shard, encoded_records, limits_of
 from ottla.broker.group.classic import ClassicGroup
-from ottla.broker.group.effects import NEVER_MS, Answer, Effects, Join, Leaver, Limits, Now, Store, Sync
+from ottla.broker.group.effects import NEVER_MS, Answer, Effects, Join, Leaver, Now, Store, Sync
 from ottla.broker.group.partitioning import partition_for
 from ottla.broker.group.records import Committed, GroupKey, OffsetKey
-from ottla.broker.group.shard import Change, GroupShard, OffsetToCommit, Plan, encode
+from ottla.broker.group.shard import Change, GroupShard, OffsetToCommit, Plan
 from ottla.broker.group.states import APPEND_ERROR, State
 from ottla.broker.group_replay import Replay, ReplayPartition
 from ottla.broker.wakeups import Wakeups
@@ -37,38 +41,13 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
 
+
 BATCH_RECORDS_MAX = 1_000  # commits gathered in one append
 CONCURRENT_LOADS = 4
-LOAD_AGAIN_SECONDS = 1.0
-
-
-class Settings(Protocol):
-    """The broker's settings by name."""
-
-    def __getitem__(self, name: str, /) -> Any: ...
-
-
-@dataclass(slots=True)
-class GroupCounters:
-    """Plain counters, collected at scrape."""
-
-    offset_commits: int = 0
-    offset_deletions: int = 0
-    offset_expirations: int = 0
-    completed_rebalances: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class Shard:
-    """A partition of `__consumer_offsets` that this broker leads."""
-
-    partition: ReplayPartition
-    leader_epoch: int
-    core: GroupShard
-    view: CommittedView
-    loading: bool = True
-    last_appended: int = -1
-    commits: list[tuple[Plan, asyncio.Future[int]]] = field(default_factory=list)  # for the next append
+LOAD_AGAIN_SECONDS = 1.0  # and twice as long after each failure more, up to LOAD_AGAIN_SECONDS_MAX
+LOAD_AGAIN_SECONDS_MAX = 60.0
+LOADED_PER_TURN = 200  # groups whose sessions begin, before other work gets its turn
+WAKE_AGAIN_MS = 10_000  # a group whose time-outs met an error
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -146,18 +125,19 @@ class GroupService:
         self._perform(shard, None, shard.core.unload(ErrorCode.not_coordinator))
         shard.view.resign(KafkaError(ErrorCode.not_coordinator))
         commits, shard.commits = shard.commits, []
-        for _, future in commits:
-            _fail(future, KafkaError(ErrorCode.not_coordinator))
+        for commit in commits:
+            _fail(commit.written, KafkaError(ErrorCode.not_coordinator))
 
     def topics_deleted(self, topics: Iterable[str]) -> None:
         """Topics are gone: so are the offsets that groups committed for them."""
         names = list(topics)
         for shard in list(self._shards.values()):
-            if not shard.loading:
-                self._flush(shard)
-                plan = shard.core.topics_deleted(names)
-                self.counters.offset_deletions += len(plan.changes)
-                self._append_unwatched(shard, plan)
+            with self._surviving(f"the offsets of the deleted topics {', '.join(names)}"):
+                if not shard.loading:
+                    self._flush(shard)
+                    plan = shard.core.topics_deleted(names)
+                    self.counters.offset_deletions += len(plan.changes)
+                    self._append_unwatched(shard, plan)
 
     # --- membership ---
 
@@ -218,11 +198,12 @@ class GroupService:
         shard = self._shard_of(group_id, allow_empty=True)
         plan = shard.core.commit(group_id, member_id, generation, instance_id, offsets, retention_ms, self._now())
         if plan.changes:
+            encoded = encoded_records(plan.changes)
             self.counters.offset_commits += len(plan.changes)
             written: asyncio.Future[int] = asyncio.get_running_loop().create_future()
             if not shard.commits:
                 asyncio.get_running_loop().call_soon(self._flush, shard)
-            shard.commits.append((plan, written))
+            shard.commits.append(Commit(plan.changes, encoded, written))
             if len(shard.commits) >= BATCH_RECORDS_MAX:
                 self._flush(shard)
             await self._committed(shard, await written)
@@ -285,6 +266,13 @@ class GroupService:
         if any(shard.loading for shard in self._shards.values()):
             raise KafkaError(ErrorCode.coordinator_load_in_progress)
         return [group for shard in self._shards.values() for group in shard.core.groups.values()]
+
+    def partition_states(self) -> dict[str, int]:
+        """How many partitions of `__consumer_offsets` led here are loading, active, failed (to be loaded again)."""
+        states = dict.fromkeys(("loading", "active", "failed"), 0)
+        for shard in self._shards.values():
+            states["active" if not shard.loading else "failed" if shard.failures else "loading"] += 1
+        return states
 
     def counts(self) -> dict[State, int]:
         """How many groups are in each state."""
@@ -350,9 +338,16 @@ class GroupService:
         self._perform(shard, group, shard.core.stored(group, store, error, self._now()))
 
     def _wake(self, seat: _Seat) -> None:
-        del self._seats[seat.group]
-        if seat.group.state is not State.DEAD:
-            self._perform(seat.shard, seat.group, seat.group.time_passed(self._now()))
+        group = seat.group
+        del self._seats[group]
+        if group.state is State.DEAD:
+            return
+        with self._surviving(f"the time-outs of group {group.group_id}"):
+            self._perform(seat.shard, group, group.time_passed(self._now()))
+            return
+        if group not in self._seats and self._holds(seat.shard):
+            self._seats[group] = seat
+            self._wakeups.ask(seat, self._steady_ms() + WAKE_AGAIN_MS)
 
     def _forget(self, group: ClassicGroup) -> None:
         seat = self._seats.pop(group, None)
@@ -361,10 +356,13 @@ class GroupService:
 
     # --- writing ---
 
-    def _append(self, shard: Shard, changes: Sequence[Change]) -> int:
+    def _append(self, shard: Shard, changes: Sequence[Change], encoded: Sequence[Encoded] | None = None) -> int:
         """Appends one batch and lets the core follow; the last record's offset. Raises KafkaError, nothing changed."""
         now_ms = self._wall_ms()
-        entries = [Record(offset, now_ms, *encode(change)) for offset, change in enumerate(changes)]
+        entries = [
+            Record(offset, now_ms, key, value)
+            for offset, (key, value) in enumerate(encoded_records(changes) if encoded is None else encoded)
+        ]
         batch = bytearray(build_batch(entries, codec=self._codec))
         base_offset = shard.partition.append_batch(batch, shard.leader_epoch)
         deleted = [key.group for key, value in changes if value is None and isinstance(key, GroupKey)]
@@ -403,15 +401,23 @@ class GroupService:
         commits, shard.commits = shard.commits, []
         if not commits:
             return
-        try:
-            offset = self._append(shard, [change for plan, _ in commits for change in plan.changes])
-        except KafkaError as error:
-            for _, future in commits:
-                _fail(future, _for_clients(error))
-            return
-        for _, future in commits:
-            if not future.done():
-                future.set_result(offset)
+        failure = KafkaError(ErrorCode.unknown_server_error)
+        with self._surviving(f"{len(commits)} offset commits to __consumer_offsets-{shard.partition.index}"):
+            try:
+                offset = self._append(
+                    shard,
+                    [change for commit in commits for change in commit.changes],
+                    [record for commit in commits for record in commit.encoded],
+                )
+            except KafkaError as error:
+                failure = _for_clients(error)
+            else:
+                for commit in commits:
+                    if not commit.written.done():
+                        commit.written.set_result(offset)
+                return
+        for commit in commits:
+            _fail(commit.written, failure)
 
     async def _committed(self, shard: Shard, offset: int) -> None:
         if shard.partition.high_watermark > offset:
@@ -467,10 +473,10 @@ class GroupService:
                 logger.error("__consumer_offsets-%d can't be read: %s", shard.partition.index, error)
                 self._spawn(self._load_again(shard))
                 return
-            except (ValueError, KafkaError):
+            except Exception:  # its groups aren't to wait for the next election, nor others for them
                 logger.exception("__consumer_offsets-%d could not be loaded", shard.partition.index)
-                if self._holds(shard):
-                    del self._shards[shard.partition.index]  # NOT_COORDINATOR, until the next election
+                self.counters.errors += 1
+                self._spawn(self._load_again(shard))
                 return
         # A new leader doesn't know at once how much its predecessor told groups was committed (as KIP-207 for logs).
         end = shard.partition.log.log_end_offset
@@ -484,6 +490,7 @@ class GroupService:
             return
         shard.last_appended = end - 1
         shard.loading = False
+        self.counters.unreadable_records += replay.unreadable
         groups = shard.core.groups
         logger.info(
             "__consumer_offsets-%d: loaded %d groups from %d records (%d of other kinds)",
@@ -492,15 +499,21 @@ class GroupService:
             replay.replayed,
             replay.foreign,
         )
-        for group in list(groups.values()):
-            self._perform(shard, group, group.loaded(self._now()))
+        for count, group in enumerate(list(groups.values())):
+            if count % LOADED_PER_TURN == LOADED_PER_TURN - 1:
+                await asyncio.sleep(0)
+            if self._holds(shard) and groups.get(group.group_id) is group:
+                with self._surviving(f"group {group.group_id}, which was loaded,"):
+                    self._perform(shard, group, group.loaded(self._now()))
 
     async def _load_again(self, shard: Shard) -> None:
         """What was wanting (descriptors, memory) may be there later."""
-        await asyncio.sleep(LOAD_AGAIN_SECONDS)
+        shard.failures += 1
+        await asyncio.sleep(min(LOAD_AGAIN_SECONDS * 2 ** (shard.failures - 1), LOAD_AGAIN_SECONDS_MAX))
         if self._holds(shard):
             self.resigned(shard.partition.index)
             self.became_leader(shard.partition)
+            self._shards[shard.partition.index].failures = shard.failures
 
     async def _expire_forever(self) -> None:
         while True:
@@ -513,11 +526,12 @@ class GroupService:
             for group_id in [] if shard.loading else list(shard.core.groups):
                 if not self._holds(shard):
                     break
-                self._flush(shard)
-                plan = shard.core.expire(group_id, self._now())
-                if plan.changes:
-                    self.counters.offset_expirations += sum(isinstance(key, OffsetKey) for key, _ in plan.changes)
-                    self._append_unwatched(shard, plan)
+                with self._surviving(f"the expiry of group {group_id}'s offsets"):
+                    self._flush(shard)
+                    plan = shard.core.expire(group_id, self._now())
+                    if plan.changes:
+                        self.counters.offset_expirations += sum(isinstance(key, OffsetKey) for key, _ in plan.changes)
+                        self._append_unwatched(shard, plan)
                 await asyncio.sleep(0)
 
     def _holds(self, shard: Shard) -> bool:
@@ -532,19 +546,23 @@ class GroupService:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(partial(_finished, self._tasks))
+        task.add_done_callback(self._finished)
 
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("a coordinator's task failed", exc_info=task.exception())
+            self.counters.errors += 1
 
-def limits_of(settings: Settings) -> Limits:
-    """The settings that the cores obey."""
-    return Limits(
-        group_min_session_timeout_ms=settings["group.min.session.timeout.ms"],
-        group_max_session_timeout_ms=settings["group.max.session.timeout.ms"],
-        group_initial_rebalance_delay_ms=settings["group.initial.rebalance.delay.ms"],
-        group_max_size=settings["group.max.size"],
-        offset_metadata_max_bytes=settings["offset.metadata.max.bytes"],
-        offsets_retention_ms=settings["offsets.retention.minutes"] * 60_000,
-    )
+    @contextmanager
+    def _surviving(self, what: str) -> Iterator[None]:
+        """Around what concerns one group or one request: an error that nobody foresaw is said and counted, and ends
+        nothing else."""
+        try:
+            yield
+        except Exception:
+            logger.exception("a coordinator's work on %s failed", what)
+            self.counters.errors += 1
 
 
 def _for_clients(error: KafkaError) -> KafkaError:
@@ -554,9 +572,3 @@ def _for_clients(error: KafkaError) -> KafkaError:
 def _fail(future: asyncio.Future[int], error: KafkaError) -> None:
     if not future.done():
         future.set_exception(error)
-
-
-def _finished(tasks: set[asyncio.Task[None]], task: asyncio.Task[None]) -> None:
-    tasks.discard(task)
-    if not task.cancelled() and task.exception() is not None:
-        logger.error("a coordinator task failed", exc_info=task.exception())

@@ -3,8 +3,10 @@
 Reads in chunks off the loop and decodes in slices of a few milliseconds on it, so that a broker that takes over a large
 partition serves the others meanwhile. Records above the high watermark count as appended, not as committed.
 
-A record that can't be read is left out and counted, as a kind that we don't know is: the state of every other group is
-worth more than a refusal to serve any. Source: Kafka's CoordinatorLoaderImpl.
+What can't be read is left out, said and counted, and the replay goes on behind it: a record, the rest of a batch, the
+rest of a segment where not even a batch's header makes sense. The state of every other group is worth more than a
+refusal to serve any. So is a record that breaks a rule of ours. Kafka (CoordinatorLoaderImpl, the source of the rest)
+skips kinds of records that it doesn't know, and gives the whole partition up at a record that it can't read.
 """
 
 from __future__ import annotations
@@ -17,12 +19,14 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from ottla.broker.group.shard import GroupShard
+from ottla.broker.log.segment import DamagedSegment
 from ottla.protocol.batches import BatchHeader, Record, iterate_headers, records
-from ottla.protocol.errors import KafkaError, ProtocolError
+from ottla.protocol.errors import ErrorCode, KafkaError, ProtocolError
 
 logger = logging.getLogger(__name__)
 
 SLICE_SECONDS = 0.004
+TOLD_MAX = 10  # records and batches of one replay, each in a line of its own; the rest is summed up
 _control_key = struct.Struct(">hh")
 _COMMIT_MARKER = 1
 
@@ -46,6 +50,7 @@ class ReplayLog(Protocol):
     @property
     def log_end_offset(self) -> int: ...
     def read(self, offset: int, max_bytes: int, limit_offset: int, minimum_one: bool = True) -> Sequence[Piece]: ...
+    def segment_after(self, offset: int) -> int | None: ...
 
 
 class ReplayPartition(Protocol):
@@ -65,7 +70,8 @@ class ReplayPartition(Protocol):
 
 
 class Replay:
-    """One replay; `run` may be cancelled. Afterwards `replayed`, `foreign` and `unreadable` count records."""
+    """One replay; `run` may be cancelled. Afterwards `replayed`, `foreign` and `unreadable` count records, where
+    `unreadable` counts the rest of a segment that can't be walked as one."""
 
     def __init__(self, partition: ReplayPartition, shard: GroupShard, chunk_bytes: int) -> None:
         self._partition = partition
@@ -73,12 +79,13 @@ class Replay:
         self._chunk_bytes = chunk_bytes
         self._offset = 0
         self._slice_end = 0.0
+        self._told = 0
         self.replayed = 0
         self.foreign = 0
         self.unreadable = 0
 
     async def run(self) -> None:
-        """Replays everything up to the log's end at the time of the call."""
+        """Replays everything up to the log's end at the time of the call. Raises OSError where the disk fails."""
         log = self._partition.log
         self._offset = log.log_start_offset
         end = log.log_end_offset
@@ -86,11 +93,22 @@ class Replay:
         while self._offset < end:
             self._offset = max(self._offset, log.log_start_offset)
             before = self._offset
-            for piece in log.read(self._offset, self._chunk_bytes, end, True):
-                data = await asyncio.to_thread(piece.file.pread, piece.size, piece.position)
-                await self._chunk(data)
-            if self._offset == before:  # nothing readable there: compaction took the rest
+            try:
+                pieces = log.read(self._offset, self._chunk_bytes, end, True)
+                for piece in pieces:
+                    await self._chunk(await asyncio.to_thread(piece.file.pread, piece.size, piece.position), end)
+            except (DamagedSegment, KafkaError) as error:
+                self._leave_out(1, f"the segment of offset {self._offset} can't be walked further: {error}")
+            else:
+                if self._offset > before:
+                    continue
+                if pieces:
+                    self._leave_out(1, f"the batch of offset {self._offset} doesn't end within its segment")
+                # else there is nothing more in this segment: compaction took the rest
+            following = log.segment_after(self._offset)
+            if following is None:
                 break
+            self._offset = max(following, self._offset)
         if self.unreadable:
             logger.error(
                 "__consumer_offsets-%d: %d records could not be read and were left out",
@@ -98,36 +116,53 @@ class Replay:
                 self.unreadable,
             )
 
-    async def _chunk(self, data: bytes) -> None:
+    async def _chunk(self, data: bytes, end: int) -> None:
+        """Replays the whole batches of `data`. Raises KafkaError at a header that makes no sense."""
         for position, header in iterate_headers(data):
+            if header.last_offset < self._offset <= header.base_offset or header.last_offset >= end:
+                raise KafkaError(
+                    ErrorCode.corrupt_message,
+                    f"a batch states the offsets {header.base_offset} to {header.last_offset}",
+                )
             if header.last_offset < self._offset:
                 continue
+            seen = 0
             try:
                 for record in records(memoryview(data)[position : position + header.size]):
+                    seen += 1
                     if record.offset >= self._offset:
-                        self._record(header, record)
+                        self._replay(header, record)
                     if perf_counter() > self._slice_end:
                         await asyncio.sleep(0)
                         self._slice_end = perf_counter() + SLICE_SECONDS
-            except (KafkaError, ProtocolError):
-                self.unreadable += header.count
-                logger.exception("__consumer_offsets-%d: a batch can't be read", self._partition.index)
+            except (KafkaError, ProtocolError) as error:
+                missing = min(header.count, header.last_offset_delta + 1) - seen
+                self._leave_out(max(missing, 1), f"the batch of offset {header.base_offset} can't be read: {error}")
             self._offset = header.last_offset + 1
+
+    def _replay(self, header: BatchHeader, record: Record) -> None:
+        try:
+            self._record(header, record)
+        except Exception as error:  # whatever this record breaks, the other groups aren't to wait for it
+            self._leave_out(1, f"the record at offset {record.offset} can't be read: {error!r}")
 
     def _record(self, header: BatchHeader, record: Record) -> None:
         if record.key is None:
-            self.unreadable += 1
-            return
+            raise ProtocolError("it has no key")
         if header.is_control:
+            if len(record.key) < _control_key.size:
+                raise ProtocolError("a transaction's marker ends too early")
             _, kind = _control_key.unpack_from(record.key)
             self._shard.offsets.decided(header.producer_id, kind == _COMMIT_MARKER)
             return
         producer_id = header.producer_id if header.is_transactional else -1
         uncommitted_at = record.offset if record.offset >= self._partition.high_watermark else None
-        try:
-            ours = self._shard.replayed(record.key, record.value, producer_id, uncommitted_at)
-        except (ProtocolError, UnicodeDecodeError):
-            self.unreadable += 1
-            return
+        ours = self._shard.replayed(record.key, record.value, producer_id, uncommitted_at)
         self.replayed += ours
         self.foreign += not ours
+
+    def _leave_out(self, count: int, why: str) -> None:
+        self.unreadable += count
+        if self._told < TOLD_MAX:
+            self._told += 1
+            logger.error("__consumer_offsets-%d: %s; it is left out", self._partition.index, why)

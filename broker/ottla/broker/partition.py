@@ -20,7 +20,7 @@ from ottla.broker.admission import AdmissionRules, admit
 from ottla.broker.commits import Commits
 from ottla.broker.counters import TopicCounters
 from ottla.broker.log.log import Log
-from ottla.broker.log.segment import FileRange
+from ottla.broker.log.segment import DamagedSegment, FileRange
 from ottla.broker.replica.leader import LeaderState
 from ottla.broker.turns import Turn
 from ottla.metadata import model
@@ -518,7 +518,7 @@ class Partition:
 
     def read(self, offset: int, max_bytes: int, minimum_one: bool, read_committed: bool) -> Readable:
         """What a consumer may read from `offset`: at most `max_bytes`, but a whole first batch with `minimum_one`
-        (KIP-74). Raises KafkaError OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR."""
+        (KIP-74). Raises KafkaError OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE."""
         return self._read(offset, max_bytes, minimum_one, self.high_watermark)
 
     def read_as_follower(self, offset: int, max_bytes: int, minimum_one: bool) -> Readable:
@@ -539,6 +539,8 @@ class Partition:
             return Readable((), 0, high_watermark, high_watermark, log_start)
         try:
             ranges = log.read(offset, max_bytes, limit, minimum_one)
+        except DamagedSegment as error:  # these bytes make no sense: the directory's others do
+            raise KafkaError(ErrorCode.corrupt_message, str(error)) from error
         except OSError as error:
             raise self.failed(error) from error
         size = 0

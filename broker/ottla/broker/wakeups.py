@@ -72,11 +72,13 @@ class Wakeups(Generic[T]):
         now_ms = self._now_ms()
         heap, pending = self._heap, self._pending
         woken = 0
-        while heap and heap[0][0] <= now_ms and woken < BURST:
-            at_ms, _, thing = heapq.heappop(heap)
-            if pending.get(thing) != at_ms:
-                continue
-            del pending[thing]
-            woken += 1
-            self._wake(thing)
-        self._schedule()
+        try:
+            while heap and heap[0][0] <= now_ms and woken < BURST:
+                at_ms, _, thing = heapq.heappop(heap)
+                if pending.get(thing) != at_ms:
+                    continue
+                del pending[thing]
+                woken += 1
+                self._wake(thing)
+        finally:  # an error of one thing leaves the timer to the others
+            self._schedule()

@@ -13,14 +13,17 @@ import pytest
 
 from ottla.broker import group_replay
 from ottla.broker.coordinator import GroupService
+from ottla.broker.group.classic import ClassicGroup
 from ottla.broker.group.effects import Join, Leaver, Sync
 from ottla.broker.group.offsets import Offsets
 from ottla.broker.group.partitioning import partition_for
 from ottla.broker.group.records import Committed, GroupKey, OffsetKey, group_key, offset_key, offset_value, read_key
 from ottla.broker.group.shard import GroupShard, OffsetToCommit
 from ottla.broker.group.states import State
+from ottla.broker.log.config import LogConfig
 from ottla.protocol.batches import Record, assign, build_batch, iterate_headers, records
 from ottla.protocol.errors import ErrorCode, KafkaError
+from tests.unit.broker.log.workbench import Workbench, append
 
 T = TypeVar("T")
 FIXTURES = Path(__file__).parent / "group" / "fixtures"
@@ -93,6 +96,9 @@ class MemoryLog:
             if header.last_offset >= offset:
                 return [Piece(MemoryFile(self.data), position, max(header.size, max_bytes))]
         return []
+
+    def segment_after(self, offset: int) -> int | None:
+        return None
 
 
 class MemoryPartition:
@@ -627,6 +633,186 @@ def test_unreadable_and_foreign_records_are_left_out(caplog: pytest.LogCaptureFi
     assert "3 records could not be read" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("position", "bytes_there", "expected"),
+    [
+        (61 + 4, b"\x7f", [None, 1, 2, 3]),  # inside the first record: that batch is left out
+        (57, b"\x7f\xff\xff\xff", [0, 1, 2, 3]),  # the count: the record that is there counts
+        (8, b"\x00\x00\x00\x01", [None, None, 2, 3]),  # a length that can't be: the segment's rest is left out
+        (8, b"\x00\xff\xff\xff", [None, None, 2, 3]),  # one beyond the segment's end
+        (23, b"\xff\xff\xff\xf0", [None, None, 2, 3]),  # last offset before the first
+        (23, b"\x7f\xff\xff\xff", [None, None, 2, 3]),  # last offset beyond the log's end
+        (21, b"\x00\x07", [None, 1, 2, 3]),  # an unknown codec
+    ],
+)
+def test_one_bad_batch_doesnt_keep_a_shard_from_loading(
+    tmp_path: Path, position: int, bytes_there: bytes, expected: list[int | None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two batches a segment, the first of them damaged on the disk."""
+    batches = [
+        build_batch([Record(0, 1, offset_key(OffsetKey("g", "t", number)), offset_value(Committed(number)))])
+        for number in range(4)
+    ]
+    bench = Workbench(tmp_path, config=LogConfig(segment_bytes=2 * len(batches[0]) + 10))
+    log = bench.log()
+    for batch in batches:
+        append(log, bytearray(batch))
+    assert len(log.segments) == 2
+    with Path(log.segments[0].path).open("r+b") as file:
+        file.seek(position)
+        file.write(bytes_there)
+
+    async def scene() -> None:
+        stage = Stage(**{"offsets.load.buffer.size": 1 << 20})
+        stage.partitions = [MemoryPartition(partition_for("g", PARTITIONS), log)]  # type: ignore[arg-type]
+        stage.lead()
+        await loaded(stage)
+        assert [await stage.fetch("g", index) for index in range(4)] == expected
+        assert stage.service.counters.unreadable_records >= 1
+        await stage.service.stop()
+
+    asyncio.run(scene())
+    assert "left out" in caplog.text
+
+
+def test_one_bad_record_doesnt_keep_a_shard_from_loading(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A marker that ends too early, and a record that breaks a rule of ours."""
+
+    async def scene() -> None:
+        good = offset_value(Committed(4))
+        marker = build_batch([Record(0, 1, b"\x00", b"")], control=True, producer_id=7, producer_epoch=0)
+        entries = [(offset_key(OffsetKey("g", "t", index)), good) for index in range(3)]
+        batch = build_batch(
+            [Record(index, 1, key, value) for index, (key, value) in enumerate(entries, 1)], base_offset=1
+        )
+        stage = Stage()
+        stage.partitions = [MemoryPartition(partition_for("g", PARTITIONS), MemoryLog(marker + batch))]
+        stage.lead()
+        await loaded(stage)
+        assert [await stage.fetch("g", index) for index in range(3)] == [4, None, 4]
+        assert stage.service.counters.unreadable_records == 2
+        assert stage.service.partition_states() == {"loading": 0, "active": 1, "failed": 0}
+        await stage.service.stop()
+
+    def surprised(self: GroupShard, key: bytes, value: bytes | None, *rest: Any) -> bool:
+        assert read_key(key) != OffsetKey("g", "t", 1)
+        return _replayed(self, key, value, *rest)
+
+    monkeypatch.setattr(GroupShard, "replayed", surprised)
+    asyncio.run(scene())
+    assert "offset 0 can't be read: ProtocolError" in caplog.text
+    assert "offset 2 can't be read: AssertionError" in caplog.text
+
+
+def test_a_load_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> None:
+        stage = Stage()
+        entry = Record(0, 1, offset_key(OffsetKey("g", "t", 0)), offset_value(Committed(4)))
+        stage.partitions = [MemoryPartition(partition_for("g", PARTITIONS), MemoryLog(build_batch([entry])))]
+        stage.lead()
+        await asyncio.sleep(0.1)
+        assert stage.service.counters.errors == 1
+        assert stage.service.partition_states() == {"loading": 0, "active": 0, "failed": 1}
+        with pytest.raises(KafkaError) as error:
+            await stage.fetch("g")
+        assert error.value.code is ErrorCode.coordinator_load_in_progress
+        await loaded(stage)
+        assert await stage.fetch("g") == 4
+        assert stage.service.counters.errors == 2
+        await stage.service.stop()
+
+    failures = iter([RuntimeError("one"), ValueError("two")])
+    run = group_replay.Replay.run
+
+    async def failing(self: group_replay.Replay) -> None:
+        error = next(failures, None)
+        if error is not None:
+            raise error
+        await run(self)
+
+    monkeypatch.setattr(group_replay.Replay, "run", failing)
+    monkeypatch.setattr("ottla.broker.coordinator.LOAD_AGAIN_SECONDS", 0.5)
+    asyncio.run(scene())
+
+
+def test_a_commit_that_cant_be_written_down_fails_alone() -> None:
+    """From version 8 on the protocol has room for longer texts than a record of `__consumer_offsets`."""
+
+    async def scene() -> None:
+        stage = Stage()
+        stage.lead()
+        long = "g" * 40_000
+        other = next(f"g{number}" for number in range(99) if stage.of(f"g{number}") is stage.of(long))
+        good, bad, joined = await asyncio.gather(
+            stage.commit(other, 1), stage.commit(long, 1), stage.join(long), return_exceptions=True
+        )
+        assert good is ErrorCode.none
+        assert isinstance(bad, KafkaError)
+        assert bad.code is ErrorCode.unknown_server_error
+        assert joined["error_code"] is not ErrorCode.none  # type: ignore[index]
+        assert stage.service.group(long) is None
+        assert await stage.commit(other, 2) is ErrorCode.none
+
+    virtually(scene)
+
+
+def test_an_unexpected_error_of_one_append_fails_its_commits_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> None:
+        stage = Stage()
+        stage.lead()
+        monkeypatch.setattr(stage.of("g"), "append_batch", surprised)
+        with pytest.raises(KafkaError) as error:
+            await stage.commit("g", 1)
+        assert error.value.code is ErrorCode.unknown_server_error
+        assert stage.service.counters.errors == 1
+        monkeypatch.undo()
+        assert await stage.commit("g", 2) is ErrorCode.none
+
+    def surprised(batch: bytearray, leader_epoch: int) -> int:
+        raise RuntimeError("nobody foresaw this")
+
+    virtually(scene)
+
+
+def test_an_unexpected_error_of_one_group_ends_neither_expiry_nor_time_outs_of_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scene() -> None:
+        stage = Stage(offsets_retention_check_interval_ms=1_000)
+        stage.lead()
+        groups = [f"g{number}" for number in range(6)]
+        for group in groups:
+            await stage.stable(group, session_ms=10_000)
+            await stage.commit(f"simple-{group}", 1)
+        monkeypatch.setattr(GroupShard, "expire", expire_with_a_fault)
+        monkeypatch.setattr(ClassicGroup, "time_passed", time_passed_with_a_fault)
+        stage.wall_ms += 3_600_000
+        await asyncio.sleep(5)
+        assert stage.service.counters.offset_expirations == 5  # all but simple-g2's
+        await asyncio.sleep(6)
+        assert stage.service.counts()[State.STABLE] == 1
+        assert stage.service.counters.errors > 5
+        monkeypatch.undo()
+        await asyncio.sleep(20)
+        assert stage.service.counts()[State.STABLE] == 0
+        assert stage.service.counters.offset_expirations == 6
+        await stage.service.stop()
+
+    expire, time_passed = GroupShard.expire, ClassicGroup.time_passed
+
+    def expire_with_a_fault(self: GroupShard, group_id: str, now: Any) -> Any:
+        assert group_id != "simple-g2"
+        return expire(self, group_id, now)
+
+    def time_passed_with_a_fault(self: ClassicGroup, now: Any) -> Any:
+        assert self.group_id != "g2"
+        return time_passed(self, now)
+
+    virtually(scene)
+
+
 # --- the tests above are shown to see ---
 
 
@@ -634,14 +820,14 @@ async def _waits_for_nothing(self: GroupService, shard: Any, offset: int) -> Non
     return
 
 
-def _appends_in_any_epoch(self: GroupService, shard: Any, changes: Any) -> int:
+def _appends_in_any_epoch(self: GroupService, shard: Any, changes: Any, *encoded: Any) -> int:
     shard.leader_epoch = shard.partition.leader_epoch
-    return _append(self, shard, changes)
+    return _append(self, shard, changes, *encoded)
 
 
-def _follows_before_it_appends(self: GroupService, shard: Any, changes: Any) -> int:
+def _follows_before_it_appends(self: GroupService, shard: Any, changes: Any, *encoded: Any) -> int:
     shard.core.appended(changes, shard.partition.log.log_end_offset)
-    return _append(self, shard, changes)
+    return _append(self, shard, changes, *encoded)
 
 
 def _commits_one_by_one(self: GroupService, shard: Any) -> None:

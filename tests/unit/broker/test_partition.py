@@ -99,3 +99,21 @@ def test_a_repeat_is_answered_when_the_first_is_committed(tmp_path: Path) -> Non
         assert (first.done(), last.done()) == (True, False)
 
     asyncio.run(main())
+
+
+def test_a_damaged_batch_is_that_partitions_affair_and_not_its_directorys(tmp_path: Path) -> None:
+    bench = Workbench(tmp_path)
+    partition = Partition("t", TOPIC_ID, 0, bench.log(), TopicCounters(), lambda: 1_000_000)
+    partition.become_leader(state(0, 0, 0))
+    for sequence in range(3):
+        produce(partition, sequence)
+    partition.log.close()
+    partition = Partition("t", TOPIC_ID, 0, bench.log(), TopicCounters(), lambda: 1_000_000)
+    partition.become_leader(state(1, 0, 0))
+    with Path(partition.log.active.path).open("r+b") as file:
+        file.seek(8)
+        file.write(b"\x80\0\0\0")  # the first batch's length
+    with pytest.raises(KafkaError) as error:
+        partition.read(1, 1_000, True, False)
+    assert error.value.code is ErrorCode.corrupt_message
+    assert bench.errors == []

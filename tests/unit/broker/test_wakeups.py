@@ -71,6 +71,29 @@ def test_a_crowd_lets_others_have_their_turn() -> None:
     virtually(scene)
 
 
+def test_an_error_of_one_leaves_the_timer_to_the_others() -> None:
+    async def scene() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: errors.append(context["exception"]))
+        errors: list[BaseException] = []
+        woken: list[str] = []
+
+        def wake(thing: str) -> None:
+            woken.append(thing)
+            if thing == "bad":
+                raise RuntimeError(thing)
+
+        wakeups = Wakeups(lambda: int(loop.time() * 1000), wake)
+        now_ms = int(loop.time() * 1000)
+        for at_ms, thing in ((1, "bad"), (1, "good"), (500, "later")):
+            wakeups.ask(thing, now_ms + at_ms)
+        await asyncio.sleep(1)
+        assert woken == ["bad", "good", "later"]
+        assert len(errors) == 1
+
+    virtually(scene)
+
+
 def test_asking_again_when_woken() -> None:
     async def scene() -> None:
         loop = asyncio.get_running_loop()

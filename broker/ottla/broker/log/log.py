@@ -299,6 +299,11 @@ class Log:
             return len(self.segments) - 1
         return max(bisect_right(self._bases, offset) - 1, 0)
 
+    def segment_after(self, offset: int) -> int | None:
+        """Where the segment behind the one of `offset` begins; None where there is none."""
+        at = self._segment_index(offset) + 1
+        return self._bases[at] if at < len(self._bases) else None
+
     def _end_position(self, at: int, limit_offset: int) -> int:
         """Where the readable part of a segment ends."""
         segment = self.segments[at]

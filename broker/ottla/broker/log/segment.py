@@ -48,6 +48,10 @@ class FoundRecord(NamedTuple):
     leader_epoch: int
 
 
+class DamagedSegment(OSError):
+    """What a segment's file holds isn't batches, though the disk answered."""
+
+
 def files_to_keep_open() -> int:
     """How many segments may be open in this process: each may hold three descriptors."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -346,7 +350,7 @@ class Segment:
                 if base_offset + delta >= offset:
                     return position + at
                 if length <= 0:
-                    raise OSError(f"{self._path}: no batch at {position + at}")
+                    raise DamagedSegment(f"{self._path}: no batch at {position + at}")
                 at += LOG_OVERHEAD + length
             if at == 0:
                 return None

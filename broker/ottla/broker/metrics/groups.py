@@ -21,7 +21,17 @@ def _by_state(broker: Broker) -> Iterator[Sample]:
         yield (("state", state.value),), counts.get(state, 0)
 
 
+def _partitions_by_state(broker: Broker) -> Iterator[Sample]:
+    for state, count in broker.groups.partition_states().items():
+        yield (("state", state),), count
+
+
 METRICS = (
+    Metric(
+        "kafka_server_group_coordinator_metrics_num_partitions", GAUGE,
+        "Partitions of `__consumer_offsets` led here, by state. A failed one is loaded again after a while.",
+        _partitions_by_state, _COORDINATOR + "name=num-partitions,state=*", ("state",),
+    ),
     Metric(
         "kafka_server_group_coordinator_metrics_classic_group_count", GAUGE,
         "Classic groups coordinated here, by state.",
@@ -48,6 +58,16 @@ METRICS = (
         "kafka_server_group_coordinator_metrics_group_completed_rebalance_total", COUNTER, "Rebalances completed.",
         single(lambda broker: broker.groups.counters.completed_rebalances),
         _COORDINATOR + "name=group-completed-rebalance-count",
+    ),
+    Metric(
+        "ottla_group_coordinator_unreadable_records_total", COUNTER,
+        "Records of `__consumer_offsets` that were left out of a load because they can't be read; the log names them.",
+        single(lambda broker: broker.groups.counters.unreadable_records),
+    ),
+    Metric(
+        "ottla_group_coordinator_errors_total", COUNTER,
+        "Errors of the coordinator that nobody foresaw: faults of Ottla's. Each stands in the log.",
+        single(lambda broker: broker.groups.counters.errors),
     ),
 )  # fmt: skip
 """Groups."""
