@@ -1,7 +1,7 @@
 """What the coordinator holds of one partition of `__consumer_offsets`, and what it counts.
 
-The core and the view of its offsets live as long as this broker leads the partition without a break; `commits` are those
-that arrived in this turn of the event loop.
+The core and the view of its offsets live for as long as this broker leads the partition without a break. `commits` are
+those of one turn of the event loop.
 """
 
 from __future__ import annotations

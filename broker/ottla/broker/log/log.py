@@ -22,7 +22,7 @@ from .disk import all_or_unusable
 from .epochs import LeaderEpochs
 from .pending_flush import PendingFlush
 from .producers import Producers
-from .replay import note_marker, replay_producers, restore_snapshot, write_snapshot
+from .replay import note_marker, producers_at, write_snapshot
 from .retention import SegmentFacts, deletable
 from .segment import FileRange, FoundRecord, Segment
 from .surroundings import LogSurroundings
@@ -444,7 +444,10 @@ class Log:
             return True
         # What may fail for want of descriptors comes first: then the log is as it was.
         position, end = self.segments[at := self._segment_index(offset)].cut_for(offset)
-        producers = self._producers_at(end)
+        around, keep_ms = self._surroundings, self.config.producer_id_expiration_ms
+        producers = producers_at(
+            end, self.producers, around.disk, self.directory, self.snapshots, self.segments, around.now_ms(), keep_ms
+        )
         with all_or_unusable():
             self._drop(at + 1, None, from_end=True)
             self._active = self.segments[-1]
@@ -483,19 +486,6 @@ class Log:
         self.recovery_point = min(self.recovery_point, offset)
         self.compacted_to = min(self.compacted_to, offset)
         self.epochs.truncate_from_end(offset)
-
-    def _producers_at(self, end: int) -> Producers:
-        """The producers as they were when the log ended at `end`."""
-        if (known := self.producers.before(end)) is not None:
-            return known  # to read a segment's headers would take seconds
-        producers = Producers()
-        usable = [offset for offset in self.snapshots if offset <= end]
-        later = self.snapshots[len(usable) :]
-        around, keep_ms = self._surroundings, self.config.producer_id_expiration_ms
-        start = restore_snapshot(around.disk, self.directory, usable, producers, around.now_ms(), keep_ms)
-        self.snapshots = usable + later  # without damaged ones
-        replay_producers(producers, self.segments, start, end)
-        return producers
 
     def delete_records_before(self, offset: int) -> bool:
         """Raises the log start offset (DeleteRecords, a leader's start); whether it rose. Segments go with retention.

@@ -22,6 +22,29 @@ def write_snapshot(disk: Disk, directory: str, offset: int, producers: Producers
     disk.write_atomically(path, producers.snapshot(), fsync=False)
 
 
+def producers_at(
+    end: int,
+    now: Producers,
+    disk: Disk,
+    directory: str,
+    snapshots: list[int],
+    segments: Sequence[Segment],
+    now_ms: int,
+    expiration_ms: int,
+) -> Producers:
+    """The producers as they were when the log, whose producers are `now`, ended at `end`. Damaged ones of `snapshots`
+    are removed from disk and list."""
+    if (known := now.before(end)) is not None:
+        return known  # to read a segment's headers would take seconds
+    producers = Producers()
+    usable = [offset for offset in snapshots if offset <= end]
+    later = snapshots[len(usable) :]
+    start = restore_snapshot(disk, directory, usable, producers, now_ms, expiration_ms)
+    snapshots[:] = usable + later
+    replay_producers(producers, segments, start, end)
+    return producers
+
+
 def restore_snapshot(
     disk: Disk, directory: str, snapshots: list[int], producers: Producers, now_ms: int, expiration_ms: int
 ) -> int:
