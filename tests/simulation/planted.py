@@ -13,6 +13,7 @@ from typing import Any
 
 from ottla.broker import isr, replica_fetcher
 from ottla.broker.api import produce
+from ottla.broker.candidates import Candidates
 from ottla.broker.coordinator import GroupService
 from ottla.broker.group.classic import ClassicGroup
 from ottla.broker.group.offsets import Offsets
@@ -129,7 +130,7 @@ def members_commit_under_any_generation() -> None:
 @bug
 def the_minimum_of_in_sync_replicas_is_ignored() -> None:
     Partition.under_min_isr = property(lambda self: False)  # type: ignore[assignment]
-    Partition._frozen = property(lambda self: False)  # type: ignore[assignment]
+    Partition.frozen = property(lambda self: False)  # type: ignore[assignment]
 
 
 @bug
@@ -190,27 +191,22 @@ def followers_dont_truncate() -> None:
 
 @bug
 def a_draining_broker_joins_an_isr() -> None:
-    def joinable(self: isr.IsrChanges, leading: LeaderState, replica: int) -> bool:
+    def joinable(self: Candidates, leading: LeaderState, replica: int) -> bool:
         registered = self._image().brokers.get(replica)
         return registered is not None and leading.followers[replica].broker_epoch == registered.epoch
 
-    isr.IsrChanges._joinable = joinable  # type: ignore[method-assign]
+    Candidates._is_registered = joinable  # type: ignore[method-assign]
 
 
 @bug
 def a_replica_joins_the_isr_before_it_has_caught_up() -> None:
-    def joinable(original: Any) -> Any:
-        def early(self: isr.IsrChanges, leading: LeaderState, replica: int) -> bool:
-            if not original(self, leading, replica):
-                return False
-            progress = leading.followers[replica]
-            progress.end_offset = max(progress.end_offset, 1 << 40)  # what _propose asks
-            return True
+    LeaderState.has_committed = lambda self, replica, mark: True  # type: ignore[method-assign]
+    Partition.is_caught_up = lambda self, replica, lag_max_s: True  # type: ignore[method-assign]
 
-        return early
 
-    _replace(isr.IsrChanges, "_joinable", joinable)
-    LeaderState.may_join = lambda self, replica, mark: replica not in self.maximal_isr  # type: ignore[method-assign]
+@bug
+def a_leader_alone_in_sync_waits_for_no_follower() -> None:
+    Partition.wait_for = lambda self, candidates: None  # type: ignore[method-assign]
 
 
 @bug
@@ -222,12 +218,12 @@ def a_fetch_from_before_a_restart_counts() -> None:
 
         return any_epoch
 
-    def joinable(self: isr.IsrChanges, leading: LeaderState, replica: int) -> bool:
+    def joinable(self: Candidates, leading: LeaderState, replica: int) -> bool:
         registered = self._image().brokers.get(replica)
         return registered is not None and registered.electable
 
     _replace(LeaderState, "fetched", fetched)
-    isr.IsrChanges._joinable = joinable  # type: ignore[method-assign]
+    Candidates._is_registered = joinable  # type: ignore[method-assign]
 
 
 @bug
@@ -319,7 +315,7 @@ def an_unclean_stop_doesnt_end_eligibility() -> None:
 
 @bug
 def the_eligible_may_be_elected_and_the_watermark_moves_on() -> None:
-    Partition._frozen = property(lambda self: False)  # type: ignore[assignment]
+    Partition.frozen = property(lambda self: False)  # type: ignore[assignment]
 
 
 # ---- the log

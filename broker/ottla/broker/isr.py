@@ -9,7 +9,8 @@ A broker that was away comes back into the ISRs of thousands of partitions at a 
 transactions the way to the store. A partition is in one of them at most.
 
 Joins are noticed when a follower fetches, and when its registration changes; lags by looking every half
-`replica.lag.time.max.ms`.
+`replica.lag.time.max.ms`. Who may join, and for whom the high watermark waits so that it can, is for `Candidates` to
+say.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from uuid import UUID
 
+from ottla.broker.candidates import Candidates
 from ottla.broker.partition import Partition
 from ottla.broker.replica.leader import LeaderState
 from ottla.metadata import eligibility, keys, model
@@ -84,24 +86,33 @@ class IsrChanges:
         self._lag_max_s = lag_max_s
         self._partitions = partitions
         self._writable = writable
+        self._candidates = Candidates(image, lag_max_s)
         self._wanted: dict[Key, Partition] = {}
         self._unknown: set[Key] = set()  # partitions with a proposal that may yet be written
         self._woken = asyncio.Event()
 
-    def joins(self, partition: Partition, replica: int) -> None:
-        """The follower has what a member of the ISR must have: it is proposed if its registration allows it."""
+    def outsider_fetched(self, partition: Partition, replica: int) -> None:
+        """A follower that isn't in the ISR has fetched: the high watermark waits for it if it is caught up, and it is
+        proposed if it may join."""
+        self._candidates.weigh(partition)
         assert partition.leading is not None
-        if not partition.leading.undecided and self._joinable(partition.leading, replica):
+        if not partition.leading.undecided and self._candidates.may_join(partition, replica):
             self.wants(partition)
 
     def registrations_changed(self, image: Image, changed: Changed) -> None:
-        """Listens to the metadata: who couldn't join for its registration's sake perhaps can now."""
+        """Listens to the metadata: who couldn't join for its registration's sake perhaps can now, and who is waited for
+        perhaps can't any more."""
         if changed.brokers:
             for partition in self._partitions():
-                if len(partition.isr) < len(partition.replicas) and (
-                    partition.leading is not None or partition.offline
-                ):
+                leading = partition.leading
+                if len(partition.isr) < len(partition.replicas) and (leading is not None or partition.offline):
+                    if leading is not None and leading.candidates:
+                        self._candidates.weigh(partition)
                     self.wants(partition)
+
+    def stop(self) -> None:
+        """Nothing is looked at any more; the tasks are the owner's to cancel."""
+        self._candidates.stop()
 
     def wants(self, partition: Partition) -> None:
         """The partition's state is to be looked at, and written where it should be another."""
@@ -142,14 +153,6 @@ class IsrChanges:
                 if partition.leading is not None and partition.find_lagging(self._lag_max_s()):
                     self.wants(partition)
 
-    def _joinable(self, leading: LeaderState, replica: int) -> bool:
-        registered = self._image().brokers.get(replica)
-        return (
-            registered is not None
-            and registered.electable
-            and leading.followers[replica].broker_epoch == registered.epoch
-        )
-
     def _propose(self, partition: Partition) -> _Proposal | None:
         """The partition's state as its leader wants it, if that is another one than the metadata has."""
         image, leading = self._image(), partition.leading
@@ -175,9 +178,8 @@ class IsrChanges:
             image.brokers[replica]
             for replica in leading.followers
             if replica not in before.isr
-            and leading.followers[replica].end_offset >= max(partition.high_watermark, leading.epoch_start)
             and partition.is_present(replica, self._lag_max_s())
-            and self._joinable(leading, replica)
+            and self._candidates.may_join(partition, replica)
         ]
         members += [(broker.id, broker.epoch) for broker in joining]
         isr = tuple(member for member, _ in members)

@@ -285,6 +285,7 @@ class Broker:
         await self.internal_topics.stop()
         await self.server.close()
         await self.replication.stop()
+        self.isr_changes.stop()
         self.moves.stop()
         # Nothing may touch a log while threads close it. The controller of this process ends here too: what becomes of
         # this broker's partitions is another one's business, and without another one nothing needs to be written.

@@ -230,9 +230,26 @@ class Partition:
         return self.leading.lagging(self.log.log_end_offset, self._clock(), lag_max_s)
 
     @property
-    def _frozen(self) -> bool:
+    def frozen(self) -> bool:
         """Whether the high watermark has to stand still: whoever may be elected must have what is committed."""
         return self.under_min_isr or bool(self.elr)
+
+    def is_caught_up(self, replica: int, lag_max_s: float) -> bool:
+        """Whether a follower has everything, or had it no longer than that ago. Leaders only."""
+        assert self.leading is not None
+        return self.leading.caught_up(replica, self.log.log_end_offset, self._clock(), lag_max_s)
+
+    def wait_for(self, candidates: frozenset[int]) -> None:
+        """From now on the high watermark waits for these followers outside of the ISR, and no others. Leaders only."""
+        assert self.leading is not None
+        if candidates != self.leading.candidates:
+            self.leading.candidates = candidates
+            self.isr_moved()
+
+    def candidates_last_for(self, lag_max_s: float) -> float:
+        """In how many seconds the first of them isn't caught up any more, if none is heard of. Leaders only."""
+        assert self.leading is not None
+        return self.leading.candidates_last_for(self.log.log_end_offset, self._clock(), lag_max_s)
 
     def is_present(self, replica: int, lag_max_s: float) -> bool:
         """Whether a follower was heard of within that time, or has everything. Leaders only."""
@@ -240,14 +257,16 @@ class Partition:
         return self.leading.present(replica, self.log.log_end_offset, self._clock(), lag_max_s)
 
     def isr_moved(self) -> None:
-        """What has to be in sync for a commit changed: the committed ISR, a proposal of another one, the minimum."""
+        """Who has to have a record for it to be committed changed: the committed ISR, a proposal of another one, the
+        candidates, the minimum."""
         if self.leading is not None:
-            self._commits_at_once = self.leading.alone and not self._frozen
+            self._commits_at_once = self.leading.alone and not self.frozen
             self._advance()
             self._deletions.reached(self.leading.low_watermark(self.log.log_start_offset))
 
     def follower_fetched(self, replica: int, broker_epoch: int, offset: int, log_start_offset: int) -> bool:
-        """A follower has everything below `offset`. Whether it may join the ISR by that. Leaders only."""
+        """A follower has everything below `offset`. Whether that counts, and is news of one that isn't in sync yet.
+        Leaders only."""
         assert self.leading is not None
         now = self._clock()
         if not self.leading.fetched(replica, broker_epoch, offset, log_start_offset, self.log.log_end_offset, now):
@@ -255,13 +274,13 @@ class Partition:
         self._advance()
         if self._deletions:
             self._deletions.reached(self.leading.low_watermark(self.log.log_start_offset))
-        return self.leading.may_join(replica, self.high_watermark)
+        return replica not in self.leading.maximal_isr
 
     def _advance(self) -> None:
         """Raises the high watermark as far as the replicas in sync have come, and tells those who wait for it."""
         assert self.leading is not None
         before = self.high_watermark
-        after = before if self._frozen else self.leading.advance(before, self.log.log_end_offset)
+        after = before if self.frozen else self.leading.advance(before, self.log.log_end_offset)
         if after == before:
             return
         self.high_watermark = after

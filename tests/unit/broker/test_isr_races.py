@@ -30,7 +30,7 @@ def led(index: int) -> Any:
     return SimpleNamespace(
         topic_id=TOPIC, index=index, state=state, leading=leading, offline=False, epoch=4, in_sync_min=1,
         high_watermark=END, find_lagging=lambda seconds: [], isr_moved=lambda: None,
-        is_present=lambda replica, seconds: True,
+        is_present=lambda replica, seconds: True, frozen=False,
     )  # fmt: skip
 
 

@@ -203,7 +203,7 @@ class _Fetch:
         throttle.pause_seconds(partition, readable.size, False, now)
         self._broker.replication_bytes_out += readable.size
         if partition.follower_fetched(replica_id, self.request.replica_epoch, offset, asked.follower_log_start):
-            self._broker.isr_changes.joins(partition, replica_id)
+            self._broker.isr_changes.outsider_fetched(partition, replica_id)
         return readable
 
     def _nearer(self, partition: Partition, offset: int) -> int:

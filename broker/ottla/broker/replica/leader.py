@@ -4,7 +4,7 @@ The rules, as in Kafka's `Partition` and `Replica` (facts of KIP-497 and KIP-679
 
 1. *Maximal ISR*: the committed ISR and every member of a proposal whose outcome isn't known. The high watermark is the
    lowest end among its members, so that whichever of the two states the metadata holds, all its members have what is
-   committed. A replica that may join is proposed with the very fetch that shows it, so it needn't chase the watermark.
+   committed. A replica that may join is proposed with the very fetch that shows it.
 2. The high watermark never falls under one leader. (That it stands still while too few are in sync, or others may be
    elected, is for `Partition` to say.)
 3. A follower's fetch offset is its end: it fetches only what it has made room for by appending (and, after a change of
@@ -14,7 +14,12 @@ The rules, as in Kafka's `Partition` and `Replica` (facts of KIP-497 and KIP-679
    caught up for longer than `replica.lag.time.max.ms` and isn't at the end. Who isn't heard of any more doesn't join,
    and who has just joined has that time: else the two rules would throw one that stands still in and out.
 6. A fetch sent under an older registration than one seen before counts for nothing: it is from before a restart. Nor
-   does one sent under none (−1), which may come from a second process that waits under the id of a living one.
+   does one sent under none (−1), which may come from a second process that waits under the id of a living one. Under a
+   newer one another process fetches: when the earlier one was caught up says nothing about it.
+7. The high watermark waits for the *candidates*, too: followers outside of the ISR that were caught up within
+   `replica.lag.time.max.ms` and may join by their registration (`ottla.broker.candidates` says who they are). A leader
+   that is alone in sync would else commit each record at once, and a follower that is one record behind would chase a
+   high watermark that it never reaches. Source: Kafka's `Partition.maybeIncrementLeaderHW`.
 """
 
 from __future__ import annotations
@@ -47,7 +52,7 @@ class Progress:
 class LeaderState:
     """One leader epoch of one partition. `epoch_start` is the leader's end when the epoch began."""
 
-    __slots__ = ("_broker_id", "_joining", "epoch_start", "followers", "isr", "maximal_isr")
+    __slots__ = ("_broker_id", "_joining", "candidates", "epoch_start", "followers", "isr", "maximal_isr")
 
     def __init__(
         self,
@@ -66,6 +71,7 @@ class LeaderState:
             replica: Progress(now if replica in isr else float("-inf")) for replica in replicas if replica != broker_id
         }
         self.maximal_isr = frozenset(isr)
+        self.candidates: frozenset[int] = frozenset()  # rule 7
 
     # ---- what becomes known
 
@@ -82,6 +88,7 @@ class LeaderState:
         self.isr = tuple(isr)
         self._joining = frozenset()
         self.maximal_isr = frozenset(isr)
+        self.candidates = self.candidates.intersection(self.followers) - self.maximal_isr
 
     def proposed(self, isr: Iterable[int]) -> None:
         """A proposal is under way; until `committed` or `refused` its members count beside those of the last one."""
@@ -100,6 +107,8 @@ class LeaderState:
         progress = self.followers.get(replica)
         if progress is None or not progress.counts(broker_epoch):
             return False
+        if 0 <= progress.broker_epoch < broker_epoch:
+            progress.caught_up_at = float("-inf")
         if offset >= leader_end:
             progress.caught_up_at = now
         elif offset >= progress.leader_end_at_fetch >= 0:
@@ -120,9 +129,9 @@ class LeaderState:
     # ---- what follows
 
     def advance(self, high_watermark: int, leader_end: int) -> int:
-        """The high watermark, raised as far as rules 1 and 2 allow."""
+        """The high watermark, raised as far as rules 1, 2 and 7 allow."""
         lowest = leader_end
-        for replica in self.maximal_isr:
+        for replica in self.maximal_isr | self.candidates if self.candidates else self.maximal_isr:
             if replica != self._broker_id:
                 progress = self.followers.get(replica)
                 lowest = min(lowest, NO_OFFSET if progress is None else progress.end_offset)
@@ -141,15 +150,14 @@ class LeaderState:
         known = [self.followers[replica].log_start_offset for replica in self.isr if replica in self.followers]
         return min([log_start_offset, *known])
 
-    def may_join(self, replica: int, high_watermark: int) -> bool:
-        """Whether the follower has what a member of the ISR must have, and isn't one (nor about to be)."""
-        progress = self.followers.get(replica)
-        return (
-            progress is not None
-            and replica not in self.maximal_isr
-            and progress.end_offset >= high_watermark
-            and progress.end_offset >= self.epoch_start
-        )
+    def has_committed(self, replica: int, high_watermark: int) -> bool:
+        """Whether the follower has what a member of the ISR must have."""
+        return self.followers[replica].end_offset >= max(high_watermark, self.epoch_start)
+
+    def caught_up(self, replica: int, leader_end: int, now: float, lag_max_s: float) -> bool:
+        """Whether the follower has everything, or had it no longer than `lag_max_s` ago."""
+        progress = self.followers[replica]
+        return progress.end_offset == leader_end or now - progress.caught_up_at <= lag_max_s
 
     def present(self, replica: int, leader_end: int, now: float, lag_max_s: float) -> bool:
         """Whether the follower asks for more, as far as there is more to ask for."""
@@ -161,10 +169,14 @@ class LeaderState:
         return [
             replica
             for replica in self.isr
-            if (progress := self.followers.get(replica)) is not None
-            and progress.end_offset != leader_end
-            and now - progress.caught_up_at > lag_max_s
+            if replica in self.followers and not self.caught_up(replica, leader_end, now, lag_max_s)
         ]
+
+    def candidates_last_for(self, leader_end: int, now: float, lag_max_s: float) -> float:
+        """How long all candidates stay caught up, if none of them is heard of any more. There are some."""
+        waited_for = [self.followers[replica] for replica in self.candidates]
+        since = min(now if progress.end_offset == leader_end else progress.caught_up_at for progress in waited_for)
+        return since + lag_max_s - now
 
     def lag_of(self, replica: int, leader_end: int, now: float) -> str:
         """For people: how far a follower is, and how long it hasn't been further."""
@@ -180,7 +192,7 @@ class LeaderState:
     @property
     def alone(self) -> bool:
         """Whether nobody else has to have a record for it to be committed."""
-        return self.maximal_isr == {self._broker_id}
+        return self.maximal_isr == {self._broker_id} and not self.candidates
 
     @property
     def undecided(self) -> bool:

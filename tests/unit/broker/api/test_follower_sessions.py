@@ -125,7 +125,7 @@ steps = st.tuples(
 
 
 async def play(stage: Stage, history: list[tuple[str, int]]) -> None:
-    stage.broker.isr_changes = SimpleNamespace(joins=lambda partition, replica: None)
+    stage.broker.isr_changes = SimpleNamespace(outsider_fetched=lambda partition, replica: None)
     stage.broker.image = Image()
     stage.client.listener = SimpleNamespace(name="PLAINTEXT")  # type: ignore[attr-defined]
     partitions = [stage.partitions.find("t", index) for index in INDEXES]

@@ -319,14 +319,18 @@ def test_a_session_whose_client_hung_up_before_it_knew_of_it_is_not_kept(play: A
 
 
 class Follower:
-    """Replica 1 of both partitions, which replica 0 leads; `joined` are the partitions that it was proposed for."""
+    """Replica 1 of both partitions, which replica 0 leads; `outside` are those that it fetched while not in sync."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
-        self.joined: list[int] = []
-        stage.broker.isr_changes = SimpleNamespace(joins=lambda partition, replica: self.joined.append(partition.index))
+        self.outside: list[int] = []
+        stage.broker.isr_changes = SimpleNamespace(outsider_fetched=self._outsider_fetched)
         for partition in stage.partitions:
             partition.become_leader(model.Partition(TOPIC_ID, partition.index, (0, 1), (0, 1), (1, 1), 0, 1))
+
+    def _outsider_fetched(self, partition: Partition, replica: int) -> None:
+        assert replica == 1
+        self.outside.append(partition.index)
 
     def fetch(self, *offsets: tuple[int, int, int], **request: Any) -> Any:
         """Asks for (index, offset, last fetched epoch)."""
@@ -443,12 +447,12 @@ def test_a_follower_that_registered_anew_is_looked_at_again(play: Any) -> None:
         session = answer_of(
             stage.fetch(FOLLOWERS_VERSION, session_epoch=0, topics=topics, replica_state=state), FOLLOWERS_VERSION
         ).session_id
-        assert follower.joined == [0]
+        assert follower.outside == [0]
         stage.fetch(FOLLOWERS_VERSION, session_id=session, session_epoch=1, replica_state=state)
-        assert follower.joined == [0], "nothing is new"
+        assert follower.outside == [0], "nothing is new"
         state["replica_epoch"] = 7
         stage.fetch(FOLLOWERS_VERSION, session_id=session, session_epoch=2, replica_state=state)
-        assert follower.joined == [0, 0]
+        assert follower.outside == [0, 0]
         leading = stage.partitions.find("t", 0).leading
         assert leading is not None
         assert leading.followers[1].broker_epoch == 7

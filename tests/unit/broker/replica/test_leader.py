@@ -31,10 +31,9 @@ def test_the_high_watermark_never_falls() -> None:
 def test_who_joins_counts_from_the_proposal_on_and_until_its_outcome_is_known() -> None:
     state = leader(isr=(0,))
     state.fetched(1, 5, 6, 0, 10, 1.0)
-    assert state.may_join(1, 6)
-    assert not state.may_join(1, 7)
+    assert state.has_committed(1, 6)
+    assert not state.has_committed(1, 7)
     state.proposed((0, 1))
-    assert not state.may_join(1, 6)
     assert state.advance(6, 10) == 6
     state.proposed((0, 2))  # the first may still be written
     assert state.maximal_isr == {0, 1, 2}
@@ -58,9 +57,9 @@ def test_who_leaves_counts_until_that_is_committed() -> None:
 def test_a_follower_joins_at_the_start_of_the_epoch_only() -> None:
     state = leader(isr=(0,), start=8)
     state.fetched(1, 5, 7, 0, 10, 1.0)
-    assert not state.may_join(1, 5)
+    assert not state.has_committed(1, 5)
     state.fetched(1, 5, 8, 0, 10, 1.0)
-    assert state.may_join(1, 5)
+    assert state.has_committed(1, 5)
 
 
 def test_a_fetch_of_an_earlier_registration_counts_for_nothing() -> None:
@@ -127,7 +126,7 @@ def test_replicas_come_and_go() -> None:
     state.committed((0, 2, 3), (0, 2), 5.0)
     assert set(state.followers) == {2, 3}
     assert state.fetched(3, 1, 10, 0, 10, 6.0)
-    assert state.may_join(3, 10)
+    assert state.has_committed(3, 10)
 
 
 MOVES = st.lists(
@@ -137,6 +136,7 @@ MOVES = st.lists(
         st.tuples(st.just("propose"), st.frozensets(st.sampled_from((1, 2, 3)))),
         st.tuples(st.just("commit"), st.integers(0, 3)),
         st.tuples(st.just("refuse"), st.just(0)),
+        st.tuples(st.just("wait"), st.frozensets(st.sampled_from((1, 2, 3)))),
     ),
     max_size=60,
 )
@@ -162,7 +162,7 @@ def test_what_is_committed_is_on_every_isr_that_may_hold(moves: list[tuple[str, 
         elif what == "propose":
             assert isinstance(value, frozenset)
             # only who may join is proposed; leaving is always possible
-            wished = frozenset({0}) | {r for r in value if r in isr or state.may_join(r, high_watermark)}
+            wished = frozenset({0}) | {r for r in value if r in isr or state.has_committed(r, high_watermark)}
             proposals.append(wished)
             state.proposed(wished)
         elif what == "commit" and proposals:
@@ -173,10 +173,16 @@ def test_what_is_committed_is_on_every_isr_that_may_hold(moves: list[tuple[str, 
         elif what == "refuse":
             proposals = []
             state.refused()
+        elif what == "wait":
+            assert isinstance(value, frozenset)
+            state.candidates = value - isr
         before, high_watermark = high_watermark, state.advance(high_watermark, ends[0])
         assert high_watermark >= before
         for possible in (isr, *proposals):
             assert all(ends[member] >= high_watermark for member in possible)
+        if high_watermark > before:
+            assert all(ends[candidate] >= high_watermark for candidate in state.candidates)
+        assert state.alone == (state.maximal_isr == {0} and not state.candidates)
 
 
 def test_what_people_are_told_of_who_lags() -> None:
