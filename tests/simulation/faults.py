@@ -16,6 +16,7 @@ from ottla.metadata.keys import CONTROLLER
 from . import ambushes
 from .client import Bell, Client, drain, elect_preferred, reassign
 from .cluster import Node, World
+from .load import Load, follower_under_load
 from .loop import Process
 from .observer import Observer
 from .store import SimulatedStore
@@ -41,6 +42,7 @@ class Knobs:
     recreates: bool = False
     keys: int = 0  # of the compacted topic; 0: there is none
     careless: bool = False  # whether it has a producer, too, for which the leader's log is enough
+    loaded: bool = False  # whether there is a topic that is written without a pause while a follower comes back
     unclean: bool = False  # whether there is a topic that allows unclean elections
     spread_s: float = 0.0
     send_pause_s: float = 0.1
@@ -107,8 +109,11 @@ def knobs_of(random: Random) -> Knobs:
         settings["log.cleaner.backoff.ms"] = str(random.choice((20, 100)))
     unclean = factor > 1 and random.random() < 0.25
     weights = {name: random.choice((0.0, 0.0, 1.0, 1.0, 3.0)) * weight for name, (weight, _) in KINDS.items()}
+    loaded = factor > 1 and random.random() < 0.2
     if not unclean:
         weights["the last in sync goes"] = 0.0
+    if not loaded:
+        weights["a follower under load"] = 0.0
     return Knobs(
         brokers=brokers,
         replication_factor=factor,
@@ -121,6 +126,7 @@ def knobs_of(random: Random) -> Knobs:
         keys=keys,
         careless=random.random() < 0.5,
         unclean=unclean,
+        loaded=loaded,
         depth=random.randint(1, 5),
         padding=random.choice((0, 60, 400)),
         spread_s=random.choice((0.0, 0.0, 0.005, 0.05)),
@@ -146,6 +152,7 @@ class Faults:
         self.admin: Client | None = None
         self.bell = Bell()  # that clients hear
         self.members: list[Process] = []  # of the group
+        self.load: Load | None = None  # on the topic for that
         self.partitions = [(TOPIC, index) for index in range(knobs.partitions)]
         self.observer = observer
         self._process = process
@@ -481,6 +488,7 @@ KINDS: dict[str, tuple[float, Callable[[Faults], str]]] = {
     "restart of all": (0.5, ambushes.restart_of_all),
     "the last in sync goes": (1.5, ambushes.last_in_sync_goes),
     "a controller sleeps": (0.5, ambushes.controller_sleeps),
+    "a follower under load": (1.0, follower_under_load),
     "disk full": (0.3, Faults.disk_full),
     "disk errors": (0.2, Faults.disk_errors),
 }

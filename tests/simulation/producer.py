@@ -97,6 +97,11 @@ class Producer:
             if not self.stopped:
                 await self.client.pause(pause_s)
 
+    async def send_one(self) -> None:
+        """One batch, of a producer that isn't idempotent."""
+        self._unacknowledged.append(self._batch())
+        await self._send_once()
+
     async def _become_idempotent(self) -> None:
         message = {"transactional_id": None, "transaction_timeout": 1000, "producer_id": -1}
         while self._producer[0] < 0:

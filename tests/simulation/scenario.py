@@ -23,6 +23,7 @@ from .cluster import World
 from .consumer import Committer, Consumer
 from .faults import Faults, Knobs, knobs_of
 from .history import History, name_of
+from .load import Load, joins_under_load
 from .loop import PROCESS, SimulationLoop, Stuck, run
 from .machine import Descriptors, simulated_machine
 from .members import Member
@@ -31,10 +32,11 @@ from .observer import Observer
 from .oracles import check_all
 from .producer import Producer
 from .recreation import NAME, Recreated
-from .topics import KEYED, TOPIC, UNCLEAN
+from .topics import KEYED, LOADED, TOPIC, UNCLEAN
 
 CONVERGENCE_S = 60.0
 STEPS_MAX = 3_000_000
+LOAD_PRODUCERS = 10  # so many that a follower hardly ever fetches without finding something new
 
 
 @dataclass
@@ -140,6 +142,10 @@ class Scenario:
         ]
         producers += await self._other_topics(faults, setup, ids)
         partitions = list(faults.partitions)
+        if knobs.loaded:
+            partitions.append((LOADED, 0))
+            faults.load = await self._loaded_topic(setup, ids)
+        loading = None if faults.load is None else asyncio.create_task(faults.load.run())
         consumers = [Consumer(self._client(f"c{at}"), partition) for at, partition in enumerate(partitions)]
         committer = Committer(self._client("g"), "group", (TOPIC, 0))
         sending = [asyncio.create_task(producer.run(knobs.send_pause_s)) for producer in producers]
@@ -186,6 +192,15 @@ class Scenario:
             return
         for _, task in working:
             task.result()
+        if faults.load is not None and loading is not None:
+            if refused := await joins_under_load(faults):
+                self.wrong.append(refused)
+                return
+            faults.load.stop()
+            await loading
+            if not await self._until(lambda: not observer.unconverged(), CONVERGENCE_S):
+                self.wrong.append(f"no convergence {CONVERGENCE_S:.0f} s after the load: {observer.unconverged()}")
+                return
         if not await self._until_true(committer.look, CONVERGENCE_S):
             self.wrong.append("no convergence: the group's offsets can't be read")
             return
@@ -226,6 +241,12 @@ class Scenario:
             producers.append(self._only_producer(UNCLEAN, UNCLEAN))
             faults.partitions.append((UNCLEAN, 0))
         return producers
+
+    async def _loaded_topic(self, setup: Client, ids: list[int]) -> Load:
+        """A topic whose leader may be alone in the ISR, and who writes to it without a pause."""
+        await create_topic(setup, LOADED, [self.random.sample(ids, 2)], {"min.insync.replicas": "1"})
+        options = {"acks": 1, "idempotent": False}
+        return Load([self._only_producer(f"l{number}", LOADED, **options) for number in range(LOAD_PRODUCERS)])
 
     def _only_producer(self, name: str, topic: str, **options: Any) -> Producer:
         """One of a topic with one partition; idempotent, unless it is said otherwise."""

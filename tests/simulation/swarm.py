@@ -30,6 +30,7 @@ SEEN = (
     "elections",
     "unclean elections",
     "compactions",
+    "joins under load",
     "truncations",
     "ISR changes",
     "ambiguous writes",

@@ -1,0 +1,125 @@
+"""A follower that comes back while its leader, alone in the ISR, is written to without a pause.
+
+Kafka lets it join all the same: the high watermark waits for who is caught up. Among other faults the scene only
+happens; when all is healed it is played once more, and then the follower has to join.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from ottla.metadata.model import NO_LEADER
+
+from .producer import Producer
+from .topics import LOADED
+
+if TYPE_CHECKING:
+    from ottla.metadata import model
+
+    from .cluster import Node
+    from .faults import Faults
+
+LOOK_S = 0.01
+LEAVES_WITHIN_S = 15.0  # sessions and lags are shorter
+JOINS_WITHIN_S = 1.0  # of virtual time, since it serves: it has little to copy
+
+
+class Load:
+    """Producers for which the leader's log is enough; each sends one batch after the other, while it is on."""
+
+    def __init__(self, producers: Sequence[Producer]) -> None:
+        self._producers = producers
+        self._on = asyncio.Event()
+        self._stopped = False
+
+    async def run(self) -> None:
+        """Until stopped."""
+        async with asyncio.TaskGroup() as group:
+            for producer in self._producers:
+                group.create_task(self._send(producer))
+
+    def begin(self) -> None:
+        self._on.set()
+
+    def end(self) -> None:
+        if not self._stopped:
+            self._on.clear()
+
+    def stop(self) -> None:
+        """For good."""
+        self._stopped = True
+        self._on.set()
+
+    async def _send(self, producer: Producer) -> None:
+        while True:
+            await self._on.wait()
+            if self._stopped:
+                return
+            await producer.send_one()
+
+
+def follower_under_load(faults: Faults) -> str:
+    """A follower dies and comes back under load, whatever else happens meanwhile."""
+    chosen = _choose(faults)
+    if chosen is None:
+        return ""
+    state, node = chosen
+    faults.world.loop.create_task(_play(faults, state, node, lambda: faults.over))
+    return node.host
+
+
+async def joins_under_load(faults: Faults) -> str:
+    """The scene when nothing else goes wrong; what is wrong with its end, or nothing."""
+    chosen = _choose(faults)
+    if chosen is None:
+        return f"{LOADED} has no leader and follower, though all is well"
+    state, node = chosen
+    if await _play(faults, state, node, lambda: False):
+        return ""
+    return f"{LOADED}: {node.host} doesn't join the ISR under load: {faults.observer.state((state.topic_id, 0))}"
+
+
+def _choose(faults: Faults) -> tuple[model.Partition, Node] | None:
+    """The partition's state, and a follower that can be killed."""
+    for state in faults.observer.states((LOADED,)):
+        nodes = [faults.world.nodes[replica] for replica in state.replicas if replica != state.leader]
+        alive = [node for node in nodes if node.process is not None and not node.stopping and not node.process.paused]
+        if state.leader != NO_LEADER and alive:
+            return state, faults.random.choice(alive)
+    return None
+
+
+async def _play(faults: Faults, state: model.Partition, node: Node, over: Callable[[], bool]) -> bool:
+    """Whether the follower joined."""
+    load = faults.load
+    assert load is not None
+    key = (state.topic_id, state.index)
+
+    async def until(condition: Callable[[], bool], limit_s: float) -> bool:
+        for _ in range(int(limit_s / LOOK_S)):
+            if condition():
+                return True
+            if over():
+                break
+            await asyncio.sleep(LOOK_S)
+        return False
+
+    def in_sync() -> bool:
+        now = faults.observer.state(key)
+        return now is not None and node.id in now.isr
+
+    node.kill()
+    await until(lambda: not in_sync(), LEAVES_WITHIN_S)
+    load.begin()
+    try:
+        if over():
+            return False
+        faults.start(node)
+        await until(lambda: node.serving, LEAVES_WITHIN_S)
+        joined = await until(in_sync, JOINS_WITHIN_S)
+        faults.world.counts["joins under load"] += joined
+        return joined
+    finally:
+        load.end()
