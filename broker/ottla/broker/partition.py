@@ -439,7 +439,10 @@ class Partition:
         await self._flush()
 
     def delete_records(self, before: int) -> int:
-        """Moves the log's start to `before` (−1: the high watermark); returns it. Raises KafkaError."""
+        """Moves the log's start to `before` (−1: the high watermark); returns it. Raises KafkaError, POLICY_VIOLATION
+        where the topic is only compacted."""
+        if self.log.config.compacts and not self.log.config.deletes:
+            raise KafkaError(ErrorCode.policy_violation)
         high_watermark = self.high_watermark
         target = high_watermark if before == UP_TO_HIGH_WATERMARK else before
         if not 0 <= target <= high_watermark:

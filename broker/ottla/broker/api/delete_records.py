@@ -1,6 +1,9 @@
 """DeleteRecords (key 21), versions 0–2: moves a log's start forward. Offset −1 means up to the high watermark.
 
 Answered when all replicas in sync have followed (Kafka: all that are alive), or the request's time is over.
+
+Internal topics are refused (INVALID_TOPIC_EXCEPTION): what a coordinator knows stands nowhere else. So are topics that
+are only compacted (POLICY_VIOLATION): of each of their keys the last record stays.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.registry import Api, RequestContext
+from ottla.metadata.image import INTERNAL_TOPICS
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import milliseconds
 
@@ -28,8 +32,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[
         for asked in topic.partitions:
             answer = {"partition_index": asked.partition_index, "low_watermark": -1}
             try:
-                partition = broker.partitions.find(topic.name, asked.partition_index)
-                partition.check_leader_epoch(-1)
+                partition = _find(broker, topic.name, asked.partition_index)
                 waiting.append((answer, partition, partition.deleted(partition.delete_records(asked.offset))))
             except KafkaError as error:
                 answer["error_code"] = error.code
@@ -46,3 +49,15 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[
         else:
             answer["low_watermark"] = partition.low_watermark
     return {"topics": topics}
+
+
+def _find(broker: Broker, topic: str, index: int) -> Partition:
+    """The partition, which this broker leads. Raises KafkaError: whoever leads it, one of an internal topic is
+    refused."""
+    if topic in INTERNAL_TOPICS:
+        known = broker.image.topics.get(topic)
+        if known is not None and 0 <= index < len(known.partitions):
+            raise KafkaError(ErrorCode.invalid_topic_exception)
+    partition = broker.partitions.find(topic, index)
+    partition.check_leader_epoch(-1)
+    return partition

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from random import Random
@@ -21,6 +22,7 @@ from ottla.broker.partition import Partition
 from ottla.broker.partitions import PartitionTable
 from ottla.broker.replica.selector import RACK_AWARE
 from ottla.metadata import model
+from ottla.metadata.image import INTERNAL_TOPICS, Image
 from ottla.metadata.model import BrokerState
 from ottla.net.connection import Pending
 from ottla.protocol import batches
@@ -561,6 +563,57 @@ def test_a_partition_that_is_lost_fails_alone(play: Any) -> None:
         assert [(part.error_code, part.base_offset) for part in topic.partition_responses] == [(6, -1), (0, 0)]
 
     play(body)
+
+
+@pytest.mark.parametrize(
+    ("policy", "code"),
+    [("compact", ErrorCode.policy_violation), ("compact,delete", None), ("delete", None), ("", None)],
+)
+def test_records_of_a_topic_that_is_only_compacted_cant_be_deleted(play: Any, policy: str, code: int | None) -> None:
+    """As of Apache Kafka 4.3.1, which was asked the same."""
+
+    async def body(stage: Stage) -> None:
+        stage.produce({0: batch_of([b"x"])})
+        log = stage.partitions.find("t", 0).log
+        log.config = replace(log.config, cleanup_policy=frozenset(policy.split(",")))
+        for offset in (-1, 1):
+            assert await _deleted(stage, "t", 0, offset) == (code, -1 if code else 1)
+        assert log.log_start_offset == (0 if code else 1)
+        out_of_range = code or ErrorCode.offset_out_of_range
+        assert await _deleted(stage, "t", 0, 7) == (out_of_range, -1)
+
+    play(body)
+
+
+@pytest.mark.parametrize("topic", sorted(INTERNAL_TOPICS))
+def test_records_of_internal_topics_cant_be_deleted(play: Any, topic: str) -> None:
+    """Whoever leads their partitions; those that there aren't are unknown."""
+
+    async def body(stage: Stage) -> None:
+        partition = stage.partitions.find("t", 0)
+        stage.broker.image = SimpleNamespace(topics={topic: SimpleNamespace(partitions=[0, 1])})
+        led = Partition(topic, UUID(int=9), 0, partition.log, TopicCounters(), lambda: 0)
+        led.become_leader(model.Partition(UUID(int=9), 0, (0,), (0,), (1,), 0))
+        stage.partitions.add(led)
+        stage.produce({0: batch_of([b"x"])})
+        assert await _deleted(stage, topic, 0, -1) == (ErrorCode.invalid_topic_exception, -1)
+        assert await _deleted(stage, topic, 1, -1) == (ErrorCode.invalid_topic_exception, -1)
+        stage.partitions.image = Image()
+        stage.broker.image = Image()
+        assert await _deleted(stage, topic, 1, -1) == (ErrorCode.unknown_topic_or_partition, -1)
+        assert led.log.log_start_offset == 0
+
+    play(body)
+
+
+async def _deleted(stage: Stage, topic: str, index: int, offset: int) -> tuple[int | None, int]:
+    """The code and the low watermark of one partition's answer."""
+    partitions = [SimpleNamespace(partition_index=index, offset=offset)]
+    request = SimpleNamespace(topics=[SimpleNamespace(name=topic, partitions=partitions)], timeout=timedelta(seconds=5))
+    context: Any = None
+    answer = await delete_records.handle(stage.broker, context, request)
+    [partition] = answer["topics"][0]["partitions"]
+    return partition.get("error_code"), partition["low_watermark"]
 
 
 def test_records_deleted_where_this_broker_leads_no_longer_when_the_others_are(play: Any) -> None:
