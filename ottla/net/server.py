@@ -3,6 +3,11 @@
 A `Server` has one listener per name (Kafka's `listeners`) and one function, `dispatch`, which serves a frame. Limits,
 in Kafka's words: `socket.request.max.bytes`, `max.connections`, `max.connections.per.ip`, `connections.max.idle.ms`;
 and two of our own: unanswered requests and their bytes per connection, and memory for frames and answers in all.
+
+Clients can't shut brokers out: where the broker-wide `max.connections` is reached, a connection to the inter-broker
+listener is accepted all the same, and the connection of another listener that was used longest ago is closed for it. As
+in Kafka's ConnectionQuotas, it takes a listener of the brokers' own beside the clients', and a bound that is lowered
+closes clients' connections down to it.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from heapq import nlargest
 
 from ottla.net.busy_poll import WINDOW_SECONDS, BusyPoll
 from ottla.net.connection import Connection, Part, Pending
@@ -36,6 +42,8 @@ class Limits:
     unanswered_max: int = 100
     unanswered_bytes_max: int = 64 * 1024 * 1024
     connections_max: int = 2**31 - 1
+    listener_connections_max: Mapping[str, int] = field(default_factory=dict)  # for some listeners, by name
+    inter_broker_listener: str = ""
     connections_per_ip_max: int = 2**31 - 1
     connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
     idle_seconds_max: float = 600.0  # negative: no bound, as in Kafka
@@ -88,6 +96,7 @@ class Server:
         self.connections_by_host: dict[str, int] = {}
         self.connection_count = 0
         self.connections_refused = 0
+        self.connections_closed_for_others = 0
         self._sweeper: asyncio.Task[None] | None = None
 
     async def listen(self, name: str, host: str, port: int) -> Listener:
@@ -102,6 +111,32 @@ class Server:
         self._sweeper = asyncio.create_task(self._sweep(), name="idle connections")
         for listener in self.listeners.values():
             listener.accept()
+
+    def makes_room(self, listener: Listener) -> bool:
+        """Whether `listener` may have one connection more; that of another one may be closed for it."""
+        limits = self.limits
+        if len(listener.connections) >= limits.listener_connections_max.get(listener.name, limits.connections_max):
+            return False
+        if self.connection_count < limits.connections_max:
+            return True
+        if listener.name != limits.inter_broker_listener or len(self.listeners) == 1:
+            return False
+        self._close_longest_unused(1, "another broker connects")
+        return True
+
+    def _close_longest_unused(self, count: int, why: str) -> None:
+        """Closes so many connections of clients, if there are as many: those that were used longest ago."""
+        limits, listeners = self.limits, self.listeners.values()
+        alone = len(listeners) == 1
+        clients = (
+            connection
+            for listener in listeners
+            if alone or listener.name != limits.inter_broker_listener
+            for connection in listener.connections
+        )
+        for connection in nlargest(count, clients, key=lambda client: (client.idle_sweeps, client.idle)):
+            self.connections_closed_for_others += 1
+            connection.close(f"max.connections is reached, {why}, and this one was used longest ago")
 
     async def close(self) -> None:
         """Stops accepting and closes every connection."""
@@ -119,6 +154,9 @@ class Server:
             for holder in self.memory.overdue(loop.time()):
                 if isinstance(holder, Connection):
                     holder.close("it sends a large frame, or reads a large answer, too slowly while others wait")
+            excess = self.connection_count - self.limits.connections_max
+            if excess > 0:
+                self._close_longest_unused(excess, f"there are {excess} too many")
             for listener in self.listeners.values():
                 for connection in list(listener.connections):
                     connection.idle_sweeps += 1
@@ -164,12 +202,14 @@ class Listener:
         server, limits = self.server, self.server.limits
         from_host = server.connections_by_host.get(host, 0)
         per_ip_max = limits.connections_per_ip_overrides.get(host, limits.connections_per_ip_max)
-        if server.connection_count >= limits.connections_max or from_host >= per_ip_max:
+        if from_host >= per_ip_max or not server.makes_room(self):
             server.connections_refused += 1
             if server.connections_refused & (server.connections_refused - 1) == 0:
                 logger.warning(
-                    "connection from %s refused: %d of it, %d in all (%d refused so far)",
-                    host, from_host, server.connection_count, server.connections_refused,
+                    "connection from %s to listener %s refused: %d of that address, %d of the listener, %d in all "
+                    "(%d refused so far)",
+                    host, self.name, from_host, len(self.connections), server.connection_count,
+                    server.connections_refused,
                 )  # fmt: skip
             sock.close()
             return
@@ -177,7 +217,7 @@ class Listener:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if limits.send_buffer_bytes > 0:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, limits.send_buffer_bytes)
-        server.connections_by_host[host] = from_host + 1
+        server.connections_by_host[host] = server.connections_by_host.get(host, 0) + 1  # one may just have been closed
         server.connection_count += 1
         self._next_id += 1
         self.connections[Connection(self, sock, self._next_id, host)] = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
+from typing import cast
 
 from ottla.settings.catalogue import BROKER, TOPIC
 from ottla.settings.consistency import inconsistencies
@@ -41,6 +42,7 @@ class BrokerConfig(TypedValues):
         "dynamic_broker",
         "dynamic_default",
         "fetch_bytes_max",
+        "listener_connections",
         "listeners",
         "static",
         "topic_defaults",
@@ -54,6 +56,8 @@ class BrokerConfig(TypedValues):
     listeners: Listeners
     connection_overrides: Mapping[str, int]
     """max.connections.per.ip.overrides: limits by host."""
+    listener_connections: Mapping[str, int]
+    """max.connections of each listener that is opened, by its name."""
     fetch_bytes_max: int
     """fetch.max.bytes: looked at with every fetch."""
     topic_defaults: Mapping[str, Value]
@@ -94,6 +98,10 @@ class BrokerConfig(TypedValues):
         self.listeners = listeners
         super().__init__(values)
         self.connection_overrides = overrides
+        self.listener_connections = {
+            endpoint.listener: cast(int, self.for_listener(endpoint.listener, "max.connections"))
+            for endpoint in listeners.opened
+        }
         self.fetch_bytes_max = self.get_int("fetch.max.bytes")
         self.topic_defaults = _topic_defaults(values)
 

@@ -77,8 +77,10 @@ SETTINGS = (
     ),
     Setting(
         "max.connections", Kind.INT, "2147483647", Importance.MEDIUM,
-        "Connections allowed in all; fewer where the process may not open so many files.", bounds=Range(0),
-        update=Update.CLUSTER_WIDE,
+        "Connections allowed in all; fewer where the process may not open so many files. At that bound a connection to "
+        "the inter-broker listener is accepted all the same, if clients have another one, and the client's connection "
+        "that was used longest ago is closed. `listener.name.<listener>.max.connections` bounds one listener's.",
+        bounds=Range(0), update=Update.CLUSTER_WIDE,
     ),
     Setting(
         "max.connection.creation.rate", Kind.INT, "2147483647", Importance.MEDIUM,

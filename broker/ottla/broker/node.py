@@ -476,6 +476,8 @@ def _limits(config: BrokerConfig) -> Limits:
         unanswered_max=config.get_int("ottla.connection.unanswered.requests.max"),
         unanswered_bytes_max=config.get_int("ottla.connection.unanswered.bytes.max"),
         connections_max=min(config.get_int("max.connections"), descriptors.connections_max()),
+        listener_connections_max=config.listener_connections,
+        inter_broker_listener=config.listeners.inter_broker,
         connections_per_ip_max=config.get_int("max.connections.per.ip"),
         connections_per_ip_overrides=config.connection_overrides,
         idle_seconds_max=config.get_int("connections.max.idle.ms") / 1000,

@@ -298,4 +298,5 @@ def test_a_bad_dynamic_entry_is_left_out_with_a_warning() -> None:
 def test_a_listeners_own_limit() -> None:
     config = BrokerConfig.from_sources("node.id=1\nlistener.name.plaintext.max.connections=7")
     assert config.for_listener("PLAINTEXT", "max.connections") == 7
+    assert config.listener_connections == {"PLAINTEXT": 7}
     assert config.for_listener("OTHER", "max.connections") == 2147483647

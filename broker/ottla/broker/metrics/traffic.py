@@ -161,6 +161,11 @@ METRICS = (
         single(lambda broker: broker.server.connections_refused),
     ),
     Metric(
+        "ottla_connections_closed_for_others_total", COUNTER,
+        "Clients' connections closed because max.connections was reached and another broker connected, or was lowered.",
+        single(lambda broker: broker.server.connections_closed_for_others),
+    ),
+    Metric(
         "ottla_buffered_memory_used_bytes", GAUGE,
         "Memory held by requests that have not arrived completely, and by answers that clients do not take.",
         single(lambda broker: broker.server.memory.used_bytes),
