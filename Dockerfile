@@ -39,14 +39,21 @@ RUN python3 /source/dependencies.py spark > /wanted.txt \
  && rm -rf /opt/ottla/lib/python3*/site-packages/pyspark/examples \
  && /opt/ottla/bin/pip uninstall --yes pip setuptools
 
+# The compiler is only here: Ottla's one native module is built, and goes on without what built it.
 FROM packages AS ottla
-COPY README.md LICENSE pyspark_ottla.py /source/
+RUN headers=$(python3 -c 'import os, sysconfig; print(os.path.exists(sysconfig.get_path("include") + "/Python.h"))') \
+ && if ! command -v cc >/dev/null || [ "$headers" = False ]; then \
+      apt-get update -q \
+      && apt-get install -q -y --no-install-recommends gcc libc6-dev $([ "$headers" = True ] || echo python3-dev) \
+      && rm -rf /var/lib/apt/lists/* /var/cache/apt/archives/*.deb; \
+    fi
+COPY README.md LICENSE pyspark_ottla.py hatch_build.py /source/
 COPY ottla /source/ottla
 COPY broker /source/broker
 COPY controller /source/controller
 COPY operator /source/operator
 # Numba keeps a compiled kernel with its source's time, of which layers keep whole seconds only.
-RUN /opt/ottla/bin/pip install --no-compile --no-deps --prefix /own /source \
+RUN OTTLA_NATIVE=require /opt/ottla/bin/pip install --no-compile --no-deps --prefix /own /source \
  && find /own -name '*.py' -exec touch -d '2026-01-01 00:00:00 UTC' {} + \
  && python3 -m compileall -q --invalidation-mode unchecked-hash /own/lib
 

@@ -105,8 +105,15 @@ def version(output: Output) -> None:
     import platform
     from importlib.metadata import version as installed
 
-    record = {"ottla": installed("ottla"), "python": platform.python_version()}
-    output.done(f"ottla {record['ottla']} (Python {record['python']})", record)
+    from ottla.protocol.record_walk import NATIVE
+
+    record = {
+        "ottla": installed("ottla"),
+        "python": platform.python_version(),
+        "record_walk": "native" if NATIVE else "python",
+    }
+    walk = "native walk of records" if NATIVE else "walk of records in Python: slow, no C compiler was found"
+    output.done(f"ottla {record['ottla']} (Python {record['python']}, {walk})", record)
 
 
 def main() -> None:

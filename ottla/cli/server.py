@@ -39,6 +39,7 @@ from ottla.metadata.model import UnsupportedFormat
 from ottla.metadata.registration import NodeIdTaken
 from ottla.metadata.store import LeaseExpired, Store, StoreUnavailable, UnknownOutcome
 from ottla.net.peer import Connect, connect_tcp
+from ottla.protocol import record_walk
 from ottla.settings.config import BrokerConfig, InvalidConfiguration
 
 logger = logging.getLogger(__name__)
@@ -101,6 +102,8 @@ async def _run(config: BrokerConfig, *, until_stdin_ends: bool) -> int:
     store = await open_store(config)
     if "broker" not in config.roles:
         return await _control(config, store, stopping)
+    if not record_walk.NATIVE:
+        logger.warning("%s", record_walk.WITHOUT_NATIVE)
     broker = Broker(config, store)
     try:
         await broker.open()

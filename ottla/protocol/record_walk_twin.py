@@ -43,6 +43,7 @@ class RecordWalk:
         compacted: bool,
         oldest: int,
         newest: int,
+        /,
     ) -> None:
         self.max_timestamp = _NO_TIMESTAMP
         self.bad_keys = 0
@@ -66,11 +67,15 @@ class RecordWalk:
         self._time = 0  # the record's timestamp
         self._fault: Fault | None = None
 
-    def feed(self, data: Buffer, start: int = 0, end: int | None = None) -> None:
+    def feed(self, data: Buffer, start: int = 0, end: int | None = None, /) -> None:
         """Reads on in data[start:end]. Raises KafkaError invalid_record at the first fault, and ever after."""
+        if end is None:
+            end = len(data)
+        if not 0 <= start <= end <= len(data):
+            raise ValueError(f"bytes {start} to {end} of a piece of {len(data)}")
         if self._fault is not None:
             raise refusal(self._fault, self._index, self._count)
-        fault = self._read(data, start, len(data) if end is None else end)
+        fault = self._read(data, start, end)
         if fault is not None:
             self._fault = fault
             raise refusal(fault, self._index, self._count)

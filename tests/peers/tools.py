@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CACHE = Path(os.environ.get("OTTLA_TEST_CACHE", ROOT / ".cache"))
 
 _HOW = {
+    "cc": "a C compiler (apt-get install gcc libc6-dev python3-dev)",
     "java": "Java 17 or newer (apt-get install openjdk-17-jre-headless)",
     "javac": "a Java compiler (apt-get install openjdk-17-jdk-headless)",
     "mvn": "Maven (apt-get install maven)",

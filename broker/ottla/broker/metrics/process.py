@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.exposition import Sample, powers_of_two
 from ottla.broker.metrics.metric import COUNTER, GAUGE, HISTOGRAM, NO_LABELS, Metric, single
+from ottla.protocol import record_walk
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
@@ -71,6 +72,11 @@ METRICS = (
         single(lambda broker: broker.monitoring.loop_lag.longest_seconds),
     ),
     Metric("ottla_broker_info", GAUGE, "Always 1; the labels say what runs.", _build, "", ("version", "broker")),
+    Metric(
+        "ottla_native_record_walk", GAUGE,
+        "1 where the native walk checks producers' records, 0 where its slow twin in Python does.",
+        single(lambda _: int(record_walk.NATIVE)),
+    ),
     Metric("process_cpu_seconds_total", COUNTER, "CPU used, with children that have ended.", single(_cpu_seconds)),
     Metric("process_resident_memory_bytes", GAUGE, "Memory in RAM.", single(_resident_bytes)),
     Metric(

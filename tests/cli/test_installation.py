@@ -1,0 +1,152 @@
+"""Ottla installs with a C compiler and without one; with it, the native walk of records comes along."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from bench.__main__ import main as benchmarks
+from ottla.broker.metrics.catalogue import METRICS
+from ottla.broker.node import Broker
+from ottla.protocol import record_walk
+from tests.peers.tools import ROOT, locked, need
+
+LIBRARY = "ottla/protocol/_record_walk.abi3.so"
+REQUIREMENTS = ("hatchling>=1.25",)
+
+
+@pytest.fixture(scope="module")
+def builder() -> Path:
+    """A Python that has what pip would install to build a wheel."""
+    with locked("hatchling") as folder:
+        python = folder / "bin" / "python"
+        if not (folder / "done").exists():
+            subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+            pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+            subprocess.run([*pip, *REQUIREMENTS], check=True)
+            (folder / "done").touch()
+    return python
+
+
+def build(builder: Path, out: Path, *, compiler: bool, wish: str = "", target: str = "wheel") -> str:
+    """Builds into `out`; what was said. Raises CalledProcessError."""
+    environment = {name: value for name, value in os.environ.items() if name not in ("CC", "CFLAGS", "OTTLA_NATIVE")}
+    if not compiler:
+        environment["PATH"] = str(builder.parent)  # no program but Python's own
+    if wish:
+        environment["OTTLA_NATIVE"] = wish
+    words = [str(builder), "-m", "hatchling", "build", "--target", target, "--directory", str(out)]
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    if done.returncode:
+        raise subprocess.CalledProcessError(done.returncode, words, done.stdout, done.stderr)
+    return done.stdout + done.stderr
+
+
+def walk_in_use(wheel: Path, folder: Path) -> str:
+    """Whether the walk in `wheel`, once unpacked, is native: "True" or "False"."""
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    # Without `site`: else the namespace would have the portions of an editable installation, too.
+    paths = [str(folder), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+    code = f"import sys; sys.path[:0] = {paths}; import ottla.protocol.record_walk as it; print(it.NATIVE, it.__file__)"
+    said = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
+    native, file = said.stdout.split()
+    assert file.startswith(str(folder))
+    return native
+
+
+def test_a_wheel_built_with_a_compiler_carries_the_native_walk(builder: Path, tmp_path: Path) -> None:
+    need("cc")
+    build(builder, tmp_path, compiler=True, wish="require")
+    (wheel,) = tmp_path.glob("*.whl")
+    assert re.fullmatch(r"ottla-.*-cp311-abi3-linux_\w+\.whl", wheel.name)
+    files = zipfile.ZipFile(wheel).namelist()
+    assert LIBRARY in files
+    assert not [name for name in files if name.endswith(".c")]
+    assert walk_in_use(wheel, tmp_path / "unpacked") == "True"
+
+
+def test_a_wheel_built_without_a_compiler_has_the_twin_and_says_so(builder: Path, tmp_path: Path) -> None:
+    said = build(builder, tmp_path, compiler=False)
+    assert [line for line in said.splitlines() if "its twin in Python will serve: no C compiler was found" in line]
+    (wheel,) = tmp_path.glob("*.whl")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    assert not [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".so")]
+    assert walk_in_use(wheel, tmp_path / "unpacked") == "False"
+
+
+def test_who_insists_on_the_native_walk_gets_no_wheel_without_a_compiler(builder: Path, tmp_path: Path) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        build(builder, tmp_path, compiler=False, wish="require")
+    assert "can't be built, and OTTLA_NATIVE=require: no C compiler was found" in caught.value.stderr
+    assert not list(tmp_path.glob("*.whl"))
+
+
+def test_a_source_distribution_carries_what_builds_the_native_walk(builder: Path, tmp_path: Path) -> None:
+    build(builder, tmp_path, compiler=False, target="sdist")
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as files:
+        names = {name.partition("/")[2] for name in files.getnames()}
+    assert {"hatch_build.py", "ottla/protocol/_record_walk.c", "pyproject.toml"} <= names
+    assert not [name for name in names if name.endswith(".so")]
+
+
+def test_the_native_walk_is_in_use_where_it_is_tested() -> None:
+    """Fails under CI, where everything is required, and is skipped on machines without a compiler."""
+    need("cc")
+    assert record_walk.NATIVE, (
+        f"{record_walk.WITHOUT_NATIVE}; or the environment is older than it: touch hatch_build.py"
+    )
+
+
+WITHOUT = "import sys; sys.modules['ottla.protocol._record_walk'] = None; "
+"""What makes a process one of an installation without the native walk."""
+
+
+def test_the_version_says_which_walk_is_in_use() -> None:
+    code = "from ottla.cli.main import main; sys.argv = ['ottla', '--version']; main()"
+    said = subprocess.run([sys.executable, "-c", WITHOUT + code], capture_output=True, text=True, check=False)
+    assert "walk of records in Python" in said.stdout
+    said = subprocess.run([sys.executable, "-c", "import sys; " + code], capture_output=True, text=True, check=False)
+    assert ("native walk of records" in said.stdout) == record_walk.NATIVE
+
+
+def test_a_broker_without_the_native_walk_says_so_in_its_log(tmp_path: Path) -> None:
+    settings = ["node.id=0", f"log.dirs={tmp_path}", "listeners=PLAINTEXT://127.0.0.1:0"]
+    arguments = [word for setting in settings for word in ("--set", setting)]
+    code = f"from ottla.cli.server import main; sys.exit(main({[*arguments, '--until-stdin-ends']}))"
+    broker = subprocess.Popen(
+        [sys.executable, "-c", WITHOUT + code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert broker.stdout is not None
+    ready = broker.stdout.readline()
+    _, log = broker.communicate(timeout=60)  # closes its standard input, and so ends it
+    assert "ready" in ready, log
+    assert "the native walk of records isn't there" in log
+    assert broker.returncode == 0
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_the_metric_says_which_walk_is_in_use(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_walk, "NATIVE", native)
+    (metric,) = [metric for metric in METRICS if metric.name == "ottla_native_record_walk"]
+    assert list(metric.collect(cast(Broker, None))) == [((), int(native))]
+
+
+def test_benchmarks_refuse_the_twin(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(record_walk, "NATIVE", False)
+    assert benchmarks() == 2
+    assert "the native walk of records isn't there" in capsys.readouterr().err
