@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ottla.cli.availability import brokers_text, min_isr
 from ottla.cli.connection import explained
 from ottla.cli.errors import CommandError, NotFound, explain_code
 from ottla.cli.options import cluster_command
@@ -52,6 +53,7 @@ def cluster_overview(cluster: Cluster, output: Output, command: typer.Context) -
         "cluster_id": answer["cluster_id"],
         "controller_id": answer["controller_id"],
         "brokers": len(brokers),
+        "away": away(topics, brokers),
         "topics": sum(not topic["is_internal"] for topic in topics),
         "internal_topics": sum(topic["is_internal"] for topic in topics),
         "partitions": len(partitions),
@@ -64,6 +66,7 @@ def cluster_overview(cluster: Cluster, output: Output, command: typer.Context) -
         "bootstrap": "Bootstrap",
         "controller_id": "Controller",
         "brokers": "Brokers",
+        "away": "Ids of those away",
         "topics": "Topics",
         "internal_topics": "Internal topics",
         "partitions": "Partitions",
@@ -81,9 +84,9 @@ def status(cluster: Cluster, output: Output) -> None:
 
     _, brokers = describe_brokers(cluster)
     topics = all_topics(cluster)
-    minima = _min_isr(cluster, [topic["name"] for topic in topics])
+    minima = min_isr(cluster, [topic["name"] for topic in topics])
     active = moves.under_way(cluster)
-    living = {row["id"] for row in brokers}
+    living = {row["id"] for row in brokers if not row["fenced"]}
     rows = []
     for topic in sorted(topics, key=lambda topic: str(topic["name"])):
         for partition in sorted(topic["partitions"], key=lambda partition: int(partition["partition_index"])):
@@ -95,14 +98,25 @@ def status(cluster: Cluster, output: Output) -> None:
                     {"topic": name[0], "partition": name[1], "trouble": trouble, "isr": isr, "replicas": replicas}
                 )
     drained = drained_brokers(cluster)
+    brokers_away = away(topics, brokers)
     if output.as_json:
-        output.document({"brokers": sorted(living), "drained": drained, "moves": len(active), "partitions": rows})
+        output.document(
+            {
+                "brokers": sorted(living),
+                "away": brokers_away,
+                "drained": drained,
+                "moves": len(active),
+                "partitions": rows,
+            }
+        )
         return
     output.rows(
         rows,
         {"topic": "TOPIC", "partition": "PARTITION", "trouble": "WHAT", "isr": "ISR", "replicas": "REPLICAS"},
         empty=f"All partitions of {counted(len(topics), 'topic')} are led and in sync.",
     )
+    if brokers_away:
+        output.note(f"{brokers_text(brokers_away).capitalize()} away.")
     if drained:
         output.note(f"Drained: {', '.join(map(str, drained))}.")
     if active:
@@ -113,7 +127,8 @@ def _trouble(partition: dict[str, Any], min_isr: int, living: set[int], *, movin
     """The worst that is to be said of a partition, or nothing."""
     isr, replicas = partition["isr_nodes"], partition["replica_nodes"]
     if partition["leader_id"] < 0:
-        return "no leader"
+        gone = [broker for broker in replicas if broker not in living]
+        return f"no leader: {brokers_text(gone)} away" if gone else "no leader"
     if len(isr) < min(min_isr, len(replicas)):
         return "below min.insync.replicas: acks=all is refused"
     if moving:
@@ -132,28 +147,32 @@ def all_topics(cluster: Cluster) -> list[dict[str, Any]]:
     return topics
 
 
-def _min_isr(cluster: Cluster, topics: list[str]) -> dict[str, int]:
-    from kafka.admin import ConfigResource, ConfigResourceType
-
-    resources = [ConfigResource(ConfigResourceType.TOPIC, topic) for topic in topics]
-    with explained("the settings of topics"):
-        answer = cluster.admin.describe_configs(resources, config_filter="all").get("topic", {}) if topics else {}
-    return {topic: int(settings["min.insync.replicas"]["value"]) for topic, settings in answer.items() if settings}
+def away(topics: list[dict[str, Any]], brokers: list[dict[str, Any]]) -> list[int]:
+    """Brokers that have replicas and don't run."""
+    living = {row["id"] for row in brokers if not row["fenced"]}
+    holders = {broker for topic in topics for one in topic["partitions"] for broker in one["replica_nodes"]}
+    return sorted(holders - living)
 
 
 @brokers_app.command("list")
 @cluster_command
 def list_brokers(cluster: Cluster, output: Output) -> None:
-    """List the brokers with the addresses that clients get, and what each has and leads."""
+    """List the brokers with the addresses that clients get, and what each has and leads; also those that are away."""
     _, rows = describe_brokers(cluster)
+    topics = all_topics(cluster)
     drained = drained_brokers(cluster)
-    partitions = [partition for topic in all_topics(cluster) for partition in topic["partitions"]]
+    partitions = [partition for topic in topics for partition in topic["partitions"]]
+    known = {row["id"] for row in rows}
+    absent = dict.fromkeys(("host", "port", "rack"))
+    rows += [{"id": gone, **absent, "fenced": True, "controller": False} for gone in set(away(topics, rows)) - known]
     for row in rows:
         row["leads"] = sum(partition["leader_id"] == row["id"] for partition in partitions)
         row["replicas"] = sum(row["id"] in partition["replica_nodes"] for partition in partitions)
         row["drained"] = row["id"] in drained
-    columns = {"id": "ID", "host": "HOST", "port": "PORT", "rack": "RACK", "leads": "LEADS", "replicas": "REPLICAS"}
-    output.rows(rows, columns | {"drained": "DRAINED", "fenced": "FENCED", "controller": "CONTROLLER"})
+        row["state"] = "away" if row["id"] not in known else "fenced" if row["fenced"] else "running"
+    rows.sort(key=lambda row: int(row["id"]))
+    columns = {"id": "ID", "state": "STATE", "host": "HOST", "port": "PORT", "rack": "RACK", "leads": "LEADS"}
+    output.rows(rows, columns | {"replicas": "REPLICAS", "drained": "DRAINED", "controller": "CONTROLLER"})
 
 
 def drained_brokers(cluster: Cluster) -> list[int]:

@@ -27,6 +27,7 @@ T = TypeVar("T")
 PORT_DEFAULT = 9092
 CLIENT_ID = "ottla-cli"
 _CONNECT_TIMEOUT_S_MAX = 5.0
+_PASSING_S = 1.0
 # Each passes by itself: a coordinator that is loading, not available or moved (while the offsets topic is created,
 # say), and a partition between two leaders (no leader yet, an epoch not known everywhere, a new leader that doesn't
 # know yet how far its predecessor's consumers could read).
@@ -118,22 +119,38 @@ class Cluster:
             described = self.patiently(self.admin.describe_cluster)
         return {int(broker["broker_id"]): broker["rack"] for broker in described["brokers"]}
 
-    def patiently(self, call: Callable[[], T], *, repeatable: bool = True) -> T:
+    def living(self) -> set[int]:
+        """The brokers that run."""
+        with explained("the description of the cluster"):
+            described = self.patiently(self.admin.describe_cluster)
+        return {int(broker["broker_id"]) for broker in described["brokers"] if not broker.get("is_fenced", False)}
+
+    def patiently(
+        self, call: Callable[[], T], *, repeatable: bool = True, check: Callable[[], None] | None = None
+    ) -> T:
         """Call until the coordinator or the leader is there; the last error is raised when the time is over.
+
+        `check` is called once, when the error has lasted for a moment: it raises what is known not to pass by itself.
 
         A broker that died is named by the others until its session ends, and the client may pick it: as long as one of
         the bootstrap addresses accepts connections, the call is made again, as Kafka's own admin client makes it. Not
         where it isn't `repeatable`: what was done before the answer was lost would then be told as a failure.
         """
-        from kafka.errors import KafkaConnectionError, NodeNotReadyError
+        from kafka.errors import KafkaConnectionError, NodeNotReadyError, UnknownBrokerIdError
 
-        deadline = time.monotonic() + self.timeout_s
+        begun = time.monotonic()
         while True:
             try:
                 return call()
             except Exception as error:
                 lost = repeatable and isinstance(error, KafkaConnectionError | NodeNotReadyError)
-                if not (lost or getattr(error, "errno", None) in _PASSING_CODES) or time.monotonic() > deadline:
+                # The client looks for broker -1 where a partition has no leader, and finds none.
+                passing = isinstance(error, UnknownBrokerIdError) or getattr(error, "errno", None) in _PASSING_CODES
+                waited = time.monotonic() - begun
+                if check is not None and passing and waited > min(_PASSING_S, self.timeout_s / 2):
+                    check()
+                    check = None
+                if not (lost or passing) or waited > self.timeout_s:
                     raise
                 if lost:
                     self._reach()

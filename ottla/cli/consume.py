@@ -12,15 +12,17 @@ import re
 import signal
 import sys
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 
 import typer
 
-from ottla.cli import lookup, records
+from ottla.cli import availability, lookup, records
 from ottla.cli.connection import explained
 from ottla.cli.errors import CommandError, ExitCode, NotFound, UsageError, nearest
 from ottla.cli.options import cluster_command
 from ottla.cli.output import Output, reader_gone
+from ottla.cli.silence import Silence
 from ottla.cli.times import FORMS, parse_moment
 
 if TYPE_CHECKING:
@@ -116,8 +118,10 @@ def consume(
         starts, ends = _positions(cluster, partitions, from_beginning, offset, timestamp)
         if until_end and all(starts[one] >= ends[one] for one in partitions):
             return
-    elif topics:
-        lookup.describe_topics(cluster, topics)
+    else:
+        if topics:
+            lookup.describe_topics(cluster, topics)
+        availability.check_coordinator(cluster, group)
     consumer = cluster.consumer(**settings)
     try:
         signal.signal(signal.SIGTERM, _terminated)
@@ -130,16 +134,21 @@ def consume(
         if sys.stdout.isatty() and not (from_beginning or offset or timestamp):
             output.note("Waiting for new records (--from-beginning shows the old ones, too); Ctrl-C ends.")
         with explained("reading"):
-            _print_all(consumer, writer, group, _Limits(max_messages, idle, ends if until_end else None))
+            limits = _Limits(max_messages, idle, ends if until_end else None)
+            silence = Silence(cluster, output, consumer, group, ends=max_messages is not None or until_end)
+            commit = None if group is None else _committing(cluster, consumer, group)
+            _print_all(consumer, writer, limits, silence, commit)
     finally:
         consumer.close(autocommit=False, timeout_ms=2000)
 
 
-def _print_all(consumer: KafkaConsumer, writer: Any, group: str | None, limits: _Limits) -> None:
+def _print_all(
+    consumer: KafkaConsumer, writer: Any, limits: _Limits, silence: Silence, commit: Callable[[], None] | None
+) -> None:
+    """Until a limit is reached; `commit` is called when what came is printed."""
     stdout = sys.stdout.buffer
     gone = reader_gone()
     printed = 0
-    last_record = time.monotonic()
     remaining = dict(limits.ends or {})
     while True:
         wanted = _BATCH_RECORDS if limits.records is None else min(_BATCH_RECORDS, limits.records - printed)
@@ -152,9 +161,9 @@ def _print_all(consumer: KafkaConsumer, writer: Any, group: str | None, limits: 
             printed += len(batch)
         if batches:
             stdout.flush()
-            last_record = time.monotonic()
-            if group is not None:
-                consumer.commit()
+            silence.broken()
+            if commit is not None:
+                commit()
         if limits.records is not None and printed >= limits.records:
             return
         if limits.ends is not None:
@@ -162,10 +171,27 @@ def _print_all(consumer: KafkaConsumer, writer: Any, group: str | None, limits: 
             remaining = {one: end for one, end in remaining.items() if consumer.position(one) < end}
             if not remaining:
                 return
-        if limits.idle_s is not None and time.monotonic() - last_record >= limits.idle_s:
+        if limits.idle_s is not None and time.monotonic() - silence.since >= limits.idle_s:
+            silence.check()
             return
+        if not batches:
+            silence.goes_on()
         if gone():
             raise BrokenPipeError
+
+
+def _committing(cluster: Cluster, consumer: KafkaConsumer, group: str) -> Callable[[], None]:
+    """A function that commits what was read."""
+    from kafka.errors import KafkaTimeoutError
+
+    def commit() -> None:
+        try:
+            consumer.commit(timeout_ms=cluster.timeout_ms)
+        except KafkaTimeoutError:
+            availability.check_coordinator(cluster, group)
+            raise
+
+    return commit
 
 
 def _partitions(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ottla.cli import lookup
+from ottla.cli import availability, lookup
 from ottla.cli.connection import explained
 from ottla.cli.errors import CommandError, NotFound, UsageError, explain_code, nearest
 from ottla.cli.offsets import confirm
@@ -33,6 +33,7 @@ def _listed(cluster: Cluster) -> list[dict[str, Any]]:
 def _require(cluster: Cluster, group_id: str) -> None:
     known = [group["group_id"] for group in _listed(cluster)]
     if group_id not in known:
+        availability.check_coordinator(cluster, group_id)  # without one nobody lists the group
         raise NotFound(
             f"group '{group_id}' doesn't exist",
             (nearest(group_id, known).strip() + " `ottla groups list` shows what does.").strip(),
@@ -42,7 +43,10 @@ def _require(cluster: Cluster, group_id: str) -> None:
 
 def _committed(cluster: Cluster, group_id: str) -> dict[TopicPartition, Any]:
     with explained(f"the offsets of group '{group_id}'"):
-        answer = cluster.patiently(lambda: cluster.admin.list_group_offsets({group_id: None}))
+        answer = cluster.patiently(
+            lambda: cluster.admin.list_group_offsets({group_id: None}),
+            check=lambda: availability.check_coordinator(cluster, group_id),
+        )
     return {partition: found for partition, found in answer[group_id].items() if found.offset >= 0}
 
 
@@ -56,6 +60,12 @@ def list_groups(
     ] = None,
 ) -> None:
     """List groups."""
+    if unlisted := availability.leaderless(cluster, [availability.OFFSETS_TOPIC]):
+        output.warn(
+            f"{counted(len(unlisted), 'partition')} of {availability.OFFSETS_TOPIC} lack a leader, so that their groups"
+            f" are not listed: {availability.reason(unlisted)}",
+            availability.remedy(unlisted),
+        )
     rows = [
         {
             "group": group["group_id"],

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ottla.cli import availability
 from ottla.cli.connection import explained
 from ottla.cli.errors import CommandError, NotFound, UsageError, explain_code, nearest
 
@@ -107,7 +108,10 @@ def offsets_at(cluster: Cluster, partitions: Iterable[TopicPartition], moment: A
     if not asked:
         return {}
     with explained("the offsets of " + _few(asked)):
-        found = cluster.patiently(lambda: cluster.admin.list_partition_offsets(asked))
+        found = cluster.patiently(
+            lambda: cluster.admin.list_partition_offsets(asked),
+            check=lambda: availability.check_leaders(cluster, asked),
+        )
     missing = [partition for partition in asked if partition not in found]
     if missing:
         raise CommandError(f"no offset was returned for {_few(missing)}")

@@ -13,6 +13,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+from ottla.cli.errors import sentences
+
 
 class Output:
     """Prints results in the form that was asked for."""
@@ -57,6 +59,13 @@ class Output:
         """Something a person wants to know that is no result; goes to stderr and never into JSON."""
         if not self.as_json:
             print(text, file=sys.stderr)
+
+    def warn(self, message: str, remedy: str) -> None:
+        """Something that makes the result less than it seems to be; goes to stderr, as JSON for programs."""
+        if self.as_json:
+            print(json.dumps({"warning": {"message": message, "remedy": remedy}}), file=sys.stderr)
+        else:
+            print(f"warning: {sentences(message, remedy)}", file=sys.stderr)
 
     def document(self, value: Any) -> None:
         """Print one JSON document."""

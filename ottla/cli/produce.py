@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from ottla.cli import lookup, records
+from ottla.cli import availability, lookup, records
 from ottla.cli.connection import explained, sentence
 from ottla.cli.errors import CommandError, NotFound, UsageError, nearest
 from ottla.cli.options import cluster_command
@@ -125,6 +125,8 @@ class _Run:
     def __init__(self, cluster: Cluster, topic: str, acks: str, codec: str, *, prompt_delivery: bool) -> None:
         self.topic = topic
         self.written = 0
+        self._cluster = cluster
+        self._all_replicas = _ACKS[acks] == "all"
         self._size_bytes = 0
         self._offsets: dict[int, list[int]] = {}
         self._prompt_delivery = prompt_delivery
@@ -132,7 +134,7 @@ class _Run:
         self._waiting: deque[Any] = deque()
         self._producer = cluster.producer(
             acks=_ACKS[acks],
-            enable_idempotence=_ACKS[acks] == "all",
+            enable_idempotence=self._all_replicas,
             compression_type=None if codec == "none" else codec,
             linger_ms=0 if prompt_delivery else 5,
             batch_size=128 * 1024,
@@ -207,13 +209,25 @@ class _Run:
         try:
             metadata = self._waiting[0].get(timeout=self._timeout_s)
         except KafkaError as error:
-            reason = sentence(error, f"topic '{self.topic}'")
+            reason = self._explained(error)
             reason.message += f" (record {self.written + 1}; {self.written} written before it)"
             raise reason from error
         self._waiting.popleft()
         self.written += 1
         span = self._offsets.setdefault(metadata.partition, [metadata.offset, metadata.offset])
         span[1] = metadata.offset
+
+    def _explained(self, error: BaseException) -> CommandError:
+        """The reason for a record that wasn't written. The client tries again for as long as it may, and says then only
+        that the time is over: why, the cluster is asked."""
+        from kafka.errors import KafkaTimeoutError
+
+        if isinstance(error, KafkaTimeoutError):
+            try:
+                availability.check_writable(self._cluster, self.topic, all_replicas=self._all_replicas)
+            except CommandError as reason:
+                return reason
+        return sentence(error, f"topic '{self.topic}'")
 
 
 @contextmanager

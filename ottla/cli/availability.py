@@ -1,0 +1,190 @@
+"""Why an answer doesn't come: partitions without a leader, groups without a coordinator, and the brokers that are away.
+
+What passes by itself, an election or a coordinator that loads, looks the same for a moment: so nothing is said of it
+before it has lasted for `_SETTLED_S`, unless all replicas are on brokers that are away.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ottla.cli.errors import CommandError, ExitCode
+
+if TYPE_CHECKING:
+    from ottla.cli.connection import Cluster
+
+OFFSETS_TOPIC = "__consumer_offsets"
+_SETTLED_S = 3.0
+_LOOK_S = 0.3
+_NAMED_MAX = 5
+_LEADER_NOT_AVAILABLE = 5
+_NOT_ENOUGH_REPLICAS = 19
+_COORDINATOR_NOT_AVAILABLE = 15
+
+
+class Leaderless(NamedTuple):
+    """A partition without a leader; `away` are those of its replicas' brokers that don't run."""
+
+    topic: str
+    partition: int
+    replicas: tuple[int, ...]
+    away: tuple[int, ...]
+
+    @property
+    def certain(self) -> bool:
+        """Whether nobody can be elected before a broker comes back."""
+        return set(self.replicas) <= set(self.away)
+
+    @property
+    def name(self) -> str:
+        """As it is written on the command line."""
+        return f"{self.topic}:{self.partition}"
+
+
+def brokers_text(brokers: Collection[int]) -> str:
+    """`broker 0 is`, `brokers 0 and 2 are`."""
+    ids = [str(broker) for broker in sorted(brokers)]
+    if len(ids) == 1:
+        return f"broker {ids[0]} is"
+    return f"brokers {', '.join(ids[:-1])} and {ids[-1]} are"
+
+
+def without_leader(topics: Iterable[Mapping[str, Any]], living: Collection[int]) -> list[Leaderless]:
+    """Those partitions of described topics that have no leader. Pure."""
+    return [
+        Leaderless(
+            str(topic["name"]),
+            int(partition["partition_index"]),
+            tuple(partition["replica_nodes"]),
+            tuple(broker for broker in partition["replica_nodes"] if broker not in living),
+        )
+        for topic in sorted(topics, key=lambda topic: str(topic["name"]))
+        for partition in sorted(topic["partitions"], key=lambda partition: int(partition["partition_index"]))
+        if partition["leader_id"] < 0
+    ]
+
+
+def reason(found: Collection[Leaderless]) -> str:
+    """Why these have no leader, as the rest of a sentence. Pure."""
+    away = {broker for one in found for broker in one.away}
+    if all(one.certain for one in found):
+        return f"{brokers_text(away)} away, and no other one has a replica"
+    if away:
+        return f"{brokers_text(away)} away, and no other replica is in sync"
+    return "no replica that runs is in sync, or its log directory has failed"
+
+
+def remedy(found: Collection[Leaderless]) -> str:
+    """What helps. Pure."""
+    topics = sorted({one.topic for one in found})
+    more = f"ottla topics alter {topics[0] if len(topics) == 1 else 'TOPIC'} --replication-factor 3"
+    if all(one.certain and len(one.replicas) == 1 for one in found):
+        return f"Start it again. Then give the topic more replicas, to do without any one broker: {more}"
+    if all(one.certain for one in found):
+        return "Start one of them again."
+    return "Start what is away, or accept the loss of records: ottla topics elect TOPIC --unclean"
+
+
+def explained_absence(found: Collection[Leaderless]) -> CommandError:
+    """The error of partitions that can't be read or written. Pure."""
+    names = [one.name for one in found]
+    shown = ", ".join(names[:_NAMED_MAX]) + (f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else "")
+    verb = "has" if len(names) == 1 else "have"
+    return CommandError(
+        f"{shown} {verb} no leader: {reason(found)}", remedy(found), ExitCode.failed, _LEADER_NOT_AVAILABLE
+    )
+
+
+def no_coordinator(group_id: str, offsets_topic: Mapping[str, Any], living: Collection[int]) -> Leaderless | None:
+    """The partition of the offsets topic that keeps a group from having a coordinator, if it does. Pure."""
+    from ottla.broker.group.partitioning import partition_for
+
+    if not offsets_topic["partitions"]:
+        return None
+    own = partition_for(group_id, len(offsets_topic["partitions"]))
+    return next((one for one in without_leader([offsets_topic], living) if one.partition == own), None)
+
+
+def leaderless(cluster: Cluster, topics: Iterable[str]) -> list[Leaderless]:
+    """Partitions of these topics that have no leader and get none by themselves."""
+    wanted = sorted(set(topics))
+    return _settled(cluster, lambda: without_leader(_described(cluster, wanted), cluster.living()))
+
+
+def check_leaders(cluster: Cluster, partitions: Iterable[tuple[str, int]]) -> None:
+    """Raises CommandError where one of these partitions has no leader and gets none by itself."""
+    wanted = set(partitions)
+    found = [one for one in leaderless(cluster, {topic for topic, _ in wanted}) if (one.topic, one.partition) in wanted]
+    if found:
+        raise explained_absence(found)
+
+
+def check_writable(cluster: Cluster, topic: str, *, all_replicas: bool) -> None:
+    """Raises CommandError for what keeps records from being written: no leader or, where `all_replicas` have to have
+    them, fewer of those in sync than the topic asks for."""
+    check_leaders(cluster, [(topic, partition) for partition in _partitions(cluster, topic)])
+    if not all_replicas:
+        return
+    minimum = min_isr(cluster, [topic]).get(topic, 1)
+    for partition, state in _partitions(cluster, topic).items():
+        isr, replicas = state["isr_nodes"], state["replica_nodes"]
+        if len(isr) < min(minimum, len(replicas)):
+            behind = [broker for broker in replicas if broker not in isr]
+            raise CommandError(
+                f"{topic}:{partition} has {len(isr)} of its replicas in sync, and min.insync.replicas is {minimum}:"
+                f" {brokers_text(behind)} not",
+                "Start what is away, or wait until it has caught up (`ottla cluster status`); --acks 1 writes without.",
+                kafka_code=_NOT_ENOUGH_REPLICAS,
+            )
+
+
+def _partitions(cluster: Cluster, topic: str) -> dict[int, dict[str, Any]]:
+    return {int(one["partition_index"]): one for found in _described(cluster, [topic]) for one in found["partitions"]}
+
+
+def min_isr(cluster: Cluster, topics: Collection[str]) -> dict[str, int]:
+    """min.insync.replicas of each topic."""
+    from kafka.admin import ConfigResource, ConfigResourceType
+
+    from ottla.cli.connection import explained
+
+    resources = [ConfigResource(ConfigResourceType.TOPIC, topic) for topic in topics]
+    with explained("the settings of topics"):
+        answer = cluster.admin.describe_configs(resources, config_filter="all").get("topic", {}) if topics else {}
+    return {topic: int(settings["min.insync.replicas"]["value"]) for topic, settings in answer.items() if settings}
+
+
+def check_coordinator(cluster: Cluster, group_id: str) -> None:
+    """Raises CommandError where the group has no coordinator and gets none by itself."""
+
+    def look() -> list[Leaderless]:
+        living = cluster.living()
+        found = (no_coordinator(group_id, topic, living) for topic in _described(cluster, [OFFSETS_TOPIC]))
+        return [one for one in found if one is not None]
+
+    if found := _settled(cluster, look):
+        raise CommandError(
+            f"group '{group_id}' has no coordinator: {found[0].name} has no leader: {reason(found)}",
+            remedy(found),
+            ExitCode.failed,
+            _COORDINATOR_NOT_AVAILABLE,
+        )
+
+
+def _described(cluster: Cluster, topics: list[str]) -> list[dict[str, Any]]:
+    """Those of the topics that exist."""
+    from ottla.cli.connection import explained
+
+    with explained("the description of topics"):
+        found = cluster.patiently(lambda: cluster.admin.describe_topics(topics))
+    return [topic for topic in found if not topic["error_code"]]
+
+
+def _settled(cluster: Cluster, look: Callable[[], list[Leaderless]]) -> list[Leaderless]:
+    """What is found, once it is clear that it doesn't pass."""
+    deadline = time.monotonic() + min(cluster.timeout_s, _SETTLED_S)
+    while (found := look()) and not all(one.certain for one in found) and time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
+    return found

@@ -1,0 +1,64 @@
+"""What `ottla consume` says while no record comes: a partition without a leader looks like one that has nothing new.
+
+A run that ends by itself fails when that lasts longer than `--timeout`; one that reads on for ever says it once.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from ottla.cli import availability
+from ottla.cli.errors import CommandError
+
+if TYPE_CHECKING:
+    from kafka import KafkaConsumer
+
+    from ottla.cli.connection import Cluster
+    from ottla.cli.output import Output
+
+_FIRST_LOOK_S = 3.0
+_NEXT_LOOK_S = 10.0
+
+
+class Silence:
+    """Looks for what keeps records away, once none has come for a while."""
+
+    def __init__(
+        self, cluster: Cluster, output: Output, consumer: KafkaConsumer, group: str | None, *, ends: bool
+    ) -> None:
+        self._cluster = cluster
+        self._output = output
+        self._consumer = consumer
+        self._group = group
+        self._ends = ends
+        self._warned = ""
+        self.broken()
+
+    def broken(self) -> None:
+        """Records have come."""
+        self.since = time.monotonic()
+        self._next_look = self.since + min(_FIRST_LOOK_S, self._cluster.timeout_s)
+
+    def goes_on(self) -> None:
+        """No record has come. Raises CommandError when a run that ends by itself has waited in vain long enough."""
+        now = time.monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + min(_NEXT_LOOK_S, self._cluster.timeout_s)
+        try:
+            self.check()
+        except CommandError as error:
+            if self._ends and now - self.since >= self._cluster.timeout_s:
+                raise
+            if error.message != self._warned:
+                self._warned = error.message
+                self._output.warn(error.message, error.remedy)
+        else:
+            self._warned = ""
+
+    def check(self) -> None:
+        """Raises CommandError where the group has no coordinator, or a partition that is read no leader."""
+        if self._group is not None:
+            availability.check_coordinator(self._cluster, self._group)
+        availability.check_leaders(self._cluster, self._consumer.assignment())
