@@ -1,8 +1,9 @@
 """What an administrator wants, written by the broker that was asked: intents, which the controller then makes true.
 
 Each intent is one guarded transaction. The controller answers by partition states and, last, by a ready mark; the
-broker answers its client once its *own* image shows the result, so that a client which asks the same broker next finds
-what it made. If that takes longer than the client waits: REQUEST_TIMED_OUT, and the intent stands.
+broker goes on once its *own* image shows the result, and answers its client when the other brokers know it, too
+(`broker/applied_revisions.py`), so that the client finds what it made, whomever it asks next. If the first takes longer
+than the client waits: REQUEST_TIMED_OUT, and the intent stands.
 
 A guard that fails means that somebody else was faster: what is there now decides between trying again and an error.
 What changes nothing is a transaction too, of guards alone: another broker may have written what our image doesn't show

@@ -103,7 +103,7 @@ def encode_element(api_key: int, version: int, field: str, element: Message) -> 
 
 
 def is_flexible(api_key: int, version: int) -> bool:
-    """Whether this version's request header is v2 and its fields are compact (KIP-482)."""
+    """Whether this version's request header is v2 and its fields are compact (KIP-482). No API of our own is."""
     return _flexible(api_key, version)
 
 
@@ -117,7 +117,7 @@ def _read(reader: Callable[[bytes, int], tuple[Any, int]], body: bytes, offset: 
 
 @cache
 def _flexible(api_key: int, version: int) -> bool:
-    return load_request_schema(api_key, version).__flexible__
+    return api_key in api_key_map and load_request_schema(api_key, version).__flexible__
 
 
 @cache

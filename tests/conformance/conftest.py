@@ -7,7 +7,6 @@ has to pass against it too. The suites take several addresses as well (host:port
 from __future__ import annotations
 
 import os
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -48,18 +47,6 @@ class Target:
 
     bootstrap: str  # all of their addresses
     replication_factor: int  # of the topics that it makes, and what the brokers give by default
-
-    def wait_for(self, topic: str, partitions: int, seconds: float = 20.0) -> None:
-        """Returns once all brokers tell of them: what one acknowledged shows on the others a moment later, as with
-        Kafka's. Raises TimeoutError."""
-        asked = {"topics": [{"name": topic}], "allow_auto_topic_creation": False}
-        deadline = time.monotonic() + seconds
-        for address in self.bootstrap.split(","):
-            with Wire(address) as wire:
-                while len(wire.call(METADATA, 8, asked).topics[0].partitions) != partitions:
-                    if time.monotonic() > deadline:
-                        raise TimeoutError(f"{address} doesn't tell of {partitions} partitions of {topic}")
-                    time.sleep(0.02)
 
 
 @pytest.fixture(scope="module", params=[1, 3], ids=["one-broker", "three-brokers"])

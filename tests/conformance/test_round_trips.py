@@ -97,7 +97,6 @@ def test_librdkafka(target: Target, unique: Callable[[str], str]) -> None:
     wanted = NewTopic(topic, 3, target.replication_factor, config={"retention.ms": "86400000"})
     admin.create_topics([wanted])[topic].result(20)
     admin.create_partitions([NewPartitions(topic, 4)])[topic].result(20)
-    target.wait_for(topic, 4)
     assert topic in admin.list_topics(timeout=20).topics
     _librdkafka_produce(bootstrap, topic)
     first = _librdkafka_consume(bootstrap, topic, group, COUNT)
@@ -173,7 +172,6 @@ async def _aiokafka(target: Target, topic: str, group: str) -> None:
     await admin.start()
     created = await admin.create_topics([aiokafka.admin.NewTopic(topic, 3, target.replication_factor)])
     assert [error[1] for error in created.topic_errors] == [0]
-    target.wait_for(topic, 3)
     assert topic in await admin.list_topics()
     for _ in range(2):
         async with aiokafka.AIOKafkaProducer(bootstrap_servers=bootstrap, enable_idempotence=True) as producer:

@@ -12,7 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from ottla.broker import isr, replica_fetcher
-from ottla.broker.api import produce
+from ottla.broker.api import await_revision, produce
+from ottla.broker.applied_revisions import AppliedRevisions
 from ottla.broker.candidates import Candidates
 from ottla.broker.coordinator import GroupService
 from ottla.broker.group.classic import ClassicGroup
@@ -34,7 +35,9 @@ from ottla.metadata.follower import Follower
 from ottla.metadata.image import Changed, Image
 from ottla.metadata.registration import Registration
 from ottla.metadata.store import Guard
+from ottla.protocol.applied_revision import AWAIT_REVISION, write_answer
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.frames import response_frame
 
 BUGS: dict[str, Callable[[], None]] = {}
 
@@ -460,3 +463,29 @@ def an_image_skips_revisions() -> None:
         return careless
 
     _replace(Image, "apply", apply)
+
+
+@bug
+def an_administrator_is_answered_before_the_others_know() -> None:
+    async def everywhere(self: AppliedRevisions) -> frozenset[int]:
+        return frozenset()
+
+    AppliedRevisions.everywhere = everywhere  # type: ignore[method-assign]
+
+
+@bug
+def a_broker_says_that_it_has_applied_what_it_has_only_heard_of() -> None:
+    def answer(broker: Any, header: Any) -> bytes:
+        return response_frame(AWAIT_REVISION, 0, header.correlation_id, write_answer(heard[-1]))
+
+    def read(original: Any) -> Any:
+        def listening(*args: Any) -> Any:
+            question = original(*args)
+            heard.append(question.revision)
+            return question._replace(revision=0)
+
+        return listening
+
+    heard = [0]
+    await_revision._answer = answer
+    _replace(await_revision, "read_question", read)

@@ -18,6 +18,7 @@ from ottla.broker.partition import Partition
 from ottla.metadata import keys
 from ottla.protocol.errors import KafkaError
 
+from .administrators import administrators_watched
 from .client import Bell, Client, Unavailable, create_topic
 from .cluster import World
 from .consumer import Committer, Consumer
@@ -58,7 +59,8 @@ def simulate(seed: int, *, knobs: Knobs | None = None, with_history: bool = Fals
     random = Random(seed)
     knobs = knobs or knobs_of(random)
     scenario = Scenario(knobs, random)
-    with simulated_machine(random, scenario.descriptors), _quiet(scenario), _logs_watched(scenario):
+    watched = administrators_watched(lambda: scenario.world, scenario.wrong)
+    with simulated_machine(random, scenario.descriptors), _quiet(scenario), _logs_watched(scenario), watched:
         try:
             run(random, scenario.main, STEPS_MAX)
         except Stuck as stuck:

@@ -39,6 +39,8 @@ SEEN = (
     "registrations ended",
     "store: rejected",
     "disk: lost changes",
+    "answers to administrators that another broker knew",
+    "answers to administrators ahead of a broker",
 )
 
 

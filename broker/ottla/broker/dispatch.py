@@ -53,6 +53,7 @@ class Dispatcher:
                 self._in_task[key] = route.handle
             elif route.handle is not None:
                 self._taskless[key] = cast("TasklessHandler", route.handle)
+        self._changing = frozenset(key for key, route in routes.items() if route.api.changes_metadata)
         self._hot = {
             (key, version): (route.serve, self.counters[key], is_flexible(key, version))
             for key, route in routes.items()
@@ -137,6 +138,8 @@ class Dispatcher:
     ) -> None:
         try:
             response = await handle(self._broker, context, request)
+            if context.api_key in self._changing:
+                await self._broker.applied_revisions.everywhere()
             body = write_response(context.api_key, context.api_version, response)
         except Exception:  # a bug, as above
             self._cut_off(connection, context)

@@ -12,7 +12,9 @@ from ottla.broker.metrics.catalogue import metrics_page
 from ottla.settings.page import settings_page
 
 PAGES: dict[str, Callable[[], str]] = {
-    "compatibility.md": lambda: compatibility_page(route.api for route in load_routes().values()),
+    "compatibility.md": lambda: compatibility_page(
+        route.api for route in load_routes().values() if not route.api.own_name
+    ),
     "metrics.md": metrics_page,
     "settings.md": settings_page,
 }

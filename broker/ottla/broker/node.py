@@ -18,6 +18,7 @@ from uuid import UUID
 from ottla.broker import descriptors
 from ottla.broker.advertised import ADDRESSES, advertised
 from ottla.broker.api.registry import Api, load_routes
+from ottla.broker.applied_revisions import AppliedRevisions
 from ottla.broker.coordinator import GroupService
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.fetch_sessions import FetchSessionCache
@@ -113,6 +114,13 @@ class Broker:
         self.replicas.unfollow = self.replication.unfollow
         self.restore_reports = RestoreReports(self.id, store, self.logs, self.partitions)
         self.intents = Intents(store, self.follower, surroundings.random)
+        self.applied_revisions: AppliedRevisions = AppliedRevisions(
+            self.id,
+            lambda: self.image,
+            config.listeners.inter_broker,
+            self.spawn,
+            surroundings.connect,
+        )
         self.encoded_topics = EncodedTopics()
         self.internal_topics = InternalTopics(self.intents, config)
         self.groups: GroupService = GroupService(config, self._group_partition_count, now_ms)
@@ -123,7 +131,8 @@ class Broker:
             surroundings.random,
         )
         routes = load_routes()
-        self.apis: list[Api] = sorted((route.api for route in routes.values()), key=lambda api: api.key)
+        apis = (route.api for route in routes.values() if not route.api.own_name)
+        self.advertised_apis: list[Api] = sorted(apis, key=lambda api: api.key)
         self.dispatcher: Dispatcher = Dispatcher(self, routes)
         self.server: Server = Server(
             self.dispatcher.dispatch,
@@ -196,6 +205,7 @@ class Broker:
         """Reads the metadata, agrees on the cluster's id, opens and recovers the logs. Raises ForeignStore, OSError."""
         await self.monitoring.start()
         self.follower.listen(self._configured)
+        self.follower.listen(self.applied_revisions.changed)
         await self.follower.start()
         cluster = await join_cluster(self.store, self.logs.cluster_id)
         await asyncio.to_thread(self.logs.open, cluster.id, self.id, lambda topic: self.replicas.rules_of(topic).log)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ottla.broker.api.delete_topics import API as DELETE_TOPICS
 from ottla.broker.api.heartbeat import API as HEARTBEAT
 from ottla.broker.api.registry import Route, load_routes
 from ottla.broker.dispatch import Dispatcher
@@ -132,3 +133,32 @@ def test_a_client_whose_request_fails_at_once_is_cut_off() -> None:
         raise ValueError("a bug")
 
     assert _heartbeat(raises) == CUT_OFF
+
+
+def test_a_change_is_answered_when_every_broker_has_applied_it() -> None:
+    """Not before, although the handler is through."""
+    topics = {"topic_names": ["t"], "timeout": 1000}
+    frame = bytearray(struct.pack(">hhih", DELETE_TOPICS.key, 3, 7, 2) + b"me" + write_request(20, 3, topics))
+    client: Any = Client()
+
+    async def served() -> None:
+        applied = asyncio.Event()
+        memory = SimpleNamespace(answered=lambda key, size: None)
+        broker: Any = SimpleNamespace(
+            spawn=asyncio.get_running_loop().create_task,
+            server=SimpleNamespace(memory=memory),
+            applied_revisions=SimpleNamespace(everywhere=applied.wait),
+        )
+        route = Route(DELETE_TOPICS, _in_task({"responses": []}), None)
+        pending = Dispatcher(broker, {DELETE_TOPICS.key: route}).dispatch(client, frame, 0, len(frame))
+        assert isinstance(pending, Pending)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert pending.parts is None
+        applied.set()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert pending.parts is not None
+
+    asyncio.run(served())
+    assert not client.closed

@@ -13,7 +13,12 @@ from ottla.settings.quotas import IP, Entity, Limit, altered_limits, check_entit
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
 
-API = Api(key=49, versions=(0, 1), gaps=("Quotas are stored and described, and not enforced yet.",))
+API = Api(
+    key=49,
+    versions=(0, 1),
+    gaps=("Quotas are stored and described, and not enforced yet.",),
+    changes_metadata=True,
+)
 
 RESOLVE_TIMEOUT_SECONDS = 5.0
 

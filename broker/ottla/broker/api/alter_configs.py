@@ -11,7 +11,7 @@ from ottla.settings.alteration import Edit, Operation, altered
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
 
-API = Api(key=33, versions=(0, 2))
+API = Api(key=33, versions=(0, 2), changes_metadata=True)
 
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:

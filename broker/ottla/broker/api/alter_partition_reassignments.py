@@ -20,6 +20,7 @@ API = Api(
     key=45,
     versions=(0, 1),
     gaps=("A broker that isn't running and has no replica anywhere is unknown: INVALID_REPLICA_ASSIGNMENT.",),
+    changes_metadata=True,
 )
 
 

@@ -33,7 +33,8 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[
     return {
         "error_code": ErrorCode.none,
         "api_keys": [
-            {"api_key": api.key, "min_version": api.versions[0], "max_version": api.versions[1]} for api in broker.apis
+            {"api_key": api.key, "min_version": api.versions[0], "max_version": api.versions[1]}
+            for api in broker.advertised_apis
         ],
         **_features(broker, context.api_version),
     }

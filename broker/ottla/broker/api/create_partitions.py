@@ -13,7 +13,7 @@ from ottla.protocol.messages import milliseconds
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
 
-API = Api(key=37, versions=(0, 3))
+API = Api(key=37, versions=(0, 3), changes_metadata=True)
 
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:

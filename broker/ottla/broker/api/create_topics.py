@@ -2,7 +2,7 @@
 
 Each topic by itself: one that can't be made doesn't keep the others from being made. The order of the checks, and so
 which error wins, is that of Kafka's ReplicationControlManager: name, existence, settings, replicas, partitions. The
-answer comes when this broker's own image shows the topics and it leads its share of them.
+answer comes when the image of every live broker shows the topics and each leads its share of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ottla.settings.resource_checks import check_topic
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
 
-API = Api(key=19, versions=(2, 7))
+API = Api(key=19, versions=(2, 7), changes_metadata=True)
 FIRST_VERSION_WITH_DESCRIPTION = 5
 
 

@@ -1,6 +1,6 @@
 """DeleteTopics (key 20), versions 1–6: by name, from version 6 also by id.
 
-The answer comes when this broker's own image no longer shows the topics; by then it serves none of their partitions. A
+The answer comes when no live broker's image shows the topics any more; by then none serves their partitions. A
 topic of the same name can be created at once: it gets another id, and shares nothing with the deleted one.
 """
 
@@ -18,7 +18,7 @@ from ottla.protocol.messages import milliseconds
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
 
-API = Api(key=20, versions=(1, 6))
+API = Api(key=20, versions=(1, 6), changes_metadata=True)
 FIRST_VERSION_WITH_OWN_ERROR = 3
 
 Answer = dict[str, Any]

@@ -15,7 +15,7 @@ from ottla.protocol.messages import milliseconds
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
 
-API = Api(key=43, versions=(0, 2))
+API = Api(key=43, versions=(0, 2), changes_metadata=True)
 PREFERRED, UNCLEAN = 0, 1
 
 

@@ -17,6 +17,7 @@ API = Api(
     key=44,
     versions=(0, 1),
     gaps=("A broker setting that nobody knows is refused with INVALID_CONFIG; Kafka keeps it for plug-ins.",),
+    changes_metadata=True,
 )
 
 

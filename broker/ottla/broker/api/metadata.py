@@ -109,6 +109,8 @@ async def _find_all(broker: Broker, names: list[str], create: bool) -> list[Topi
     unknown = [name for name in names if name not in broker.image.topics]
     deadline = asyncio.get_running_loop().time() + CREATION_WAIT_SECONDS
     made = dict(zip(unknown, await gather_bounded(partial(_find, broker, create, deadline), unknown), strict=True))
+    if any(isinstance(topic, Topic) for topic in made.values()):
+        await broker.applied_revisions.everywhere()  # the client goes on to their leaders
     return [broker.image.topics.get(name) or made.get(name, ErrorCode.unknown_topic_or_partition) for name in names]
 
 

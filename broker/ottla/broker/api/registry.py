@@ -1,6 +1,6 @@
-"""The APIs that this broker serves: what ApiVersions advertises is what has a handler here, nothing else.
+"""The APIs that this broker serves. ApiVersions advertises those of Kafka's that have a handler here, nothing else.
 
-Each module of this package is one Kafka API. It defines
+Each module of this package is one API, Kafka's or (one that only brokers ask of one another) our own. It defines
 
     API = Api(key=…, versions=(lowest, highest), gaps=(…))
     async def handle(broker, context, request) -> dict        # most APIs: decoded in, plain dict out, in a task
@@ -67,25 +67,30 @@ MODULES = (
     "unregister_broker",
     "list_config_resources",
     "describe_topic_partitions",
+    "await_revision",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """One Kafka API: its key, the versions (inclusive) that it is advertised with, and what is missing in them.
+    """One API: its key, the versions (inclusive) that it is advertised with, and what is missing in them.
 
     `served` differs from `versions` only where Kafka advertises versions that it refuses (Produce 0–2, KAFKA-18659).
+    An API that `changes_metadata` is answered when every live broker has applied the change (`applied_revisions.py`).
+    One with an `own_name` isn't Kafka's: brokers ask it of one another, and no client is told of it.
     """
 
     key: int
     versions: tuple[int, int]
     gaps: tuple[str, ...] = ()
     served: tuple[int, int] | None = None
+    changes_metadata: bool = False
+    own_name: str = ""
 
     @property
     def name(self) -> str:
         """Kafka's name in snake case, as in kio."""
-        return api_key_map[self.key]
+        return self.own_name or api_key_map[self.key]
 
     def serves(self, version: int) -> bool:
         """Whether a request of this version gets a real answer."""

@@ -14,6 +14,7 @@ API = Api(
     key=64,
     versions=(0, 0),
     gaps=("A broker that runs registers anew at once; one that doesn't has no registration to delete.",),
+    changes_metadata=True,
 )
 
 

@@ -128,6 +128,17 @@ METRICS = (
         single(lambda broker: broker.image.revision),
     ),
     Metric(
+        "ottla_metadata_stragglers", GAUGE,
+        "Live brokers that this one no longer waits for when it answers an administrator: they are stopped, slow, or "
+        "of an older version.",
+        single(lambda broker: broker.applied_revisions.straggler_count),
+    ),
+    Metric(
+        "ottla_answers_ahead_of_brokers_total", COUNTER,
+        "Answers to administrators that were given before every live broker had applied what they say.",
+        single(lambda broker: broker.applied_revisions.went_ahead_count),
+    ),
+    Metric(
         "kafka_server_replicamanager_isrshrinks_total", COUNTER,
         "ISRs that this broker, as leader, took a replica out of.",
         single(lambda broker: broker.isr_changes.shrinks), _REPLICAS + "IsrShrinksPerSec",

@@ -69,6 +69,11 @@ class BrokerStandIn(SimpleNamespace):
         return read_response(key, version, write_response(key, version, response))
 
 
+async def _nobody_else() -> frozenset[int]:
+    """There are no other brokers to wait for."""
+    return frozenset()
+
+
 @asynccontextmanager
 async def broker_stand_in(folder: Path, settings: str = "", *, controlled: bool = True) -> AsyncIterator[BrokerStandIn]:
     """A stand-in with these properties on a fresh store; without a controller nothing asked for comes true."""
@@ -83,6 +88,7 @@ async def broker_stand_in(folder: Path, settings: str = "", *, controlled: bool 
         encoded_topics=EncodedTopics(),
         internal_topics=SimpleNamespace(want_offsets_topic=lambda: None),
         replication=SimpleNamespace(loses_a_leader=False),
+        applied_revisions=SimpleNamespace(everywhere=_nobody_else),
     )
     await join_cluster(store, None)
     await follower.start()

@@ -1,0 +1,48 @@
+"""AwaitRevision (key 31000), version 0, between brokers only: answered once this broker has applied a revision.
+
+The image is replaced and the listeners run in one turn of the event loop (`metadata/follower.py`). So whatever is asked
+of this broker after the answer finds the revision in its image, and the logs that it leads by it open. Source: ours.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from ottla.broker.api.registry import Api
+from ottla.net.connection import Pending
+from ottla.protocol.applied_revision import AWAIT_REVISION, VERSION, Question, read_question, write_answer
+from ottla.protocol.errors import ProtocolError
+from ottla.protocol.frames import RequestHeader, response_frame
+from ottla.protocol.received import Memory
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Broker
+    from ottla.net.connection import Connection
+    from ottla.net.server import Reply
+
+API = Api(key=AWAIT_REVISION, versions=(VERSION, VERSION), own_name="await_revision")
+WAIT_MS_MAX = 10_000
+
+
+def serve(broker: Broker, connection: Connection, header: RequestHeader, frame: Memory, body: int, end: int) -> Reply:
+    """Answers at once where the revision is applied already, else as soon as it is or the question's time is up."""
+    question = read_question(frame, body, end)
+    if connection.listener.name != broker.config.listeners.inter_broker:
+        raise ProtocolError("AwaitRevision is served on the inter-broker listener only")
+    if broker.image.revision >= question.revision:
+        return [_answer(broker, header)]
+    pending = Pending(connection, AWAIT_REVISION)
+    broker.spawn(_answer_later(broker, header, question, pending), "answer about a revision")
+    return pending
+
+
+async def _answer_later(broker: Broker, header: RequestHeader, question: Question, pending: Pending) -> None:
+    with suppress(TimeoutError):  # the answer says how far this broker is
+        await broker.follower.wait_for_revision(question.revision, min(question.wait_ms, WAIT_MS_MAX) / 1000)
+    pending.answer([_answer(broker, header)])
+
+
+def _answer(broker: Broker, header: RequestHeader) -> bytes:
+    body = write_answer(broker.image.revision)
+    return response_frame(AWAIT_REVISION, header.api_version, header.correlation_id, body)

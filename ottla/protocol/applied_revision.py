@@ -1,0 +1,54 @@
+"""AwaitRevision: a broker asks another one to answer as soon as it has applied a revision of the metadata. Pure.
+
+Applied means that the broker's image shows the revision, and that the logs which it leads by that image are open. The
+API is Ottla's own, and its key lies far above Kafka's. It is for brokers alone: ApiVersions doesn't name it, and only
+the inter-broker listener serves it. A broker that doesn't know it closes the connection.
+
+Question, version 0: revision int64, and for how many milliseconds the answer may wait for it, int32. Answer: the
+revision that the broker has applied by then, int64; it is below the one asked for where the time was up.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from .errors import ProtocolError
+from .received import Buffer
+
+AWAIT_REVISION = 31_000
+VERSION = 0
+_question = struct.Struct(">qi")
+_answer = struct.Struct(">q")
+
+
+class Question(NamedTuple):
+    """Which revision is waited for, and for how long at most."""
+
+    revision: int
+    wait_ms: int
+
+
+def write_question(question: Question) -> bytes:
+    """The body of a request."""
+    return _question.pack(*question)
+
+
+def read_question(frame: Buffer, start: int, end: int) -> Question:
+    """The question in frame[start:end]. Raises ProtocolError where the frame ends inside it."""
+    if end - start < _question.size:
+        raise ProtocolError("the frame ends inside the question for a revision")
+    return Question(*_question.unpack_from(frame, start))
+
+
+def write_answer(applied: int) -> bytes:
+    """The body of a response."""
+    return _answer.pack(applied)
+
+
+def read_answer(frame: Buffer, start: int, end: int) -> int:
+    """The applied revision in frame[start:end]. Raises ProtocolError where the frame ends inside it."""
+    if end - start < _answer.size:
+        raise ProtocolError("the frame ends inside the applied revision")
+    (applied,) = _answer.unpack_from(frame, start)
+    return int(applied)

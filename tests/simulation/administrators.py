@@ -1,0 +1,105 @@
+"""Looks at what administrators are told: who is told that a topic was made or deleted finds it so at every live broker.
+
+Looked at in the moment in which the answer leaves, and in the processes themselves, so nothing can happen in between. A
+broker counts as live if the one that answers saw it registered when it began to wait, and sees it so when it has
+waited, under the registration that it still has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import UUID
+
+from ottla.broker.applied_revisions import AppliedRevisions
+from ottla.broker.dispatch import Dispatcher
+from ottla.broker.node import Broker
+from ottla.metadata import keys
+from ottla.metadata.image import Image
+from ottla.metadata.model import TopicIntent
+
+from .cluster import World
+
+CREATE_TOPICS, DELETE_TOPICS = 19, 20
+
+
+class administrators_watched:  # used as a context manager
+    """`wrong` gets a sentence for each broker that doesn't know what was answered."""
+
+    def __init__(self, world: Callable[[], World | None], wrong: list[str]) -> None:
+        self._world = world
+        self._wrong = wrong
+
+    def __enter__(self) -> None:
+        self._before = (AppliedRevisions.everywhere, Dispatcher._send)
+        everywhere, send = self._before
+        waited: dict[asyncio.Task[Any] | None, tuple[Image, frozenset[int]]] = {}
+
+        async def noted(revisions: AppliedRevisions) -> frozenset[int]:
+            image = revisions._image()
+            behind = await everywhere(revisions)
+            waited[asyncio.current_task()] = (image, behind)
+            return behind
+
+        def looked_at(dispatcher: Dispatcher, context: Any, *rest: Any) -> None:
+            broker, response = dispatcher._broker, rest[2]
+            image, behind = waited.pop(asyncio.current_task(), (broker.image, frozenset[int]()))
+            if context.api_key in (CREATE_TOPICS, DELETE_TOPICS):
+                self._look(broker, context.api_key, response, image, behind)
+            send(dispatcher, context, *rest)
+
+        AppliedRevisions.everywhere = noted  # type: ignore[method-assign]
+        Dispatcher._send = looked_at  # type: ignore[method-assign]
+
+    def __exit__(self, *_: object) -> None:
+        AppliedRevisions.everywhere, Dispatcher._send = self._before  # type: ignore[method-assign]
+
+    def _look(self, broker: Broker, api_key: int, response: Any, before: Image, behind: frozenset[int]) -> None:
+        world = self._world()
+        assert world is not None
+        made = api_key == CREATE_TOPICS
+        topics = _done(response["topics" if made else "responses"])
+        for node, other in world.brokers():
+            if other is broker or not (_registered(other, before) and _registered(other, broker.image)):
+                continue
+            if node.id in behind:
+                world.counts["answers to administrators ahead of a broker"] += len(topics)
+                continue
+            for name, topic_id in topics:
+                world.counts["answers to administrators that another broker knew"] += 1
+                if why := self._unmade(other, name, topic_id) if made else _undeleted(other, topic_id):
+                    done = "created" if made else "deleted"
+                    self._wrong.append(f"unseen: {name} was {done} by broker {broker.id}, and on {node.host} {why}")
+
+    def _unmade(self, other: Broker, name: str, topic_id: UUID) -> str:
+        """What is missing of a topic; nothing where somebody has deleted it since."""
+        world = self._world()
+        assert world is not None
+        entry = world.store.entries.get(keys.topic(name))
+        if entry is None or TopicIntent.decode(entry).id != topic_id:
+            return ""
+        return next(_unopened(other, topic_id), "") if topic_id in other.image.topics_by_id else "it isn't there"
+
+
+def _done(results: list[dict[str, Any]]) -> list[tuple[str, UUID]]:
+    """(name, id) of what succeeded."""
+    return [(each["name"], each["topic_id"]) for each in results if not each.get("error_code") and each["topic_id"]]
+
+
+def _registered(other: Broker, image: Image) -> bool:
+    registered = image.brokers.get(other.id)
+    return registered is not None and registered.epoch == other.replicas.broker_epoch
+
+
+def _undeleted(other: Broker, topic_id: UUID) -> str:
+    return "it is still there" if topic_id in other.image.topics_by_id else ""
+
+
+def _unopened(other: Broker, topic_id: UUID) -> Iterator[str]:
+    """Partitions that the broker leads by its image, and has no log of, although its disk took one."""
+    for index, state in other.image.partitions[topic_id].items():
+        leads = state.leads(other.id, other.replicas.broker_epoch)
+        wanting = (topic_id, index) in other.replicas._unopened or other.logs.failed or other.logs.full
+        if leads and not wanting and other.partitions.get_by_id(topic_id, index) is None:
+            yield f"partition {index}, which it leads, isn't open"

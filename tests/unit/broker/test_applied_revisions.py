@@ -1,0 +1,309 @@
+"""Whom an administrator's answer waits for, how long, and how often."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import pytest
+
+from ottla.broker.applied_revisions import WAIT_S, AppliedRevisions
+from ottla.metadata.image import Changed, Image
+from ottla.metadata.model import Broker, BrokerState, Endpoint
+from ottla.protocol.applied_revision import AWAIT_REVISION, read_question, write_answer
+from ottla.protocol.frames import read_request_header, response_frame
+
+BROKERS = "BROKERS"
+PROMPT_S = WAIT_S / 2  # nothing was waited for
+
+
+class OtherBroker:
+    """Broker `id` as it answers: at once where it has applied the revision, else when it does."""
+
+    def __init__(self, broker_id: int) -> None:
+        self.id = broker_id
+        self.applied = 0
+        self.refuses = False
+        self.knows_the_question = True
+        self.questions: list[int] = []
+        self.streams: list[_Stream] = []
+        self._moved = asyncio.Condition()
+
+    async def apply(self, revision: int) -> None:
+        async with self._moved:
+            self.applied = revision
+            self._moved.notify_all()
+
+    async def answer(self, frame: bytes) -> bytes:
+        header = read_request_header(frame, 4)
+        assert header.api_key == AWAIT_REVISION
+        question = read_question(frame, header.end, len(frame))
+        if not self.knows_the_question:
+            raise ConnectionResetError("it doesn't serve that")
+        self.questions.append(question.revision)
+        async with self._moved:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(
+                    self._moved.wait_for(lambda: self.applied >= question.revision), question.wait_ms / 1000
+                )
+        return response_frame(AWAIT_REVISION, 0, header.correlation_id, write_answer(self.applied))
+
+
+class _Stream:
+    """A connection to it."""
+
+    def __init__(self, other: OtherBroker) -> None:
+        self._other = other
+        self._answer = b""
+        self._asked = b""
+        self.cut = False
+
+    async def write(self, data: bytes) -> None:
+        if self.cut:
+            raise BrokenPipeError("cut")
+        self._asked = data
+
+    async def read_exactly(self, into: memoryview) -> None:
+        if self._asked:
+            self._answer, self._asked = await self._other.answer(self._asked), b""
+        into[:] = self._answer[: len(into)]
+        self._answer = self._answer[len(into) :]
+
+    def close(self) -> None:
+        self.cut = True
+
+
+class World:
+    """Broker 0, whose revisions are looked at, and brokers 1 and 2."""
+
+    def __init__(self, *ids: int) -> None:
+        self.others = {id: OtherBroker(id) for id in ids}
+        self.image = Image(revision=1)
+        self.tasks: list[asyncio.Task[None]] = []
+        self.revisions = AppliedRevisions(0, lambda: self.image, BROKERS, self._spawn, self._connect)
+        self.register({0: 1, **dict.fromkeys(ids, 1)})
+
+    def _spawn(self, coroutine: object, name: str) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(coroutine, name=name)  # type: ignore[arg-type]
+        self.tasks.append(task)
+        return task
+
+    async def _connect(self, host: str, port: int) -> _Stream:
+        other = self.others[port]
+        if other.refuses:
+            raise ConnectionRefusedError("refused")
+        stream = _Stream(other)
+        other.streams.append(stream)
+        return stream
+
+    def register(self, epochs: dict[int, int]) -> None:
+        """These brokers are registered, under these epochs."""
+        brokers = {
+            id: Broker(id, epoch, {BROKERS: Endpoint(BROKERS, "host", id)}, state=BrokerState.RUNNING)
+            for id, epoch in epochs.items()
+        }
+        before = self.image.brokers
+        self.image = Image(revision=self.image.revision + 1, brokers=brokers)
+        changed = {id for id in {*before, *brokers} if before.get(id) != brokers.get(id)}
+        self.revisions.changed(self.image, Changed(brokers=frozenset(changed)))
+
+    def moves_to(self, revision: int) -> None:
+        self.image = Image(revision=revision, brokers=self.image.brokers)
+        self.revisions.changed(self.image, Changed())
+
+    async def everywhere(self) -> tuple[frozenset[int], float]:
+        """Who may not have applied the image's revision, and how long that took to say."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        behind = await self.revisions.everywhere()
+        return behind, loop.time() - began
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    for _ in range(5000):
+        if holds():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("it never holds")
+
+
+def run(scene: Callable[[World], Awaitable[None]], *ids: int) -> None:
+    async def main() -> None:
+        world = World(*ids)
+        try:
+            await asyncio.wait_for(scene(world), 20)
+        finally:
+            for task in world.tasks:
+                task.cancel()
+            await asyncio.gather(*world.tasks, return_exceptions=True)
+
+    asyncio.run(main())
+
+
+def test_an_answer_waits_until_every_live_broker_has_applied_it() -> None:
+    async def scene(world: World) -> None:
+        world.moves_to(10)
+        waiting = asyncio.ensure_future(world.revisions.everywhere())
+        await world.others[1].apply(10)
+        await asyncio.sleep(0.02)
+        assert not waiting.done()
+        await world.others[2].apply(11)
+        assert await waiting == frozenset()
+        assert world.revisions.went_ahead_count == world.revisions.straggler_count == 0
+
+    run(scene, 1, 2)
+
+
+def test_a_broker_that_is_alone_waits_for_nobody() -> None:
+    async def scene(world: World) -> None:
+        behind, seconds = await world.everywhere()
+        assert not behind
+        assert seconds < PROMPT_S
+
+    run(scene)
+
+
+def test_what_is_known_to_be_applied_is_not_asked_for_again() -> None:
+    async def scene(world: World) -> None:
+        await world.others[1].apply(100)
+        for revision in (10, 20, 100):
+            world.moves_to(revision)
+            assert await world.revisions.everywhere() == frozenset()
+        assert world.others[1].questions == [10]
+
+    run(scene, 1)
+
+
+def test_a_straggler_costs_the_bound_once_and_is_waited_for_again_when_it_has_caught_up() -> None:
+    async def scene(world: World) -> None:
+        world.moves_to(10)
+        behind, seconds = await world.everywhere()
+        assert behind == {1}
+        assert WAIT_S * 0.9 <= seconds < WAIT_S + 1
+        assert world.revisions.straggler_count == 1
+        for revision in (11, 12):
+            world.moves_to(revision)
+            behind, seconds = await world.everywhere()
+            assert behind == {1}
+            assert seconds < PROMPT_S
+        await world.others[1].apply(12)
+        await until(lambda: not world.revisions.straggler_count)
+        world.moves_to(13)
+        waiting = asyncio.ensure_future(world.revisions.everywhere())
+        await asyncio.sleep(0.02)
+        assert not waiting.done()
+        await world.others[1].apply(13)
+        assert await waiting == frozenset()
+        assert world.revisions.went_ahead_count == 3
+
+    run(scene, 1)
+
+
+def test_whoever_waits_when_a_broker_is_found_to_straggle_goes_on() -> None:
+    """The bound is the broker's, not each answer's."""
+
+    async def scene(world: World) -> None:
+        world.moves_to(10)
+        first = asyncio.ensure_future(world.everywhere())
+        await asyncio.sleep(WAIT_S * 0.8)
+        world.moves_to(11)
+        second = asyncio.ensure_future(world.everywhere())
+        assert (await first)[0] == (await second)[0] == {1}
+        assert (await second)[1] < WAIT_S * 0.8
+
+    run(scene, 1)
+
+
+def test_a_straggler_that_answers_in_time_has_caught_up_although_more_is_wanted_by_then() -> None:
+    async def scene(world: World) -> None:
+        world.moves_to(10)
+        await world.everywhere()
+        world.moves_to(11)
+        await world.everywhere()
+        await world.others[1].apply(10)  # its answer to the old question; the next one is asked at once
+        await until(lambda: world.others[1].questions[-1] == 11)
+        world.moves_to(12)
+        await world.everywhere()
+        assert world.revisions.straggler_count == 1
+        await world.others[1].apply(11)
+        await until(lambda: not world.revisions.straggler_count)
+        assert world.others[1].applied == 11
+
+    run(scene, 1)
+
+
+@pytest.mark.parametrize("refuses", [True, False], ids=["it is dead", "it is of an older version"])
+def test_a_broker_that_does_not_answer_at_all_costs_nothing(refuses: bool) -> None:
+    async def scene(world: World) -> None:
+        world.others[1].refuses = refuses
+        world.others[1].knows_the_question = False
+        for revision in (10, 11, 12):
+            world.moves_to(revision)
+            behind, seconds = await world.everywhere()
+            assert behind == {1}
+            assert seconds < PROMPT_S
+
+    run(scene, 1)
+
+
+def test_a_connection_that_was_closed_while_it_was_idle_makes_no_straggler() -> None:
+    async def scene(world: World) -> None:
+        await world.others[1].apply(10)
+        world.moves_to(10)
+        await world.everywhere()
+        world.others[1].streams[0].cut = True
+        await world.others[1].apply(11)
+        world.moves_to(11)
+        assert await world.revisions.everywhere() == frozenset()
+        assert len(world.others[1].streams) == 2
+
+    run(scene, 1)
+
+
+def test_answers_that_wait_at_the_same_time_share_questions() -> None:
+    async def scene(world: World) -> None:
+        waiting = []
+        for revision in range(10, 110):
+            world.moves_to(revision)
+            waiting.append(asyncio.ensure_future(world.revisions.everywhere()))
+            await asyncio.sleep(0)
+        await world.others[1].apply(109)
+        assert await asyncio.gather(*waiting) == [frozenset()] * 100
+        assert len(world.others[1].questions) <= 3
+
+    run(scene, 1)
+
+
+def test_who_registers_anew_is_asked_anew_and_who_is_gone_is_not_waited_for() -> None:
+    async def scene(world: World) -> None:
+        world.moves_to(10)
+        await world.everywhere()
+        assert world.revisions.straggler_count == 2
+        world.register({0: 1, 1: 9})
+        assert world.revisions.straggler_count == 0
+        waiting = asyncio.ensure_future(world.revisions.everywhere())
+        await asyncio.sleep(0.02)
+        assert not waiting.done()
+        world.register({0: 1})
+        assert await waiting == frozenset()
+
+    run(scene, 1, 2)
+
+
+def test_of_another_store_nothing_is_known() -> None:
+    """Revisions begin anew there, and what was applied of the old one says nothing."""
+
+    async def scene(world: World) -> None:
+        await world.others[1].apply(100)
+        world.moves_to(100)
+        await world.everywhere()
+        world.others[1].applied = 0
+        world.moves_to(5)
+        waiting = asyncio.ensure_future(world.revisions.everywhere())
+        await asyncio.sleep(0.02)
+        assert not waiting.done()
+        await world.others[1].apply(5)
+        assert await waiting == frozenset()
+
+    run(scene, 1)
