@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 import kopf
 
+from ottla.operator.access import Access
 from ottla.operator.brokers import BrokerPages
 from ottla.operator.cluster import ClusterReconciler
 from ottla.operator.etcd import EtcdKeeper
@@ -84,7 +85,15 @@ class Operator:
             "Cluster": Queue("Cluster", self._clusters, CLUSTER_WORKERS),
             "Topic": Queue("Topic", self._topics, TOPIC_WORKERS),
         }
-        self._page = Page(self.queues, self.watched, lambda: kube.writes, lambda: self._clusters.conditions)
+        self._access = Access(kube, options.namespaces)
+        self._lease = (
+            Lease(kube, options.lease_namespace, options.lease, options.identity, lambda: datetime.now(UTC))
+            if options.lease
+            else None
+        )
+        self._page = Page(
+            self.queues, self.watched, lambda: kube.writes, lambda: self._clusters.conditions, self._troubles
+        )
         self._stop = asyncio.Event()
 
     async def listen(self) -> None:
@@ -96,21 +105,15 @@ class Operator:
         loop = asyncio.get_running_loop()
         for name in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(name, self._stop.set)
-        lease = None
+        lease = self._lease
+        looking = asyncio.create_task(self._access.keep_looking(), name="access")
         try:
-            if self._options.lease:
-                lease = Lease(
-                    self._kube,
-                    self._options.lease_namespace,
-                    self._options.lease,
-                    self._options.identity,
-                    lambda: datetime.now(UTC),
-                )
-                if not await self._unless_stopped(lease.acquire()):
-                    return 0
+            if lease is not None and not await self._unless_stopped(lease.acquire()):
+                return 0
             self._page.leading = True
             return await self._act(lease)
         finally:
+            looking.cancel()
             self._page.leading = False
             if lease is not None:
                 await lease.release()
@@ -120,6 +123,10 @@ class Operator:
             await self._etcd.close()
             await self._page.stop()
             await self._kube.close()
+
+    def _troubles(self) -> list[str]:
+        """What keeps the operator from its work, in sentences for its page."""
+        return [trouble for trouble in (self._lease and self._lease.trouble, self._access.trouble) if trouble]
 
     async def _act(self, lease: Lease | None) -> int:
         """Watches and reconciles; what ends first ends everything."""

@@ -41,14 +41,22 @@ class Lease:
         self._utc = utc
         self._seen: tuple[str, float] = ("", 0.0)  # its version, and since when it is that
         self._renewed = 0.0
+        self.trouble = f"the lease {namespace}/{name} wasn't read yet"  # why it isn't known who holds it
 
     async def acquire(self) -> None:
         """Waits until it is ours."""
         while True:
-            with suppress(Retry):
+            trouble = ""
+            try:
                 if await self._take():
+                    self.trouble = ""
                     logger.info("%s holds the lease %s/%s", self._holder, self._namespace, self._name)
                     return
+            except Retry as error:
+                trouble = f"the lease {self._namespace}/{self._name} can't be had: {error}"
+                if trouble != self.trouble:
+                    logger.warning("%s", trouble)
+            self.trouble = trouble
             await asyncio.sleep(RENEW_S)
 
     async def keep(self) -> None:

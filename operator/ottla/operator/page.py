@@ -1,12 +1,13 @@
 """The operator's own HTTP page: metrics, whether it lives, and whether it looks after anything.
 
 Alive means that its watches tell what its reads find: a watch that has gone silent while resources change is dead, and
-only a restart helps. Ready means that it reads Kubernetes; one that stands by for the lease is ready, too.
+only a restart helps. Ready means that it knows who holds the lease, may read all that it looks after, and its watches
+live; one that stands by is ready, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
 from time import monotonic
 
@@ -16,6 +17,7 @@ from ottla.operator.objects import Ref
 from ottla.operator.queue import BUCKETS_S, Counters, Queue
 
 SILENT_S_MAX = 240.0
+SILENT = "the watches tell nothing of what has changed\n"
 
 HELP = {
     "ottla_operator_reconciles_total": ("counter", "Reconciles, failed ones too."),
@@ -29,6 +31,7 @@ HELP = {
         "Requests to Kubernetes that may change something, other than to renew the lease.",
     ),
     "ottla_operator_cluster_condition": ("gauge", "Whether a condition of a Cluster is True."),
+    "ottla_operator_impeded": ("gauge", "Whether the operator lacks the lease's state or a right to read (1)."),
     "ottla_operator_leading": ("gauge", "Whether this process acts (1) or stands by."),
 }
 
@@ -82,8 +85,10 @@ class Page:
         watched: Watched,
         writes: Callable[[], int],
         conditions: Callable[[], Mapping[Ref, Mapping[str, bool]]] = dict,
+        troubles: Callable[[], Iterable[str]] = tuple,
     ) -> None:
-        """`conditions`: of each Cluster, by their types."""
+        """`conditions`: of each Cluster, by their types; `troubles`: what keeps the operator from its work."""
+        self._troubles = troubles
         self._conditions = conditions
         self.leading = False
         self._queues = queues
@@ -122,6 +127,7 @@ class Page:
             for kind, holds in sorted(conditions.items()):
                 label = f'{{cluster_namespace="{cluster.namespace}",cluster="{cluster.name}",type="{kind}"}}'
                 rows["ottla_operator_cluster_condition"].append((label, int(holds)))
+        rows["ottla_operator_impeded"].append(("", int(any(self._troubles()))))
         rows["ottla_operator_leading"].append(("", int(self.leading)))
         lines = []
         for name, (kind, doc) in HELP.items():
@@ -133,11 +139,13 @@ class Page:
         return web.Response(text=self.text(), content_type="text/plain", charset="utf-8")
 
     async def _healthz(self, _: web.Request) -> web.Response:
-        if self._watched.dead:
-            return web.Response(status=503, text="the watches tell nothing of what has changed\n")
-        return web.Response(text="ok\n")
+        return web.Response(status=503, text=SILENT) if self._watched.dead else web.Response(text="ok\n")
 
     async def _readyz(self, _: web.Request) -> web.Response:
+        if self._watched.dead:
+            return web.Response(status=503, text=SILENT)
+        if troubles := [trouble for trouble in self._troubles() if trouble]:
+            return web.Response(status=503, text="".join(f"{trouble}\n" for trouble in troubles))
         return web.Response(text="it acts\n" if self.leading else "it stands by\n")
 
 

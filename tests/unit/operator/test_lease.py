@@ -82,6 +82,30 @@ def test_the_second_one_waits_until_the_first_one_gives_it_back() -> None:
     asyncio.run(run())
 
 
+def test_who_may_not_read_the_lease_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    """An operator without rights once waited for ever, and looked healthy."""
+
+    async def run() -> None:
+        leases = Leases()
+        lease = _lease(leases, "a")
+        assert lease.trouble
+        leases.away = True
+        waiting = asyncio.ensure_future(lease.acquire())
+        await asyncio.sleep(0.2)
+        assert lease.trouble == "the lease system/ottla can't be had: reading: Kubernetes can't be reached"
+        assert [record.getMessage() for record in caplog.records] == [lease.trouble], "once"
+        leases.away = False
+        await asyncio.wait_for(waiting, 5)
+        assert lease.trouble == ""
+        other = _lease(leases, "b")
+        standing_by = asyncio.ensure_future(other.acquire())
+        await asyncio.sleep(0.1)
+        assert other.trouble == "", "who holds it is known"
+        standing_by.cancel()
+
+    asyncio.run(run())
+
+
 def test_a_holder_that_is_gone_is_followed_when_its_time_is_over() -> None:
     async def run() -> None:
         leases = Leases()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from typing import cast
 
+from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
 from ottla.operator.objects import Ref
@@ -72,6 +74,21 @@ def test_a_watch_is_dead_when_what_was_read_is_not_told() -> None:
     watched.told(key, "2", gone=False)
     assert not watched.dead
     assert watched.age_s == 0
+
+
+def test_ready_means_that_it_can_do_its_work() -> None:
+    troubles = ["the lease system/ottla can't be had: forbidden"]
+
+    async def asked(page: Page) -> tuple[int, str]:
+        answer = await page._readyz(cast("web.Request", None))
+        return answer.status, str(answer.text)
+
+    page = Page({}, Watched(), lambda: 0, troubles=lambda: troubles)
+    assert asyncio.run(asked(page)) == (503, "the lease system/ottla can't be had: forbidden\n")
+    assert "\nottla_operator_impeded 1\n" in page.text()
+    troubles.clear()
+    assert asyncio.run(asked(page)) == (200, "it stands by\n")
+    assert "\nottla_operator_impeded 0\n" in page.text()
 
 
 def test_what_is_gone_need_not_be_told() -> None:
