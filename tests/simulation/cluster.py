@@ -194,7 +194,7 @@ class Node:
         self.world.counts["compactions"] += 1
         try:
             return compact(job, self.disk, lambda count: None)
-        except (ValueError, OSError) as error:
+        except OSError as error:
             raise CompactionFailed(str(error)) from error
 
     def _exited(self, process: Process) -> None:
