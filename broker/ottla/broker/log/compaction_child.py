@@ -20,6 +20,7 @@ if __name__ == "__main__":
     sys.modules["hypothesis"] = None  # type: ignore[assignment]  # kio would load it, as in ottla.cli.server
 
 from ottla.protocol.batches import BatchHeader, crc_valid
+from ottla.protocol.errors import KafkaError, ProtocolError
 
 from . import names
 from .compaction import AbortedTransaction, Cleaning, SegmentSizes, Throttle, filtered, grouped, note_keys
@@ -27,7 +28,12 @@ from .config import LogConfig
 from .disk import Disk, RealDisk
 from .segment import OpenFiles, Segment
 
+DAMAGED_STATUS = 3  # of the process; with 1 and 2 Python ends by itself
 _aborted = struct.Struct(">hqqqq")
+
+
+class Damaged(Exception):
+    """The log holds what can't be understood: no other try will compact it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +92,12 @@ def decode_result(line: bytes) -> Result:
 def compact(job: Job, disk: Disk, pause: Callable[[int], None]) -> Result:
     """Does the job. `pause` is told of every count of bytes read or written, and waits as long as the rate demands.
 
-    Raises ValueError at a damaged batch, OSError; the `.cleaned` files are left for the broker to remove.
+    Raises Damaged, OSError; the `.cleaned` files are left for the broker to remove.
     """
-    return _Compaction(job, disk, pause).run()
+    try:
+        return _Compaction(job, disk, pause).run()
+    except (ValueError, KafkaError, ProtocolError) as error:
+        raise Damaged(f"{job.directory}: {error}") from error
 
 
 class _Compaction:
@@ -127,7 +136,7 @@ class _Compaction:
         for position, header, batch in segment.batches():
             self.pause(header.size)
             if not crc_valid(batch, 0, header.size):
-                raise ValueError(f"{segment.path}: a wrong CRC at position {position}")
+                raise ValueError(f"{segment.path} has a wrong CRC at position {position}")
             yield header, batch
         segment.let_go()
 
@@ -189,7 +198,8 @@ class _Compaction:
 
 
 def main() -> int:
-    """Reads a job, does it, writes the result; 1 and a sentence on standard error where it can't be done."""
+    """Reads a job, does it, writes the result; another status and a sentence on standard error where it can't be
+    done."""
     parent = os.getppid()
     job = decode_job(sys.stdin.buffer.read())
     throttle = Throttle(job.bytes_per_second)
@@ -203,9 +213,9 @@ def main() -> int:
 
     try:
         result = compact(job, RealDisk(), pause)
-    except (ValueError, OSError) as error:
+    except (Damaged, OSError) as error:
         sys.stderr.write(f"{error}\n")
-        return 1
+        return DAMAGED_STATUS if isinstance(error, Damaged) else 1
     sys.stdout.buffer.write(encode(result))
     return 0
 

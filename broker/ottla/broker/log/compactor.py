@@ -1,7 +1,9 @@
 """Compacts logs one after the other: chooses the dirtiest, has a child process do it, swaps the result in.
 
 Choosing and swapping happen on the event loop and take microseconds; reading and writing happen in the child. A log
-that was truncated or lost segments meanwhile keeps what it has. Source: Kafka's LogCleaner and LogCleanerManager.
+that was truncated or lost segments meanwhile keeps what it has. A try that fails (no room, a file too large, a child
+that was killed) leaves no file behind and is made again, after a pause that doubles each time; only a log whose data is
+damaged is left as it is until the next start. Source: Kafka's LogCleaner and LogCleanerManager.
 """
 
 from __future__ import annotations
@@ -16,10 +18,11 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from . import names
 from .compaction import Cleanable, SegmentSizes, cleanable
-from .compaction_child import Job, Result, decode_result, encode
+from .compaction_child import DAMAGED_STATUS, Damaged, Job, Result, decode_result, encode
 from .config import MAX_LONG
 from .directories import LogDirectories
 from .log import Log
@@ -30,6 +33,8 @@ _BYTES_PER_KEY = 128  # of a child's memory
 _LOGS_PER_TURN = 50
 _NICE = 5  # what a child's priority is below the broker's
 _DYING_S = 5.0  # how long the end waits for one that was killed
+_DOUBLINGS_MAX = 6  # of the pause after a failure: a quarter of an hour with Kafka's back-off
+_DUTY = "compaction"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +47,14 @@ class CompactionLimits:
 
 
 class CompactionFailed(Exception):
-    """The child said why it couldn't compact a log."""
+    """The child said why it couldn't compact a log; another try may."""
+
+
+class _Failures(NamedTuple):
+    """How often in a row a log couldn't be compacted, and when (by the loop's clock) it is tried again."""
+
+    in_a_row: int
+    again_at: float
 
 
 class Compactor:
@@ -54,7 +66,8 @@ class Compactor:
         self.bytes_reclaimed = 0
         self._logs = logs
         self._now_ms = now_ms
-        self._uncleanable: dict[Log, str] = {}
+        self._damaged: set[Log] = set()
+        self._failures: dict[Log, _Failures] = {}
         self._executor = ThreadPoolExecutor(1, "compaction")
 
     async def run(self) -> None:
@@ -66,28 +79,52 @@ class Compactor:
                 continue
             try:
                 await self.compact(log, what)
+            except Damaged as damage:
+                if not log.retired:
+                    self._damaged.add(log)
+                    logger.error("%r isn't compacted any more until the next start: %s", log, damage)
             except Exception as error:  # also a rule of ours that this log breaks must not end the others' compaction
-                if log.retired:
-                    continue
-                self._uncleanable[log] = str(error)
-                expected = isinstance(error, (CompactionFailed, OSError))
-                logger.error(
-                    "%r isn't compacted until the next start: %s", log, error, exc_info=None if expected else error
-                )
+                self._failed(log, error)
+            else:
+                self._failures.pop(log, None)
+                self._logs.troubles.over(_DUTY, log)
+
+    def uncleanable(self) -> list[Log]:
+        """The logs that are given up for damage, of those that the broker holds."""
+        return [log for log in self._logs.logs.values() if log in self._damaged]
+
+    def _failed(self, log: Log, error: Exception) -> None:
+        """A log couldn't be compacted, for a reason that may pass."""
+        if log.retired:
+            return
+        count = self._failures[log].in_a_row + 1 if log in self._failures else 1
+        pause_s = self.limits.backoff_ms / 1000 * 2 ** min(count, _DOUBLINGS_MAX)
+        self._failures[log] = _Failures(count, asyncio.get_running_loop().time() + pause_s)
+        self._logs.troubles.met(_DUTY, log, error, expected=isinstance(error, (CompactionFailed, OSError)))
 
     async def choose(self) -> tuple[Log | None, Cleanable | None]:
         """The log to compact next: overdue ones first, then by dirty ratio; None where none is dirty enough."""
+        held = list(self._logs.logs.values())
+        self._damaged.intersection_update(held)
+        if self._failures:
+            self._failures = {log: self._failures[log] for log in held if log in self._failures}
+        now = asyncio.get_running_loop().time()
         best: tuple[bool, float] = (False, 0.0)
         chosen: tuple[Log | None, Cleanable | None] = (None, None)
-        for count, log in enumerate(list(self._logs.logs.values())):
+        for count, log in enumerate(held):
             if count % _LOGS_PER_TURN == 0:
                 await asyncio.sleep(0)
-            if not log.config.compacts or len(log.segments) < 2 or log in self._uncleanable:
+            if not log.config.compacts or len(log.segments) < 2 or log in self._damaged:
+                continue
+            if log in self._failures and now < self._failures[log].again_at:
                 continue
             try:
                 what = self.cleanable(log)
             except OSError as error:
                 log.directory_failed(error)
+                continue
+            except Exception as error:  # as in `run`
+                self._failed(log, error)
                 continue
             wanted = what.overdue or what.dirty_ratio > log.config.min_cleanable_dirty_ratio
             if wanted and what.end_offset > what.first_dirty and (what.overdue, what.dirty_ratio) > best:
@@ -110,9 +147,17 @@ class Compactor:
         )
 
     async def compact(self, log: Log, what: Cleanable) -> None:
-        """Compacts one log. Raises CompactionFailed, OSError."""
+        """Compacts one log. Raises CompactionFailed, Damaged, OSError; no new file is left then."""
+        job = self._job(log, what)
+        try:
+            await self._compact(log, job)
+        except Exception:
+            await asyncio.to_thread(self._drop_all, job.directory)
+            raise
+
+    async def _compact(self, log: Log, job: Job) -> None:
         generation = log.generation
-        result = await self._in_child(self._job(log, what))
+        result = await self._in_child(job)
         bases = [segment.base_offset for segment in log.segments]
         unchanged = log.generation == generation and log is self._current(log)
         whole = True
@@ -130,7 +175,11 @@ class Compactor:
                 whole = whole and set(segment.old_bases).isdisjoint(bases)
         if not unchanged:
             return
-        await asyncio.to_thread(self._logs.disk.fsync_directory, log.directory)
+        try:
+            await asyncio.to_thread(self._logs.disk.fsync_directory, log.directory)
+        except OSError as error:
+            log.directory_failed(error)
+            raise
         if not whole or log.generation != generation:
             return
         log.compacted_to = result.end_offset
@@ -140,7 +189,10 @@ class Compactor:
             "%r: compacted to offset %d, from %d to %d bytes",
             log, result.end_offset, result.bytes_before, result.bytes_after,
         )  # fmt: skip
-        await asyncio.to_thread(self._logs.offset_files.write, self._logs.compacted_checkpoint(log))
+        try:
+            await asyncio.to_thread(self._logs.offset_files.write, self._logs.compacted_checkpoint(log))
+        except OSError as error:  # the others' duty writes it again; a start without it compacts the same again
+            log.directory_failed(error)
 
     def _current(self, log: Log) -> Log | None:
         """The log itself, unless it has been deleted or gone offline."""
@@ -175,12 +227,23 @@ class Compactor:
             await asyncio.wait([running], timeout=_DYING_S)
             raise
         if status != 0:
-            raise CompactionFailed(errors.decode(errors="replace").strip()[-500:] or f"status {status}")
+            said = errors.decode(errors="replace").strip()[-500:]
+            if status == DAMAGED_STATUS:
+                raise Damaged(said)
+            raise CompactionFailed(said or _ending(status))
         return decode_result(output)
 
     def _drop(self, log: Log, base_offset: int) -> None:
         for suffix in names.SEGMENT_SUFFIXES:
             self._logs.disk.remove(f"{log.directory}/{names.offset_name(base_offset, suffix)}{names.CLEANED}")
+
+    def _drop_all(self, directory: str) -> None:
+        """Removes what a try that failed has written. Blocks."""
+        disk = self._logs.disk
+        with contextlib.suppress(OSError):  # the log is gone meanwhile, or its disk fails: a start removes them, too
+            for entry in disk.list(directory):
+                if entry.name.endswith((names.CLEANED, names.CLEANED + ".tmp")):
+                    disk.remove(f"{directory}/{entry.name}")
 
 
 class _Child:
@@ -222,6 +285,11 @@ class _Child:
             self._given_up = True
             if self._process is not None:
                 self._process.kill()
+
+
+def _ending(status: int) -> str:
+    """What is known of a process that said nothing."""
+    return f"the process was ended by signal {-status}" if status < 0 else f"the process ended with status {status}"
 
 
 def _sizes(log: Log, *, timestamps: bool) -> list[SegmentSizes]:

@@ -33,16 +33,16 @@ class Deletions:
         return paths
 
 
-def remove(disk: Disk, paths: list[str]) -> list[OSError]:
-    """Removes files, and directories with all in them; what stood in the way of some. Blocks."""
-    errors = []
+def remove(disk: Disk, paths: list[str]) -> dict[str, OSError]:
+    """Removes files, and directories with all in them; those that are left, and what stood in the way. Blocks."""
+    errors: dict[str, OSError] = {}
     for path in paths:
         try:
             _remove(disk, path)
         except FileNotFoundError:
             continue
         except OSError as error:
-            errors.append(error)
+            errors[path] = error
     return errors
 
 

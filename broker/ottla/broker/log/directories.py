@@ -42,6 +42,7 @@ from .recovery import Opened, open_log
 from .segment import OpenFiles, files_to_keep_open
 from .surroundings import LogSurroundings
 from .survey import FoundLog, InterruptedMove, survey
+from .troubles import Troubles
 
 logger = logging.getLogger(__name__)
 
@@ -88,6 +89,7 @@ class LogDirectories:
         self.deletions = Deletions()
         self.interrupted_moves: list[InterruptedMove] = []
         self.flushes = FlushCounters()
+        self.troubles = Troubles()
         self.cluster_id: str | None = None
         self._now_ms = now_ms
         self._lack_told_ms = -_TOLD_AGAIN_MS

@@ -73,10 +73,18 @@ class Moves:
                 logger.error("%r isn't moved to %s: %s", log, target, reason)
                 self._targets.pop(key, None)
                 self._logs.directory_failed(self._logs.directory_of(log) if reason is error else target, reason)
+            except Exception:  # a rule of ours that this log breaks: another wish may move it all the same
+                self._targets.pop(key, None)
+                raise
 
     async def _move(self, key: LogKey, log: Log, target: str) -> None:
         name = names.renamed_partition_name(log.topic, log.index, names.FUTURE_DIRECTORY)
-        future = FutureLog(self._logs.disk, log, key[0], f"{target}/{name}")
+        directory = f"{target}/{name}"
+        try:
+            future = FutureLog(self._logs.disk, log, key[0], directory)
+        except TargetFailed:
+            self._logs.deletions.add(0, directory)  # as far as it was made
+            raise
         self.futures[key] = future
         source = self._logs.directory_of(log)
         try:

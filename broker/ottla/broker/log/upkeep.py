@@ -1,7 +1,8 @@
 """What logs need from time to time: syncs, retention, checkpoints, removals, expiry.
 
 Runs on the event loop as one task per duty; disk waits are in threads, and long walks over all logs give way to others.
-`LogConfig` says what each log wants, `UpkeepIntervals` how often somebody looks. Source: Kafka's LogManager.startup.
+`LogConfig` says what each log wants, `UpkeepIntervals` how often somebody looks. A duty that fails for one log goes on
+with the next one (`Troubles`). Source: Kafka's LogManager.startup.
 """
 
 from __future__ import annotations
@@ -23,6 +24,10 @@ _LOGS_PER_TURN = 50
 _REMOVAL_INTERVAL_MS = 1000
 _SHORTENED_SECONDS = 1.0  # after an election many logs may be truncated, one after the other
 _REMOVALS_PER_TURN = 100
+_REMOVED_AGAIN_MS = 60_000  # what couldn't be removed
+
+# What `Troubles` calls the duties that look at one log after the other.
+_RETENTION, _SYNC, _EXPIRY = "retention", "sync", "expiry of producers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,7 @@ class Upkeep:
         self.intervals = intervals
         self._flush_wanted = asyncio.Event()
         self._shortened = asyncio.Event()
+        self._unremoved: set[str] = set()  # deleted files that are still there
 
     async def run(self) -> None:
         """Does all duties until cancelled."""
@@ -76,16 +82,21 @@ class Upkeep:
             self._flush_wanted.clear()
             wanting, self._logs.wanting_flush = self._logs.wanting_flush, {}
             for log in wanting:
-                try:
-                    await self.flush(log, log.active.base_offset)
-                except Exception:  # nor may it end the syncs of the others
-                    logger.exception("%r couldn't be synced after a roll", log)
+                await self._sync(log, log.active.base_offset)
 
     async def _flush_due(self) -> None:
         now_ms = self._now_ms()
         for log in list(self._logs.logs.values()):
             if log.flush_due(now_ms):
-                await self.flush(log)
+                await self._sync(log)
+
+    async def _sync(self, log: Log, end_offset: int | None = None) -> None:
+        try:
+            await self.flush(log, end_offset)
+        except Exception as error:  # one log that breaks a rule of ours must not end the syncs of the others
+            self._logs.troubles.met(_SYNC, log, error)
+        else:
+            self._logs.troubles.over(_SYNC, log)
 
     async def flush(self, log: Log, end_offset: int | None = None) -> None:
         """Syncs a log up to `end_offset` (default: its end) in a thread. An error fails the log directory."""
@@ -109,16 +120,25 @@ class Upkeep:
             except OSError as error:
                 log.directory_failed(error)
                 continue
+            except Exception as error:  # nor their retention
+                self._logs.troubles.met(_RETENTION, log, error)
+                continue
+            self._logs.troubles.over(_RETENTION, log)
             if deleted:
                 logger.info("%r: deleted %s; it starts at offset %d now", log, deleted, log.log_start_offset)
 
     async def remove_due(self) -> None:
         """Removes files whose delay is over, so many a second that the disk serves others too, and all at once where
         room is short; looks whether full log directories have room again."""
-        due = self._logs.deletions.due(self._now_ms(), None if self._logs.full else _REMOVALS_PER_TURN)
+        now_ms = self._now_ms()
+        due = self._logs.deletions.due(now_ms, None if self._logs.full else _REMOVALS_PER_TURN)
         if due:
-            for error in await asyncio.to_thread(remove, self._logs.disk, due):
-                logger.error("a deleted file can't be removed: %s", error)
+            left = await asyncio.to_thread(remove, self._logs.disk, due)
+            for path, error in left.items():
+                if path not in self._unremoved:
+                    logger.error("a deleted file can't be removed, and is tried again: %s", error)
+                self._logs.deletions.add(now_ms + _REMOVED_AGAIN_MS, path)
+            self._unremoved = (self._unremoved - set(due)) | left.keys()
         if self._logs.full:
             self._logs.look_for_room()
 
@@ -128,7 +148,12 @@ class Upkeep:
         for count, log in enumerate(list(self._logs.logs.values())):
             if count % _LOGS_PER_TURN == 0:
                 await asyncio.sleep(0)
-            log.expire_producers(now_ms)
+            try:
+                log.expire_producers(now_ms)
+            except Exception as error:  # nor their producers' expiry
+                self._logs.troubles.met(_EXPIRY, log, error)
+            else:
+                self._logs.troubles.over(_EXPIRY, log)
 
     # ---- checkpoints
 

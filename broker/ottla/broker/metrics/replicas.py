@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,17 @@ def _reassigning(broker: Broker) -> int:
             state = broker.image.partition(partition.topic_id, partition.index)
             count += state is not None and bool(state.adding or state.removing)
     return count
+
+
+def _uncleanable(broker: Broker) -> Iterator[Sample]:
+    directories = Counter(broker.logs.directory_of(log) for log in broker.compactor.uncleanable())
+    for path in broker.logs.paths:
+        yield (("logdirectory", path),), directories[path]
+
+
+def _troubles(broker: Broker) -> Iterator[Sample]:
+    for duty, count in sorted(broker.logs.troubles.counts.items()):
+        yield (("duty", duty),), count
 
 
 def _flushes(broker: Broker) -> Iterator[Sample]:
@@ -114,6 +126,18 @@ METRICS = (
     Metric(
         "kafka_log_logmanager_offlinelogdirectorycount", GAUGE, "Log directories that failed.",
         single(lambda broker: len(broker.logs.failed)), "kafka.log:type=LogManager,name=OfflineLogDirectoryCount",
+    ),
+    Metric(
+        "kafka_log_logcleanermanager_uncleanable_partitions_count", GAUGE,
+        "Replicas of a log directory that aren't compacted any more, because their data is damaged.",
+        _uncleanable, "kafka.log:type=LogCleanerManager,name=uncleanable-partitions-count,logDirectory=*",
+        ("logdirectory",),
+    ),
+    Metric(
+        "ottla_log_duty_failures_total", COUNTER,
+        "How often the care of a replica's log failed (retention, compaction, sync, expiry of producers) and is tried "
+        "again. The broker's log says why.",
+        _troubles, "", ("duty",),
     ),
     Metric(
         "ottla_log_directories_full", GAUGE, "Log directories without room, to which nothing is appended.",

@@ -28,7 +28,7 @@ from ottla.broker.log.compaction import (
     grouped,
     note_keys,
 )
-from ottla.broker.log.compaction_child import Job, compact
+from ottla.broker.log.compaction_child import Damaged, Job, compact
 from ottla.broker.log.compactor import CompactionFailed, CompactionLimits, Compactor
 from ottla.broker.log.config import MAX_LONG, LogConfig
 from ottla.broker.log.directories import LogDirectories
@@ -494,8 +494,9 @@ def test_a_damaged_log_is_said_and_left(logs: LogDirectories) -> None:
     overwrite(log, 100)
     log.segments[1].file.pwrite(b"?", 70)
     compactor = Compactor(logs, lambda: 1_000_000, CompactionLimits())
-    with pytest.raises(CompactionFailed, match="wrong CRC"):
+    with pytest.raises(Damaged, match="wrong CRC"):
         asyncio.run(compactor.compact(log, compactor.cleanable(log)))
+    assert not list(Path(log.directory).glob("*.cleaned*"))
 
 
 def test_the_policy_may_be_both(tmp_path: Path) -> None:

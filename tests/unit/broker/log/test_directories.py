@@ -280,7 +280,7 @@ def test_removals_take_turns_and_one_that_fails_stops_no_other(tmp_path: Path) -
                 raise OSError(errno.EIO, "no")
             super().remove(path)
 
-    (error,) = remove(Stubborn(), first)
-    assert error.errno == errno.EIO
-    assert remove(RealDisk(), [*deletions.due(100), str(tmp_path / "never there")]) == []
+    ((path, error),) = remove(Stubborn(), first).items()
+    assert (path, error.errno) == (first[0], errno.EIO)
+    assert remove(RealDisk(), [*deletions.due(100), str(tmp_path / "never there")]) == {}
     assert [path.name for path in tmp_path.iterdir()] == ["0.deleted"]

@@ -263,6 +263,23 @@ def test_a_target_without_room_ends_the_move_and_nothing_else(tmp_path: Path) ->
     fill(log, 10)
 
 
+def test_a_move_that_couldnt_begin_leaves_nothing_behind(tmp_path: Path) -> None:
+    class NoRoomForTheFirstFile(RealDisk):
+        def open(self, path: str, *, create: bool = False) -> File:
+            file = super().open(path, create=create)
+            return cast("File", _NoRoom(file)) if path.endswith("partition.metadata") and "/two/" in path else file
+
+    directories = Directories(tmp_path, NoRoomForTheFirstFile())
+    lived(directories.log)
+    directories.move(directories.two)
+    assert directories.logs.directory_of(directories.log) == directories.one
+    left = directories.logs.deletions.due(5000)
+    assert [path for path in left if "-future" in path] == [
+        str(path) for path in Path(directories.two).iterdir() if "-future" in path.name
+    ]
+    assert len(left) == 1
+
+
 def test_a_wish_for_another_place_replaces_the_first(tmp_path: Path) -> None:
     directories = Directories(tmp_path)
     log = directories.log
