@@ -24,7 +24,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 SOURCE = "ottla/protocol/_record_walk.c"
 LIBRARY = "ottla/protocol/_record_walk.abi3.so"
-FLAGS = ("-std=c11", "-O3", "-Wall", "-Wextra", "-Wno-missing-field-initializers", "-fPIC", "-shared")
+FLAGS = ("-std=c11", "-O2", "-Wall", "-Wextra", "-Wno-missing-field-initializers", "-fPIC", "-shared")
 STABLE_ABI = "cp311-abi3"  # as the source says: Py_LIMITED_API
 WISH = "OTTLA_NATIVE"
 

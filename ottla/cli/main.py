@@ -112,7 +112,7 @@ def version(output: Output) -> None:
         "python": platform.python_version(),
         "record_walk": "native" if NATIVE else "python",
     }
-    walk = "native walk of records" if NATIVE else "walk of records in Python: slow, no C compiler was found"
+    walk = "native walk of records" if NATIVE else "walk of records in Python, which is slow"
     output.done(f"ottla {record['ottla']} (Python {record['python']}, {walk})", record)
 
 

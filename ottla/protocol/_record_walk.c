@@ -77,98 +77,100 @@ static enum fault look(Walk *walk, int has_key)
     return failed ? RAISED : NONE;
 }
 
-/* What a whole number means for the record, and which one comes next. */
-static inline enum fault take(Walk *walk, long long number)
-{
-    switch (walk->field) {
-    case LENGTH:
-        if (number < 0)
-            return RECORD_SHORT;
-        walk->left = number;
-        walk->field = ATTRIBUTES;
-        return NONE;
-    case ATTRIBUTES: /* nobody uses them, and Kafka doesn't look */
-        walk->field = TIMESTAMP;
-        return NONE;
-    case TIMESTAMP:
-        if (walk->log_append_time)
-            number = 0;
-        if (number > 0 ? walk->base_timestamp > LLONG_MAX - number : walk->base_timestamp < LLONG_MIN - number)
-            return WRONG_TIMESTAMP;
-        walk->time = walk->base_timestamp + number;
-        walk->field = OFFSET;
-        return NONE;
-    case OFFSET:
-        if (number <= walk->offset || number > walk->index + walk->spare)
-            return WRONG_OFFSET;
-        walk->offset = number;
-        walk->field = KEY;
-        return NONE;
-    case HEADERS:
-        if (number < 0 || 2 * number > walk->left) /* two lengths, one byte each, are the least that a header takes */
-            return HEADER_COUNT;
-        walk->headers = number;
-        break;
-    default:
-        if (number < -1)
-            return WRONG_LENGTH;
-        if (number > walk->left)
-            return RECORD_SHORT;
-        if (number > 0) {
-            walk->skip = number;
-            walk->left -= number;
-        }
-        if (walk->field != HEADER_VALUE) {
-            enum field read = walk->field++;
-            return read == KEY ? look(walk, number >= 0) : read == HEADER_KEY && number < 0 ? NO_HEADER_KEY : NONE;
-        }
-        walk->headers--;
-    }
-    if (walk->headers) {
-        walk->field = HEADER_KEY;
-        return NONE;
-    }
-    if (walk->left)
-        return RECORD_LONG;
-    walk->index++;
-    walk->field = LENGTH;
-    return NONE;
-}
-
 static enum fault read_on(Walk *walk, const uint8_t *at, const uint8_t *end)
 {
+    enum field field = walk->field;
+    enum fault fault;
+    uint64_t raw = walk->raw;
+    unsigned shift = walk->shift;
+    long long skip = walk->skip, left = walk->left, number = 0;
     while (at < end) {
-        if (walk->skip) {
-            if (walk->skip >= end - at) {
-                walk->skip -= end - at;
-                return NONE;
+        if (skip) {
+            if (skip >= end - at) {
+                skip -= end - at;
+                break;
             }
-            at += walk->skip;
-            walk->skip = 0;
+            at += skip;
+            skip = 0;
         }
         uint8_t byte = *at++;
-        long long number = 0;
-        if (walk->field == LENGTH) {
+        if (field == LENGTH) {
             if (walk->index >= walk->count)
                 return MORE_BYTES;
-        } else if (walk->left-- == 0)
+        } else if (left-- == 0)
             return RECORD_SHORT;
-        if (walk->field != ATTRIBUTES) { /* the one number that isn't a varint */
-            unsigned bits = walk->field == TIMESTAMP ? 64 : 32;
-            if (walk->shift + 7 > bits && byte >> (bits - walk->shift)) /* the last byte that there may be */
+        if (byte < 0x80 && shift == 0) { /* also the attributes' byte, which nobody uses */
+            number = (byte >> 1) ^ -(byte & 1);
+        } else if (field != ATTRIBUTES) {
+            unsigned bits = field == TIMESTAMP ? 64 : 32;
+            if (shift + 7 > bits && byte >> (bits - shift)) /* the last byte that there may be */
                 return NUMBER;
-            walk->raw |= (uint64_t)(byte & 0x7F) << walk->shift;
+            raw |= (uint64_t)(byte & 0x7F) << shift;
             if (byte & 0x80) {
-                walk->shift += 7;
+                shift += 7;
                 continue;
             }
-            number = (long long)(walk->raw >> 1) ^ -(long long)(walk->raw & 1);
-            walk->raw = walk->shift = 0;
+            number = (long long)(raw >> 1) ^ -(long long)(raw & 1);
+            raw = shift = 0;
         }
-        enum fault fault = take(walk, number);
-        if (fault != NONE)
-            return fault;
+        switch (field) { /* what the number means for the record, and which one comes next */
+        case LENGTH:
+            if (number < 0)
+                return RECORD_SHORT;
+            left = number;
+            field = ATTRIBUTES;
+            continue;
+        case ATTRIBUTES: /* Kafka doesn't look at them */
+            field = TIMESTAMP;
+            continue;
+        case TIMESTAMP:
+            if (walk->log_append_time)
+                number = 0;
+            if (number > 0 ? walk->base_timestamp > LLONG_MAX - number : walk->base_timestamp < LLONG_MIN - number)
+                return WRONG_TIMESTAMP;
+            walk->time = walk->base_timestamp + number;
+            field = OFFSET;
+            continue;
+        case OFFSET:
+            if (number <= walk->offset || number > walk->index + walk->spare)
+                return WRONG_OFFSET;
+            walk->offset = number;
+            field = KEY;
+            continue;
+        case HEADERS:
+            if (number < 0 || 2 * number > left) /* two lengths, one byte each, are the least that a header takes */
+                return HEADER_COUNT;
+            walk->headers = number;
+            break;
+        default:
+            if (number < -1)
+                return WRONG_LENGTH;
+            if (number > left)
+                return RECORD_SHORT;
+            if (number > 0) {
+                skip = number;
+                left -= number;
+            }
+            if (field == KEY && (fault = look(walk, number >= 0)) != NONE)
+                return fault;
+            if (field == HEADER_KEY && number < 0)
+                return NO_HEADER_KEY;
+            if (field != HEADER_VALUE) {
+                field++;
+                continue;
+            }
+            walk->headers--;
+        }
+        if (walk->headers == 0 && left)
+            return RECORD_LONG;
+        walk->index += walk->headers == 0;
+        field = walk->headers ? HEADER_KEY : LENGTH;
     }
+    walk->field = field;
+    walk->raw = raw;
+    walk->shift = shift;
+    walk->skip = skip;
+    walk->left = left;
     return NONE;
 }
 

@@ -53,7 +53,7 @@ except ImportError:
 __all__ = ["NAMED_MAX", "NATIVE", "SLICE_BYTES", "WITHOUT_NATIVE", "RecordWalk", "walk_of"]
 
 WITHOUT_NATIVE = (
-    "the native walk of records isn't there, because no C compiler was found when Ottla was installed: its twin in "
+    "the native walk of records isn't there, because it couldn't be compiled when Ottla was installed: its twin in "
     "Python checks what producers send, and takes about 1.7 µs a record in place of 0.02; install gcc and Python's "
     "headers, and then Ottla again (OTTLA_NATIVE=require makes pip say what is missing)"
 )
