@@ -1,5 +1,6 @@
 """What a Cluster becomes in Kubernetes: names, security, files, Services."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -82,6 +83,20 @@ def test_every_pod_is_restricted_and_writes_only_to_its_volumes(name: str) -> No
     allowed = {"name", "configMap", "emptyDir", "persistentVolumeClaim", "secret"}
     assert all(volume.keys() <= allowed for volume in spec["volumes"])
     assert spec["imagePullSecrets"] == [{"name": "registry"}]
+
+
+@pytest.mark.parametrize("kept", [(True, True), (True, False), (False, True), (False, False)])
+def test_etcds_volumes_and_snapshots_stay_as_long_as_any_pools(kept: tuple[bool, bool]) -> None:
+    """One pool whose volumes go once took along what the other pool's volumes are worthless without."""
+    cluster = _cluster()
+    pools = tuple(replace(pool, keep_volumes=keep) for pool, keep in zip(cluster.pools, kept, strict=True))
+    cluster = replace(cluster, pools=pools)
+    assert isinstance(cluster.metadata, Etcd)
+    members = etcd_pods.member_set(cluster, cluster.metadata, 3)
+    policy = members["spec"]["persistentVolumeClaimRetentionPolicy"]["whenDeleted"]
+    assert policy == ("Retain" if any(kept) else "Delete")
+    claim, _ = snapshot_objects(cluster, cluster.metadata)
+    assert ("ownerReferences" in claim["metadata"]) is not any(kept)
 
 
 def test_a_pool_is_a_set_whose_ordinals_are_ids() -> None:

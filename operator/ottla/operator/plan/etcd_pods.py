@@ -143,7 +143,7 @@ def member_set(cluster: Cluster, etcd: Etcd, replicas: int) -> Object:
         replicas=replicas,
         template=template,
         claims=[claim("data", etcd.volume, names.labels(cluster, ETCD))],
-        keep_volumes=all(pool.keep_volumes for pool in cluster.pools),
+        keep_volumes=cluster.keeps_metadata,
     )
 
 

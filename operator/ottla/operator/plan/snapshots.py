@@ -71,7 +71,7 @@ def late(cron_job: Object | None, schedule: str, now: datetime) -> str:
 
 def _claim(cluster: Cluster, wanted: Snapshots) -> Object:
     meta = names.metadata(cluster, names.snapshots(cluster), SNAPSHOTS)
-    if all(pool.keep_volumes for pool in cluster.pools):
+    if cluster.keeps_metadata:
         del meta["ownerReferences"]  # it outlives the Cluster, as the brokers' volumes do
     return volume_claim(meta, wanted.volume)
 

@@ -206,6 +206,11 @@ class Cluster:
         return frozenset(broker for pool in self.pools for broker in pool.ids)
 
     @property
+    def keeps_metadata(self) -> bool:
+        """Whether etcd's volumes and its snapshots outlive the Cluster: as long as any pool's do, which need them."""
+        return any(pool.keep_volumes for pool in self.pools)
+
+    @property
     def internal(self) -> Listener:
         """The listener that the operator itself and jobs inside Kubernetes use."""
         return next(listener for listener in self.listeners if not listener.external)
