@@ -17,6 +17,7 @@ from ottla.operator.brokers import BrokerPages
 from ottla.operator.etcd import EtcdKeeper
 from ottla.operator.etcd_secrets import with_secrets
 from ottla.operator.exposure import Exposure
+from ottla.operator.followed import followed_spec, last_followed
 from ottla.operator.found import Found
 from ottla.operator.kafka import KafkaAdmin, KafkaAdmins, Unreachable, said
 from ottla.operator.kube import Kube, KubeError
@@ -51,6 +52,7 @@ class _Visit:
 
     resource: Object
     cluster: Cluster
+    spec: Object  # that the cluster was read from
     found: Found
     findings: Findings
     now: datetime
@@ -96,7 +98,6 @@ class ClusterReconciler:
         self._read = read
         self._utc = utc
         self._admins = KafkaAdmins()
-        self._followed: dict[Ref, tuple[str, Object]] = {}  # the uid, and the last spec that could be followed
         self.conditions: dict[Ref, dict[str, bool]] = {}  # of each Cluster, as its status has them
 
     def close(self) -> None:
@@ -110,12 +111,11 @@ class ClusterReconciler:
             await self._etcd.forget(key)
             self._read(key, "")
             self.conditions.pop(key, None)
-            self._followed.pop(key, None)
             self._admins.forget(key)  # what it owns goes with it, by its owner references: nothing here has to be alive
             return Result(gone=True)
         self._read(key, resource["metadata"]["resourceVersion"])
         now = self._utc()
-        cluster, refusal = self._meant(key, resource)
+        cluster, spec, refusal = await self._meant(resource)
         if cluster is None:
             await self._write(resource, refused(resource, refusal, now))
             return Result()
@@ -123,7 +123,7 @@ class ClusterReconciler:
         scaling = noted(cluster, resource.get("status") or {})
         ports = noted_ports(resource.get("status") or {})
         findings = Findings(refusal=refusal, topics_held=self._topics_held(key), scaling=scaling, node_ports=ports)
-        visit = _Visit(resource, cluster, found, findings, now)
+        visit = _Visit(resource, cluster, spec, found, findings, now)
         try:
             await self._steps(key, visit)
         except Retry as error:
@@ -137,21 +137,17 @@ class ClusterReconciler:
             await self._write(resource, cluster_status(cluster, visit.findings, resource.get("status") or {}, now))
         return Result(SOON_S if visit.busy else QUIET_S)
 
-    def _meant(self, key: Ref, resource: Object) -> tuple[Cluster | None, str]:
-        """The Cluster as its spec says, or, where that can't be followed, as the one before did; and why it can't.
+    async def _meant(self, resource: Object) -> tuple[Cluster | None, Object, str]:
+        """The Cluster and its spec, or, where that can't be followed, the one before; and why it can't.
 
         So a mistake in a spec doesn't keep what is broken from being mended.
         """
-        uid, spec = resource["metadata"].get("uid", ""), resource.get("spec") or {}
+        spec = resource.get("spec") or {}
         try:
-            cluster = parse_cluster(resource, self._defaults)
+            return parse_cluster(resource, self._defaults), spec, ""
         except SpecError as error:
-            before = self._followed.get(key)
-            if before is None or before[0] != uid or spec.get("paused"):
-                return None, str(error)
-            return parse_cluster({**resource, "spec": before[1]}, self._defaults), str(error)
-        self._followed[key] = (uid, spec)
-        return cluster, ""
+            before = None if spec.get("paused") else await last_followed(self._kube, resource, self._defaults)
+            return (*before, str(error)) if before is not None else (None, spec, str(error))
 
     async def _steps(self, key: Ref, visit: _Visit) -> None:
         if visit.cluster.paused:
@@ -210,6 +206,7 @@ class ClusterReconciler:
         servers = self._exposure.bootstrap(cluster, found, staying)
         visit.findings.bootstrap = {**services.bootstrap_servers(cluster), **servers}
         wanted = [
+            followed_spec(cluster, visit.spec),
             services.brokers(cluster),
             services.bootstrap(cluster),
             broker_pods.config_map(cluster),

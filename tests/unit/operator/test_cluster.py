@@ -129,6 +129,10 @@ class Scene:
             }
         )
         self.now = datetime(2026, 5, 1, 12, tzinfo=UTC)
+        self.restart()
+
+    def restart(self) -> None:
+        """Another process of the operator goes on, with nothing in its memory."""
         keeper = EtcdKeeper(
             self.world,  # type: ignore[arg-type]
             lambda identity: EtcdInMemory(self.world),  # type: ignore[arg-type, return-value]
@@ -539,6 +543,35 @@ def test_a_mistake_in_a_spec_keeps_nothing_from_being_mended() -> None:
     scene.pages.said.clear()
     scene.rounds(2)
     assert scene.condition("Ready") == ("True", "BrokersServe")
+
+
+def test_a_mistake_in_a_spec_and_a_restart_of_the_operator_keep_nothing_from_being_mended() -> None:
+    """The spec that was followed last was once only in memory: a restarted operator froze the Cluster."""
+    scene = _running()
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=0, storage=None))
+    scene.restart()
+    del scene.world.objects["Service", "shop", "k-bootstrap"]
+    del scene.world.objects["Pod", "shop", "k-broker-1"]
+    scene.rounds(3)
+    assert scene.condition("Ready") == ("False", "InvalidSpec")
+    assert ("Service", "shop", "k-bootstrap") in scene.world.objects
+    assert len(scene.pods()) == 3
+    assert scene.status["brokers"]["ready"] == 3, "the rest of the status goes on telling what is"
+    scene.restart()
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=3, storage={"size": "1Gi"}))
+    scene.rounds(3)
+    assert scene.condition("Ready") == ("True", "BrokersServe")
+
+
+def test_what_another_cluster_of_that_name_followed_is_not_followed() -> None:
+    scene = _running()
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(storage=None))
+    scene.cluster["metadata"]["uid"] = "another"
+    scene.restart()
+    scene.world.writes.clear()
+    scene.reconcile()
+    assert scene.world.writes == ["status k"]
+    assert scene.condition("Ready") == ("False", "InvalidSpec")
 
 
 def test_a_name_that_somebody_else_has_is_told() -> None:

@@ -84,6 +84,11 @@ def broker_config(cluster: Cluster) -> str:
     return f"{cluster.name}-config"
 
 
+def followed(name: str) -> str:
+    """The ConfigMap with the spec that the Cluster of that name followed last."""
+    return f"{name}-followed"
+
+
 def client_config(cluster: Cluster) -> str:
     """The ConfigMap with what a client needs."""
     return f"{cluster.name}-client"

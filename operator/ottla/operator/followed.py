@@ -1,0 +1,36 @@
+"""The last spec of a Cluster that could be followed, kept beside the Cluster.
+
+A mistake in a spec mustn't keep what is broken from being mended, and an operator that was restarted meanwhile has only
+what was written down to mend it by. The ConfigMap is the Cluster's: one that was made again under its name has none.
+"""
+
+from __future__ import annotations
+
+import json
+
+from ottla.operator.kube import Kube
+from ottla.operator.objects import Object
+from ottla.operator.plan import names
+from ottla.operator.spec.cluster import Cluster, Defaults, SpecError, parse_cluster
+
+_SPEC = "spec.json"
+
+
+def followed_spec(cluster: Cluster, spec: Object) -> Object:
+    """The ConfigMap that keeps `spec`, from which `cluster` was read. Pure."""
+    return names.config_map(
+        cluster, names.followed(cluster.name), "operator", {_SPEC: json.dumps(spec, sort_keys=True)}
+    )
+
+
+async def last_followed(kube: Kube, resource: Object, defaults: Defaults) -> tuple[Cluster, Object] | None:
+    """The Cluster and its spec as they were followed last; None where nothing is kept that can be. Raises KubeError."""
+    meta = resource["metadata"]
+    kept = await kube.get("ConfigMap", meta["namespace"], names.followed(meta["name"]))
+    if kept is None or all(owner["uid"] != meta["uid"] for owner in kept["metadata"].get("ownerReferences") or ()):
+        return None
+    try:
+        spec: Object = json.loads(kept["data"][_SPEC])
+        return parse_cluster({**resource, "spec": spec}, defaults), spec
+    except (ValueError, KeyError, TypeError, SpecError):  # of an operator that understood other specs
+        return None
