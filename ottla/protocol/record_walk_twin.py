@@ -103,12 +103,6 @@ class RecordWalk:
                 skip = 0
             byte = data[position]
             position += 1
-            if field == _ATTRIBUTES:  # the one number that isn't a varint; nobody uses it, and Kafka doesn't look
-                if not left:
-                    return Fault.record_short
-                left -= 1
-                field = _TIMESTAMP
-                continue
             if field == _LENGTH:
                 if self._index >= self._count:
                     return Fault.more_bytes
@@ -116,16 +110,21 @@ class RecordWalk:
                 left -= 1
             else:
                 return Fault.record_short
-            raw |= (byte & 0x7F) << shift
-            if byte & 0x80:
-                shift += 7
-                if shift > (63 if field == _TIMESTAMP else 28):
-                    return Fault.number
+            if field == _ATTRIBUTES:  # the one number that isn't a varint; nobody uses it, and Kafka doesn't look
+                field = _TIMESTAMP
                 continue
-            if raw >> (64 if field == _TIMESTAMP else 32):
-                return Fault.number
-            number = raw >> 1 ^ -(raw & 1)
-            raw = shift = 0
+            if byte < 0x80 and not shift:
+                number = byte >> 1 ^ -(byte & 1)
+            else:
+                bits = 64 if field == _TIMESTAMP else 32
+                if shift + 7 > bits and byte >> (bits - shift):  # the last byte that there may be
+                    return Fault.number
+                raw |= (byte & 0x7F) << shift
+                if byte & 0x80:
+                    shift += 7
+                    continue
+                number = raw >> 1 ^ -(raw & 1)
+                raw = shift = 0
             if field == _LENGTH:
                 if number < 0:
                     return Fault.record_short
