@@ -4,6 +4,9 @@ No record is copied or touched. What the files don't say is chosen so that no re
 are in its metadata log, which isn't read, so retention is off for what is adopted until somebody says otherwise; each
 partition's state starts with the last leader epoch of its log, because epochs must never go back; and producer ids go
 on far above those that Kafka gave out, because a reused id would make new records look like duplicates.
+
+Until Ottla has transactions it shows every record to everybody. So logs with transactions that are open, or whose
+records were aborted, are refused, unless somebody says that this is meant.
 """
 
 from __future__ import annotations
@@ -44,6 +47,10 @@ def adopt(
     allow_missing: Annotated[
         bool, typer.Option("--allow-missing", help="Partitions that lived elsewhere begin empty.")
     ] = False,
+    expose_uncommitted: Annotated[
+        bool,
+        typer.Option("--expose-uncommitted", help="Records of open and aborted transactions are shown to everybody."),
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be adopted.")] = False,
 ) -> None:
     """Make a stopped Kafka broker's log directories Ottla's. Kafka must not use them at the same time, nor again."""
@@ -59,6 +66,8 @@ def adopt(
                     "Name all log directories, or say --allow-missing.",
                 )
             )
+    if not expose_uncommitted:
+        problems += _uncommitted(topics)
     ids = {one.node_id for one in found if one.node_id is not None}
     if node_id is None and len(ids) != 1:
         problems.append(UsageError("the directories don't tell one broker id", "Say --node-id."))
@@ -106,6 +115,44 @@ def _surveyed(directory: Path) -> Adoptable:
         raise CommandError(f"a broker uses {directory}", "Stop it cleanly first.") from error
     except OSError as error:
         raise CommandError(f"can't read {directory}: {(error.strerror or str(error)).lower()}") from error
+
+
+def _uncommitted(topics: list[AdoptableTopic]) -> list[CommandError]:
+    """What stands in the way of partitions with records that not everybody may read. Committed offsets are only applied
+    with their transaction's commit, so that what was aborted in an internal topic harms nobody."""
+    parts = [(topic, part) for topic in topics for _, part in sorted(topic.partitions.items())]
+    still_open = [
+        f"{topic.name}-{part.index} (from offset {part.uncommitted.open_from})"
+        for topic, part in parts
+        if part.uncommitted.open_from is not None
+    ]
+    aborted = [
+        f"{topic.name}-{part.index} (from offset {part.uncommitted.aborted_from})"
+        for topic, part in parts
+        if part.uncommitted.aborted_from is not None and not topic.is_internal
+    ]
+    problems = []
+    if still_open:
+        problems.append(
+            CommandError(
+                f"transactions are still open in {', '.join(still_open)}, and Ottla would show their records to"
+                " consumers that read only what is committed",
+                "Start Kafka again, let the producers end them or abort them (`kafka-transactions.sh list`,"
+                " `find-hanging` and `abort`), stop it cleanly and adopt then."
+                " Or say --expose-uncommitted: everybody reads these records, and nothing from there on is compacted.",
+            )
+        )
+    if aborted:
+        problems.append(
+            CommandError(
+                f"records of aborted transactions are in {', '.join(aborted)}, and Ottla would show them to"
+                " consumers that read only what is committed",
+                "Copy these topics in Kafka with such a consumer, or delete the records there"
+                " (`kafka-delete-records.sh`), and adopt then."
+                " Or say --expose-uncommitted: everybody reads these records.",
+            )
+        )
+    return problems
 
 
 def _merged(found: list[Adoptable]) -> list[AdoptableTopic]:

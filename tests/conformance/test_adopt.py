@@ -8,6 +8,7 @@ from pathlib import Path
 
 import confluent_kafka
 import kafka
+import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.peers.apache_kafka import ApacheKafka, tool
@@ -40,6 +41,75 @@ def commit(bootstrap: str, group: str, topic: str, offset: int) -> None:
     consumer.close()
 
 
+def adopt(theirs: ApacheKafka, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [str(Path(sys.executable).with_name("ottla")), "adopt", str(theirs.data), *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def transaction(bootstrap: str, topic: str, end: str) -> confluent_kafka.Producer:
+    """Ten records of one transaction, and how it ends: "commit", "abort", or not at all."""
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": bootstrap, "transactional.id": topic, "transaction.timeout.ms": 600_000, "log_level": 0}
+    )
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for number in range(10):
+        producer.produce(topic, b"%d" % number, partition=0)
+    assert producer.flush(30) == 0
+    if end == "commit":
+        producer.commit_transaction(30)
+    elif end == "abort":
+        producer.abort_transaction(30)
+    return producer
+
+
+@pytest.mark.parametrize("stop", ["clean", "kill"])
+def test_logs_with_open_and_aborted_transactions_are_refused_by_name(tmp_path: Path, stop: str) -> None:
+    """Ottla would show their records to consumers that read only what is committed."""
+    theirs = ApacheKafka(tmp_path / "kafka", group_initial_rebalance_delay_ms="0")
+    try:
+        ends = {"kept": "commit", "undone": "abort", "pending": ""}
+        admin = AdminClient({"bootstrap.servers": theirs.bootstrap, "log_level": 0})
+        for created in admin.create_topics([NewTopic(name, 1, 1) for name in ends]).values():
+            created.result(20)
+        producers = [transaction(theirs.bootstrap, name, end) for name, end in ends.items()]
+        plain = confluent_kafka.Producer({"bootstrap.servers": theirs.bootstrap, "log_level": 0})
+        for name in ends:
+            plain.produce(name, b"plain", partition=0)
+        assert plain.flush(30) == 0
+    finally:
+        theirs.kill() if stop == "kill" else theirs.stop()
+    del producers
+    before = {path: path.read_bytes() for path in theirs.data.rglob("*") if path.is_file()}
+    for options in ((), ("--dry-run",)):
+        refused = adopt(theirs, *options)
+        assert refused.returncode == 1, refused.stdout + refused.stderr
+        opened, aborted = refused.stderr.strip().splitlines()
+        assert "transactions are still open in pending-0 (from offset 0)," in opened
+        assert "records of aborted transactions are in undone-0 (from offset 0)," in aborted
+        assert "kafka-transactions.sh" in opened
+        assert all("--expose-uncommitted" in line for line in (opened, aborted))
+        assert "kept" not in refused.stderr
+    assert {path: path.read_bytes() for path in theirs.data.rglob("*") if path.is_file()} == before
+    done = adopt(theirs, "--expose-uncommitted")
+    assert done.returncode == 0, done.stdout + done.stderr
+    ours = OttlaBroker(tmp_path / "ottla", log_dirs=str(theirs.data), group_initial_rebalance_delay_ms="0")
+    try:
+        for name in ends:
+            consumer = kafka.KafkaConsumer(bootstrap_servers=ours.bootstrap, isolation_level="read_committed")
+            partition = kafka.TopicPartition(name, 0)
+            consumer.assign([partition])
+            consumer.seek_to_beginning(partition)
+            values: list[bytes] = []
+            deadline = time.monotonic() + 30
+            while len(values) < 11 and time.monotonic() < deadline:
+                values += [record.value for records in consumer.poll(500).values() for record in records]
+            assert values == [*(b"%d" % number for number in range(10)), b"plain"], "as the option says"
+            consumer.close()
+    finally:
+        ours.stop()
+
+
 def test_adopts_what_kafka_wrote(tmp_path: Path) -> None:
     theirs = ApacheKafka(tmp_path / "kafka", log_segment_bytes="1048576", group_initial_rebalance_delay_ms="0")
     try:
@@ -55,8 +125,7 @@ def test_adopts_what_kafka_wrote(tmp_path: Path) -> None:
         ids = topic_ids(theirs.bootstrap)
     finally:
         theirs.stop()
-    command = [str(Path(sys.executable).with_name("ottla")), "adopt", str(theirs.data)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = adopt(theirs)
     assert done.returncode == 0, done.stdout + done.stderr
     ours = OttlaBroker(tmp_path / "ottla", log_dirs=str(theirs.data), group_initial_rebalance_delay_ms="0")
     try:

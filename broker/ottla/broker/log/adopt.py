@@ -12,12 +12,14 @@ from uuid import UUID
 
 from . import names
 from .checkpoints import (
+    Offsets,
     read_offsets,
     read_properties,
     read_topic_id,
     write_properties,
 )
 from .disk import Disk
+from .uncommitted import Uncommitted, uncommitted
 
 _KRAFT_TOPIC = "__cluster_metadata"
 _KAFKA_PROPERTIES = "meta.properties.kafka"
@@ -25,12 +27,14 @@ _KAFKA_PROPERTIES = "meta.properties.kafka"
 
 @dataclass(frozen=True, slots=True)
 class AdoptablePartition:
-    """One partition's directory. `high_watermark` as last checkpointed, −1 where it never was."""
+    """One partition's directory. `high_watermark` as last checkpointed, −1 where it never was; `uncommitted` are the
+    transactions in it that a broker without transactions would show to everybody."""
 
     index: int
     directory: str
     size_bytes: int
     high_watermark: int
+    uncommitted: Uncommitted
 
 
 @dataclass(slots=True)
@@ -77,11 +81,8 @@ def survey(disk: Disk, path: str) -> Adoptable:
     )
     if properties.get("version") != "1":
         found.problems.append(f"{path}/{names.META_PROPERTIES} is missing, or not of Kafka 4")
-    try:
-        high_watermarks = read_offsets(disk, path, names.HIGH_WATERMARKS)
-    except ValueError as error:
-        found.problems.append(f"{path}/{names.HIGH_WATERMARKS}: {error}")
-        high_watermarks = {}
+    high_watermarks = _offsets(disk, found, names.HIGH_WATERMARKS)
+    log_starts = _offsets(disk, found, names.LOG_STARTS)
     topics: dict[UUID, AdoptableTopic] = {}
     for entry in sorted(disk.list(path)):
         parsed = names.parse_partition_name(entry.name)
@@ -98,12 +99,22 @@ def survey(disk: Disk, path: str) -> Adoptable:
             found.problems.append(f"{directory} has no {names.PARTITION_METADATA}")
             continue
         size = sum(file.size for file in disk.list(directory) if file.name.endswith(names.LOG))
-        partition = AdoptablePartition(index, directory, size, high_watermarks.get(parsed, -1))
+        unfinished = uncommitted(disk, directory, log_starts.get(parsed, 0))
+        partition = AdoptablePartition(index, directory, size, high_watermarks.get(parsed, -1), unfinished)
         topics.setdefault(topic_id, AdoptableTopic(topic, topic_id)).partitions[index] = partition
     found.topics = sorted(topics.values(), key=lambda topic: topic.name)
     _note_namesakes(found)
     del held
     return found
+
+
+def _offsets(disk: Disk, found: Adoptable, name: str) -> Offsets:
+    """A checkpoint of the directory; a damaged one is a problem."""
+    try:
+        return read_offsets(disk, found.path, name)
+    except ValueError as error:
+        found.problems.append(f"{found.path}/{name}: {error}")
+        return {}
 
 
 def _note_namesakes(found: Adoptable) -> None:

@@ -1,0 +1,103 @@
+"""The transactions in a stopped broker's log whose records nobody may read who reads only what is committed: those
+still open, and those that were aborted. Reads a partition's directory, and changes nothing.
+
+What is open stands in the newest producer snapshot (Kafka writes one at a clean stop), and what was aborted in the
+transaction indexes; what came after the snapshot is found in the batches themselves. Source: Kafka's
+ProducerStateManager, TransactionIndex and EndTransactionMarker.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ottla.protocol.batches import records
+from ottla.protocol.errors import KafkaError, ProtocolError
+from ottla.protocol.received import Buffer
+
+from . import names
+from .disk import Disk
+from .producers import read_snapshot
+from .segment import OpenFiles, Segment
+
+_ABORT, _COMMIT = 0, 1
+_aborted = struct.Struct(">hqqqq")  # version, producer id, first offset, last offset, last stable offset
+_marker_key = struct.Struct(">hh")  # version, type
+
+
+class Uncommitted(NamedTuple):
+    """The first offset of the earliest transaction of each kind; None where there is none."""
+
+    open_from: int | None = None
+    aborted_from: int | None = None
+
+
+def uncommitted(disk: Disk, directory: str, log_start: int = 0) -> Uncommitted:
+    """What a partition's directory holds of either kind, at `log_start` or above. Raises OSError."""
+    files = {}
+    for entry in disk.list(directory):
+        if (parsed := names.parse_offset_name(entry.name)) is not None:
+            files[parsed] = entry.size
+    start, still_open = _snapshot(
+        disk, directory, [offset for offset, kind in files if kind == names.PRODUCER_SNAPSHOT]
+    )
+    aborted = [
+        first
+        for offset, kind in files
+        if kind == names.TRANSACTION_INDEX
+        for first, last in _index(disk.read(f"{directory}/{names.offset_name(offset, kind)}"))
+        if last >= log_start
+    ]
+    bases = sorted(offset for offset, kind in files if kind == names.LOG)
+    open_files = OpenFiles()
+    for base, end in zip(bases, [*bases[1:], None], strict=True):
+        if end is None or end > start:
+            segment = Segment(disk, directory, base, open_files=open_files, size=files[base, names.LOG])
+            aborted += _replay(segment, start, still_open)
+            segment.let_go()
+    return Uncommitted(min(still_open.values(), default=None), min(aborted, default=None))
+
+
+def _snapshot(disk: Disk, directory: str, offsets: list[int]) -> tuple[int, dict[int, int]]:
+    """Where the newest readable snapshot was taken, and the open transactions in it: producer id → first offset."""
+    for offset in sorted(offsets, reverse=True):
+        content = disk.read(f"{directory}/{names.offset_name(offset, names.PRODUCER_SNAPSHOT)}")
+        try:
+            producers = list(read_snapshot(content))
+        except ValueError:
+            continue
+        return offset, {id: entry.transaction_start for id, entry in producers if entry.transaction_start >= 0}
+    return 0, {}
+
+
+def _index(content: bytes) -> Iterator[tuple[int, int]]:
+    """(first offset, last offset) of each aborted transaction in a transaction index."""
+    for _, _, first, last, _ in _aborted.iter_unpack(content[: len(content) // _aborted.size * _aborted.size]):
+        yield first, last
+
+
+def _replay(segment: Segment, start: int, still_open: dict[int, int]) -> list[int]:
+    """Notes in `still_open` what a segment's batches from `start` on begin and end; where the aborted ones began."""
+    aborted = []
+    for position, header in segment.headers():
+        if header.base_offset < start or not header.is_transactional:
+            continue
+        if not header.is_control:
+            still_open.setdefault(header.producer_id, header.base_offset)
+        elif (marker := _marker(segment.batch_at(position, header))) in (_ABORT, _COMMIT):
+            began = still_open.pop(header.producer_id, None)
+            if began is not None and marker == _ABORT:
+                aborted.append(began)
+    return aborted
+
+
+def _marker(batch: Buffer) -> int | None:
+    """The type of a control batch's record; None where it can't be read, or compaction has taken it."""
+    try:
+        for record in records(batch):
+            if record.key is not None and len(record.key) >= _marker_key.size:
+                return int(_marker_key.unpack_from(record.key)[1])
+    except (KafkaError, ProtocolError):
+        pass
+    return None
