@@ -18,7 +18,7 @@ from bench.__main__ import main as benchmarks
 from ottla.broker.metrics.catalogue import METRICS
 from ottla.broker.node import Broker
 from ottla.protocol import record_walk
-from tests.peers.tools import ROOT, locked, need
+from tests.peers.tools import ROOT, locked, need, need_native_walk
 
 LIBRARY = "ottla/protocol/_record_walk.abi3.so"
 REQUIREMENTS = ("hatchling>=1.25",)
@@ -37,13 +37,14 @@ def builder() -> Path:
     return python
 
 
-def build(builder: Path, out: Path, *, compiler: bool, wish: str = "", target: str = "wheel") -> str:
+def build(
+    builder: Path, out: Path, *, compiler: bool = True, wish: str = "", target: str = "wheel", flags: str = ""
+) -> str:
     """Builds into `out`; what was said. Raises CalledProcessError."""
     environment = {name: value for name, value in os.environ.items() if name not in ("CC", "CFLAGS", "OTTLA_NATIVE")}
     if not compiler:
         environment["PATH"] = str(builder.parent)  # no program but Python's own
-    if wish:
-        environment["OTTLA_NATIVE"] = wish
+    environment |= {name: value for name, value in (("OTTLA_NATIVE", wish), ("CFLAGS", flags)) if value}
     words = [str(builder), "-m", "hatchling", "build", "--target", target, "--directory", str(out)]
     done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
     if done.returncode:
@@ -66,7 +67,7 @@ def walk_in_use(wheel: Path, folder: Path) -> str:
 
 def test_a_wheel_built_with_a_compiler_carries_the_native_walk(builder: Path, tmp_path: Path) -> None:
     need("cc")
-    build(builder, tmp_path, compiler=True, wish="require")
+    build(builder, tmp_path, wish="require")
     (wheel,) = tmp_path.glob("*.whl")
     assert re.fullmatch(r"ottla-.*-cp311-abi3-linux_\w+\.whl", wheel.name)
     files = zipfile.ZipFile(wheel).namelist()
@@ -82,6 +83,24 @@ def test_a_wheel_built_without_a_compiler_has_the_twin_and_says_so(builder: Path
     assert wheel.name.endswith("-py3-none-any.whl")
     assert not [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".so")]
     assert walk_in_use(wheel, tmp_path / "unpacked") == "False"
+
+
+def test_a_compiler_that_fails_costs_a_line_and_not_the_wheel(builder: Path, tmp_path: Path) -> None:
+    need("cc")
+    said = build(builder, tmp_path, flags="-include no-such-header.h")
+    (line,) = [line for line in said.splitlines() if "its twin in Python will serve" in line]
+    assert "no-such-header.h: No such file" in line
+    (wheel,) = tmp_path.glob("*.whl")
+    assert wheel.name.endswith("-py3-none-any.whl")
+
+
+def test_the_native_walk_can_be_left_out(builder: Path, tmp_path: Path) -> None:
+    build(builder, tmp_path, wish="no")
+    (wheel,) = tmp_path.glob("*.whl")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    with pytest.raises(subprocess.CalledProcessError, match="returned non-zero") as caught:
+        build(builder, tmp_path, wish="perhaps")
+    assert 'OTTLA_NATIVE=perhaps: it takes "require" or "no"' in caught.value.stderr
 
 
 def test_who_insists_on_the_native_walk_gets_no_wheel_without_a_compiler(builder: Path, tmp_path: Path) -> None:
@@ -100,12 +119,9 @@ def test_a_source_distribution_carries_what_builds_the_native_walk(builder: Path
     assert not [name for name in names if name.endswith(".so")]
 
 
-def test_the_native_walk_is_in_use_where_it_is_tested() -> None:
-    """Fails under CI, where everything is required, and is skipped on machines without a compiler."""
-    need("cc")
-    assert record_walk.NATIVE, (
-        f"{record_walk.WITHOUT_NATIVE}; or the environment is older than it: touch hatch_build.py"
-    )
+def test_the_native_walk_is_in_use_under_ci() -> None:
+    """So that CI never passes with the twin alone. Elsewhere it is skipped where there is no compiler."""
+    need_native_walk()
 
 
 WITHOUT = "import sys; sys.modules['ottla.protocol._record_walk'] = None; "

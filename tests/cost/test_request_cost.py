@@ -23,6 +23,7 @@ import pytest
 from bench.process import cpu_seconds
 from bench.raw import exchange, fetch_request, produce_request
 from tests.peers.ottla_broker import OttlaBroker
+from tests.peers.tools import need_native_walk
 from tests.peers.wire import Wire
 
 WINDOW_REQUESTS = 400  # about 10 ms: short enough that some windows are left alone by whatever else runs
@@ -50,6 +51,7 @@ class Server(NamedTuple):
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OttlaBroker]:
+    need_native_walk()
     broker = OttlaBroker(tmp_path_factory.mktemp("cost"))
     yield broker
     broker.stop()

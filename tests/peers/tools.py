@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from ottla.protocol import record_walk
+
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = Path(os.environ.get("OTTLA_TEST_CACHE", ROOT / ".cache"))
 
@@ -30,6 +32,17 @@ def need(*programs: str) -> None:
     if not missing:
         return
     message = f"needs {' and '.join(missing)}"
+    if os.environ.get("CI"):
+        pytest.fail(message)
+    pytest.skip(message)
+
+
+def need_native_walk() -> None:
+    """Skips what measures a broker where the walk over records is the slow one; under CI that is a failure."""
+    need("cc")
+    if record_walk.NATIVE:
+        return
+    message = "needs the native walk of records: touch hatch_build.py && make setup"
     if os.environ.get("CI"):
         pytest.fail(message)
     pytest.skip(message)
