@@ -102,6 +102,18 @@ def test_accepted(spec: dict[str, Any]) -> None:
         ({"topics": {"allowedNamespaces": "Selector"}}, "namespaceSelector belongs to"),
         ({"bokers": {}}, "bokers"),
         ({"controllers": {"replicas": 1}}, "nobody stands by for a single one"),
+        ({"brokers": {**BROKERS, "template": {"annotations": {"ottla.dev/restart": "now"}}}}, "put it on the Cluster"),
+        ({"controllers": {"template": {"annotations": {"ottla.dev/restart": ""}}}}, "put it on the Cluster"),
+        ({"brokers": {**BROKERS, "resources": {"requests": {"cpu": "lots"}}}}, "should match"),
+        ({"metadata": {"etcd": {"resources": {"limits": {"memory": "-1Gi"}}}}}, "should match"),
+        (
+            {"brokers": {**BROKERS, "template": {"env": [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]}}},
+            "Duplicate value",
+        ),
+        (
+            {"config": {"min.insync.replicas": 3, "default.replication.factor": "2"}},
+            "min.insync.replicas is greater than default.replication.factor",
+        ),
         ({"config": {"num.partitions": 3, "num.partitons": 3}}, "config: brokers have no setting num.partitons;"),
         ({"config": {"node.id": 3}}, "config: the operator sets node.id itself; take it out"),
         ({"config": {"ottla.metadata.store": "memory"}}, "config: the operator sets ottla.metadata.store itself"),

@@ -28,6 +28,7 @@ import (
 	structural "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/listtype"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/pruning"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -200,6 +201,7 @@ func checkOwn(where string, own definition, resource *unstructured.Unstructured)
 	} else {
 		found = validation.ValidateCustomResource(nil, now, own.validator)
 	}
+	found = append(found, listtype.ValidateListSetsAndMaps(nil, own.structural, now)...)
 	ruled, _ := own.rules.Validate(context.Background(), field.NewPath(""), own.structural, now, old, apicel.RuntimeCELCostBudget)
 	for _, e := range append(found, ruled...) {
 		object(where, "%v", e)
