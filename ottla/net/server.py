@@ -151,17 +151,23 @@ class Server:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(1.0)
-            for holder in self.memory.overdue(loop.time()):
-                if isinstance(holder, Connection):
-                    holder.close("it sends a large frame, or reads a large answer, too slowly while others wait")
-            excess = self.connection_count - self.limits.connections_max
-            if excess > 0:
-                self._close_longest_unused(excess, f"there are {excess} too many")
-            for listener in self.listeners.values():
-                for connection in list(listener.connections):
-                    connection.idle_sweeps += 1
-                    if 0 <= self.limits.idle_seconds_max < connection.idle_sweeps and connection.idle:
-                        connection.close("idle for connections.max.idle.ms")
+            try:
+                self._sweep_once(loop.time())
+            except Exception:  # of one connection: the others are to be closed all the same, in a second
+                logger.exception("idle and slow connections couldn't be looked for")
+
+    def _sweep_once(self, now: float) -> None:
+        for holder in self.memory.overdue(now):
+            if isinstance(holder, Connection):
+                holder.close("it sends a large frame, or reads a large answer, too slowly while others wait")
+        excess = self.connection_count - self.limits.connections_max
+        if excess > 0:
+            self._close_longest_unused(excess, f"there are {excess} too many")
+        for listener in self.listeners.values():
+            for connection in list(listener.connections):
+                connection.idle_sweeps += 1
+                if 0 <= self.limits.idle_seconds_max < connection.idle_sweeps and connection.idle:
+                    connection.close("idle for connections.max.idle.ms")
 
 
 class Listener:

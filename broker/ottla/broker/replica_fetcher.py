@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
@@ -77,6 +78,7 @@ class ReplicaFetcher:
     def __init__(self, owner: Replication, leader: int) -> None:
         self.task: asyncio.Task[Any] | None = None
         self.followed: dict[Key, Followed] = {}
+        self.failed: set[Key] = set()  # of those: an error that nobody foresaw ended their copying in this epoch
         self._owner = owner
         self._leader = leader
         self._session = FollowerSession()
@@ -103,6 +105,7 @@ class ReplicaFetcher:
     def follow(self, partition: Partition) -> None:
         """From where the log ends, at once."""
         followed = self.followed[key_of(partition)] = Followed(partition)
+        self.failed.discard(key_of(partition))
         self._want(key_of(partition), followed)
         self._news.set()
         self._followed_at = self._now()
@@ -128,6 +131,7 @@ class ReplicaFetcher:
     def unfollow(self, key: Key) -> None:
         """Whatever is under way for it is void."""
         if self.followed.pop(key, None) is not None:
+            self.failed.discard(key)
             self._session.drop(key)
             self._news.set()
 
@@ -205,7 +209,8 @@ class ReplicaFetcher:
         out_of_range: list[Key] = []
         for fetched in follower_fetch.read_fetched_partitions(answer.frame, position, answer.end):
             start, end = fetched.records
-            await self._apply_to_partition(fetched, memoryview(answer.frame)[start:end], out_of_range)
+            with self._failing_alone((fetched.topic, fetched.index)):
+                await self._apply_to_partition(fetched, memoryview(answer.frame)[start:end], out_of_range)
             applied += end - start
             if applied >= _APPLIED_AT_ONCE_BYTES:
                 applied = 0
@@ -241,6 +246,23 @@ class ReplicaFetcher:
             partition, end = followed.partition, headers[-1][1].last_offset + 1
             if not self.follows(partition) or self.followed[key] is not followed or partition.log.log_end_offset != end:
                 return
+
+    @contextmanager
+    def _failing_alone(self, key: Key) -> Iterator[None]:
+        """Around what concerns one partition: an error that nobody foresaw ends its copying until another leader or
+        epoch begins it anew, and nothing else (as by Kafka's `AbstractFetcherThread`)."""
+        try:
+            yield
+        except (OSError, ProtocolError):
+            raise  # of the connection, and all that is copied over it
+        except Exception:
+            if (followed := self.followed.get(key)) is not None:
+                logger.exception(
+                    "%r: copying from broker %d has failed, until another leader is elected",
+                    followed.partition, self._leader,
+                )  # fmt: skip
+                self.failed.add(key)
+                self._session.drop(key)
 
     def _still_valid(self, key: Key) -> Followed | None:
         """The followed partition, if what the leader was asked about it still holds (rule 1)."""
@@ -319,7 +341,8 @@ class ReplicaFetcher:
                 decision: Decision = Pause(error, False)
             else:
                 decision = out_of_range(self._held(followed.partition), start, end)
-            self._carry_out(key, followed, decision, memoryview(b""))
+            with self._failing_alone(key):
+                self._carry_out(key, followed, decision, memoryview(b""))
 
     async def _list_offsets(self, asking: Mapping[Key, Followed], mark: int) -> Mapping[Key, tuple[int, int]]:
         """(error, offset) of each. Raises OSError, ProtocolError."""

@@ -106,6 +106,11 @@ class Replication:
         return max((lag for _, lag in self.lags()), default=0)
 
     @property
+    def failed_count(self) -> int:
+        """How many partitions aren't copied any more, for an error that nobody foresaw."""
+        return sum(len(fetcher.failed) for fetcher in self._fetchers.values())
+
+    @property
     def min_fetch_rate(self) -> float:
         """Fetches a second of the fetcher that sends the fewest, over about a minute; 0 without any."""
         return min((fetcher.fetches_per_second for fetcher in self._fetchers.values()), default=0.0)

@@ -417,6 +417,38 @@ def test_a_partition_in_trouble_pauses_alone(tmp_path: Path, error: int) -> None
     run(scene, tmp_path, 2)
 
 
+def test_an_error_that_nobody_foresaw_ends_the_copying_of_its_partition_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Until another epoch. It had ended the fetcher's task, and by that the broker's process."""
+    replicate = Partition.append_replicated
+
+    def failing(partition: Partition, *arguments: Any) -> None:
+        if partition.index == 0 and partition.epoch == 1:
+            raise AssertionError("a rule that this log breaks")
+        replicate(partition, *arguments)
+
+    monkeypatch.setattr(Partition, "append_replicated", failing)
+
+    async def scene(world: World) -> None:
+        for index in range(2):
+            world.write(index, b"a")
+        world.follow()
+        await eventually(lambda: world.alike(1))
+        await eventually(lambda: world.replication.failed_count == 1)
+        for number in range(3):
+            world.write(0, b"%d" % number)
+            world.write(1, b"%d" % number)
+            await eventually(lambda: world.alike(1))
+        assert world.partitions[0].log.log_end_offset == 0
+        assert len([record for record in caplog.records if record.exc_info]) == 1, "it isn't tried again"
+        world.follow(epoch=2)
+        await eventually(world.alike)
+        assert world.replication.failed_count == 0
+
+    run(scene, tmp_path, 2)
+
+
 def test_a_leader_that_asks_for_a_truncation_for_ever_isnt_asked_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+import pytest
+
 from ottla.net.connection import Connection
 from ottla.net.server import Limits, Listener, Server
 from ottla.protocol.received import Memory
@@ -191,3 +193,27 @@ def test_a_bound_that_is_lowered_closes_what_was_used_longest_ago() -> None:
             await ask(stream)
 
     run(scene, ("CLIENTS", "BROKERS"), Limits(inter_broker_listener="BROKERS"))
+
+
+def test_a_connection_that_cant_be_looked_at_keeps_no_others_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error that nobody foresaw had ended the looking for good, without a word."""
+    strange: list[Connection] = []
+    idle = Connection.idle
+
+    def looked_at(connection: Connection) -> bool:
+        if connection in strange and not errors:
+            errors.append(connection)
+            raise ZeroDivisionError
+        return bool(idle.__get__(connection))
+
+    errors: list[Connection] = []
+
+    async def scene(house: House) -> None:
+        first, second = await house.served("CLIENTS"), await house.served("CLIENTS")
+        strange.append(next(iter(house.listeners["CLIENTS"].connections)))
+        monkeypatch.setattr(Connection, "idle", property(looked_at))
+        assert await ended(first)
+        assert await ended(second)
+        assert errors
+
+    run(scene, ("CLIENTS",), Limits(idle_seconds_max=1))

@@ -31,6 +31,11 @@ METRICS = (
         single(lambda broker: broker.replication.min_fetch_rate), _FETCHERS + "MinFetchRate",
     ),
     Metric(
+        "kafka_server_replicafetchermanager_failedpartitionscount", GAUGE,
+        "Replicas here that aren't copied from their leaders any more, because of an error that nobody foresaw.",
+        single(lambda broker: broker.replication.failed_count), _FETCHERS + "FailedPartitionsCount",
+    ),
+    Metric(
         "kafka_server_fetcherlagmetrics_consumerlag", GAUGE,
         "Committed records that a replica here lacks, as far as its leader has told.",
         _lags, "kafka.server:type=FetcherLagMetrics,clientId=*,topic=*,partition=*,name=ConsumerLag",
