@@ -99,6 +99,14 @@ class QuickDeath:
         return None if endpoint is None else _Watched(broker.id, broker.epoch, endpoint.host, endpoint.port)
 
     async def _watch(self, watched: _Watched) -> None:
+        while True:
+            try:
+                return await self._until_dead(watched)
+            except Exception:  # else nobody would hear of this one's death before its session ends
+                logger.exception("the watch of broker %d has failed, and begins anew", watched.id)
+                await asyncio.sleep(_UNREACHABLE_S)
+
+    async def _until_dead(self, watched: _Watched) -> None:
         was_connected = False
         refusals = 0
         while True:

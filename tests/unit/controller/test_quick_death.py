@@ -161,6 +161,22 @@ def test_whatever_is_not_a_refusal_waits_for_the_session(run: Any, failure: OSEr
     run(body)
 
 
+def test_an_error_that_nobody_foresaw_ends_no_watch(run: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """It had ended the watch of that broker for good, without a word."""
+
+    async def body(cluster: Cluster) -> None:
+        sockets = cluster.sockets
+        sockets.cut(9003, ZeroDivisionError())  # type: ignore[arg-type]
+        await sockets.tried(9003, sockets.attempts.count(9003) + 2)
+        del sockets.failures[9003]
+        await sockets.connected(9003)
+        sockets.refuse(9003)
+        await cluster.gone(3)
+
+    run(body)
+    assert "the watch of broker 3 has failed" in caplog.text
+
+
 def test_refusals_at_an_old_address_say_nothing(run: Any) -> None:
     async def body(cluster: Cluster) -> None:
         cluster.sockets.refuse(9002)
