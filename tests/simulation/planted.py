@@ -7,6 +7,7 @@ process of its own, before a run.
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -18,12 +19,12 @@ from ottla.broker.candidates import Candidates
 from ottla.broker.coordinator import GroupService
 from ottla.broker.group.classic import ClassicGroup
 from ottla.broker.group.offsets import Offsets
-from ottla.broker.log import compaction, compactor, recovery
+from ottla.broker.log import compaction, compactor, pending_snapshot, producers, recovery
 from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.epochs import LeaderEpochs
 from ottla.broker.log.log import Log
 from ottla.broker.log.pending_flush import PendingFlush
-from ottla.broker.log.producers import Duplicate, Producers
+from ottla.broker.log.producers import Duplicate, ProducerEntry, Producers
 from ottla.broker.partition import Partition
 from ottla.broker.replica import follower
 from ottla.broker.replica.leader import LeaderState
@@ -410,20 +411,16 @@ def compaction_goes_by_a_part_of_the_key() -> None:
 
 @bug
 def producer_snapshots_keep_one_batch() -> None:
-    def snapshot(original: Any) -> Any:
-        def short(self: Producers) -> Any:
-            kept = {producer_id: entry.batches for producer_id, entry in self.items()}
-            for _, entry in self.items():
-                entry.batches = entry.batches[-1:]
-            try:
-                return original(self)
-            finally:
-                for producer_id, entry in self.items():
-                    entry.batches = kept[producer_id]
+    def pieces(original: Any) -> Any:
+        def short(entry: ProducerEntry) -> ProducerEntry:
+            shortened = copy.copy(entry)
+            shortened.batches = entry.batches[-1:]
+            return shortened
 
-        return short
+        return lambda entries: original({producer_id: short(entry) for producer_id, entry in entries.items()})
 
-    _replace(Producers, "snapshot", snapshot)
+    for module in (producers, pending_snapshot):
+        _replace(module, "snapshot_pieces", pieces)
 
 
 # ---- metadata

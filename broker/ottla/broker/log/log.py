@@ -22,9 +22,10 @@ from .disk import all_or_unusable
 from .epochs import LeaderEpochs
 from .pending_flush import PendingFlush
 from .producers import Producers
-from .replay import note_marker, producers_at, write_snapshot
+from .replay import note_marker, producers_at
 from .retention import SegmentFacts, deletable
 from .segment import FileRange, FoundRecord, Segment
+from .snapshots import Snapshots
 from .surroundings import LogSurroundings
 from .timestamps import first_from
 
@@ -46,6 +47,7 @@ class Log:
         "_boundaries",
         "_generation",
         "_shortened",
+        "_snapshots",
         "_surroundings",
         "compacted_to",
         "config",
@@ -59,7 +61,6 @@ class Log:
         "recovery_point",
         "retired",
         "segments",
-        "snapshots",
         "topic",
     )
 
@@ -90,7 +91,7 @@ class Log:
         self._active = segments[-1]
         self._shortened: dict[Segment, None] = {}  # what was shortened since the last sync
         self._boundaries: dict[int, int] = {}  # where recent batches of the active segment start, by base offset
-        self.snapshots = snapshots  # offsets of the producer snapshots on disk
+        self._snapshots = Snapshots(snapshots)
         self._generation = 0  # counts truncations: a flush that began before one proves nothing
         self.log_start_offset = log_start_offset
         self.log_end_offset = log_end_offset
@@ -118,6 +119,11 @@ class Log:
     def last_leader_epoch(self) -> int:
         """The epoch of the last leader that this log knows; −1 where none."""
         return self.epochs.latest
+
+    @property
+    def snapshots(self) -> list[int]:
+        """The offsets of the producers' snapshots on the disk."""
+        return self._snapshots.on_disk
 
     @property
     def active(self) -> Segment:
@@ -235,8 +241,8 @@ class Log:
         if start == old.base_offset:
             return old
         old.seal()
-        self._take_snapshot()
         segment = self._new_segment(start)
+        self._snapshots.write_later(self._surroundings.disk, self.directory, self.log_end_offset, self.producers)
         self.segments.append(segment)
         self._bases.append(start)
         self._active = segment
@@ -259,13 +265,6 @@ class Log:
             segment.erase()  # else a restart would find the log ending here, whatever the old segment still gets
             raise
         return segment
-
-    def _take_snapshot(self) -> None:
-        offset = self.log_end_offset
-        if self.snapshots and self.snapshots[-1] >= offset:
-            return
-        write_snapshot(self._surroundings.disk, self.directory, offset, self.producers)
-        self.snapshots.append(offset)
 
     # ---- reading
 
@@ -364,7 +363,7 @@ class Log:
         """What to sync so that everything below `end_offset` (default: the end) is durable."""
         around, generation = self._surroundings, self._generation
         if self.retired:
-            return PendingFlush(around.disk, (self.directory,), (), self.recovery_point, generation, around.flushes)
+            return PendingFlush(around.disk, (self.directory,), (), (), self.recovery_point, generation, around.flushes)
         end = self.log_end_offset if end_offset is None else end_offset
         first = self._segment_index(self.recovery_point)
         segments = [segment for segment in self.segments[first:] if segment.base_offset < end]
@@ -383,10 +382,11 @@ class Log:
             if self.recovery_point <= offset <= end:
                 files.append(disk.open(f"{self.directory}/{names.offset_name(offset, names.PRODUCER_SNAPSHOT)}"))
         self.last_flush_ms = around.now_ms()
-        return PendingFlush(disk, directories, files, end, generation, around.flushes)
+        return PendingFlush(disk, directories, files, self._snapshots.pending(end), end, generation, around.flushes)
 
     def flushed(self, flush: PendingFlush) -> None:
         """A flush has run without error: the recovery point moves."""
+        self._snapshots.synced(flush.snapshots)
         if flush.generation == self._generation:
             self._shortened.clear()
             self.recovery_point = max(self.recovery_point, flush.end_offset)
@@ -401,8 +401,9 @@ class Log:
         """Leaves the files as a clean stop does: indexes complete, producers in a snapshot, all synced. Blocks."""
         if self._active.size:
             self._active.seal()
-        if self.log_end_offset > max(self.log_start_offset, self.snapshots[-1] if self.snapshots else -1):
-            self._take_snapshot()
+        if self.log_end_offset > self.log_start_offset:
+            self._snapshots.write_later(self._surroundings.disk, self.directory, self.log_end_offset, self.producers)
+        self._snapshots.write_out()
         self.epochs.close()
         if self.log_end_offset > self.recovery_point or self._shortened:
             self.flush()
@@ -411,6 +412,7 @@ class Log:
 
     def moved(self, surroundings: LogSurroundings, directory: str, recovery_point: int) -> None:
         """The same files lie in `directory` now, those below `recovery_point` synced."""
+        self._snapshots.give_up()
         self._surroundings = surroundings
         self.directory = directory
         self._generation += 1
@@ -423,6 +425,7 @@ class Log:
     def retire(self, directory: str) -> None:
         """The broker gives this log up; its files lie in `directory` now, where who still reads finds them. A new log
         may take its name at once, and nothing that is done to this one reaches that."""
+        self._snapshots.give_up()
         self.retired = True
         self.directory = directory
         for segment in self.segments:
@@ -581,8 +584,7 @@ class Log:
         self._drop_snapshots(lambda offset: offset in bases)
 
     def _drop_snapshots(self, unwanted: Callable[[int], bool]) -> None:
-        gone = [offset for offset in self.snapshots if unwanted(offset)]
-        self.snapshots = [offset for offset in self.snapshots if not unwanted(offset)]
+        gone = self._snapshots.forget(unwanted)
         self._doom(names.offset_name(offset, names.PRODUCER_SNAPSHOT) for offset in gone)
 
     def _doom(self, file_names: Iterable[str]) -> None:

@@ -12,15 +12,18 @@ from typing import NamedTuple
 
 from ottla.broker.counters import FlushCounters
 
-from .disk import Disk, File
+from .disk import Disk, File, unless_full
+from .pending_snapshot import PendingSnapshot
 
 
 class PendingFlush(NamedTuple):
-    """Files to sync, and what is durable afterwards. `run` may be called from any thread, once."""
+    """Files to sync, snapshots to write before, and what is durable afterwards. `run` may be called from any thread,
+    once."""
 
     disk: Disk
     directories: Sequence[str]
     files: Sequence[File]
+    snapshots: Sequence[PendingSnapshot]
     end_offset: int
     generation: int
     counters: FlushCounters
@@ -28,6 +31,12 @@ class PendingFlush(NamedTuple):
     def run(self) -> None:
         """Syncs. Raises OSError; then nothing may be assumed durable, and the log directory has failed."""
         began = perf_counter_ns()
+        for snapshot in self.snapshots:
+            # Where there is no room for one the sync goes on: it is tried again with the next, and may be missing.
+            with unless_full(), contextlib.suppress(FileNotFoundError):  # the partition has been deleted or moved
+                snapshot.write()
+                if snapshot.written:
+                    self.disk.open(snapshot.path).fsync()
         for file in self.files:
             file.fsync()
         with contextlib.suppress(FileNotFoundError):  # the partition has been deleted meanwhile

@@ -1,0 +1,88 @@
+"""A snapshot of the producers' state that has been decided on the event loop and is written in a thread.
+
+A roll needs the state as of that moment, but not its file at once: recovery can read the log from an older snapshot. So
+the roll keeps the state, which costs little (`Producers.freeze`), and the sync that follows a roll writes it, however
+many producers there are. A hundred thousand of them once held the event loop for a third of a second.
+
+A truncation, a deletion or a move may come before the file does. Then the snapshot is given up: from that moment on no
+file of its name appears, since what a stale one says would be believed by the next recovery. Whoever gives it up waits
+for one rename at most.
+
+Source: Kafka's ProducerStateManager.takeSnapshot, whose sync is asynchronous, too (KAFKA-9393).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from itertools import count
+
+from . import names
+from .disk import Disk
+from .producers import FrozenProducers, sealed_snapshot, snapshot_pieces
+
+_PAUSE_SECONDS = 0.0005  # between two pieces: the event loop wants the interpreter, too
+_PIECES_AT_ONCE = 4  # few producers, as nearly always, are written without a pause
+_serial = count()
+
+
+class PendingSnapshot:
+    """The snapshot of `offset`. Owned by the event loop, but for `write`."""
+
+    __slots__ = (
+        "_disk",
+        "_given_up",
+        "_producers",
+        "_renaming",
+        "_temporary",
+        "_writing",
+        "_written",
+        "offset",
+        "path",
+    )
+
+    def __init__(self, disk: Disk, directory: str, offset: int, producers: FrozenProducers) -> None:
+        self.offset = offset
+        self.path = f"{directory}/{names.offset_name(offset, names.PRODUCER_SNAPSHOT)}"
+        self._disk = disk
+        self._producers = producers
+        self._temporary = f"{self.path}.{next(_serial)}.tmp"  # nobody else's name; recovery removes such files
+        self._writing = threading.Lock()
+        self._renaming = threading.Lock()
+        self._given_up = False
+        self._written = False
+
+    @property
+    def written(self) -> bool:
+        """Whether the file is there."""
+        return self._written
+
+    def write(self, *, pauses: bool = True) -> None:
+        """Writes the file, unless it is there or given up. Raises OSError. Blocks; several threads may try at once.
+        Without `pauses` it is for a broker that serves nobody any more."""
+        with self._writing:
+            if self._written or self._given_up:
+                return
+            pieces = snapshot_pieces(self._producers)
+            data = sealed_snapshot(_with_pauses(pieces) if pauses else pieces)
+            self._disk.write_atomically(self._temporary, data, fsync=False)
+            with self._renaming:
+                if not self._given_up:
+                    self._disk.rename(self._temporary, self.path)
+                    self._written = True
+                    return
+            self._disk.remove(self._temporary)
+
+    def give_up(self) -> bool:
+        """From now on no file appears; whether it is there already, which the caller has to look after."""
+        with self._renaming:
+            self._given_up = True
+            return self._written
+
+
+def _with_pauses(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    for number, piece in enumerate(pieces):
+        if number > _PIECES_AT_ONCE:
+            time.sleep(_PAUSE_SECONDS)
+        yield piece

@@ -1,0 +1,71 @@
+"""Which snapshots of its producers a log has: those on the disk, and those that the next sync writes.
+
+Owned by the event loop. A pending snapshot that is no longer wanted, or whose directory gets another name, is given up
+before anything else happens, so that no thread makes a file of it afterwards.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable, Iterable
+
+from .disk import Disk
+from .pending_snapshot import PendingSnapshot
+from .producers import Producers
+
+_PENDING_MAX = 4  # each may hold the state of a hundred thousand producers
+
+
+class Snapshots:
+    """Snapshots by their offsets; `on_disk` in ascending order."""
+
+    __slots__ = ("_pending", "on_disk")
+
+    def __init__(self, on_disk: list[int]) -> None:
+        self.on_disk = on_disk
+        self._pending: dict[int, PendingSnapshot] = {}
+
+    @property
+    def last(self) -> int:
+        """The greatest offset that there is a snapshot of, or will be; −1 where none."""
+        return max(self.on_disk[-1] if self.on_disk else -1, *self._pending, -1)
+
+    def write_later(self, disk: Disk, directory: str, offset: int, producers: Producers) -> None:
+        """Has the next sync write one of the state as it is now, when the log ends at `offset`."""
+        if self.last >= offset:
+            return
+        if len(self._pending) == _PENDING_MAX:  # rolls are faster than the disk
+            self._settle(next(iter(self._pending)))
+        self._pending[offset] = PendingSnapshot(disk, directory, offset, producers.freeze())
+
+    def pending(self, end_offset: int) -> list[PendingSnapshot]:
+        """What a sync up to `end_offset` writes."""
+        return [snapshot for snapshot in self._pending.values() if snapshot.offset <= end_offset]
+
+    def synced(self, snapshots: Iterable[PendingSnapshot]) -> None:
+        """A sync with these has ended."""
+        for snapshot in snapshots:
+            if snapshot.written and self._pending.get(snapshot.offset) is snapshot:
+                self._settle(snapshot.offset)
+
+    def write_out(self) -> None:
+        """Writes what is pending. Raises OSError. Blocks."""
+        for snapshot in self._pending.values():
+            snapshot.write(pauses=False)
+        self.give_up()
+
+    def give_up(self, unwanted: Callable[[int], bool] = lambda _: True) -> None:
+        """Nothing is written any more of what is pending and unwanted; what has been written is on the disk."""
+        for offset in [offset for offset in self._pending if unwanted(offset)]:
+            self._settle(offset)
+
+    def forget(self, unwanted: Callable[[int], bool]) -> list[int]:
+        """Takes out the unwanted ones; those of them that are on the disk, whose files the caller removes."""
+        self.give_up(unwanted)
+        gone = [offset for offset in self.on_disk if unwanted(offset)]
+        self.on_disk = [offset for offset in self.on_disk if not unwanted(offset)]
+        return gone
+
+    def _settle(self, offset: int) -> None:
+        if self._pending.pop(offset).give_up():
+            insort(self.on_disk, offset)
