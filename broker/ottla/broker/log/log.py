@@ -23,7 +23,7 @@ from .epochs import LeaderEpochs
 from .pending_flush import PendingFlush
 from .producers import Producers
 from .replay import note_marker, producers_at
-from .retention import SegmentFacts, deletable
+from .retention import deletable
 from .segment import FileRange, FoundRecord, Segment
 from .snapshots import Snapshots
 from .surroundings import LogSurroundings
@@ -503,23 +503,17 @@ class Log:
         self.epochs.truncate_from_start(offset)
         return True
 
-    def retention(self, now_ms: int, high_watermark: int) -> str | None:
-        """Deletes the oldest segments that the topic no longer keeps; says how many and why, None where none.
+    def retention(self, now_ms: int, high_watermark: int, count_max: int | None = None) -> tuple[int, str] | None:
+        """Deletes the oldest segments that the topic no longer keeps, `count_max` at most; how many and why, None where
+        none.
 
         Never past the high watermark; files go after `file.delete.delay.ms`.
         """
         if self.retired:
             return None
-        facts = [
-            SegmentFacts(
-                segment.base_offset,
-                self._bases[at + 1] if at + 1 < len(self._bases) else self.log_end_offset,
-                segment.size,
-                segment.age_stamp,
-            )
-            for at, segment in enumerate(self.segments)
-        ]
-        count, reason = deletable(facts, self.config, now_ms, high_watermark, self.log_start_offset)
+        count, reason = deletable(
+            self.segments, self.log_end_offset, self.config, now_ms, high_watermark, self.log_start_offset, count_max
+        )
         if not count:
             return None
         if count == len(self.segments):
@@ -527,11 +521,11 @@ class Log:
         self._drop(0, count, from_end=False)
         self.log_start_offset = max(self.log_start_offset, self._bases[0])
         self.epochs.truncate_from_start(self.log_start_offset)
-        return f"{count} segments, {reason}"
+        return count, reason
 
-    def expire_producers(self, now_ms: int) -> int:
-        """Forgets idle producers; how many."""
-        return self.producers.expire(now_ms, self.config.producer_id_expiration_ms)
+    def expire_producers(self, now_ms: int, among: Iterable[int]) -> int:
+        """Forgets idle ones of these producers; how many."""
+        return self.producers.expire(now_ms, self.config.producer_id_expiration_ms, among)
 
     def swap_in(self, old_bases: Sequence[int], sizes: tuple[int, int, int]) -> None:
         """Puts the segment whose `.cleaned` files a compaction wrote and synced in the place of the sealed segments

@@ -7,52 +7,64 @@ policy deletes; from the oldest on, stopping at the first that stays; never what
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from itertools import islice
+from typing import Protocol
 
 from .config import LogConfig
 
 
-class SegmentFacts(NamedTuple):
-    """One segment. `end_offset` is where the next one begins; `timestamp` is its greatest, ms."""
+class Segment(Protocol):
+    """What is asked of a segment. `age_stamp`, its greatest timestamp in ms, may be read from the disk, so it is asked
+    for only where it decides."""
 
-    base_offset: int
-    end_offset: int
-    size: int
-    timestamp: int
+    @property
+    def base_offset(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def age_stamp(self) -> int: ...
 
 
 def deletable(
-    segments: Sequence[SegmentFacts], config: LogConfig, now_ms: int, high_watermark: int, log_start_offset: int
+    segments: Sequence[Segment],
+    log_end_offset: int,
+    config: LogConfig,
+    now_ms: int,
+    high_watermark: int,
+    log_start_offset: int,
+    count_max: int | None = None,
 ) -> tuple[int, str]:
-    """(how many segments from the front, why). An empty last segment always stays."""
-    candidates = 0
-    for segment in segments:
-        if segment.end_offset > high_watermark or (segment is segments[-1] and not segment.size):
+    """(how many segments from the front, `count_max` at most, why). An empty last segment always stays."""
+    candidates: list[tuple[Segment, int]] = []  # with the offset that the next one begins at
+    for at, segment in enumerate(islice(segments, count_max)):
+        last = at + 1 == len(segments)
+        end_offset = log_end_offset if last else segments[at + 1].base_offset
+        if end_offset > high_watermark or (last and not segment.size):
             break
-        candidates += 1
-    counts = {"before the log start offset": _before_start(segments[:candidates], log_start_offset)}
+        candidates.append((segment, end_offset))
+    counts = {"before the log start offset": _before_start(candidates, log_start_offset)}
     if config.deletes:
         counts["by size"] = _by_size(segments, candidates, config.retention_bytes)
-        counts["by time"] = _by_time(segments[:candidates], now_ms, config.retention_ms)
+        counts["by time"] = _by_time(candidates, now_ms, config.retention_ms)
     reason = max(counts, key=lambda name: counts[name])
     return counts[reason], reason
 
 
-def _before_start(candidates: Sequence[SegmentFacts], log_start_offset: int) -> int:
+def _before_start(candidates: Sequence[tuple[Segment, int]], log_start_offset: int) -> int:
     count = 0
-    for segment in candidates:
-        if segment.end_offset > log_start_offset:
+    for _, end_offset in candidates:
+        if end_offset > log_start_offset:
             break
         count += 1
     return count
 
 
-def _by_size(segments: Sequence[SegmentFacts], candidates: int, retention_bytes: int) -> int:
-    if retention_bytes < 0:
+def _by_size(segments: Sequence[Segment], candidates: Sequence[tuple[Segment, int]], retention_bytes: int) -> int:
+    if retention_bytes < 0 or not candidates:
         return 0
     excess = sum(segment.size for segment in segments) - retention_bytes
     count = 0
-    for segment in segments[:candidates]:
+    for segment, _ in candidates:
         if excess < segment.size:
             break
         excess -= segment.size
@@ -60,12 +72,12 @@ def _by_size(segments: Sequence[SegmentFacts], candidates: int, retention_bytes:
     return count
 
 
-def _by_time(candidates: Sequence[SegmentFacts], now_ms: int, retention_ms: int) -> int:
+def _by_time(candidates: Sequence[tuple[Segment, int]], now_ms: int, retention_ms: int) -> int:
     if retention_ms < 0:
         return 0
     count = 0
-    for segment in candidates:
-        if now_ms - segment.timestamp <= retention_ms:
+    for segment, _ in candidates:
+        if now_ms - segment.age_stamp <= retention_ms:
             break
         count += 1
     return count

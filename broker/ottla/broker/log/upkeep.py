@@ -21,6 +21,8 @@ from .pending_flush import PendingFlush
 logger = logging.getLogger(__name__)
 
 _LOGS_PER_TURN = 50
+_SEGMENTS_PER_TURN = 20  # each is three or four renames
+_PRODUCERS_PER_TURN = 5_000
 _REMOVAL_INTERVAL_MS = 1000
 _SHORTENED_SECONDS = 1.0  # after an election many logs may be truncated, one after the other
 _REMOVALS_PER_TURN = 100
@@ -116,7 +118,7 @@ class Upkeep:
             if count % _LOGS_PER_TURN == 0:
                 await asyncio.sleep(0)
             try:
-                deleted = log.retention(self._now_ms(), self._logs.high_watermark_of(log))
+                deleted = await self._retain(log)
             except OSError as error:
                 log.directory_failed(error)
                 continue
@@ -124,8 +126,20 @@ class Upkeep:
                 self._logs.troubles.met(_RETENTION, log, error)
                 continue
             self._logs.troubles.over(_RETENTION, log)
-            if deleted:
-                logger.info("%r: deleted %s; it starts at offset %d now", log, deleted, log.log_start_offset)
+            for reason, segments in deleted.items():
+                logger.info(
+                    "%r: deleted %d segments, %s; it starts at offset %d now",
+                    log, segments, reason, log.log_start_offset,
+                )  # fmt: skip
+
+    async def _retain(self, log: Log) -> dict[str, int]:
+        """How many segments of a log were deleted, by the reason."""
+        deleted: dict[str, int] = {}
+        while gone := log.retention(self._now_ms(), self._logs.high_watermark_of(log), _SEGMENTS_PER_TURN):
+            count, reason = gone
+            deleted[reason] = deleted.get(reason, 0) + count
+            await asyncio.sleep(0)
+        return deleted
 
     async def remove_due(self) -> None:
         """Removes files whose delay is over, so many a second that the disk serves others too, and all at once where
@@ -149,7 +163,11 @@ class Upkeep:
             if count % _LOGS_PER_TURN == 0:
                 await asyncio.sleep(0)
             try:
-                log.expire_producers(now_ms)
+                ids = log.producers.ids()
+                for start in range(0, len(ids) or 1, _PRODUCERS_PER_TURN):
+                    if start:
+                        await asyncio.sleep(0)
+                    log.expire_producers(now_ms, ids[start : start + _PRODUCERS_PER_TURN])
             except Exception as error:  # nor their producers' expiry
                 self._logs.troubles.met(_EXPIRY, log, error)
             else:

@@ -276,12 +276,12 @@ def test_retention_by_time_size_and_start(tmp_path: Path) -> None:
     assert log.retention(bench.now_ms, log.log_end_offset) is None
     log.config = replace(log.config, retention_bytes=log.size - log.segments[0].size)
     assert log.retention(bench.now_ms, log.segments[1].base_offset - 1) is None
-    assert log.retention(bench.now_ms, log.log_end_offset) == "1 segments, by size"
+    assert log.retention(bench.now_ms, log.log_end_offset) == (1, "by size")
     assert log.log_start_offset == log.segments[0].base_offset > 0
     log.delete_records_before(log.segments[3].base_offset + 1)
     assert log.epochs.entries[0].start_offset == log.log_start_offset
     log.config = replace(log.config, retention_bytes=-1, cleanup_policy=frozenset({"compact"}), retention_ms=1)
-    assert log.retention(bench.now_ms, log.log_end_offset) == "3 segments, before the log start offset"
+    assert log.retention(bench.now_ms, log.log_end_offset) == (3, "before the log start offset")
     log.config = replace(log.config, cleanup_policy=frozenset({"delete"}), retention_ms=100)
     newest = log.segments[-1].largest().timestamp
     end = log.log_end_offset

@@ -1,0 +1,139 @@
+"""The care of a log with much of something leaves the event loop to others: it is measured in work for each turn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from ottla.broker.log.config import LogConfig
+from ottla.broker.log.directories import LogDirectories
+from ottla.broker.log.disk import RealDisk
+from ottla.broker.log.log import Log
+from ottla.broker.log.producers import Producers
+from ottla.broker.log.segment import Segment
+from ottla.broker.log.upkeep import Upkeep, UpkeepIntervals
+from ottla.protocol.batches import BatchHeader
+from tests.unit.broker.log.workbench import append, batch_of
+
+NOW_MS = 1_000_000_000
+CONFIG = LogConfig(segment_bytes=100, retention_ms=-1)
+
+
+class CountingDisk(RealDisk):
+    renames = 0
+
+    def rename(self, source: str, target: str) -> None:
+        self.renames += 1
+        super().rename(source, target)
+
+
+@pytest.fixture
+def disk() -> CountingDisk:
+    return CountingDisk()
+
+
+@pytest.fixture
+def log(tmp_path: Path, disk: CountingDisk) -> Iterator[tuple[LogDirectories, Log]]:
+    logs = LogDirectories([str(tmp_path / "data")], lambda: NOW_MS, disk=disk)
+    logs.open("c", 1, lambda topic: CONFIG)
+    log = logs.open_or_create("t", 0, UUID(int=1), CONFIG)
+    yield logs, log
+    logs.close()
+
+
+def work_per_turn(
+    upkeep: Callable[[], Coroutine[Any, Any, None]],
+    work: Callable[[], int],
+    meanwhile: Callable[[], None] = lambda: None,
+) -> list[int]:
+    """How much was done in each turn of the event loop."""
+
+    async def scene() -> list[int]:
+        duty = asyncio.ensure_future(upkeep())
+        done, turns = work(), []
+        while not duty.done():
+            await asyncio.sleep(0)
+            turns.append(work() - done)
+            done = work()
+            meanwhile()
+        await duty
+        return turns
+
+    return asyncio.run(scene())
+
+
+def test_retention_of_many_segments_takes_many_turns(log: tuple[LogDirectories, Log], disk: CountingDisk) -> None:
+    logs, many = log
+    for number in range(300):
+        append(many, batch_of([b"%d" % number * 20]))
+    assert len(many.segments) > 250
+    many.config = replace(CONFIG, retention_bytes=0)
+    turns = work_per_turn(Upkeep(logs, lambda: NOW_MS, UpkeepIntervals()).retain, lambda: disk.renames)
+    assert sum(turns) >= 3 * 299
+    assert max(turns) <= 4 * 20
+    assert len(many.segments) == 1
+
+
+def test_retention_goes_on_after_a_truncation_between_two_turns(log: tuple[LogDirectories, Log]) -> None:
+    logs, many = log
+    for number in range(200):
+        append(many, batch_of([b"%d" % number * 20]))
+    many.config = replace(CONFIG, retention_bytes=0)
+    cuts = iter([150, 120])
+
+    def truncate() -> None:
+        offset = next(cuts, None)
+        if offset is not None:
+            many.truncate_to(offset)
+
+    work_per_turn(Upkeep(logs, lambda: NOW_MS, UpkeepIntervals()).retain, lambda: 0, truncate)
+    assert many.log_end_offset == 120
+    assert many.log_start_offset == 120
+    assert append(many, batch_of([b"x"])) == 120
+
+
+def test_retention_asks_no_segment_that_stays_for_its_age(
+    log: tuple[LogDirectories, Log], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a restart the age is read from the segment's time index: a read from the disk for each."""
+    logs, many = log
+    for number in range(200):
+        append(many, batch_of([b"%d" % number * 20], timestamp=NOW_MS))
+    many.config = replace(CONFIG, retention_ms=1_000)
+    asked: list[int] = []
+    largest = Segment.largest
+
+    def counted(segment: Segment) -> Any:
+        asked.append(segment.base_offset)
+        return largest(segment)
+
+    monkeypatch.setattr(Segment, "largest", counted)
+    asyncio.run(Upkeep(logs, lambda: NOW_MS, UpkeepIntervals()).retain())
+    assert len(asked) <= 1
+
+
+def test_many_producers_expire_in_many_turns(log: tuple[LogDirectories, Log], monkeypatch: pytest.MonkeyPatch) -> None:
+    logs, many = log
+    for producer in range(30_000):
+        many.producers.update(BatchHeader(0, 49, 0, 2, 0, 0, 0, 0, 0, producer, 0, 0, 1), producer, 1_000)
+    sizes: list[int] = []
+    expire = Producers.expire
+
+    def counted(self: Producers, now_ms: int, expiration_ms: int, among: Iterable[int] | None = None) -> int:
+        assert among is not None
+        sizes.append(len(list(among)))
+        return expire(self, now_ms, expiration_ms, among)
+
+    monkeypatch.setattr(Producers, "expire", counted)
+    turns = work_per_turn(
+        Upkeep(logs, lambda: NOW_MS, UpkeepIntervals()).expire_producers, lambda: 30_000 - len(many.producers)
+    )
+    assert len(many.producers) == 0
+    assert max(turns) <= 5_000
+    assert sum(sizes) == 30_000
