@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import select
 import socket
 import struct
 import time
@@ -32,7 +33,11 @@ _size = struct.Struct(">i")
 
 
 class ConnectionLost(ConnectionError):
-    """The connection to one address failed; a request under way may or may not have been carried out."""
+    """The connection to `address` failed; a request under way may or may not have been carried out."""
+
+    def __init__(self, message: str, address: Address) -> None:
+        super().__init__(message)
+        self.address = address
 
 
 class UnsupportedVersion(Exception):
@@ -66,7 +71,7 @@ class Connection:
             allowed_s = min(connect_timeout_s, max(open_by - time.monotonic(), 0.001))
             self._socket = socket.create_connection(address, timeout=allowed_s)
         except OSError as error:
-            raise ConnectionLost(f"cannot connect to {address}: {_reason(error)}") from error
+            raise ConnectionLost(f"cannot connect to {address}: {_reason(error)}", address) from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             self._versions = self._ask_versions()
@@ -85,10 +90,15 @@ class Connection:
             )
         return min(served[1], highest)
 
-    def request(self, api_key: int, version: int, message: Message, *, extra_s: float = 0.0) -> Any:
-        """Sends one request and waits for its answer; `extra_s` is how long the broker itself may hold it."""
+    def request(
+        self, api_key: int, version: int, message: Message, *, extra_s: float = 0.0, within_s: float | None = None
+    ) -> Any:
+        """Sends one request and waits for its answer.
+
+        `extra_s` is how long the broker itself may hold it; `within_s` takes the place of the connection's time-out.
+        """
         self.send(api_key, version, message)
-        return self.receive(extra_s=extra_s)
+        return self.receive(extra_s=extra_s if within_s is None else within_s - self._timeout_s)
 
     def send(self, api_key: int, version: int, message: Message, *, answered: bool = True) -> None:
         """Sends one request; `answered` is False only for Produce with acks=0."""
@@ -100,7 +110,7 @@ class Connection:
             self._socket.settimeout(self._timeout_s)
             self._socket.sendall(frame)
         except OSError as error:
-            raise ConnectionLost(f"sending to {self.address} failed: {_reason(error)}") from error
+            raise ConnectionLost(f"sending to {self.address} failed: {_reason(error)}", self.address) from error
         if answered:
             self._sent.append((correlation_id, api_key, version))
 
@@ -130,7 +140,14 @@ class Connection:
                 raise ProtocolError(f"answer {answered_id} where {correlation_id} was due")
             return read(api_key, version, frame, position)
         except (ProtocolError, struct.error, IndexError) as error:
-            raise ConnectionLost(f"{self.address} sent an answer that makes no sense: {error}") from error
+            message = f"{self.address} sent an answer that makes no sense: {error}"
+            raise ConnectionLost(message, self.address) from error
+
+    def answers_within(self, seconds: float) -> bool:
+        """Whether the next answer begins to come, or the connection ends, within so many seconds."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return bool(poll.poll(seconds * 1000))
 
     @property
     def unanswered(self) -> int:
@@ -147,13 +164,14 @@ class Connection:
         if answer.error_code == ErrorCode.unsupported_version:
             answer = self.request(API_VERSIONS, 0, {})
         if answer.error_code != ErrorCode.none:
-            raise ConnectionLost(f"{self.address} refused ApiVersions: {answer.error_code.name}")
+            raise ConnectionLost(f"{self.address} refused ApiVersions: {answer.error_code.name}", self.address)
         return {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}
 
     def _read_frame(self, deadline: float) -> memoryview:
         size = _size.unpack(self._read_exactly(4, deadline))[0]
         if not 4 <= size <= RESPONSE_BYTES_MAX:
-            raise ConnectionLost(f"{self.address} announced an answer of {size} bytes; is it a Kafka listener?")
+            message = f"{self.address} announced an answer of {size} bytes; is it a Kafka listener?"
+            raise ConnectionLost(message, self.address)
         return self._read_exactly(size, deadline)
 
     def _read_exactly(self, size: int, deadline: float) -> memoryview:
@@ -169,9 +187,9 @@ class Connection:
                 self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
                 received = self._socket.recv_into(view[filled:])
             except OSError as error:
-                raise ConnectionLost(f"waiting for {self.address} failed: {_reason(error)}") from error
+                raise ConnectionLost(f"waiting for {self.address} failed: {_reason(error)}", self.address) from error
             if received == 0:
-                raise ConnectionLost(f"{self.address} closed the connection")
+                raise ConnectionLost(f"{self.address} closed the connection", self.address)
             filled += received
         return view
 

@@ -3,7 +3,8 @@
 Owns the connections to a cluster's brokers and what Metadata last said. It serves Spark's executors and tools, where a
 thread may block; raw record sets go through `ottla.net.fetching` and `ottla.net.producing`, which borrow connections
 from here. Retriable trouble (lost connections, moving leaders) is handled here until `api_timeout_ms` has passed and
-then raised as `Unreachable`, which names the addresses; what a broker refuses for good is raised as KafkaError.
+then raised as `Unreachable`, which names the addresses; what a broker refuses for good is raised as KafkaError. Which
+error codes are which is in `error_codes`, and how a topic is found to be gone in `existence`.
 """
 
 from __future__ import annotations
@@ -18,32 +19,13 @@ from uuid import UUID
 from ottla.protocol.errors import ErrorCode, KafkaError
 
 from .blocking import Connection, ConnectionLost
+from .error_codes import ABSENT, PASSING, Retry, check
+from .existence import TopicGone, Wanted, doubt, look_up
 from .names import READ_UNCOMMITTED, Address, OffsetAndTimestamp, TopicPartition, parse_bootstrap
 
 LIST_OFFSETS, METADATA, CREATE_TOPICS, INIT_PRODUCER_ID = 2, 3, 19, 22
 
-RETRIABLE = frozenset(
-    {
-        ErrorCode.leader_not_available,
-        ErrorCode.not_leader_or_follower,
-        ErrorCode.request_timed_out,
-        ErrorCode.broker_not_available,
-        ErrorCode.replica_not_available,
-        ErrorCode.network_exception,
-        ErrorCode.coordinator_load_in_progress,
-        ErrorCode.coordinator_not_available,
-        ErrorCode.not_coordinator,
-        ErrorCode.not_enough_replicas,
-        ErrorCode.not_enough_replicas_after_append,
-        ErrorCode.not_controller,
-        ErrorCode.kafka_storage_error,
-        ErrorCode.fenced_leader_epoch,
-        ErrorCode.unknown_leader_epoch,
-        ErrorCode.offset_not_available,
-        ErrorCode.listener_not_found,
-        ErrorCode.preferred_leader_not_available,
-    }
-)
+PATIENCE_S = 3.0  # a broker that is alive answers ApiVersions and Metadata within milliseconds
 _Answer = TypeVar("_Answer")
 
 
@@ -65,20 +47,18 @@ class ClusterMetadata:
     controller_id: int
     topics: Mapping[str, TopicMetadata]
     errors: Mapping[str, ErrorCode]  # topics asked for that can't be described
+    answered_by: Address
 
 
 class Unreachable(ConnectionError):
     """No broker could answer within the time allowed."""
 
 
-class Retry(Exception):
-    """A retriable answer; `reason` tells a person what was answered, and by whom."""
-
-
 class Client:
     """A client of one cluster. Not safe to share between threads or across fork.
 
-    `api_timeout_ms` bounds each call with all its retries, `request_timeout_ms` each answer of a broker.
+    `api_timeout_ms` bounds each call with all its retries, `request_timeout_ms` each answer of a broker. A topic that
+    the brokers don't know is looked for `unknown_retries` times more, with pauses of `unknown_interval_ms`.
     """
 
     def __init__(
@@ -90,18 +70,23 @@ class Client:
         api_timeout_ms: int = 60_000,
         connect_timeout_ms: int = 10_000,
         retry_backoff_ms: int = 100,
+        unknown_retries: int = 3,
+        unknown_interval_ms: int = 1000,
     ) -> None:
         self.bootstrap = parse_bootstrap(bootstrap) if isinstance(bootstrap, str) else list(bootstrap)
         self.client_id = client_id
         self.request_timeout_ms = request_timeout_ms
         self.api_timeout_ms = api_timeout_ms
         self.retry_backoff_ms = retry_backoff_ms
+        self.unknown_retries = unknown_retries
+        self.unknown_interval_ms = unknown_interval_ms
         self._connect_timeout_ms = connect_timeout_ms
         self._deadline = math.inf  # of the call that `retrying` is in
         self._connections: dict[Address, Connection] = {}
         self._spares: dict[Address, Connection] = {}  # beside one that has answers under way
         self._brokers: dict[int, Address] = {}
         self._leaders: dict[TopicPartition, int] = {}
+        self._failures: dict[Address, int] = {}  # since an address last told metadata
 
     def __enter__(self) -> Client:
         return self
@@ -117,18 +102,25 @@ class Client:
         self._spares.clear()
 
     def metadata(self, topics: Iterable[str] | None = None) -> ClusterMetadata:
-        """The cluster and `topics` (None: every topic). Topics are never created by asking."""
-        names: list[dict[str, object]] | None = (
-            None if topics is None else [{"name": name, "topic_id": None} for name in topics]
-        )
-        return self.retrying(lambda: self._metadata(names), "Metadata")
+        """The cluster and `topics` (None: all), as one broker knows them. Topics are never created by asking."""
+        return self.retrying(lambda: self._metadata(_named(topics)), "Metadata")
+
+    def metadata_at(self, node: int, topics: Iterable[str]) -> ClusterMetadata:
+        """The cluster and `topics`, as broker `node` knows them. Asked once: raises ConnectionLost or Retry."""
+        address = self._brokers[node]
+        connection = self._connect_beside(address) if self._is_busy(address) else self._connect(address)
+        return self._ask_metadata(connection, _named(topics))
+
+    def look_up(self, topics: Mapping[str, Wanted]) -> ClusterMetadata:
+        """The cluster and `topics`; one is among the errors as absent only if several brokers agree."""
+        return self.retrying(lambda: look_up(self, topics), "Metadata")
 
     def list_offsets(
         self, timestamps: Mapping[TopicPartition, int], *, isolation: int = READ_UNCOMMITTED
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         """For each partition the first offset whose record is at or after a timestamp in ms, or LATEST, or EARLIEST.
 
-        Raises KafkaError(unknown_topic_or_partition) naming a partition that doesn't exist.
+        Raises TopicGone for a partition that doesn't exist.
         """
         found: dict[TopicPartition, OffsetAndTimestamp] = {}
 
@@ -181,11 +173,13 @@ class Client:
         return self.retrying(attempt, "InitProducerId")
 
     def leader(self, partition: TopicPartition) -> Connection:
-        """A connection to the partition's leader. Raises Retry while there is none."""
+        """A connection to the partition's leader. Raises Retry while there is none, TopicGone for no such partition."""
         node = self._leaders.get(partition, -1)
         if node < 0:
             self._refresh([partition.topic])
-            node = self._leaders.get(partition, -1)
+            if partition not in self._leaders:
+                raise doubt(self, partition, None, "the broker that was asked for its leader doesn't know it")
+            node = self._leaders[partition]
         if node < 0:
             raise Retry(f"{partition} has no leader")
         return self.broker(node)
@@ -202,19 +196,44 @@ class Client:
             raise Retry(f"broker {node} is not registered")
         return self._connect(self._brokers[node])
 
-    def any_broker(self) -> Connection:
+    def any_broker(self, *, besides: Address | None = None) -> Connection:
         """A connection to whichever known broker answers, on which no other answer is under way.
 
-        Raises ConnectionLost naming the addresses tried.
+        Brokers that failed are tried last. Raises ConnectionLost naming the addresses tried, or the one left out.
         """
         candidates = dict.fromkeys([*self._connections, *self.bootstrap, *self._brokers.values()])
         failures = []
-        for address in sorted(candidates, key=self._is_busy):
+        address = besides or self.bootstrap[0]
+        for address in sorted(candidates, key=lambda each: (self._failures.get(each, 0), self._is_busy(each))):
+            if address == besides:
+                continue
             try:
                 return self._connect_beside(address) if self._is_busy(address) else self._connect(address)
             except ConnectionLost as error:
+                self._lost(address)
                 failures.append(str(error))
-        raise ConnectionLost("; ".join(failures))
+        raise ConnectionLost("; ".join(failures) or f"there is no broker besides {besides}", address)
+
+    def await_answer(self, connection: Connection, partitions: Iterable[TopicPartition], seconds: float) -> None:
+        """Returns when an answer begins to come from the partitions' leader, at the latest after so many seconds.
+
+        A machine that dies says no goodbye, and looks like a slow one. So while nothing comes, the other brokers are
+        asked who leads. Raises ConnectionLost where somebody else leads all of the partitions by now.
+        """
+        deadline = time.monotonic() + seconds
+        while not connection.answers_within(min(PATIENCE_S, max(deadline - time.monotonic(), 0))):
+            if time.monotonic() >= deadline:
+                return
+            asked = list(partitions)
+            try:
+                beside = self.any_broker(besides=connection.address)
+                self._ask_metadata(beside, _named({each.topic for each in asked}))
+            except (ConnectionLost, Retry):
+                continue
+            leaders = {self._brokers.get(self._leaders.get(each, -1)) for each in asked}
+            if not leaders & {connection.address, None}:
+                self.drop(connection)
+                raise ConnectionLost(f"{connection.address} is silent, and leads no longer", connection.address)
 
     def drop(self, connection: Connection) -> None:
         """Closes a connection that failed and forgets it."""
@@ -234,7 +253,7 @@ class Client:
                     return attempt()
                 except (ConnectionLost, Retry) as error:
                     if isinstance(error, ConnectionLost):
-                        self._drop_dead()
+                        self._lost(error.address)
                     if time.monotonic() + self.retry_backoff_ms / 1000 >= deadline:
                         known = ", ".join(map(str, self.bootstrap))
                         raise Unreachable(f"{what} failed for {allowed_ms} ms (bootstrap {known}): {error}") from error
@@ -264,57 +283,67 @@ class Client:
             self.client_id,
             timeout_s=min(self.request_timeout_ms, self.api_timeout_ms) / 1000,
             connect_timeout_s=min(self._connect_timeout_ms, self.api_timeout_ms) / 1000,
-            open_by=self._deadline,
+            open_by=min(time.monotonic() + self._patience_s(address), self._deadline),
         )
 
-    def _drop_dead(self) -> None:
-        # Which of the connections failed is not known here, and opening one costs less than asking a dead one again.
-        self.close()
+    def _lost(self, address: Address) -> None:
+        """Closes what is idle there; a request that is under way there is for whoever waits for its answer."""
+        self._failures[address] = self._failures.get(address, 0) + 1
+        for connections in (self._connections, self._spares):
+            if address in connections and not connections[address].unanswered:
+                connections.pop(address).close()
         self._leaders.clear()
 
+    def _patience_s(self, address: Address) -> float:
+        """How long an answer is waited for that any broker gives at once; longer after each failure of this one."""
+        return min(PATIENCE_S * 2.0 ** min(self._failures.get(address, 0), 10), self.request_timeout_ms / 1000)
+
     def _refresh(self, topics: Iterable[str]) -> None:
-        self._metadata([{"name": name, "topic_id": None} for name in topics])
+        self._metadata(_named(topics))
 
     def _metadata(self, topics: list[dict[str, object]] | None) -> ClusterMetadata:
-        connection = self.any_broker()
+        return self._ask_metadata(self.any_broker(), topics)
+
+    def _ask_metadata(self, connection: Connection, topics: list[dict[str, object]] | None) -> ClusterMetadata:
         version = connection.version(METADATA, 1, 12)
         try:
-            answer = connection.request(METADATA, version, {"topics": topics, "allow_auto_topic_creation": False})
+            message = {"topics": topics, "allow_auto_topic_creation": False}
+            answer = connection.request(METADATA, version, message, within_s=self._patience_s(connection.address))
         except ConnectionLost:
-            self.drop(connection)  # the next one to be asked is another broker
+            self._lost(connection.address)  # the next one to be asked is another broker
             raise
+        self._failures.pop(connection.address, None)
         self._brokers = {each.node_id: Address(each.host, each.port) for each in answer.brokers}
         described: dict[str, TopicMetadata] = {}
         errors: dict[str, ErrorCode] = {}
         for topic in answer.topics:
-            if topic.error_code in RETRIABLE:
+            if topic.error_code in PASSING:
                 raise Retry(f"{connection.address} answered {topic.error_code.name} for topic '{topic.name}'")
             if topic.error_code != ErrorCode.none:
                 errors[topic.name] = topic.error_code
                 continue
             leaders = {each.partition_index: each.leader_id for each in topic.partitions}
-            described[topic.name] = TopicMetadata(topic.name, topic.topic_id, topic.is_internal, leaders)
+            described[topic.name] = TopicMetadata(
+                topic.name, getattr(topic, "topic_id", None), topic.is_internal, leaders
+            )
             self._leaders.update({TopicPartition(topic.name, index): leader for index, leader in leaders.items()})
-        return ClusterMetadata(self._brokers, answer.controller_id, described, errors)
+        return ClusterMetadata(self._brokers, answer.controller_id, described, errors, connection.address)
 
     def _by_leader(self, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
-        unknown = [each for each in partitions if self._leaders.get(each, -1) < 0]
+        unknown: dict[str, int] = {}
+        for each in partitions:
+            if self._leaders.get(each, -1) < 0:
+                unknown[each.topic] = max(unknown.get(each.topic, 0), each.partition + 1)
         if unknown:
-            cluster = self._metadata(
-                [{"name": name, "topic_id": None} for name in dict.fromkeys(each.topic for each in unknown)]
-            )
-            for each in unknown:
-                if each.topic in cluster.errors:
-                    raise KafkaError(cluster.errors[each.topic], f"topic '{each.topic}' at {self._bootstrap_text()}")
-                count = len(cluster.topics[each.topic].leaders)
-                if each.partition not in cluster.topics[each.topic].leaders:
-                    raise KafkaError(
-                        ErrorCode.unknown_topic_or_partition,
-                        f"topic '{each.topic}' has {count} partitions, no partition {each.partition}",
-                    )
+            cluster = look_up(self, {name: Wanted(partitions=count) for name, count in unknown.items()})
+            for name, code in cluster.errors.items():
+                kind = TopicGone if code in ABSENT else KafkaError
+                raise kind(code, f"topic '{name}' at {self._bootstrap_text()}")
         grouped: dict[int, list[TopicPartition]] = {}
         for each in partitions:
-            leader = self._leaders[each]
+            leader = self._leaders.get(each)
+            if leader is None:
+                raise doubt(self, each, None, "Metadata names no leader for it")
             if leader < 0:
                 raise Retry(f"{each} has no leader")
             grouped.setdefault(leader, []).append(each)
@@ -336,23 +365,21 @@ class Client:
             "isolation_level": isolation,
             "topics": [{"name": name, "partitions": partitions} for name, partitions in topics.items()],
         }
-        answer = connection.request(LIST_OFFSETS, version, message)
+        connection.send(LIST_OFFSETS, version, message)
+        self.await_answer(connection, timestamps, self.request_timeout_ms / 1000)
+        answer = connection.receive()
         found = {}
         for topic in answer.topics:
             for result in topic.partitions:
                 partition = TopicPartition(topic.name, result.partition_index)
                 if result.error_code != ErrorCode.none:
                     self.forget_leader(partition)
+                if result.error_code in ABSENT:
+                    raise doubt(self, partition, None, f"{connection.address} answered {result.error_code.name}")
                 check(result.error_code, str(partition), connection.address)
                 found[partition] = OffsetAndTimestamp(result.offset, result.timestamp)
         return found
 
 
-def check(code: ErrorCode, what: str, address: Address, message: str | None = None) -> None:
-    """Raises Retry or KafkaError for an error answered about `what`."""
-    if code == ErrorCode.none:
-        return
-    text = f"{what}: {message}" if message else what
-    if code in RETRIABLE:
-        raise Retry(f"{address} answered {code.name} for {text}")
-    raise KafkaError(code, f"{text} (answered by {address})")
+def _named(topics: Iterable[str] | None) -> list[dict[str, object]] | None:
+    return None if topics is None else [{"name": name, "topic_id": None} for name in topics]

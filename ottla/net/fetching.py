@@ -11,13 +11,17 @@ import struct
 import time
 from collections.abc import Iterator
 from typing import NamedTuple
+from uuid import UUID
 
 from ottla.protocol.batches import HEADER_SIZE, LOG_OVERHEAD
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.fetch import TOPIC_IDS
 from ottla.protocol.fetch_response import FetchedPartition
 
 from .blocking import Connection
-from .client import Client, Retry, check
+from .client import Client
+from .error_codes import ABSENT, Retry, check
+from .existence import doubt
 from .names import READ_UNCOMMITTED, TopicPartition
 
 FETCH = 1
@@ -51,7 +55,8 @@ class RangeReader:
     """Iterates over FetchedRecords until every offset in [start, end) has been covered.
 
     `max_bytes` bounds one answer (a larger first batch still comes whole, KIP-74), `poll_timeout_ms` the wait for the
-    next record. Raises OffsetOutOfRange, RecordsMissing, KafkaError, Unreachable.
+    next record. With a `topic_id`, brokers that know Fetch 13 (KIP-516) are asked by it, so that a topic of that name
+    that was created anew is never read. Raises OffsetOutOfRange, RecordsMissing, TopicGone, KafkaError, Unreachable.
     """
 
     def __init__(
@@ -61,6 +66,7 @@ class RangeReader:
         start: int,
         end: int,
         *,
+        topic_id: UUID | None = None,
         isolation: int = READ_UNCOMMITTED,
         max_bytes: int = BYTES_MAX,
         min_bytes: int = 1,
@@ -71,6 +77,7 @@ class RangeReader:
         self._partition = partition
         self._start = start
         self._end = end
+        self._topic_id = topic_id
         self._isolation = isolation
         self._max_bytes = max_bytes
         self._min_bytes = min_bytes
@@ -115,15 +122,16 @@ class RangeReader:
         assert self._asked is not None
         connection = self._asked[0]
         self._asked = None  # whatever comes now, this request is used up
-        error, partitions = connection.receive_fetched(extra_s=self._max_wait_ms / 1000)
+        held_s = self._max_wait_ms / 1000
+        self._client.await_answer(connection, [self._partition], self._client.request_timeout_ms / 1000 + held_s)
+        error, partitions = connection.receive_fetched(extra_s=held_s)
         check(error, str(self._partition), connection.address)
         data = partitions[0]
         code = data.error
         if code == ErrorCode.offset_out_of_range:
             raise OffsetOutOfRange(code, f"{self._partition} has no offset {offset}")
-        if code == ErrorCode.unknown_topic_or_partition:
-            self._client.forget_leader(self._partition)
-            raise KafkaError(code, f"{self._partition} is gone (answered by {connection.address})")
+        if code in ABSENT:
+            raise doubt(self._client, self._partition, self._topic_id, f"{connection.address} answered {code.name}")
         if code != ErrorCode.none:
             self._client.forget_leader(self._partition)
         check(code, str(self._partition), connection.address)
@@ -137,16 +145,17 @@ class RangeReader:
 
     def _ask(self, offset: int) -> None:
         connection = self._client.leader(self._partition)
-        version = connection.version(FETCH, 4, 12)
+        version = connection.version(FETCH, 4, 12 if self._topic_id is None else TOPIC_IDS)
         size = self._answer_size(offset)
         wanted = {"partition": self._partition.partition, "fetch_offset": offset, "partition_max_bytes": size}
+        topic = {"topic_id": self._topic_id} if version >= TOPIC_IDS else {"topic": self._partition.topic}
         message = {
             "replica_id": -1,
             "max_wait": self._max_wait_ms,
             "min_bytes": self._min_bytes,
             "max_bytes": size,
             "isolation_level": self._isolation,
-            "topics": [{"topic": self._partition.topic, "partitions": [wanted]}],
+            "topics": [{**topic, "partitions": [wanted]}],
             "forgotten_topics_data": [],
         }
         connection.send(FETCH, version, message)

@@ -18,12 +18,13 @@ from ottla.protocol.batches import seal_batch
 from ottla.protocol.errors import ErrorCode, KafkaError
 
 from .blocking import Connection, ConnectionLost
-from .client import RETRIABLE, Client, Retry, Unreachable
+from .client import Client, Unreachable
+from .error_codes import ABSENT, PASSING, Retry
 from .names import TopicPartition
 
 PRODUCE = 0
 # A topic or partition may be unknown to a broker for a moment after its creation.
-_RETRIED = RETRIABLE | {ErrorCode.unknown_topic_or_partition}
+_RETRIED = PASSING | ABSENT
 
 
 @dataclass(slots=True)
@@ -162,7 +163,9 @@ class Producer:
             self._under_way[connection] = partitions
 
     def _take(self, connection: Connection) -> None:
-        answer = connection.receive(extra_s=self._client.request_timeout_ms / 1000)
+        held_s = self._client.request_timeout_ms / 1000
+        self._client.await_answer(connection, self._under_way[connection], 2 * held_s)
+        answer = connection.receive(extra_s=held_s)
         del self._under_way[connection]
         retried = False
         for topic in answer.responses:

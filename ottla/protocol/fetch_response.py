@@ -1,6 +1,6 @@
 """The Fetch (key 1) response as a client reads it, by hand: record sets are views, not copies. Pure.
 
-Versions 4–12. kio copies a record set out of its frame, which for a client that reads gigabytes is a tenth of its work;
+Versions 4–13. kio copies a record set out of its frame, which for a client that reads gigabytes is a tenth of its work;
 kio is the twin that tests compare this module with.
 """
 
@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import struct
 from typing import NamedTuple
+from uuid import UUID
 
 from .errors import ErrorCode, ProtocolError
-from .fetch import FLEXIBLE
+from .fetch import FLEXIBLE, TOPIC_IDS
 from .frames import skip_tagged_fields
 from .varints import read_unsigned_varint
 
@@ -26,7 +27,7 @@ _short = struct.Struct(">h")
 class FetchedPartition(NamedTuple):
     """One partition's answer; `records` is a view of the frame, `aborted` has (producer id, first offset)."""
 
-    topic: str
+    topic: str | UUID  # its id from version 13 on
     partition: int
     error: ErrorCode
     high_watermark: int
@@ -57,13 +58,19 @@ class _Reader:
             self._unpack(_start_sessionless)
         found = []
         for _ in range(self._count()):
-            topic = str(self._bytes(_short), "utf-8")
+            topic = self._topic()
             found += [self._partition(topic) for _ in range(self._count())]
             self._tags()
         self._tags()
         return ErrorCode(error), found
 
-    def _partition(self, topic: str) -> FetchedPartition:
+    def _topic(self) -> str | UUID:
+        if self.version < TOPIC_IDS:
+            return str(self._bytes(_short), "utf-8")
+        start, self.position = self.position, self.position + 16
+        return UUID(bytes=bytes(self.frame[start : self.position]))
+
+    def _partition(self, topic: str | UUID) -> FetchedPartition:
         head = self._unpack(_partition_5 if self.version >= 5 else _partition_4)
         aborted = []
         for _ in range(self._count()):

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.listener import (
 
 from ottla.net.names import TopicPartition
 
-from .offsets import from_topics
+from .positions import from_json
 
 Report = Callable[[str, dict[TopicPartition, int]], Any]
 
@@ -55,7 +55,7 @@ class LagListener(StreamingQueryListener):
 def lag_of(end: str | None, latest: str | None) -> dict[TopicPartition, int]:
     """How far `end` is behind `latest`, both as in Spark's progress; empty where they aren't offsets of ours."""
     try:
-        read, held = from_topics(json.loads(end or "{}")), from_topics(json.loads(latest or "{}"))
+        read, held = from_json(json.loads(end or "{}")).offsets, from_json(json.loads(latest or "{}")).offsets
     except (ValueError, AttributeError, TypeError):
         return {}
     return {each: max(offset - read.get(each, 0), 0) for each, offset in held.items()}

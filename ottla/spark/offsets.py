@@ -89,23 +89,6 @@ def rate_limited(
     return admitted
 
 
-def by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    """Offsets in the shape of Spark's JSON: {"topic": {"0": 5}}, topics and partitions in order."""
-    shaped: dict[str, dict[str, int]] = {}
-    for each in sorted(offsets):
-        shaped.setdefault(each.topic, {})[str(each.partition)] = offsets[each]
-    return shaped
-
-
-def from_topics(shaped: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
-    """The inverse of `by_topic`."""
-    return {
-        TopicPartition(topic, int(index)): offset
-        for topic, indexes in shaped.items()
-        for index, offset in indexes.items()
-    }
-
-
 def _parts_for(size: int, max_records: int | None) -> int:
     return 1 if max_records is None else -(-size // max_records)
 

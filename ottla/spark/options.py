@@ -11,11 +11,12 @@ import difflib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ottla.net.names import EARLIEST, LATEST, TopicPartition, parse_bootstrap
 
+from .java_pattern import Untranslatable, compiled
 from .properties import ClientProperties, client_properties
 
 KNOWN = (
@@ -41,10 +42,15 @@ KNOWN = (
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
     "topic",
-    # Spark's own, which it hands on:
-    "path",
-    "checkpointLocation",
 )
+# Spark's own, which it hands on (DataStreamWriter, AsyncProgressTrackingMicroBatchExecution, DataSourceUtils).
+SPARKS = frozenset(
+    """
+    path checkpointlocation queryname asyncprogresstrackingenabled asyncprogresstrackingcheckpointintervalms
+    _asyncprogresstrackingoverridesinksupportcheck __partition_columns __clustering_columns
+    """.split()
+)
+_TABLE_OPTION = "option."  # TableCatalog.OPTION_PREFIX
 _BY_LOWER = {name.lower(): name for name in KNOWN}
 _STRATEGIES = ("subscribe", "subscribePattern", "assign")
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "us": 0.001}
@@ -139,8 +145,10 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         raise OptionError(f"minOffsetsPerTrigger ({least}) is higher than maxOffsetsPerTrigger ({most})")
     if "topic" in own:
         warnings.append("option topic is for writing; a read takes subscribe, subscribePattern or assign")
+    attempts = _integer(own, "fetchOffset.numRetries", 3, 0)
+    interval_ms = _integer(own, "fetchOffset.retryIntervalMs", 1000, 0)
     return ReadOptions(
-        properties=properties,
+        properties=replace(properties, unknown_retries=attempts, unknown_interval_ms=interval_ms),
         subscription=subscription,
         starting=starting,
         ending=ending,
@@ -153,8 +161,8 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         max_trigger_delay_ms=_duration_ms(own, "maxTriggerDelay", "15m"),
         include_headers=_boolean(own, "includeHeaders", False),
         poll_timeout_ms=_integer(own, "kafkaConsumer.pollTimeoutMs", 120_000, 0),
-        offset_attempts=_integer(own, "fetchOffset.numRetries", 3, 0),
-        offset_retry_interval_ms=_integer(own, "fetchOffset.retryIntervalMs", 1000, 0),
+        offset_attempts=attempts,
+        offset_retry_interval_ms=interval_ms,
         warnings=tuple(warnings),
     )
 
@@ -170,9 +178,8 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     """Checks `options` for a write. Raises OptionError."""
     own, properties = _split(options, "producer")
     warnings = list(properties.warnings)
-    written = {"topic", "includeHeaders", "path", "checkpointLocation"}
     for name in own:
-        if name not in written:
+        if name not in ("topic", "includeHeaders"):
             warnings.append(f"option {name} has no meaning in a write and is ignored")
     topic = own.get("topic")
     if topic is not None and not topic.strip():
@@ -190,8 +197,10 @@ def _split(
 ) -> tuple[dict[str, str], ClientProperties]:
     own: dict[str, str] = {}
     client: dict[str, str] = {}
-    for given, value in options.items():
+    for given, value in _given(options).items():
         lower = given.lower()
+        if lower in SPARKS:
+            continue
         if lower.startswith("kafka."):
             client[lower.removeprefix("kafka.")] = value
         elif lower in _BY_LOWER:
@@ -203,14 +212,26 @@ def _split(
             hint = f"; did you mean {_BY_LOWER.get(near[0], near[0])}?" if near else ""
             raise OptionError(f"unknown option '{given}'{hint}")
     if "bootstrap.servers" not in client:
+        table = "" if options else "; a table's options don't reach a query on it (name them there: SELECT … WITH (…))"
         raise OptionError(
-            "option kafka.bootstrap.servers is missing: give a broker's host:port, for example localhost:9092"
+            f"option kafka.bootstrap.servers is missing: give a broker's host:port, for example localhost:9092{table}"
         )
     try:
         parse_bootstrap(client["bootstrap.servers"])
         return own, client_properties(client, side)
     except ValueError as error:
         raise OptionError(str(error)) from None
+
+
+def _given(options: Mapping[str, str]) -> Mapping[str, str]:
+    """What somebody gave as options: CREATE TABLE mixes them with all properties of the table, and marks the options.
+
+    A table's properties have any names (comment, owner, those of TBLPROPERTIES) and mean nothing to a source.
+    """
+    if "provider" not in {name.lower() for name in options}:
+        return options
+    marked = {name.lower() for name in options}
+    return {name: value for name, value in options.items() if _TABLE_OPTION + name.lower() in marked}
 
 
 def _subscription(own: Mapping[str, str]) -> Subscription:
@@ -231,8 +252,8 @@ def _subscription(own: Mapping[str, str]) -> Subscription:
         if not value.strip():
             raise OptionError("subscribePattern is empty: it must be a regular expression of topic names")
         try:
-            re.compile(value.strip())
-        except re.error as error:
+            compiled(value.strip())
+        except Untranslatable as error:
             raise OptionError(f"subscribePattern '{value}' is no regular expression: {error}") from None
         return Subscription(pattern=value.strip())
     content = _json(own, "assign", '{"topic":[0,1]}')

@@ -11,13 +11,21 @@ from __future__ import annotations
 
 import logging
 import re
+import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+from uuid import UUID
 
-from ottla.net.client import Client, ClusterMetadata
+from ottla.net.client import Client, TopicMetadata
+from ottla.net.error_codes import ABSENT
+from ottla.net.existence import Wanted
 from ottla.net.names import EARLIEST, LATEST, TopicPartition
 
+from .java_pattern import compiled
 from .offsets import OffsetRange
 from .options import Bound, Offsets, OptionError, ReadOptions, Subscription
+from .positions import Position
 from .properties import ClientProperties
 from .pushdown import Bounds
 
@@ -37,28 +45,43 @@ def open_client(properties: ClientProperties) -> Client:
         api_timeout_ms=properties.api_timeout_ms,
         connect_timeout_ms=properties.connect_timeout_ms,
         retry_backoff_ms=properties.retry_backoff_ms,
+        unknown_retries=properties.unknown_retries,
+        unknown_interval_ms=properties.unknown_interval_ms,
     )
 
 
-def assigned(client: Client, subscription: Subscription) -> list[TopicPartition]:
-    """The partitions to read now. Raises OptionError for a named topic or partition that doesn't exist."""
+class Assignment(NamedTuple):
+    """The partitions to read, and the ids of their topics where brokers tell them."""
+
+    partitions: list[TopicPartition]
+    topic_ids: dict[str, UUID]
+
+
+NOWHERE = Position({}, {})
+
+
+def assigned(client: Client, subscription: Subscription, known: Position = NOWHERE) -> Assignment:
+    """The partitions to read now. Raises OptionError for a named topic or partition that doesn't exist.
+
+    What is `known` is missing, or another topic, only if several brokers agree.
+    """
+    counts = Counter(each.topic for each in known.offsets)
+    wanted = {name: Wanted(known.topic_ids.get(name), count) for name, count in counts.items()}
     if subscription.pattern is not None:
-        cluster = client.metadata()
-        pattern = re.compile(subscription.pattern)
-        names = [each.name for each in cluster.topics.values() if not each.internal and pattern.fullmatch(each.name)]
-        return _partitions(cluster, sorted(names))
+        return _matching(client, compiled(subscription.pattern), wanted)
+    for each in subscription.partitions:
+        had = wanted.get(each.topic, Wanted())
+        wanted[each.topic] = had._replace(partitions=max(had.partitions, each.partition + 1))
     names = list(subscription.topics or dict.fromkeys(each.topic for each in subscription.partitions))
-    cluster = client.metadata(names)
+    cluster = client.look_up({name: wanted.get(name, Wanted()) for name in names})
     for name, code in cluster.errors.items():
-        problem = "does not exist" if code.name == "unknown_topic_or_partition" else f"can't be read: {code.name}"
+        problem = "does not exist" if code in ABSENT else f"can't be read: {code.name}"
         raise OptionError(f"topic '{name}' {problem} at {', '.join(map(str, client.bootstrap))}")
-    if subscription.topics:
-        return _partitions(cluster, names)
     for each in subscription.partitions:
         count = len(cluster.topics[each.topic].leaders)
         if each.partition not in cluster.topics[each.topic].leaders:
             raise OptionError(f"topic '{each.topic}' has partitions 0 to {count - 1}, no partition {each.partition}")
-    return list(subscription.partitions)
+    return _assignment([cluster.topics[name] for name in names], list(subscription.partitions))
 
 
 def resolve(
@@ -90,9 +113,9 @@ def resolve(
     return {each: latest[each].offset if each in latest else found[each].offset for each in wanted}
 
 
-def batch_ranges(client: Client, options: ReadOptions, bounds: Bounds) -> list[OffsetRange]:
-    """What a batch read covers within `bounds`. Raises OptionError, or DataLoss under failOnDataLoss."""
-    partitions = assigned(client, options.subscription)
+def batch_ranges(client: Client, options: ReadOptions, bounds: Bounds) -> tuple[list[OffsetRange], Mapping[str, UUID]]:
+    """What a batch read covers in `bounds`, and its topics' ids. Raises OptionError, DataLoss under failOnDataLoss."""
+    partitions, topic_ids = assigned(client, options.subscription)
     start = resolve(client, partitions, options.starting, options, starting=True)
     end = resolve(client, partitions, options.ending, options, starting=False)
     given = [bound for bound in (options.starting, options.ending) if isinstance(bound, Offsets) and bound.each]
@@ -100,12 +123,31 @@ def batch_ranges(client: Client, options: ReadOptions, bounds: Bounds) -> list[O
         start, end = _within_log(client, start, end, options)
     ranges = bounds.apply(OffsetRange(each, start[each], end[each]) for each in partitions)
     if bounds.since_ms is None:
-        return ranges
+        return ranges, topic_ids
     since = client.list_offsets(
         {each.partition: bounds.since_ms for each in ranges}, isolation=options.properties.isolation
     )
     matched = [each for each in ranges if since[each.partition].offset >= 0]
-    return [each._replace(start=max(each.start, since[each.partition].offset)) for each in matched]
+    return [each._replace(start=max(each.start, since[each.partition].offset)) for each in matched], topic_ids
+
+
+def ends(
+    client: Client, partitions: Iterable[TopicPartition], known: Mapping[TopicPartition, int], options: ReadOptions
+) -> dict[TopicPartition, int]:
+    """The ends of the partitions' logs, asked for again where one is before the offset that is `known` to be there.
+
+    Right after an election a leader may answer with a high watermark that is still behind.
+    """
+    asked = dict.fromkeys(partitions, LATEST)
+    for attempt in range(options.offset_attempts + 1):
+        if attempt:
+            time.sleep(options.offset_retry_interval_ms / 1000)
+        found = client.list_offsets(asked, isolation=options.properties.isolation)
+        behind = [each for each in asked if found[each].offset < known.get(each, 0)]
+        if not behind:
+            break
+        log.warning("the end of %s is before what is known to be there", ", ".join(map(str, behind)))
+    return {each: found[each].offset for each in asked}
 
 
 def report_data_loss(options: ReadOptions, what: str) -> None:
@@ -122,19 +164,39 @@ def _within_log(
     client: Client, start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], options: ReadOptions
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
     earliest = client.list_offsets(dict.fromkeys(start, EARLIEST))
-    latest = client.list_offsets(dict.fromkeys(start, LATEST), isolation=options.properties.isolation)
-    starts, ends = {}, {}
+    latest = ends(client, start, end, options)
+    starts, stops = {}, {}
     for each, first in start.items():
-        low, high = earliest[each].offset, latest[each].offset
+        low, high = earliest[each].offset, latest[each]
         if first < end[each] and (first < low or end[each] > high):
             asked = f"offsets {first} to {end[each]} were asked for"
             report_data_loss(options, f"{each} holds offsets {low} to {high}, and {asked}")
-        starts[each], ends[each] = max(first, low), min(end[each], high)
-    return starts, ends
+        starts[each], stops[each] = max(first, low), min(end[each], high)
+    return starts, stops
 
 
-def _partitions(cluster: ClusterMetadata, names: Iterable[str]) -> list[TopicPartition]:
-    return [TopicPartition(name, index) for name in names for index in sorted(cluster.topics[name].leaders)]
+def _matching(client: Client, pattern: re.Pattern[str], known: Mapping[str, Wanted]) -> Assignment:
+    cluster = client.metadata()
+    topics = dict(cluster.topics)
+    doubted = {
+        name: wanted
+        for name, wanted in known.items()
+        if name not in topics
+        or wanted.topic_id not in (None, topics[name].topic_id)
+        or len(topics[name].leaders) < wanted.partitions
+    }
+    if doubted:
+        topics |= client.look_up(doubted).topics
+    chosen = [topics[name] for name in sorted(topics) if not topics[name].internal and pattern.fullmatch(name)]
+    return _assignment(chosen, [])
+
+
+def _assignment(topics: Iterable[TopicMetadata], partitions: list[TopicPartition]) -> Assignment:
+    described = list(topics)
+    every = [TopicPartition(each.name, index) for each in described for index in sorted(each.leaders)]
+    return Assignment(
+        partitions or every, {each.name: each.topic_id for each in described if each.topic_id is not None}
+    )
 
 
 def _names(partitions: Iterable[TopicPartition]) -> str:

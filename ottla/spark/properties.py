@@ -101,6 +101,8 @@ class ClientProperties:
     api_timeout_ms: int = 60_000
     connect_timeout_ms: int = 10_000
     retry_backoff_ms: int = 100
+    unknown_retries: int = 3
+    unknown_interval_ms: int = 1000
     isolation: int = READ_UNCOMMITTED
     check_crc: bool = True
     fetch_max_bytes: int = 4 << 20

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import gc
 import logging
+import time
 from collections.abc import Iterator
+from uuid import UUID
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from ottla.net.client import Client
+from ottla.net.existence import TopicGone
 from ottla.net.fetching import OffsetOutOfRange, RangeReader
 from ottla.net.names import EARLIEST, LATEST, TopicPartition
-from ottla.protocol.errors import ErrorCode, KafkaError
 
 from .decode import decode
 from .offsets import OffsetRange
@@ -37,14 +39,17 @@ def read_task(task: InputPartition, options: ReadOptions, schema: pa.Schema) -> 
     """
     if isinstance(task, TaskRanges):
         for each in task.ranges:
-            yield from _read_range(each, options, schema)
+            yield from _read_range(each, task.topic_ids.get(each.partition.topic), options, schema)
 
 
-def _read_range(asked: OffsetRange, options: ReadOptions, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _read_range(
+    asked: OffsetRange, topic_id: UUID | None, options: ReadOptions, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
     partition, offset, end = asked
     client = _client(options.properties)
+    gaps = 0  # one after another, with nothing read between them
     while offset < end:
-        reader = _reader(client, partition, offset, end, options)
+        reader = _reader(client, partition, topic_id, offset, end, options)
         try:
             for fetched in reader:
                 batches = select(
@@ -57,12 +62,14 @@ def _read_range(asked: OffsetRange, options: ReadOptions, schema: pa.Schema) -> 
                 )
                 yield from decode(fetched.records, batches, offset, end, partition.topic, partition.partition, schema)
                 offset = fetched.next_offset
+                gaps = 0
         except OffsetOutOfRange:
-            offset = _after_gap(client, partition, offset, end, options)
-        except KafkaError as error:
-            if error.code != ErrorCode.unknown_topic_or_partition:
+            gaps += 1
+            if gaps > options.offset_attempts + 1:
                 raise
-            report_data_loss(options, f"{partition} is gone")
+            offset = _after_gap(client, partition, offset, end, options)
+        except TopicGone as error:
+            report_data_loss(options, f"offsets {offset} to {end} of {partition} can't be read: {error.message}")
             return
 
 
@@ -73,13 +80,16 @@ def _client(properties: ClientProperties) -> Client:
     return _clients[properties]
 
 
-def _reader(client: Client, partition: TopicPartition, start: int, end: int, options: ReadOptions) -> RangeReader:
+def _reader(
+    client: Client, partition: TopicPartition, topic_id: UUID | None, start: int, end: int, options: ReadOptions
+) -> RangeReader:
     properties = options.properties
     return RangeReader(
         client,
         partition,
         start,
         end,
+        topic_id=topic_id,
         isolation=properties.isolation,
         max_bytes=properties.fetch_max_bytes,
         min_bytes=properties.fetch_min_bytes,
@@ -89,8 +99,19 @@ def _reader(client: Client, partition: TopicPartition, start: int, end: int, opt
 
 
 def _after_gap(client: Client, partition: TopicPartition, offset: int, end: int, options: ReadOptions) -> int:
-    """Where to go on after `offset` turned out to be gone: the earliest offset there is, or `end` if that is beyond."""
-    low = client.list_offsets({partition: EARLIEST})[partition].offset
-    high = client.list_offsets({partition: LATEST})[partition].offset
+    """Where to go on after a broker said that `offset` is out of range: the earliest offset there is, at most `end`.
+
+    A log that starts later has lost it. A log that ends before it is asked again, because a new leader may still be
+    behind. A log that holds it is simply read again.
+    """
+    for attempt in range(options.offset_attempts + 1):
+        if attempt:
+            time.sleep(options.offset_retry_interval_ms / 1000)
+        low = client.list_offsets({partition: EARLIEST})[partition].offset
+        high = client.list_offsets({partition: LATEST})[partition].offset
+        if low <= offset < high:
+            return offset
+        if low > offset:
+            break
     report_data_loss(options, f"{partition} holds offsets {low} to {high}, and {offset} was to be read")
     return min(low, end) if low > offset else end

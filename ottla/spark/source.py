@@ -91,9 +91,9 @@ class BatchReader(DataSourceReader):
         for warning in self.options.warnings:
             log.warning("%s", warning)
         with open_client(self.options.properties) as client:
-            ranges = batch_ranges(client, self.options, self.bounds)
+            ranges, topic_ids = batch_ranges(client, self.options, self.bounds)
         planned = offsets.tasks(ranges, self.options.min_partitions, self.options.max_records_per_partition)
-        return [TaskRanges(each) for each in planned]
+        return [TaskRanges(each, topic_ids) for each in planned]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """One task's records."""

@@ -1,17 +1,18 @@
 """The streaming reader: where a query starts, how far each micro-batch goes, and what its tasks read.
 
-Offsets are Spark's own shape, {"topic": {"0": 5}}, and mean the next offset to read. The rules are those of Spark's
-KafkaMicroBatchStream: partitions that appear later are read from their earliest offset, a limit is spread in
-proportion to the backlog, and offsets that went away are reported as data loss. One thing differs because Spark's
-Python API has no composite limit: `minOffsetsPerTrigger` together with `maxOffsetsPerTrigger` is kept inside
-`latestOffset`.
+Positions have the shape of Spark's own offsets, with the topics' ids beside them (`positions`). The rules are those of
+Spark's KafkaMicroBatchStream: partitions that appear later are read from their earliest offset, a limit is spread in
+proportion to the backlog, and offsets that went away are reported as data loss. Two things differ. Spark's Python API
+has no composite limit: `minOffsetsPerTrigger` together with `maxOffsetsPerTrigger` is kept inside `latestOffset`. And a
+topic that was deleted and created anew is known by its id: what the checkpoint says about the old one is not taken for
+offsets of the new one, which is reported as data loss and otherwise read from its beginning.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -26,11 +27,12 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from ottla.net.client import Client
-from ottla.net.names import EARLIEST, LATEST, TopicPartition
+from ottla.net.names import EARLIEST, TopicPartition
 
-from .offsets import OffsetRange, by_topic, from_topics, rate_limited, tasks
+from .offsets import OffsetRange, rate_limited, tasks
 from .options import Offsets, ReadOptions
-from .planning import assigned, open_client, report_data_loss, resolve
+from .planning import NOWHERE, assigned, ends, open_client, report_data_loss, resolve
+from .positions import Position, from_json, id_text
 from .schema import arrow_schema
 from .task import TaskRanges
 
@@ -44,8 +46,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.options = options
         self.spark_schema = schema
         self._client: Client | None = None
-        self._latest: dict[TopicPartition, int] = {}
-        self._target: dict[TopicPartition, int] | None = None
+        self._latest = NOWHERE
+        self._target: Position | None = None
         self._last_trigger: float | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -55,11 +57,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The starting offsets, resolved; asked for only when there is no checkpoint."""
         for warning in self.options.warnings:
             log.warning("%s", warning)
-        partitions = assigned(self._cluster(), self.options.subscription)
+        partitions, topic_ids = assigned(self._cluster(), self.options.subscription)
         start = resolve(self._cluster(), partitions, self.options.starting, self.options, starting=True)
         if isinstance(self.options.starting, Offsets) and self.options.starting.each:
             start = self._within_log(start)
-        return by_topic(start)
+        return Position(start, topic_ids).json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """What the options say; Spark replaces it where a trigger demands everything."""
@@ -71,43 +73,48 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fixes the end of the query at what is there now."""
-        self._target = self._fetch_latest({})
+        self._target = self._fetch_latest(NOWHERE)
 
     def latestOffset(self, start: dict[str, dict[str, int]], limit: ReadLimit) -> dict[str, dict[str, int]]:
-        """The end of the next micro-batch; `start` itself where it has to wait."""
-        begin = from_topics(start)
-        self._latest = self._fetch_latest(begin) if self._target is None else self._target
+        """The end of the next micro-batch; `start` itself where it has to wait. Raises as `partitions` does."""
+        begin = from_json(start)
+        self._latest = self._look_ahead(begin)
+        self._report_recreated(begin, self._latest)
         if isinstance(limit, ReadAllAvailable):
-            return by_topic(self._latest)
+            return self._latest.json()
+        known = self._from(begin, self._latest)
         least = self.options.min_offsets_per_trigger
-        if least is not None and self._target is None and self._must_wait(least, begin):
+        if least is not None and self._target is None and self._must_wait(least, known):
             return start
         if isinstance(limit, ReadMaxRows):
-            known = {**self._earliest(self._latest.keys() - begin.keys()), **begin}
-            return by_topic(rate_limited(limit.max_rows, known, self._latest))
-        return by_topic(self._latest)
+            known = {**self._earliest(self._latest.offsets.keys() - known.keys()), **known}
+            return Position(rate_limited(limit.max_rows, known, self._latest.offsets), self._latest.topic_ids).json()
+        return self._latest.json()
 
     def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:
         """What the log held at the last look, for Spark's progress reports."""
-        return by_topic(self._latest) or None
+        return self._latest.json() or None
 
     def partitions(self, start: dict[str, dict[str, int]], end: dict[str, dict[str, int]]) -> Sequence[InputPartition]:
         """The tasks' ranges between two offsets. Raises DataLoss under failOnDataLoss."""
-        begin, stop = from_topics(start), from_topics(end)
-        added = sorted(stop.keys() - begin.keys())
+        whole, stop = from_json(start), from_json(end)
+        self._report_recreated(whole, stop)
+        begin = self._from(whole, stop)
+        added = sorted(stop.offsets.keys() - begin.keys())
         earliest = self._earliest(added)
+        recreated = whole.recreated(stop)
         for each in added:
             if each not in earliest:
                 report_data_loss(self.options, f"{each} is gone before its first record was read")
-            elif earliest[each]:
+            elif earliest[each] and each.topic not in recreated:
                 report_data_loss(
                     self.options, f"the new partition {each} starts at offset {earliest[each]} instead of 0"
                 )
-        gone = sorted(begin.keys() - stop.keys())
+        gone = sorted(begin.keys() - stop.offsets.keys())
         if gone:
             report_data_loss(self.options, f"{', '.join(map(str, gone))} are gone")
         ranges = []
-        for each, last in sorted(stop.items()):
+        for each, last in sorted(stop.offsets.items()):
             first = begin.get(each, earliest.get(each))
             if first is None:
                 continue
@@ -115,7 +122,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 report_data_loss(self.options, f"the end of {each} went back from offset {first} to {last}")
             ranges.append(OffsetRange(each, first, last))
         planned = tasks(ranges, self.options.min_partitions, self.options.max_records_per_partition)
-        return [TaskRanges(each) for each in planned]
+        return [TaskRanges(each, stop.topic_ids) for each in planned]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """One task's records."""
@@ -137,47 +144,59 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._client = open_client(self.options.properties)
         return self._client
 
-    def _fetch_latest(self, known: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """The ends of the log, asked for again where one is before an offset that was read already.
+    def _look_ahead(self, begin: Position) -> Position:
+        """What there is to read now, or the fixed end; one that turns out to be before `begin` is fixed anew."""
+        if self._target is None:
+            return self._fetch_latest(begin)
+        behind = any(self._target.offsets.get(each, -1) < offset for each, offset in begin.offsets.items())
+        if behind or begin.recreated(self._target):
+            self._target = self._fetch_latest(begin)
+        return self._target
 
-        Right after an election a leader may answer with a high watermark that is still behind.
-        """
-        for attempt in range(self.options.offset_attempts + 1):
-            partitions = assigned(self._cluster(), self.options.subscription)
-            isolation = self.options.properties.isolation
-            found = self._cluster().list_offsets(dict.fromkeys(partitions, LATEST), isolation=isolation)
-            latest = {each: found[each].offset for each in partitions}
-            behind = [each for each, offset in latest.items() if offset < known.get(each, 0)]
-            if not behind:
-                break
-            log.warning("the end of %s is before what was read already", ", ".join(map(str, behind)))
-            if attempt < self.options.offset_attempts:
-                time.sleep(self.options.offset_retry_interval_ms / 1000)
-        return latest
+    def _fetch_latest(self, known: Position) -> Position:
+        """The ends of the logs of everything that is to be read."""
+        partitions, topic_ids = assigned(self._cluster(), self.options.subscription, known)
+        since = self._from(known, Position({}, topic_ids))
+        return Position(ends(self._cluster(), partitions, since, self.options), topic_ids)
 
-    def _earliest(self, partitions: Any) -> dict[TopicPartition, int]:
+    def _from(self, begin: Position, later: Position) -> dict[TopicPartition, int]:
+        """The offsets of `begin` that are offsets of the topics in `later`."""
+        recreated = begin.recreated(later)
+        return {each: offset for each, offset in begin.offsets.items() if each.topic not in recreated}
+
+    def _report_recreated(self, begin: Position, later: Position) -> None:
+        for name in sorted(begin.recreated(later)):
+            old, new = id_text(begin.topic_ids[name]), id_text(later.topic_ids[name])
+            report_data_loss(
+                self.options,
+                f"topic '{name}' was deleted and created anew (its id was {old} and is {new}): the offsets in the "
+                "checkpoint are the old topic's, and the new one is read from its beginning",
+            )
+
+    def _earliest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The earliest offsets of those partitions that (still) exist."""
         if not partitions:
             return {}
-        existing = set(assigned(self._cluster(), self.options.subscription)) & set(partitions)
+        wanted = Position(dict.fromkeys(partitions, 0), {})
+        existing = set(assigned(self._cluster(), self.options.subscription, wanted).partitions) & set(partitions)
         found = self._cluster().list_offsets(dict.fromkeys(sorted(existing), EARLIEST))
         return {each: answer.offset for each, answer in found.items()}
 
     def _within_log(self, start: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         low = self._cluster().list_offsets(dict.fromkeys(start, EARLIEST))
-        high = self._cluster().list_offsets(dict.fromkeys(start, LATEST))
+        high = ends(self._cluster(), start, start, self.options)
         within = {}
         for each, offset in start.items():
-            within[each] = min(max(offset, low[each].offset), high[each].offset)
+            within[each] = min(max(offset, low[each].offset), high[each])
             if within[each] != offset:
-                held = f"it holds offsets {low[each].offset} to {high[each].offset}"
+                held = f"it holds offsets {low[each].offset} to {high[each]}"
                 report_data_loss(self.options, f"startingOffsets for {each} is {offset}, and {held}")
         return within
 
     def _must_wait(self, least: int, begin: Mapping[TopicPartition, int]) -> bool:
         """Whether fewer than `least` offsets are waiting and maxTriggerDelay hasn't passed since the last batch."""
         now = time.monotonic()
-        waiting = sum(max(offset - begin.get(each, 0), 0) for each, offset in self._latest.items())
+        waiting = sum(max(offset - begin.get(each, 0), 0) for each, offset in self._latest.offsets.items())
         delay_s = self.options.max_trigger_delay_ms / 1000
         overdue = self._last_trigger is None or now - self._last_trigger >= delay_s
         if waiting < least and not overdue:

@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ottla.net.client import Client
+from ottla.net.error_codes import ABSENT
+from ottla.net.existence import Wanted
 from ottla.net.names import TopicPartition
 from ottla.net.producing import Producer
-from ottla.protocol.errors import ErrorCode
 
 from .encode import encode
 from .options import OptionError
@@ -110,10 +111,10 @@ class Writer:
 
 def topic_partitions(client: Client, topic: str) -> int:
     """How many partitions a topic has. Raises OptionError if there is no such topic."""
-    cluster = client.metadata([topic])
+    cluster = client.look_up({topic: Wanted()})
     if topic in cluster.errors:
         where = ", ".join(map(str, client.bootstrap))
-        if cluster.errors[topic] == ErrorCode.unknown_topic_or_partition:
+        if cluster.errors[topic] in ABSENT:
             raise OptionError(f"topic '{topic}' does not exist at {where}; create it with: ottla topics create {topic}")
         raise OptionError(f"topic '{topic}' can't be written at {where}: {cluster.errors[topic].name}")
     return len(cluster.topics[topic].leaders)

@@ -72,6 +72,7 @@ class OttlaBroker:
         """SIGKILL: what the broker hadn't written is gone."""
         self.process.kill()
         self.process.wait()
+        self._paused = False
 
     def start_again(self) -> None:
         """After `kill`."""

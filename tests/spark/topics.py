@@ -6,7 +6,8 @@ import time
 import uuid
 from collections.abc import Sequence
 
-from ottla.net.client import Client, check
+from ottla.net.client import Client
+from ottla.net.error_codes import check
 from ottla.net.names import LATEST, TopicPartition
 from ottla.protocol.batches import Record, build_batch
 from ottla.protocol.errors import ErrorCode

@@ -1,4 +1,4 @@
-"""The blocking client where no broker answers: in time, and by name."""
+"""The blocking client where brokers don't answer: in time, and by name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import time
 
 import pytest
 
-from ottla.net.client import Client, Unreachable
+from ottla.net.client import PATIENCE_S, Client, Unreachable
+from ottla.net.fetching import RangeReader
+from ottla.net.names import LATEST, TopicPartition
+from tests.peers.scripted_cluster import FETCH, LIST_OFFSETS, METADATA, ScriptedCluster, Topic
 from tests.peers.wire import free_port
 
 
@@ -28,3 +31,50 @@ def test_a_listener_that_stays_silent() -> None:
             with pytest.raises(Unreachable, match=rf"Metadata failed for 400 ms .*:{port}\b"):
                 client.metadata()
             assert time.monotonic() - began < 2
+
+
+T0 = TopicPartition("t", 0)
+
+
+def test_a_silent_broker_is_waited_for_once() -> None:
+    """It was asked first again after each trouble, for as long as a request may take."""
+    with ScriptedCluster(2, t=Topic([10])) as cluster, Client(cluster.bootstrap) as client:
+        cluster.silent.add(0)
+        cluster.leader = 1
+        began = time.monotonic()
+        for _ in range(5):
+            assert client.list_offsets({T0: LATEST})[T0].offset == 10
+            client.close()
+        assert time.monotonic() - began < 2 * PATIENCE_S
+
+
+@pytest.mark.parametrize("during", [METADATA, LIST_OFFSETS, FETCH])
+def test_a_leader_that_falls_silent_and_leads_no_longer_is_left(during: int) -> None:
+    """A machine that dies says no goodbye: half a minute went by until the request's time was over."""
+    with ScriptedCluster(3, t=Topic([10])) as cluster, Client(cluster.bootstrap) as client:
+        client.metadata(["t"])
+        reader = iter(RangeReader(client, T0, 0, 10))
+        if during != METADATA:
+            client.leader(T0)
+        cluster.silent.add(0)
+        cluster.leader = 1
+        began = time.monotonic()
+        if during == METADATA:
+            assert client.metadata(["t"]).topics["t"].leaders == {0: 1}
+        elif during == LIST_OFFSETS:
+            assert client.list_offsets({T0: LATEST})[T0].offset == 10
+        else:
+            assert next(reader).next_offset == 10
+        assert time.monotonic() - began < 3 * PATIENCE_S
+
+
+def test_a_leader_that_is_only_slow_is_waited_for() -> None:
+    with ScriptedCluster(2, t=Topic([10])) as cluster:
+        with Client(cluster.bootstrap, request_timeout_ms=1000 * int(2 * PATIENCE_S), api_timeout_ms=100) as client:
+            client.leader(T0)
+            cluster.silent.add(0)
+            began = time.monotonic()
+            with pytest.raises(Unreachable, match=r"Fetch of t-0 at offset 0 failed .* timed out"):
+                next(iter(RangeReader(client, T0, 0, 10)))
+            assert time.monotonic() - began > 2 * PATIENCE_S
+        assert cluster.asked.count((0, FETCH)) == 1

@@ -331,8 +331,10 @@ def fetch_answer(version, error, topics):
     return b"".join(fetch.write_fetch_answer(version, 5, error, 0, answers))[4:]
 
 
-@given(st.sampled_from(range(4, 13)), st.sampled_from([0, 71]), fetched)
+@given(st.sampled_from(range(4, 14)), st.sampled_from([0, 71]), fetched)
 def test_fetch_response_reads_as_kio_reads_it(version, error, topics):
+    if version >= fetch.TOPIC_IDS:
+        topics = [(bytes([1 + index]) * 16, partitions) for index, (_, partitions) in enumerate(topics)]
     frame = fetch_answer(version, error, topics)
     _, start = response_body(1, version, frame)
     theirs = read_response(1, version, frame, start)
@@ -340,7 +342,7 @@ def test_fetch_response_reads_as_kio_reads_it(version, error, topics):
         theirs.error_code if version >= 7 else 0,
         [
             (
-                topic.topic,
+                topic.topic_id if version >= fetch.TOPIC_IDS else topic.topic,
                 each.partition_index,
                 each.error_code,
                 each.high_watermark,
@@ -353,15 +355,16 @@ def test_fetch_response_reads_as_kio_reads_it(version, error, topics):
     )
 
 
-@given(st.sampled_from(range(4, 13)), st.binary(max_size=120))
+@given(st.sampled_from(range(4, 14)), st.binary(max_size=120))
 def test_any_bytes_are_a_fetch_response_or_a_protocol_error(version, body):
     with contextlib.suppress(ProtocolError):
         fetch_response.read_fetch_response(version, memoryview(body), 0)
 
 
-@pytest.mark.parametrize("version", range(4, 13))
+@pytest.mark.parametrize("version", range(4, 14))
 def test_a_fetch_response_cut_anywhere_is_refused(version):
-    frame = fetch_answer(version, 0, [("topic", [(0, 0, 9, b"x" * 70, [(1, 2)]), (1, 0, 0, None, None)])])
+    topic = b"i" * 16 if version >= fetch.TOPIC_IDS else "topic"
+    frame = fetch_answer(version, 0, [(topic, [(0, 0, 9, b"x" * 70, [(1, 2)]), (1, 0, 0, None, None)])])
     _, start = response_body(1, version, frame)
     for cut in range(start, len(frame)):
         with pytest.raises(ProtocolError):

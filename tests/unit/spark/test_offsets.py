@@ -13,8 +13,6 @@ from ottla.spark.offsets import (
     TASK_OFFSETS_MAX,
     TASKS_ALONE,
     OffsetRange,
-    by_topic,
-    from_topics,
     rate_limited,
     split,
     tasks,
@@ -68,13 +66,6 @@ def test_a_limit_is_shared_and_starves_nobody(ranges: list[OffsetRange], limit: 
     assert all(start[each] <= admitted[each] <= latest[each] for each in latest)
     assert all(admitted[each.partition] > each.start for each in ranges if each.size)
     assert sum(admitted[each] - start[each] for each in latest) <= limit + len(ranges)
-
-
-def test_offsets_have_sparks_shape() -> None:
-    shaped = by_topic({TopicPartition("b", 10): 3, TopicPartition("b", 2): 1, TopicPartition("a", 0): 0})
-    assert list(shaped) == ["a", "b"]
-    assert list(shaped["b"]) == ["2", "10"]
-    assert by_topic(from_topics(shaped)) == shaped
 
 
 def test_filters_become_bounds() -> None:

@@ -104,3 +104,37 @@ def test_refusals(options: dict[str, str], says: str) -> None:
 def test_a_stream_has_no_end() -> None:
     with pytest.raises(OptionError, match="endingOffsets makes no sense for a stream"):
         read(streaming=True, endingOffsets="latest")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["queryName", "queryname", "checkpointLocation", "path", "asyncProgressTrackingEnabled", "__partition_columns"],
+)
+def test_what_spark_adds_itself_is_known(name: str) -> None:
+    """A stream by queryName, and so every sink of spark-pipelines, ended in "unknown option 'queryname'"."""
+    assert write_options({**BASE, "topic": "t", name: "x"}).warnings == ()
+    assert read_options({**BASE, "subscribe": "t", name: "x"}, streaming=False).warnings == ()
+
+
+def test_the_properties_of_a_table_are_no_options() -> None:
+    """As Spark 4.3 makes a table: options twice, and what it or anybody says about the table beside them."""
+    given = {**BASE, "subscribe": "t", "failOnDataLoss": "false"}
+    table = {"provider": "ottla", "owner": "somebody", "external": "true", "location": "file:/x", "path": "file:/x"}
+    more = {"comment": "what it is", "collation": "UTF8_LCASE", "made.by": "a pipeline", "topics": "unknown"}
+    marked = {f"option.{name}": value for name, value in given.items()}
+    options = read_options({**table, **more, **given, **marked}, streaming=False)
+    assert options.warnings == ()
+    assert not options.fail_on_data_loss
+    with pytest.raises(OptionError, match="unknown option 'subscribes'"):
+        read_options({**table, **given, "subscribes": "x", "option.subscribes": "x"}, streaming=False)
+
+
+def test_a_table_without_its_options_says_where_they_belong() -> None:
+    with pytest.raises(OptionError, match=r"kafka.bootstrap.servers is missing.*SELECT … WITH"):
+        read_options({}, streaming=False)
+
+
+@pytest.mark.parametrize(("pattern", "why"), [("a**b", "a \\* that repeats nothing"), (r"\p{Klingon}", "Klingon")])
+def test_a_pattern_that_cannot_be_translated_is_refused_with_the_reason(pattern: str, why: str) -> None:
+    with pytest.raises(OptionError, match=f"is no regular expression: .*{why}"):
+        read_options({**BASE, "subscribePattern": pattern}, streaming=False)

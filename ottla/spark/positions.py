@@ -1,0 +1,52 @@
+"""Where a stream stands: the next offset of each partition, and which topics these are offsets of. Pure.
+
+Spark keeps a position in its checkpoint as JSON. The shape is that of Spark's own source, {"topic": {"0": 5}}. A
+topic's id stands beside it as the key "topic:id" of an empty object: a colon can't be in a topic's name, and whoever
+doesn't know about ids (Spark's Kafka source, an Ottla of before) finds a topic without partitions there and goes on. So
+either of them reads a position that was written here. What they write has no ids, and is read as a position in whatever
+topics have these names now.
+"""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Mapping
+from typing import NamedTuple
+from uuid import UUID
+
+from ottla.net.names import TopicPartition
+
+
+class Position(NamedTuple):
+    """Next offsets by partition, and the ids of their topics as far as they are known."""
+
+    offsets: dict[TopicPartition, int]
+    topic_ids: dict[str, UUID]
+
+    def json(self) -> dict[str, dict[str, int]]:
+        """The shape for Spark, topics and partitions in order: equal positions give equal texts."""
+        shaped: dict[str, dict[str, int]] = {}
+        for each in sorted(self.offsets):
+            shaped.setdefault(each.topic, {})[str(each.partition)] = self.offsets[each]
+        return shaped | {f"{name}:{id_text(self.topic_ids[name])}": {} for name in shaped if name in self.topic_ids}
+
+    def recreated(self, later: Position) -> set[str]:
+        """Topics that have another id in `later`: they were deleted, and created anew."""
+        both = self.topic_ids.keys() & later.topic_ids.keys()
+        return {name for name in both if self.topic_ids[name] != later.topic_ids[name]}
+
+
+def from_json(shaped: Mapping[str, Mapping[str, int]]) -> Position:
+    """The inverse of `Position.json`. Raises ValueError for anything else."""
+    offsets, topic_ids = {}, {}
+    for topic, indexes in shaped.items():
+        name, colon, text = topic.partition(":")
+        if colon:
+            topic_ids[name] = UUID(bytes=urlsafe_b64decode(text + "=="))
+        offsets.update({TopicPartition(topic, int(index)): offset for index, offset in indexes.items()})
+    return Position(offsets, topic_ids)
+
+
+def id_text(topic_id: UUID) -> str:
+    """A topic's id as Kafka's tools write it."""
+    return urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()

@@ -1,0 +1,98 @@
+"""Batch reads of our own Spark source while brokers that lead what they read are killed: every row once, none late.
+
+The source is driven as Spark drives it, without Spark: `partitions` plans, `read` yields a task's rows. A process that
+is killed says goodbye, because its kernel closes its connections. A machine that dies, or a pod with its network, says
+nothing: that is a process which is paused before it is killed.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from random import Random
+
+import pytest
+from pyspark.sql.types import LongType, StructField, StructType
+
+from ottla.net.client import Client
+from ottla.net.names import TopicPartition
+from ottla.net.producing import Producer
+from ottla.protocol.batches import Record, write_record
+from ottla.spark.source import DefaultSource
+from tests.crash.faults import LONG
+from tests.peers.ottla_broker import OttlaBroker
+from tests.peers.ottla_cluster import OttlaCluster, ottla_cluster
+
+TOPIC = "read"
+PARTITIONS = 6
+BATCHES, BATCH_RECORDS, RECORD_BYTES = 60, 20, 1000
+KILLS = 50 if LONG else 4
+SLOWEST_S = 15.0
+OFFSETS = StructType([StructField("offset", LongType())])
+
+
+@pytest.mark.timeout(3600 if LONG else 300)
+@pytest.mark.parametrize("goodbye", [True, False], ids=["process", "machine"])
+def test_a_read_whose_leader_is_killed_in_the_middle_ends_in_time(tmp_path: Path, goodbye: bool) -> None:
+    seed = time.time_ns() if LONG else 7
+    chance = Random(seed)
+    with ottla_cluster(tmp_path, 3, 1, broker_session_timeout_ms="3000", replica_lag_time_max_ms="3000") as cluster:
+        fill(cluster)
+        took = []
+        for _ in range(KILLS):
+            took.append(read_over_a_kill(cluster, chance, goodbye))
+            cluster.wait_until_in_sync(TOPIC, PARTITIONS, 3)
+        print(f"seed {seed}: {KILLS} reads over a kill took {min(took):.1f} to {max(took):.1f} s")
+        assert max(took) < SLOWEST_S, sorted(took)
+
+
+def fill(cluster: OttlaCluster) -> None:
+    body = bytearray()
+    for index in range(BATCH_RECORDS):
+        write_record(body, Record(index, 0, None, b"x" * RECORD_BYTES, ()), 0, 0)
+    with Client(cluster.bootstrap) as client:
+        client.create_topic(TOPIC, PARTITIONS, configs={"retention.ms": "-1"})
+        cluster.wait_until_in_sync(TOPIC, PARTITIONS, 3)
+        producer = Producer(client)
+        for _ in range(BATCHES):
+            for index in range(PARTITIONS):
+                producer.send(TopicPartition(TOPIC, index), bytes(body), BATCH_RECORDS, 1)
+        producer.flush()
+
+
+def read_over_a_kill(cluster: OttlaCluster, chance: Random, goodbye: bool) -> float:
+    """Reads the whole topic, kills the leader of what is being read somewhere within; the seconds it took."""
+    options = {
+        "kafka.bootstrap.servers": cluster.bootstrap,
+        "subscribe": TOPIC,
+        "kafka.fetch.max.bytes": "50000",
+    }
+    reader = DefaultSource(options).reader(OFFSETS)
+    partition = chance.randrange(PARTITIONS)
+    moment = chance.randrange(BATCHES * BATCH_RECORDS)
+    victim: OttlaBroker | None = None
+    restarting: threading.Timer | None = None
+    began = time.monotonic()
+    for task in reader.partitions():
+        (asked,) = task.ranges
+        offsets: list[int] = []
+        for rows in reader.read(task):
+            offsets += rows.column("offset").to_pylist()
+            if victim is None and asked.partition.partition == partition and len(offsets) > moment:
+                victim = cluster.brokers[cluster.leader(TOPIC, partition)]
+                if goodbye:
+                    victim.kill()
+                    restarting = threading.Timer(chance.uniform(0, 4), victim.start_again)
+                    restarting.start()
+                else:
+                    victim.pause()
+        assert offsets == list(range(BATCHES * BATCH_RECORDS))
+    took = time.monotonic() - began
+    assert victim is not None
+    if restarting is not None:
+        restarting.join()
+    else:
+        victim.kill()
+        victim.start_again()
+    return took
