@@ -14,7 +14,7 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 
-from ottla.protocol.batches import seal_batch
+from ottla.protocol.batches import HEADER_SIZE, seal_batch
 from ottla.protocol.errors import ErrorCode, KafkaError
 
 from .blocking import Connection, ConnectionLost
@@ -42,6 +42,8 @@ class _Queue:
 
 class Producer:
     """Sends record batches. Not safe to share between threads.
+
+    `request_bytes` bounds the batches in one request, as Kafka's max.request.size does (before compression for each).
 
     `acks` is −1, 0 or 1; with 0 nothing is known about what was written. `codec` and `level` compress each batch.
     """
@@ -73,7 +75,17 @@ class Producer:
         self.records_acknowledged = 0
 
     def send(self, partition: TopicPartition, body: bytes, count: int, timestamp: int) -> None:
-        """Queues one batch of `count` encoded records that all carry `timestamp` (ms), offsets from 0 up."""
+        """Queues one batch of `count` encoded records that all carry `timestamp` (ms), offsets from 0 up.
+
+        Raises KafkaError(message_too_large) for one that is larger, before compression, than a request may be.
+        """
+        size = len(body) + HEADER_SIZE
+        if size > self._request_bytes:
+            what = "a record" if count == 1 else f"a batch of {count} records"
+            raise KafkaError(
+                ErrorCode.message_too_large,
+                f"{what} for {partition} takes {size} bytes, and max.request.size is {self._request_bytes}",
+            )
         queue = self._queues.setdefault(partition, _Queue())
         sequence = queue.next_sequence if self._producer_id >= 0 else -1
         queue.next_sequence = (queue.next_sequence + count) & 0x7FFFFFFF

@@ -27,7 +27,7 @@ from .headers import (
     H_POSITION,
     H_SIZE,
 )
-from .schema import ARROW_TYPES, HEADER_ARROW, repeated_int, repeated_string
+from .schema import ARROW_TYPES, BATCH_BYTES_MAX, HEADER_ARROW, repeated_int, repeated_string
 from .selection import kernel
 
 BYTES_MAX = 16 << 20
@@ -54,8 +54,16 @@ def decode(
         made = _arrow(source, plan, start, end, topic, partition, schema)
         if made is None:
             yield from decode_python.decode(record_set, group, start, end, topic, partition, schema)
-        elif made.num_rows:
-            yield made
+        else:
+            yield from _slices(made, int((plan[:, kernel.P_END] - plan[:, kernel.P_START]).sum()))
+
+
+def _slices(made: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
+    """`made` of `size` bytes in pieces of BYTES_MAX: one batch of a topic may be far larger."""
+    pieces = -(-size // BYTES_MAX)
+    rows = max(-(-made.num_rows // max(pieces, 1)), 1)
+    for first in range(0, made.num_rows, rows):
+        yield made.slice(first, rows)
 
 
 def _groups(record_set: bytes | memoryview, batches: Any) -> Iterator[tuple[Any, Any, Any]]:
@@ -76,7 +84,8 @@ def _groups(record_set: bytes | memoryview, batches: Any) -> Iterator[tuple[Any,
     for index, (position, length, attributes) in enumerate(
         batches[:, (H_POSITION, H_SIZE, H_ATTRIBUTES)].tolist(),
     ):
-        payload = decompress(attributes & CODEC_MASK, view[position + HEADER_SIZE : position + length])
+        compressed = view[position + HEADER_SIZE : position + length]
+        payload = decompress(attributes & CODEC_MASK, compressed, BATCH_BYTES_MAX)
         if payloads and size + len(payload) > BYTES_MAX:
             yield _joined(batches[first:index], payloads)
             payloads, first, size = [], index, 0

@@ -14,7 +14,7 @@ from ottla.protocol.batches import LOG_APPEND_TIME as APPENDED
 from ottla.protocol.batches import Record, records
 
 from .headers import H_ATTRIBUTES, H_POSITION, H_SIZE
-from .schema import ARROW_TYPES, CREATE_TIME, LOG_APPEND_TIME, repeated_int, repeated_string
+from .schema import ARROW_TYPES, BATCH_BYTES_MAX, CREATE_TIME, LOG_APPEND_TIME, repeated_int, repeated_string
 
 ROWS_MAX = 10_000
 
@@ -33,7 +33,7 @@ def decode(
     view = memoryview(record_set)
     for position, size, attributes in batches[:, (H_POSITION, H_SIZE, H_ATTRIBUTES)].tolist():
         kind = LOG_APPEND_TIME if attributes & APPENDED else CREATE_TIME
-        for record in records(view[position : position + size]):
+        for record in records(view[position : position + size], BATCH_BYTES_MAX):
             if start <= record.offset < end:
                 rows.append((record, kind))
         if len(rows) >= ROWS_MAX:

@@ -25,6 +25,8 @@ HEADERS = ("headers", "array<struct<key: string, value: binary>>")
 CREATE_TIME, LOG_APPEND_TIME = 0, 1
 
 HEADER_ARROW = pa.struct([("key", pa.string()), ("value", pa.binary())])
+# Of one batch, uncompressed: what Arrow's 32-bit ends can count. No Java client takes a larger one either.
+BATCH_BYTES_MAX = (1 << 31) - 1
 ARROW_TYPES: dict[str, pa.DataType] = {
     "key": pa.binary(),
     "value": pa.binary(),

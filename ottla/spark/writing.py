@@ -18,6 +18,7 @@ from ottla.net.error_codes import ABSENT
 from ottla.net.existence import Wanted
 from ottla.net.names import TopicPartition
 from ottla.net.producing import Producer
+from ottla.protocol.batches import HEADER_SIZE
 
 from .encode import encode
 from .options import OptionError
@@ -95,7 +96,7 @@ class Writer:
             rows.column("headers").cast(ARROW_TYPES["headers"]) if "headers" in names else None,
             chosen,
             count,
-            self._properties.batch_bytes,
+            min(self._properties.batch_bytes, max(self._properties.request_bytes - HEADER_SIZE, 0)),
             self._sticky,
         )
         self._sticky += 1

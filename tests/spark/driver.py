@@ -28,7 +28,7 @@ def main() -> None:
     if not hold:
         sink(spark, bootstrap, topic, path, checkpoint, limit=LIMIT)
         return
-    found = rows(stream(spark, bootstrap, topic, LIMIT))
+    found = rows(stream(spark, bootstrap, topic, LIMIT, headers=True))
     held = found.mapInArrow(held_within(Path(folder)), found.schema)
     writer = held.writeStream.format("parquet").partitionBy("date")
     run(writer.option("path", path).option("checkpointLocation", checkpoint), "")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from base64 import b64encode
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from ottla.protocol.batches import Record
@@ -76,6 +78,44 @@ def test_files_of_json_lines(spark: SparkSession, bootstrap: str, events: str, t
     assert {row.key for row in rows.collect()} == {"UA", "B6"}
 
 
+@pytest.mark.parametrize("format", ["parquet", "json"])
+def test_files_keep_headers_and_bytes(
+    spark: SparkSession, bootstrap: str, topics: Topics, tmp_path: Path, format: str
+) -> None:
+    """Values were cast to strings, whatever they were, and headers were dropped."""
+    topic = topics.create(1)
+    records = [
+        Record(0, BEGIN_MS, b"\xff\x00", b"\xc3\x28", (("h", b"\xfe"), ("n", None))),
+        Record(0, BEGIN_MS, None, "ü".encode(), ()),
+    ]
+    topics.write(topic, 0, records)
+    sink(spark, bootstrap, topic, str(tmp_path / "rows"), str(tmp_path / "state"), format=format, values="bytes")
+    found = spark.read.format(format).load(str(tmp_path / "rows")).orderBy("offset").collect()
+
+    def written(value: bytes | None) -> bytes | str | None:
+        return value if format == "parquet" or value is None else b64encode(value).decode()
+
+    rows = [(row.key, row.value, [(each.key, each.value) for each in row.headers or ()]) for row in found]
+    assert rows == [
+        (written(each.key), written(each.value), [(name, written(value)) for name, value in each.headers])
+        for each in records
+    ]
+
+
+def test_bytes_that_are_no_text_are_named_and_not_written(
+    spark: SparkSession, bootstrap: str, topics: Topics, tmp_path: Path
+) -> None:
+    topic = topics.create(1)
+    topics.write(topic, 0, [Record(0, BEGIN_MS, b"k", "ü".encode(), (("h", b"v"),))])
+    folders = str(tmp_path / "rows"), str(tmp_path / "state")
+    sink(spark, bootstrap, topic, *folders)
+    topics.write(topic, 0, [Record(0, BEGIN_MS, b"k", b"\xc3\x28", ())])
+    with pytest.raises(PySparkException, match=rf"the value at offset 1 of {topic}-0 is no text .*--values bytes"):
+        sink(spark, bootstrap, topic, *folders)
+    (row,) = spark.read.parquet(folders[0]).collect()
+    assert (row.key, row.value, row.headers[0].value) == ("k", "ü", "v")
+
+
 @pytest.mark.parametrize(
     ("job", "arguments", "says"),
     [
@@ -121,6 +161,7 @@ def test_a_stream_that_finds_nobody_ends_in_one_line(
     [
         (sink_job.main, {"topic": "no-such-topic", "path": "{folder}/rows"}, "topic 'no-such-topic' does not exist"),
         (sink_job.main, {"bootstrap": "nohost", "path": "{folder}/rows"}, "'nohost' is no broker address"),
+        (sink_job.main, {"path": "{folder}/rows", "values": "base64"}, "it must be text or bytes"),
         (sink_job.main, {"path": "{folder}/rows", "format": "avro"}, "it must be parquet or json"),
         (sink_job.main, {"bootstrap": NOBODY, "path": "{folder}/rows"}, f"cannot connect to {NOBODY}"),
         (window_counts.main, {"bootstrap": NOBODY, "into": "{events}"}, f"cannot connect to {NOBODY}"),

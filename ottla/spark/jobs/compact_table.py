@@ -17,7 +17,7 @@ from rich.table import Table
 from ottla.spark.session import spark_session
 
 from .arguments import Bootstrap, Topic
-from .frames import batch, check_topics, latest_by_key
+from .frames import as_text, batch, check_topics, latest_by_key
 from .lines import one_line_errors
 
 SHOWN = 20
@@ -32,7 +32,7 @@ def main(
     """Writes or shows the latest value of each key."""
     check_topics(bootstrap, topic)
     spark = spark_session("ottla-compact-table")
-    text = [f.col(name).cast("string").alias(name) for name in ("key", "value")]
+    text = [as_text(f.col(name), f.lit(f"a {name} of topic '{topic}'"), "").alias(name) for name in ("key", "value")]
     table = latest_by_key(batch(spark, bootstrap, topic)).select(*text, "timestamp")
     if path:
         table.write.mode("overwrite").parquet(path)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
+import time
+from collections.abc import Callable
 from typing import Any
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -15,6 +19,10 @@ from ottla.spark.planning import assigned, open_client
 LOOKED_AT = 100
 # A person waits for the first sign of life, and a Kubernetes Job is started again.
 FIRST_ANSWER_MS = 20_000
+STARVED = "to connect back"  # what PythonWorkerFactory says of a Python that didn't start in time
+STARVED_MAX = 5  # times in a row
+
+log = logging.getLogger("ottla.spark")
 
 
 def check_topics(bootstrap: str, *topics: str) -> None:
@@ -33,10 +41,10 @@ def batch(spark: SparkSession, bootstrap: str, topic: str) -> DataFrame:
     return spark.read.format("ottla").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic).load()
 
 
-def stream(spark: SparkSession, bootstrap: str, topic: str, limit: int) -> DataFrame:
+def stream(spark: SparkSession, bootstrap: str, topic: str, limit: int, *, headers: bool = False) -> DataFrame:
     """A topic from its beginning on; `limit` offsets a micro-batch, 0 for all there are."""
     reader = spark.readStream.format("ottla").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
-    reader = reader.option("startingOffsets", "earliest")
+    reader = reader.option("startingOffsets", "earliest").option("includeHeaders", headers)
     return (reader.option("maxOffsetsPerTrigger", limit) if limit else reader).load()
 
 
@@ -51,6 +59,17 @@ def latest_by_key(frame: DataFrame) -> DataFrame:
         .agg(f.max_by(f.struct("value", "timestamp"), "offset").alias("last"))
     )
     return last.select("key", "last.value", "last.timestamp").where("value IS NOT NULL")
+
+
+def as_text(value: Column, what: Column, remedy: str) -> Column:
+    """Bytes as a string; bytes that are no UTF-8 end the query, which says `what` they are.
+
+    Spark would write them as they are, and whoever reads that file of strings might notice it when the topic has
+    forgotten them.
+    """
+    text = value.cast("string")
+    refusal = f.raise_error(f.concat(what, f.lit(f" is no text (UTF-8){remedy}")))
+    return f.when(value.isNull() | f.is_valid_utf8(text), text).otherwise(refusal.cast("string"))
 
 
 def field(column: str, name: str) -> Column:
@@ -99,10 +118,27 @@ def append(frame: DataFrame, bootstrap: str, topic: str) -> None:
     frame.write.format("ottla").mode("append").options(**{"kafka.bootstrap.servers": bootstrap, "topic": topic}).save()
 
 
-def run(writer: DataStreamWriter, every: str) -> None:
-    """Runs a query over what is there now, or with `every` a micro-batch every so often until it is stopped."""
-    query = (writer.trigger(processingTime=every) if every else writer.trigger(availableNow=True)).start()
-    try:
-        query.awaitTermination()
-    except KeyboardInterrupt:
-        query.stop()
+def run(writer: DataStreamWriter, every: str, pause: Callable[[float], None] = time.sleep) -> None:
+    """Runs a query over what is there now, or with `every` a micro-batch every so often until it is stopped.
+
+    Spark gives a Python that plans a stream ten seconds to start, which no setting changes, and a busy machine may take
+    longer. A query that ends for that reason goes on from its checkpoint, after a longer pause each time.
+    """
+    triggered = writer.trigger(processingTime=every) if every else writer.trigger(availableNow=True)
+    starved = 0
+    while True:
+        query = triggered.start()
+        try:
+            query.awaitTermination()
+            return
+        except KeyboardInterrupt:
+            query.stop()
+            return
+        except StreamingQueryException as error:
+            if query.lastProgress is not None:
+                starved = 0
+            starved += 1
+            if STARVED not in str(error) or starved > STARVED_MAX:
+                raise
+            log.warning("Spark's Python took more than ten seconds to start; starting the query again")
+            pause(2.0**starved)

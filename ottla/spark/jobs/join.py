@@ -18,7 +18,7 @@ from pyspark.sql import functions as f
 from ottla.spark.session import spark_session
 
 from .arguments import Bootstrap, Checkpoint, Every, Into, Limit, Topic
-from .frames import append, batch, check_topics, latest_by_key, run, stream
+from .frames import append, as_text, batch, check_topics, latest_by_key, run, stream
 from .lines import one_line_errors
 
 
@@ -63,7 +63,7 @@ def join(
 
 
 def _text(name: str) -> Column:
-    return f.col(name).cast("string").alias(name)
+    return as_text(f.col(name), f.lit(f"a {name}"), "").alias(name)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ from ottla.spark.options import OptionError
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
+_OURS = "Unreachable|DataLoss|RecordsMissing|TopicGone|OffsetOutOfRange"
+_RAISED = re.compile(rf"^(?:[\w.]+\.)?(?:\w*(?:Error|Exception|{_OURS})): (.+)$", re.M)
 
 
 def one_line_errors(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
@@ -37,7 +39,5 @@ def one_line_errors(function: Callable[_Arguments, _Result]) -> Callable[_Argume
 
 def _last_line(text: str) -> str:
     """What a worker raised, out of the trace that Spark wraps around it."""
-    raised = re.findall(
-        r"^(?:[\w.]+\.)?(?:\w*(?:Error|Exception|Unreachable|DataLoss|RecordsMissing)): (.+)$", text, re.M
-    )
+    raised = _RAISED.findall(text)
     return str(raised[-1]) if raised else next(iter(text.strip().splitlines()), "Spark failed")

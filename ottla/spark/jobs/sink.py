@@ -3,6 +3,9 @@
     python -m ottla.spark.jobs.sink --bootstrap localhost:9092 --topic flights \\
         --path /data/flights --checkpoint /data/state
 
+Keys, values and headers are written as text, or with `--values bytes` as they are (base64 in JSON lines). Bytes that
+are no text end the pipeline, and are named; nothing is written in their place.
+
 Each record is in the files exactly once for readers that honour Spark's `_spark_metadata`, as Spark does; others
 may see files of a micro-batch that failed and was written again.
 """
@@ -12,17 +15,18 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from ottla.spark.options import OptionError
 from ottla.spark.session import spark_session
 
 from .arguments import Bootstrap, Checkpoint, Every, Limit, Topic
-from .frames import check_topics, run, stream
+from .frames import as_text, check_topics, run, stream
 from .lines import one_line_errors
 
 FORMATS = ("parquet", "json")
+VALUES = ("text", "bytes")
 
 
 @one_line_errors
@@ -32,14 +36,18 @@ def main(
     path: Annotated[str, typer.Option(help="Directory to write to.")],
     checkpoint: Checkpoint,
     format: Annotated[str, typer.Option(help="parquet or json.")] = "parquet",
+    values: Annotated[str, typer.Option(help="text, or bytes: how keys, values and headers are written.")] = "text",
     every: Every = "",
     limit: Limit = 0,
 ) -> None:
     """Writes a topic to files, partitioned by the records' date."""
     if format not in FORMATS:
         raise OptionError(f"--format is '{format}': it must be parquet or json")
+    if values not in VALUES:
+        raise OptionError(f"--values is '{values}': it must be text or bytes")
     check_topics(bootstrap, topic)
-    sink(spark_session("ottla-sink"), bootstrap, topic, path, checkpoint, format=format, every=every, limit=limit)
+    spark = spark_session("ottla-sink")
+    sink(spark, bootstrap, topic, path, checkpoint, format=format, values=values, every=every, limit=limit)
 
 
 def sink(
@@ -50,18 +58,28 @@ def sink(
     checkpoint: str,
     *,
     format: str = "parquet",
+    values: str = "text",
     every: str = "",
     limit: int = 0,
 ) -> None:
     """Runs the pipeline."""
-    writer = rows(stream(spark, bootstrap, topic, limit)).writeStream.format(format).partitionBy("date")
+    records = rows(stream(spark, bootstrap, topic, limit, headers=True), values)
+    writer = records.writeStream.format(format).partitionBy("date")
     run(writer.option("path", path).option("checkpointLocation", checkpoint), every)
 
 
-def rows(records: DataFrame) -> DataFrame:
-    """Keys and values as strings, where they come from, and the date (UTC) of their timestamp."""
-    text = [f.col(name).cast("string").alias(name) for name in ("key", "value")]
-    return records.select(*text, "topic", "partition", "offset", "timestamp", f.to_date("timestamp").alias("date"))
+def rows(records: DataFrame, values: str = "text") -> DataFrame:
+    """Keys, values and headers as text or bytes, where they come from, and the date (UTC) of their timestamp."""
+    where = ("topic", "partition", "offset", "timestamp", f.to_date("timestamp").alias("date"))
+    if values == "bytes":
+        return records.select("key", "value", "headers", *where)
+    headers = f.transform("headers", lambda each: f.struct(each.key.alias("key"), _text(each.value, "header's value")))
+    return records.select(_text(f.col("key"), "key"), _text(f.col("value"), "value"), headers.alias("headers"), *where)
+
+
+def _text(column: Column, name: str) -> Column:
+    what = f.concat(f.lit(f"the {name} at offset "), "offset", f.lit(" of "), "topic", f.lit("-"), "partition")
+    return as_text(column, what, "; --values bytes writes it as it is").alias(name.rpartition(" ")[2])
 
 
 if __name__ == "__main__":

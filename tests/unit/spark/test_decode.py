@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.protocol.batches import Record, build_batch
+from ottla.protocol.codecs import Codec
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.spark import decode, decode_python, headers, kernel, selection
 from ottla.spark.schema import ARROW_TYPES
@@ -135,3 +136,19 @@ def test_without_numba_the_twins_serve(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selection, "kernel", None)
     monkeypatch.setattr(decode, "kernel", None)
     assert table(decode, data, 0, 100, FULL).equals(expected)
+
+
+@pytest.mark.parametrize("module", [decode, decode_python])
+def test_a_batch_of_more_than_128_mib_is_read(module) -> None:
+    """It stopped a stream for good. What Spark gets is in pieces all the same."""
+    value = bytes(1 << 20)
+    data = build_batch([Record(offset, 0, None, value, ()) for offset in range(130)], codec=Codec.zstd)
+    schema = pa.schema([("offset", ARROW_TYPES["offset"]), ("value", ARROW_TYPES["value"])])
+    offsets, largest = [], 0
+    for made in module.decode(data, select(data, 0, 130), 0, 130, "t", 0, schema):
+        offsets += made.column("offset").to_pylist()
+        largest = max(largest, made.num_rows)
+        assert all(len(each) == 1 << 20 for each in made.column("value").to_pylist())
+    assert offsets == list(range(130))
+    if module is decode:
+        assert largest <= 16

@@ -1,0 +1,58 @@
+"""A query whose planning Python didn't start in time is started again; any other end is an end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from ottla.spark.jobs.frames import STARVED_MAX, run
+
+LATE = "org.apache.spark.SparkException: Python worker failed to connect back."
+
+
+class Queries:
+    """A DataStreamWriter whose queries end as a test says: an error's text, or None for well."""
+
+    def __init__(self, *ends: str | None, progress: Any = None) -> None:
+        self.ends = list(ends)
+        self.lastProgress = progress
+        self.started = 0
+
+    def trigger(self, **_: Any) -> Queries:
+        return self
+
+    def start(self) -> Queries:
+        self.started += 1
+        return self
+
+    def awaitTermination(self) -> None:
+        if (end := self.ends.pop(0)) is not None:
+            raise StreamingQueryException(end)
+
+
+def test_a_starved_query_goes_on_after_longer_and_longer_pauses() -> None:
+    queries, pauses = Queries(LATE, LATE, None), []
+    run(queries, "", pauses.append)  # type: ignore[arg-type]
+    assert (queries.started, pauses) == (3, [2.0, 4.0])
+
+
+def test_a_query_that_never_starts_is_given_up() -> None:
+    queries = Queries(*[LATE] * 20)
+    with pytest.raises(StreamingQueryException, match="connect back"):
+        run(queries, "1 second", lambda _: None)  # type: ignore[arg-type]
+    assert queries.started == STARVED_MAX + 1
+
+
+def test_a_query_that_got_on_between_is_not_given_up() -> None:
+    queries = Queries(*[LATE] * 20, None, progress=object())
+    run(queries, "", lambda _: None)  # type: ignore[arg-type]
+    assert queries.started == 21
+
+
+def test_any_other_end_is_an_end() -> None:
+    queries = Queries("DataLoss: t-0 holds offsets 5 to 9", None)
+    with pytest.raises(StreamingQueryException, match="DataLoss"):
+        run(queries, "", lambda _: None)  # type: ignore[arg-type]
+    assert queries.started == 1
