@@ -31,7 +31,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from ottla.net.memory import SMALL_BYTES
+from ottla.net.memory import SMALL_BYTES, Work
 from ottla.protocol.errors import ProtocolError
 from ottla.protocol.received import Memory
 
@@ -65,9 +65,14 @@ class FileRange(Protocol):
     size: int
 
 
+class Postponed:
+    """In place of a reply: the request hasn't begun for want of memory, and is dispatched again when there is some."""
+
+
+POSTPONED = Postponed()
 Part = bytes | bytearray | memoryview | FileRange
 _IN_MEMORY = (bytes, bytearray, memoryview)
-Reply = "Sequence[Part] | Pending | None"
+Reply = "Sequence[Part] | Pending | Postponed | None"
 
 
 class Pending:
@@ -125,6 +130,7 @@ class Connection:
         "_socket",
         "_unanswered",
         "_unanswered_bytes",
+        "_working",
         "_writing",
         "client_host",
         "client_software",
@@ -157,6 +163,7 @@ class Connection:
         self._writing = False
         self._blocked = False  # a whole request waits in the inbox for the ones before it
         self._looking = False  # whether both directions stay full
+        self._working = False  # whether memory for work is granted, or waited for
         self._loop.add_reader(self._descriptor, self._readable)
 
     # ---- in
@@ -223,9 +230,12 @@ class Connection:
                     return
                 self._blocked = True
                 break
-            self._serve(buffer, position + 4, frame_end)
+            begun = self._serve(buffer, position + 4, frame_end)
             if self.closed:
                 return
+            if not begun:
+                self._blocked = True
+                break
             position = frame_end
         if self._out and not self._writing:
             self._send()
@@ -284,23 +294,29 @@ class Connection:
             if self._writing or self.closed:
                 return False
         self._holding = True
-        return server.memory.reserve_answer(self, api_key, self._loop.time(), self._answer_granted)
+        return server.memory.reserve_answer(self, api_key, self._loop.time(), self._granted)
 
-    def _answer_granted(self) -> None:
+    def _granted(self) -> None:
         self._loop.call_soon(self._resume)
 
-    def _serve(self, buffer: Memory, start: int, end: int) -> None:
+    def _serve(self, buffer: Memory, start: int, end: int) -> bool:
+        """Has a request served; False where it has to wait for memory."""
         try:
             reply = self._server.dispatch(self, buffer, start, end)
         except ProtocolError as error:
             self.close(f"malformed request: {error}")
-            return
+            return False
         except Exception:  # a bug that one client met must not reach the others
             logger.exception("request failed; connection %d from %s is closed", self.id, self.client_host)
             self.close()
-            return
+            return False
+        if isinstance(reply, Postponed):
+            return False
+        if self._working:  # granted, and not needed after all
+            self._working = False
+            self._server.memory.forget_work(self, self._loop.time())
         if reply is None or self.closed:
-            return
+            return True
         if isinstance(reply, Pending):
             if reply.parts is None or self._unanswered:
                 self._wait_for(reply, end - start)
@@ -312,6 +328,17 @@ class Connection:
             self._wait_for(done, end - start)
         else:
             self._out.extend(reply)
+        return True
+
+    def begin_work(self, size_bytes: int, *, postponable: bool = True) -> Work | None:
+        """Memory of `size_bytes` for work in the background on the request that is being served; None where none is
+        free, unless the request isn't `postponable`: its reply is POSTPONED then."""
+        memory, now = self._server.memory, self._loop.time()
+        if postponable and not memory.reserve_work(self, size_bytes, now, self._granted):
+            self._working = True
+            return None
+        self._working = False
+        return memory.begin_work(self, size_bytes, now)
 
     def _wait_for(self, pending: Pending, size: int) -> None:
         pending.size = size
@@ -508,6 +535,7 @@ class Connection:
         self._inbox = None
         self._server.memory.release(self, self._loop.time())
         self._server.memory.answer_sent(self, self._loop.time())
+        self._server.memory.forget_work(self, self._loop.time())
         for pending in self._unanswered:
             pending.forget()
         self._unanswered.clear()

@@ -1,10 +1,13 @@
 """How much memory all connections together may hold, for frames that arrive and answers that leave; who waits for it.
 
+What a request keeps while it is worked on in the background (`begin_work`) counts, too, until that is done.
+
 Rules: a frame that doesn't fit the shared receive buffer gets memory of its own only out of this budget, first come
 first served; connections that get none stop reading. A request of a kind whose answers have been large
 (`large_answers`) starts only when there is room for such an answer. A holder that is slow while others wait is dropped,
 so that peers that announce large frames and never send them, or ask for large answers and never read them, can't shut
-the others out.
+the others out. Work that waits for memory may hold some already, its frame's. So that nobody waits for another's for
+ever, work may begin whenever no other is under way.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ class BufferedMemory:
         self.large_answers: dict[int, int] = {}
         self._frames: _Holdings = {}
         self._answers: _Holdings = {}
+        self._work: _Holdings = {}
         self._waiters: OrderedDict[Hashable, tuple[int, _Holdings, Callable[[], None]]] = OrderedDict()
 
     # ---- frames
@@ -79,6 +83,31 @@ class BufferedMemory:
         """`holder` holds no answer any more, and waits for none."""
         self._give_back(self._answers, holder, now)
 
+    # ---- work
+
+    def reserve_work(self, holder: Hashable, size_bytes: int, now: float, granted: Callable[[], None]) -> bool:
+        """Whether `holder` may begin a request that keeps `size_bytes` while it is worked on; if not, `granted` is
+        called when it may. What is granted is taken over by `begin_work`, or given back by `forget_work`."""
+        if holder in self._work or self._acquire(self._work, holder, size_bytes, now):
+            return True
+        if not self._work:
+            self._waiters.pop(holder, None)
+            self._grant(self._work, holder, size_bytes, now)
+            return True
+        self._waiters[holder] = (size_bytes, self._work, granted)
+        return False
+
+    def begin_work(self, holder: Hashable, size_bytes: int, now: float) -> Work:
+        """Work of `size_bytes`, which counts until its end, in place of what `holder` was granted for it."""
+        work = Work(self)
+        self._grant(self._work, work, size_bytes, now)
+        self.forget_work(holder, now)
+        return work
+
+    def forget_work(self, holder: Hashable, now: float) -> None:
+        """Gives back what `holder` was granted for work or, called with the work itself, what that kept."""
+        self._give_back(self._work, holder, now)
+
     # ----
 
     def overdue(self, now: float) -> list[Hashable]:
@@ -87,9 +116,9 @@ class BufferedMemory:
             return []
         return [
             holder
-            for holdings in (self._frames, self._answers)
+            for holdings in (self._frames, self._answers, self._work)
             for holder, (_, deadline) in holdings.items()
-            if deadline < now
+            if deadline < now and holder not in self._waiters  # who waits for us isn't slow
         ]
 
     @property
@@ -121,7 +150,31 @@ class BufferedMemory:
         while self._waiters:
             waiter, (size_bytes, wanted, granted) = next(iter(self._waiters.items()))
             if self.used_bytes and self.used_bytes + size_bytes > self.limit_bytes:
-                return
+                break
             del self._waiters[waiter]
             self._grant(wanted, waiter, size_bytes, now)
             granted()
+        if not self._work:
+            self._let_work_begin(now)
+
+    def _let_work_begin(self, now: float) -> None:
+        """Grants the first wish for work, if there is one, however little is free: no other is under way."""
+        for waiter, (size_bytes, wanted, granted) in self._waiters.items():
+            if wanted is self._work:
+                del self._waiters[waiter]
+                self._grant(wanted, waiter, size_bytes, now)
+                granted()
+                return
+
+
+class Work:
+    """What one request keeps in memory while it is worked on in the background."""
+
+    __slots__ = ("_memory",)
+
+    def __init__(self, memory: BufferedMemory) -> None:
+        self._memory = memory
+
+    def end(self, now: float) -> None:
+        """It keeps nothing any more. May be called again."""
+        self._memory.forget_work(self, now)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from heapq import nlargest
 
 from ottla.net.busy_poll import WINDOW_SECONDS, BusyPoll
-from ottla.net.connection import Connection, Part, Pending
+from ottla.net.connection import Connection, Part, Pending, Postponed
 from ottla.net.memory import BufferedMemory
 from ottla.protocol.received import Memory
 
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 RECEIVE_BUFFER_BYTES = 256 * 1024
 ACCEPTS_PER_TURN = 64
 
-Reply = list[Part] | tuple[Part, ...] | Pending | None
+Reply = list[Part] | tuple[Part, ...] | Pending | Postponed | None
 Dispatch = Callable[[Connection, Memory, int, int], Reply]
 
 

@@ -18,9 +18,10 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from .codecs import MAX_BYTES, compress, decompress
+from .codecs import compress
 from .errors import ErrorCode, KafkaError, ProtocolError
 from .received import Buffer
+from .unpacking import MAX_BYTES, decompress
 from .varints import read_varint, write_varint
 
 HEADER_SIZE = 61
@@ -334,16 +335,3 @@ def _rewrite_times(
     _int64.pack_into(buffer, position + 35, max_timestamp)
     crc = crc32c(memoryview(buffer)[position + CRC_START : position + header.size])
     _uint32.pack_into(buffer, position + 17, crc)
-
-
-def recompress(batch: Buffer, codec: int, max_bytes: int = MAX_BYTES) -> bytearray:
-    """The same batch with its records compressed by `codec`; nothing inside is read. Raises as `records`."""
-    header = read_header(batch)
-    payload = decompress(header.codec, memoryview(batch)[HEADER_SIZE : header.size], max_bytes)
-    packed = compress(codec, payload)
-    out = bytearray(memoryview(batch)[:HEADER_SIZE])
-    out += packed
-    struct.pack_into(">h", out, CRC_START, (header.attributes & ~CODEC_MASK) | codec)
-    struct.pack_into(">i", out, 8, len(out) - LOG_OVERHEAD)
-    _uint32.pack_into(out, 17, crc32c(memoryview(out)[CRC_START:]))
-    return out

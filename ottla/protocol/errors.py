@@ -6,6 +6,8 @@ well formed but can't be served is answered by an error code (`KafkaError`). Cod
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kio.schema.errors import ErrorCode
 
 __all__ = ["ErrorCode", "KafkaError", "ProtocolError"]
@@ -19,9 +21,13 @@ class KafkaError(Exception):
     """A request, or one element of it, can't be served; `code` becomes the client's answer.
 
     `message` is the sentence that answers with an error-message field carry; empty where the code says it all.
+    `record_errors` are the records of a producer's batch that are at fault, as (index in the batch, sentence): KIP-467.
     """
 
-    def __init__(self, code: ErrorCode, message: str = "") -> None:
+    def __init__(
+        self, code: ErrorCode, message: str = "", record_errors: Sequence[tuple[int, str | None]] = ()
+    ) -> None:
         super().__init__(f"{code.name}: {message}" if message else code.name)
         self.code = code
         self.message = message
+        self.record_errors = record_errors

@@ -90,8 +90,10 @@ SETTINGS = (
         bounds=Range(1),
     ),
     Setting(
-        "ottla.validate.records", Kind.BOOLEAN, "false", Importance.MEDIUM,
-        "Look at the records in every batch that producers send, compressed or not, as Apache Kafka does.",
+        "ottla.validate.records", Kind.BOOLEAN, "true", Importance.MEDIUM,
+        "Look at the records in every batch that producers send, compressed or not, as Apache Kafka does. Where it is "
+        "false one producer that writes nonsense stops all consumers of its topic; compacted topics are looked at all "
+        "the same.",
         update=Update.CLUSTER_WIDE,
     ),
     Setting(

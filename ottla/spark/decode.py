@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from ottla.protocol.batches import CODEC_MASK, HEADER_SIZE, LOG_APPEND_TIME
-from ottla.protocol.codecs import decompress
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.unpacking import decompress
 
 from . import decode_python
 from .headers import (

@@ -1,9 +1,7 @@
-"""What a producer's record set must look like before it is appended. Pure.
+"""What the header of a producer's batch must state, and what its topic asks of it, before it is appended. Pure.
 
-The rules are those of Kafka's `ProduceRequest.validateRecords`, `LogValidator` and `UnifiedLog`; they need the batch's
-61-byte header and its CRC only. The inside of a batch (`ottla.protocol.inspection`) is always looked at where its
-records are uncompressed and of one size, which costs next to nothing; otherwise where the topic is compacted (a record
-without a key would be lost) or `ottla.validate.records` asks for it.
+The rules are those of Kafka's `ProduceRequest.validateRecords`, `LogValidator` and `UnifiedLog` that need the batch's
+61-byte header and its CRC only. `ottla.broker.contents` looks at the records.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ from dataclasses import dataclass
 
 from crc32c import crc32c
 
-from ottla.protocol import batches, inspection
+from ottla.protocol import batches
 from ottla.protocol.batches import BatchHeader
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.received import Memory
@@ -34,7 +32,7 @@ class AdmissionRules:
     timestamp_after_max_ms: int = 3600000
     create_time: bool = True
     compacted: bool = False
-    validate_records: bool = False
+    validate_records: bool = True
 
 
 def admit(buffer: Memory, start: int, end: int, rules: AdmissionRules, version: int, now_ms: int) -> Admitted:
@@ -49,7 +47,7 @@ def admit(buffer: Memory, start: int, end: int, rules: AdmissionRules, version: 
             raise _old_format(buffer[start + 16])
         if size <= 0:
             raise KafkaError(ErrorCode.invalid_record, "a Produce request must hold one record batch per partition")
-        raise KafkaError(ErrorCode.corrupt_message, "the record set ends inside the batch header")
+        raise KafkaError(ErrorCode.invalid_record, "the record set ends inside the batch header")
     header = batches.read_header(buffer, start)
     if header.magic != batches.MAGIC:
         raise _old_format(header.magic)
@@ -57,7 +55,8 @@ def admit(buffer: Memory, start: int, end: int, rules: AdmissionRules, version: 
     if batch_size != size:
         if batches.HEADER_SIZE <= batch_size < size:
             raise KafkaError(ErrorCode.invalid_record, "a Produce request may hold only one record batch per partition")
-        raise KafkaError(ErrorCode.corrupt_message, f"a batch of {batch_size} bytes in a record set of {size}")
+        code = ErrorCode.invalid_record if batch_size > size else ErrorCode.corrupt_message
+        raise KafkaError(code, f"a batch of {batch_size} bytes in a record set of {size}")
     if size > rules.message_bytes_max:
         raise KafkaError(
             ErrorCode.message_too_large,
@@ -67,23 +66,11 @@ def admit(buffer: Memory, start: int, end: int, rules: AdmissionRules, version: 
     if crc32c(batch[batches.CRC_START :]) != header.crc:
         raise KafkaError(ErrorCode.corrupt_message, "the batch's CRC doesn't match its bytes")
     _check_header(header, version)
-    if rules.create_time:
-        _check_times(header.max_timestamp, header.base_timestamp, rules, now_ms)
+    if rules.create_time and not rules.validate_records:
+        _check_times(header, rules, now_ms)
         if header.attributes & batches.LOG_APPEND_TIME:  # the type is the topic's to say, and corrected, as by Kafka
             batches.stamp_create_time(batch, 0, header.max_timestamp)
             header = batches.read_header(batch)
-    if rules.compacted or rules.validate_records:
-        times: inspection.Timestamps | None = inspection.validate_records(batch, header, compacted=rules.compacted)
-    else:
-        times = inspection.validate_alike(buffer, header, start)
-    if times is None or not rules.create_time:
-        return batch, header
-    agrees = times.maximum == header.max_timestamp
-    if not agrees or rules.timestamp_before_max_ms != NO_BOUND:
-        _check_times(times.maximum, times.minimum, rules, now_ms)
-    if not agrees:  # corrected in place, as by Kafka
-        batches.stamp_create_time(batch, 0, times.maximum)
-        header = batches.read_header(batch)
     return batch, header
 
 
@@ -98,6 +85,8 @@ def _old_format(magic: int) -> KafkaError:
 
 def _check_header(header: BatchHeader, version: int) -> None:
     attributes = header.attributes
+    if header.base_offset:
+        raise KafkaError(ErrorCode.invalid_record, f"a producer's batch that states base offset {header.base_offset}")
     codec = attributes & batches.CODEC_MASK
     if codec > ZSTD:
         raise KafkaError(ErrorCode.unsupported_compression_type, f"unknown compression {codec}")
@@ -119,8 +108,9 @@ def _check_header(header: BatchHeader, version: int) -> None:
         )
 
 
-def _check_times(newest: int, oldest: int, rules: AdmissionRules, now_ms: int) -> None:
-    """The header's greatest and first time stand for all records where these aren't looked at."""
+def _check_times(header: BatchHeader, rules: AdmissionRules, now_ms: int) -> None:
+    """The header's greatest and first time stand for all records where nobody looks at these."""
+    newest, oldest = header.max_timestamp, header.base_timestamp
     if newest - now_ms > rules.timestamp_after_max_ms:
         raise KafkaError(
             ErrorCode.invalid_timestamp,

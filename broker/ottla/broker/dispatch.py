@@ -20,7 +20,7 @@ from kio.schema.index import api_key_map
 from ottla.broker.api import api_versions
 from ottla.broker.api.registry import Handler, RequestContext, Response, Route, TasklessHandler
 from ottla.broker.counters import ApiCounters
-from ottla.net.connection import Connection, Pending
+from ottla.net.connection import POSTPONED, Connection, Pending
 from ottla.protocol.errors import ProtocolError
 from ottla.protocol.frames import (
     API_VERSIONS,
@@ -74,7 +74,10 @@ class Dispatcher:
             if flexible:
                 body = body + 1 if body < end and frame[body] == 0 else skip_tagged_fields(frame, body, end)
             reply = serve(self._broker, connection, header, frame, body, end)
-            if isinstance(reply, Pending):
+            if reply is POSTPONED:  # it comes again
+                counters.requests -= 1
+                counters.request_bytes -= end - start
+            elif isinstance(reply, Pending):
                 reply.answering = partial(_count_later, counters, began, perf_counter_ns())
             else:
                 counters.answered((perf_counter_ns() - began) // 1000)

@@ -69,6 +69,7 @@ CHECKPOINT_MS_MIN = 100
 COMPACTION_BACKOFF_MS_MIN = 100
 FLUSH_SCHEDULER_MS_MAX = 1000  # the default is "never", and topics may set flush.ms all the same
 LEADERSHIP_WAIT_SECONDS = 30.0
+INSPECTORS = min(os.cpu_count() or 1, 4)
 FETCH_SESSION_EVICTION_SECONDS = 120.0  # as Kafka; it is no setting there either
 
 
@@ -141,6 +142,8 @@ class Broker:
             surroundings.open_socket,
             surroundings.busy_poll_seconds,
         )
+        self.inspectors = surroundings.threads(INSPECTORS)  # of producers' batches
+        self.turns: int = 0  # batches that wait for one of them, or for one another
         self.compactor = Compactor(self.logs, now_ms, _compaction(config))
         self.moves = Moves(self.logs, lambda: self.config.get_int("replica.alter.log.dirs.io.max.bytes.per.second"))
         self.endpoints: dict[str, Endpoint] = {}
@@ -300,6 +303,7 @@ class Broker:
         # Nothing may touch a log while threads close it. The controller of this process ends here too: what becomes of
         # this broker's partitions is another one's business, and without another one nothing needs to be written.
         await self._cancel(self._tasks - {self._keeping_alive})
+        self.inspectors.shutdown(wait=False, cancel_futures=True)
         await asyncio.to_thread(self.logs.close, self.replicas.broker_epoch)
         await self._cancel(self._tasks)
         if self._registration is not None:

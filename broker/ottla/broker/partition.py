@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
+from ottla.broker import contents
 from ottla.broker.admission import AdmissionRules, admit
 from ottla.broker.commits import Commits
 from ottla.broker.counters import TopicCounters
@@ -324,24 +325,33 @@ class Partition:
         """Below it no transaction is undecided; without transactions the high watermark."""
         return self.high_watermark
 
-    def append(self, frame: Memory, start: int, end: int, version: int) -> Appended:
+    def append(self, frame: Memory, start: int, end: int, version: int) -> Appended | None:
         """Appends the record set frame[start:end] of a Produce request; its offsets are patched in place.
 
-        A repeat of one of the producer's last five batches yields the original's offsets and writes nothing. Raises
-        KafkaError with the code for the producer.
+        None where it goes by `ottla.broker.turns`, because others wait before it or because it holds more than the
+        event loop looks at. A repeat of one of the producer's last five batches yields the original's offsets and
+        writes nothing. Raises KafkaError with the code for the producer.
         """
+        if self._last_turn is not None:
+            return None
         self.counters.produce_requests += 1
         if self.leader_epoch == NO_EPOCH or self.offline:
             self.check_leader_epoch(-1)
-        batch, header = admit(frame, start, end, self.rules, version, self.now_ms())
-        return self._append_admitted(batch, header)
+        rules = self.rules
+        now_ms = self.now_ms()
+        batch, header = admit(frame, start, end, rules, version, now_ms)
+        if rules.validate_records:
+            admitted = contents.inspect(batch, header, rules, now_ms, on_loop=True)
+            if admitted is None:
+                self.counters.produce_requests -= 1  # it comes again
+                return None
+            batch, header = admitted
+        return self.append_admitted(batch, header)
 
-    def takes_turns(self, frame: Memory, start: int) -> bool:
-        """Whether this batch must go by `append_recompressed`: it needs another codec, or batches before it do."""
-        if self._last_turn is not None:
-            return True
-        codec_at = start + batches.CRC_START + 1
-        return self.target_codec is not None and codec_at < len(frame) and frame[codec_at] & 7 != self.target_codec
+    @property
+    def in_turns(self) -> bool:
+        """Whether batches wait, so that what comes now has to wait behind them."""
+        return self._last_turn is not None
 
     def take_turn(self) -> Turn:
         """A place behind every batch that waits now; who takes it calls `end`, come what may."""
@@ -354,18 +364,8 @@ class Partition:
         if self._last_turn is turn:
             self._last_turn = None
 
-    async def append_recompressed(self, batch: bytearray, version: int) -> Appended:
-        """`append`, with the records compressed in a thread as `compression.type` asks; called when its turn is."""
-        self.counters.produce_requests += 1
-        self.check_leader_epoch(-1)
-        _, header = admit(batch, 0, len(batch), self.rules, version, self.now_ms())
-        if self.target_codec is not None and header.codec != self.target_codec:
-            batch = await asyncio.to_thread(batches.recompress, batch, self.target_codec)
-            self.check_leader_epoch(-1)
-            header = batches.read_header(batch)
-        return self._append_admitted(memoryview(batch), header)
-
-    def _append_admitted(self, batch: memoryview, header: BatchHeader) -> Appended:
+    def append_admitted(self, batch: memoryview, header: BatchHeader) -> Appended:
+        """Appends a batch that has been looked at. Raises KafkaError."""
         if header.producer_id >= 0:
             duplicate = self.log.producers.check(header)
             if duplicate is not None:

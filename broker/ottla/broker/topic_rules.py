@@ -36,14 +36,15 @@ def log_config(topic: TopicConfig, broker: BrokerConfig) -> LogConfig:
 
 
 def admission_rules(topic: TopicConfig, broker: BrokerConfig) -> AdmissionRules:
-    """What producers may append."""
+    """What producers may append. Without a look at its records a compacted topic would lose those without a key."""
+    compacted = "compact" in topic.get_list("cleanup.policy")
     return AdmissionRules(
         message_bytes_max=topic.get_int("max.message.bytes"),
         timestamp_before_max_ms=topic.get_int("message.timestamp.before.max.ms"),
         timestamp_after_max_ms=topic.get_int("message.timestamp.after.max.ms"),
         create_time=topic.get_str("message.timestamp.type") == "CreateTime",
-        compacted="compact" in topic.get_list("cleanup.policy"),
-        validate_records=broker.get_bool("ottla.validate.records"),
+        compacted=compacted,
+        validate_records=compacted or broker.get_bool("ottla.validate.records"),
     )
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 
 import pytest
 
 from ottla.broker.admission import AdmissionRules, admit
+from ottla.broker.contents import inspect
 from ottla.protocol.batches import Record, build_batch, read_header, records, stamp_append_time, stamp_create_time
 from ottla.protocol.errors import ErrorCode, KafkaError
 
@@ -20,7 +22,9 @@ def batch_at(*times: int) -> bytearray:
 
 
 def admitted(batch: bytearray, rules: AdmissionRules = RULES):
-    return admit(batch, 0, len(batch), rules, 11, NOW)[1]
+    found = inspect(*admit(batch, 0, len(batch), rules, 11, NOW), rules, NOW)
+    assert found is not None
+    return found[1]
 
 
 @pytest.mark.parametrize("time", [NOW + AHEAD + 1, NOW - BEHIND - 1])
@@ -52,6 +56,17 @@ def test_the_topic_says_what_kind_of_time_it_is() -> None:
     assert not header.log_append_time
     assert [record.timestamp for record in records(batch)] == [NOW - 7, NOW]
     assert struct.unpack_from(">q", batch, 35) == (NOW,)
+
+
+def test_where_nobody_looks_inside_the_header_stands_for_the_records() -> None:
+    trusting = replace(RULES, validate_records=False)
+    for time in (NOW + AHEAD + 1, NOW - BEHIND - 1):
+        with pytest.raises(KafkaError) as refused:
+            admitted(batch_at(time), trusting)
+        assert refused.value.code is ErrorCode.invalid_timestamp
+    stamped = batch_at(NOW - 7, NOW)
+    stamp_append_time(stamped, 0, NOW)
+    assert not admitted(stamped, trusting).log_append_time
 
 
 def test_the_brokers_clock_asks_for_nothing() -> None:

@@ -19,7 +19,7 @@ def broker_of_mocks(image: Image) -> node.Broker:
     broker = node.Broker.__new__(node.Broker)
     for part in ("groups", "internal_topics", "server", "replication", "monitoring", "_registration"):
         setattr(broker, part, AsyncMock())
-    for part in ("isr_changes", "moves", "logs", "replicas"):
+    for part in ("isr_changes", "moves", "logs", "replicas", "inspectors"):
         setattr(broker, part, Mock())
     broker.id = 0
     broker.follower = Mock(image=image)

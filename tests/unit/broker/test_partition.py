@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,11 +12,12 @@ from uuid import UUID
 
 import pytest
 
+from ottla.broker import contents
 from ottla.broker.counters import TopicCounters
 from ottla.broker.log.log import Log
 from ottla.broker.partition import Partition
+from ottla.broker.turns import admit_in_turn
 from ottla.metadata import model
-from ottla.protocol import batches
 from ottla.protocol.codecs import Codec
 from ottla.protocol.errors import ErrorCode, KafkaError
 from tests.unit.broker.log.workbench import Workbench, batch_of
@@ -68,19 +70,24 @@ def test_what_a_producer_wrote_is_asked_again_after_a_recompression(
     produce(partition, 1)
     partition.target_codec = Codec.gzip
 
-    def recompress(batch: bytearray, codec: int) -> bytearray:
+    real = contents.inspect
+
+    def recompress(*arguments: Any) -> Any:
         partition.become_follower(state(1, 1, 1))
         partition.truncate_to(kept)
         partition.become_leader(state(2, 0, 0))
+        monkeypatch.setattr(contents, "inspect", real)
         if meanwhile is not None:
             produce(partition, meanwhile)
-        return batch
+        return real(*arguments)
 
-    monkeypatch.setattr(batches, "recompress", recompress)
+    monkeypatch.setattr(contents, "inspect", recompress)
 
     async def main() -> int:
         try:
-            return (await partition.append_recompressed(batch_of([b"x"], producer=(1, 0, 2)), 9)).base_offset
+            batch = batch_of([b"x"], producer=(1, 0, 2))
+            admitted = await admit_in_turn(partition, batch, 9, ThreadPoolExecutor(1))
+            return partition.append_admitted(*admitted).base_offset
         except KafkaError as error:
             return error.code
 

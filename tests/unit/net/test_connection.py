@@ -15,6 +15,7 @@ import pytest
 from ottla.net.connection import (
     FULL_SECONDS,
     HELD_WHILE_FULL_BYTES_MAX,
+    POSTPONED,
     QUEUED_PARTS_MAX,
     Connection,
     Pending,
@@ -540,3 +541,66 @@ def test_receive_buffers_are_the_systems_to_size_unless_a_size_is_set(setting, f
         with accepted:
             assert size(listening) == expected
             assert (size(accepted) == 204_800) == (setting == 102_400)
+
+
+def test_a_request_without_memory_for_its_work_waits_and_so_does_what_follows_it():
+    """Nothing more is read meanwhile, and the answers keep their order."""
+
+    class Working(Echo):
+        """Requests that begin with `work` keep as many bytes as they say."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.works = []
+
+        def __call__(self, connection: Connection, buffer: bytearray, start: int, end: int):
+            payload = bytes(buffer[start + 8 : end])
+            if not payload.startswith(b"work"):
+                return super().__call__(connection, buffer, start, end)
+            work = connection.begin_work(int(payload[4:]))
+            if work is None:
+                return POSTPONED
+            pending = Pending(connection, PIPELINED)
+            self.works.append((work, pending, payload))
+            return pending
+
+        def finish(self) -> None:
+            work, pending, payload = self.works.pop(0)
+            work.end(0.0)
+            pending.answer([payload])
+
+    async def scenario() -> None:
+        echo = Working()
+        server = Server(echo, Limits(buffered_memory_bytes=1000), frozenset({PIPELINED}))
+        port = (await server.listen("PLAINTEXT", "127.0.0.1", 0)).port
+        server.accept()
+        first_reader, first = await connect(port)
+        second_reader, second = await connect(port)
+        first.write(frame(PIPELINED, b"work700") + frame(PIPELINED, b"work600") + frame(PIPELINED, b"after"))
+        await eventually(lambda: server.memory.waiting == 1)
+        second.write(frame(PIPELINED, b"work500"))
+        second.write(frame(PIPELINED, b"then"))
+        await eventually(lambda: server.memory.waiting == 2)
+        assert echo.served == []
+        assert [payload for _, _, payload in echo.works] == [b"work700"]
+        echo.finish()
+        assert await first_reader.readexactly(7) == b"work700"
+        await eventually(lambda: len(echo.works) == 1)
+        await eventually(lambda: echo.served == [b"after"])
+        assert server.memory.used_bytes == 600
+        echo.finish()
+        assert await first_reader.readexactly(12) == b"work600after"
+        await eventually(lambda: len(echo.works) == 1)
+        first.write(frame(PIPELINED, b"work900"))
+        await eventually(lambda: server.memory.waiting == 1)
+        first.close()
+        echo.finish()
+        assert await second_reader.readexactly(11) == b"work500then"
+        await eventually(lambda: len(echo.works) == 1)
+        echo.finish()  # for somebody who is gone
+        await eventually(lambda: server.connection_count == 1)
+        assert (server.memory.used_bytes, server.memory.waiting) == (0, 0)
+        second.close()
+        await server.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.protocol.codecs import Codec, compress, decompress
+from ottla.protocol.codecs import Codec, compress
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.unpacking import decompress
 
 compressing = pytest.mark.parametrize("codec", [codec for codec in Codec if codec])
 

@@ -38,24 +38,34 @@ Connect and Kafka Streams against a broker.
 _TAIL = """
 ## The inside of batches
 
-Of every batch that a producer sends, the broker checks what its 61-byte header and its CRC tell: whole and of format
-2, the CRC, the codec, the count against the last offset delta, sequence and epoch of the producer, its size, and that
-its first and its greatest timestamp lie within the topic's bounds. Kafka also looks at every record, which costs it
-about 1 µs of CPU each. Ottla does so in batches of one uncompressed record, on compacted topics (where records would
-be lost otherwise) and with `ottla.validate.records=true`: "looked at" in the table.
+Like Apache Kafka, Ottla looks at every record of every batch that a producer sends, compressed or not, before it is
+appended: a batch that somebody can't read would stop every reader of its topic. `ottla.validate.records=false` leaves
+that out, except on compacted topics. The answers are Apache Kafka's, with the records that are at fault named (KIP-467:
+`record_errors`, of which Ottla names the first 1,000) and, unlike there, a sentence with every error:
 
-| checked inside a batch | looked at, one record | uncompressed records of one size | looked at, several | any other |
-|---|---|---|---|---|
-| the greatest timestamp (a wrong one is corrected, as by Kafka) | yes | yes | yes | no |
-| as many records as the header states, offset deltas that count up from 0 | yes | no | yes | no |
-| a key in every record of a compacted topic | – | – | yes | – |
-| the compressed part can be decompressed, to a bounded size | – | – | yes | no |
-| the lengths of value and headers inside a record | no | no | no | no |
+| what is wrong | error |
+|---|---|
+| count, offset deltas and lengths that don't fit one another | INVALID_RECORD (87) |
+| control records; a base offset; a producer without a sequence | INVALID_RECORD (87) |
+| records without a key on a compacted topic | INVALID_RECORD (87), the records named |
+| timestamps out of the topic's bounds | INVALID_TIMESTAMP (32), the records named |
+| a payload that isn't what the codec makes | UNKNOWN_SERVER_ERROR (-1) |
+| a batch that exceeds `max.message.bytes`, or does so in the topic's `compression.type` | MESSAGE_TOO_LARGE (10) |
+| a wrong CRC | CORRUPT_MESSAGE (2) |
 
-What is wrong is refused with INVALID_RECORD (87), what can't be decompressed with CORRUPT_MESSAGE (2). A producer that
-writes a wrong inside under a right header harms the readers of its topic only: the broker finds its way through logs by
-headers. Where `compression.type` asks for another codec than the producer used, the records are read to compress them
-anew.
+A wrong greatest timestamp in the header is corrected. A valid batch that unpacks to many times its size is taken: its
+records are looked at in pieces of at most 1 MiB. What Apache Kafka takes and Ottla refuses is what some client's
+consumer can't read:
+
+- offset deltas other than 0, 1, 2, …, which Apache Kafka stores where the batch isn't compressed (INVALID_RECORD);
+- a compressed record whose own length isn't that of its fields, which stops Apache Kafka's consumers (INVALID_RECORD);
+- lengths below -1 (INVALID_RECORD);
+- bytes, or a second frame, behind the compressed records; a wrong checksum of an LZ4 frame (UNKNOWN_SERVER_ERROR):
+  librdkafka, or kafka-python, can't read them.
+
+Codecs that nobody knows are refused with UNSUPPORTED_COMPRESSION_TYPE (76), where Apache Kafka says
+UNKNOWN_SERVER_ERROR. `tests/fuzz/bad_batches.py` holds every case with both answers, and `make test` compares them with
+a running Apache Kafka.
 
 ## Transactions
 

@@ -7,11 +7,14 @@ connection on an error; otherwise the answer leaves when all that it acknowledge
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.broker.api.registry import Api
+from ottla.broker.contents import SMALLEST_IN_TURN_BYTES
 from ottla.broker.current_leaders import CurrentLeaders
-from ottla.net.connection import Connection, Pending
+from ottla.broker.turns import Turn, admit_in_turn, memory_bytes, takes_turn
+from ottla.net.connection import POSTPONED, Connection, Pending
 from ottla.protocol.current_leader import PRODUCE_VERSION, produce_leader_tags
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.frames import RequestHeader
@@ -27,7 +30,7 @@ from ottla.protocol.received import Memory
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
     from ottla.broker.partition import Appended, Partition
-    from ottla.broker.turns import Turn
+    from ottla.net.memory import Work
     from ottla.net.server import Reply
 
 API = Api(
@@ -37,8 +40,7 @@ API = Api(
     gaps=(
         "Versions 0 to 2 are advertised and refused, as Kafka does (KAFKA-18659).",
         "Transactional batches are refused with INVALID_TXN_STATE (48) until transactions are there.",
-        "The inside of batches is checked on compacted topics and where `ottla.validate.records` is set; Kafka always "
-        "checks it (see below).",
+        "Of what is inside a batch a little more is refused than by Kafka (see below).",
     ),
 )
 ALL = -1
@@ -50,26 +52,29 @@ _Wait = tuple[asyncio.Future[None], list[PartitionAnswer], int]  # and whose ans
 
 
 def serve(broker: Broker, connection: Connection, header: RequestHeader, frame: Memory, body: int, end: int) -> Reply:
-    """Appends what the request brings; answers at once, or returns a Pending that will."""
+    """Appends what the request brings; answers at once, or returns a Pending that will, or POSTPONED."""
     request = read_produce_request(header.api_version, frame, body, end)
     produce = _Produce(broker, connection, header, request)
-    if broker.partitions.any_takes_turns and produce.takes_turns(frame):
-        # Recompression happens in a thread, and the frame's memory is reused as soon as this returns.
-        pending = Pending(connection, API.key)
-        turns = produce.take_turns()
-        broker.spawn(produce.append_in_turn(bytearray(memoryview(frame)[:end]), turns, pending))
-        return pending
+    partitions = broker.partitions
+    if (end - body > SMALLEST_IN_TURN_BYTES or partitions.any_takes_turns or broker.turns) and produce.takes_turns(
+        frame
+    ):
+        return produce.take_turns(frame, 0)
     version = header.api_version
-    for topic, partitions in request.topics:
+    done = 0
+    for topic, sets in request.topics:
         answers: list[PartitionAnswer] = []
         produce.answers.append((topic, answers))
-        for index, start, stop in partitions:
+        for index, start, stop in sets:
             try:
                 partition = produce.find(topic, index)
                 appended = partition.append(frame, start, stop, version)
-                answers.append(produce.appended(partition, appended))
+                if appended is None:
+                    return produce.take_turns(frame, done)
+                answers.append(produce.appended(partition, appended, answers))
             except KafkaError as error:
                 answers.append(produce.refused(topic, index, stop - start, error))
+            done += 1
     if request.acks == 0:
         if produce.failed:
             connection.close("a Produce request with acks=0 failed: closing is the only answer")
@@ -79,6 +84,17 @@ def serve(broker: Broker, connection: Connection, header: RequestHeader, frame: 
     pending = Pending(connection, API.key)
     broker.spawn(produce.answer_later(pending))
     return pending
+
+
+class _InTurn(NamedTuple):
+    """A batch that couldn't be appended where it was received: its copy, and its place in the partition's order; no
+    place where there is no such partition."""
+
+    topic: str | bytes
+    answers: list[PartitionAnswer]  # of the topic
+    index: int  # type: ignore[assignment]  # hides tuple.index
+    batch: bytearray
+    turn: Turn | None
 
 
 class _Produce:
@@ -107,11 +123,10 @@ class _Produce:
             raise KafkaError(ErrorCode.not_enough_replicas)
         return partition
 
-    def appended(self, partition: Partition, appended: Appended) -> PartitionAnswer:
+    def appended(self, partition: Partition, appended: Appended, answers: list[PartitionAnswer]) -> PartitionAnswer:
         """A batch was written: its answer, the next in order; notes what that has to wait for."""
         log = partition.log
         base_offset, last_offset, append_time = appended
-        answers = self.answers[-1][1]
         if self.acks == ALL and last_offset >= partition.high_watermark:
             self.waits.append((partition.committed(last_offset), answers, len(answers)))
         if log.flush_overdue:
@@ -122,53 +137,87 @@ class _Produce:
         """A batch wasn't written: its answer."""
         self.failed = True
         self._broker.count_produce_failure(topic, size_bytes, error.code)
-        return PartitionAnswer(index, error.code, message=error.message or None)
+        return PartitionAnswer(index, error.code, message=error.message or None, record_errors=error.record_errors)
 
     def takes_turns(self, frame: Memory) -> bool:
-        """Whether any of the batches needs recompression or follows one that does."""
+        """Whether any of the batches needs a thread or follows one that does."""
         get = self._broker.partitions.find_or_none
         return any(
-            start >= 0 and (partition := get(topic, index)) is not None and partition.takes_turns(frame, start)
+            start >= 0 and (partition := get(topic, index)) is not None and takes_turn(partition, frame, start, stop)
             for topic, partitions in self._request.topics
-            for index, start, _ in partitions
+            for index, start, stop in partitions
         )
 
-    def take_turns(self) -> list[Turn | None]:
-        """A place for each batch, in the order of the request; None where there is no such partition."""
-        get = self._broker.partitions.find_or_none
-        found = [get(topic, index) for topic, partitions in self._request.topics for index, _, _ in partitions]
-        return [None if partition is None else partition.take_turn() for partition in found]
+    def take_turns(self, frame: Memory, done: int) -> Reply:
+        """Takes a place for each batch after the first `done`, in the order of the request, and copies it, because the
+        frame's memory is reused when `serve` has returned. POSTPONED, if there is no memory for that now."""
+        broker, get = self._broker, self._broker.partitions.find_or_none
+        sets = [
+            (place, topic, index, memoryview(frame)[start:stop] if start >= 0 else memoryview(b""))
+            for place, (topic, partitions) in enumerate(self._request.topics)
+            for index, start, stop in partitions
+        ][done:]
+        size = beside = 0
+        for _, topic, index, batch in sets:
+            size += len(batch)
+            if (partition := get(topic, index)) is not None:
+                beside = max(beside, memory_bytes(partition, batch))
+        work = self._connection.begin_work(size + beside, postponable=not done)
+        if work is None:
+            return POSTPONED
+        if not done:
+            self.answers = []
+        for topic, _ in self._request.topics[len(self.answers) :]:
+            self.answers.append((topic, []))
+        left = deque[_InTurn]()
+        for place, topic, index, batch in sets:
+            partition = get(topic, index)
+            turn = None if partition is None else partition.take_turn()
+            left.append(_InTurn(topic, self.answers[place][1], index, bytearray(batch), turn))
+        broker.turns += len(left)
+        pending = Pending(self._connection, API.key)
+        broker.spawn(self._append_in_turn(left, work, pending))
+        return pending
 
-    async def append_in_turn(self, frame: bytearray, turns: list[Turn | None], pending: Pending) -> None:
+    async def _append_in_turn(self, left: deque[_InTurn], work: Work, pending: Pending) -> None:
         """Appends one batch after the other, each after those that came before it."""
-        left = iter(turns)
         try:
-            for topic, partitions in self._request.topics:
-                answers: list[PartitionAnswer] = []
-                self.answers.append((topic, answers))
-                for index, start, stop in partitions:
-                    turn = next(left)
+            try:
+                while left:
+                    turn = left[0].turn
                     if turn is not None:
                         await turn.comes()
-                    try:
-                        partition = self.find(topic, index)
-                        appended = await partition.append_recompressed(frame[start:stop], self._header.api_version)
-                        answers.append(self.appended(partition, appended))
-                    except KafkaError as error:
-                        answers.append(self.refused(topic, index, stop - start, error))
-                    if turn is not None:
-                        turn.end()
-            if self._request.acks == 0:
-                if self.failed:
-                    pending.close_connection()
-                pending.answer(())
-            else:
+                    await self._append_one(left[0])
+                    self._ended(left.popleft())
+            finally:
+                while left:
+                    self._ended(left.popleft())
+                work.end(asyncio.get_running_loop().time())
+            if self._request.acks != 0:
                 await self.answer_later(pending)
+                return
+            if self.failed:
+                pending.close_connection()
+            pending.answer(())
         finally:
-            for turn in turns:
-                if turn is not None:
-                    turn.end()
             pending.close_connection()  # unless it has been answered
+
+    def _ended(self, batch: _InTurn) -> None:
+        self._broker.turns -= 1
+        if batch.turn is not None:
+            batch.turn.end()
+
+    async def _append_one(self, waiting: _InTurn) -> None:
+        topic, answers, index, batch, _ = waiting
+        try:
+            partition = self.find(topic, index)
+            admitted = await admit_in_turn(partition, batch, self._header.api_version, self._broker.inspectors)
+            if self.find(topic, index) is not partition:  # deleted and made anew while a thread looked at the batch
+                raise KafkaError(ErrorCode.not_leader_or_follower)
+            partition.check_leader_epoch(-1)
+            answers.append(self.appended(partition, partition.append_admitted(*admitted), answers))
+        except KafkaError as error:
+            answers.append(self.refused(topic, index, len(batch), error))
 
     async def answer_later(self, pending: Pending) -> None:
         """Waits until everything is committed and flushed, at most the request's time-out: then nobody knows."""

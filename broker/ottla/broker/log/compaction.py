@@ -36,9 +36,10 @@ from ottla.protocol.batches import (
     records,
     write_record,
 )
-from ottla.protocol.codecs import compress, decompress
+from ottla.protocol.codecs import compress
 from ottla.protocol.errors import ErrorCode, KafkaError, ProtocolError
 from ottla.protocol.received import Buffer
+from ottla.protocol.unpacking import decompress
 from ottla.protocol.varints import read_varint
 
 from .config import MAX_RELATIVE_OFFSET

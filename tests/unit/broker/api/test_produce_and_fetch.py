@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -15,6 +16,7 @@ from uuid import UUID
 
 import pytest
 
+from ottla.broker import contents as contents_of_batches
 from ottla.broker.api import delete_records, fetch, produce
 from ottla.broker.counters import TopicCounters
 from ottla.broker.fetch_sessions import FetchSessionCache
@@ -25,7 +27,7 @@ from ottla.metadata import model
 from ottla.metadata.image import INTERNAL_TOPICS, Image
 from ottla.metadata.model import BrokerState
 from ottla.net.connection import Pending
-from ottla.protocol import batches
+from ottla.net.memory import BufferedMemory, Work
 from ottla.protocol.codecs import Codec
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.frames import RequestHeader
@@ -45,6 +47,13 @@ class Client:
     def __init__(self) -> None:
         self.closed = False
         self.answered_count = 0
+
+        self.memory = BufferedMemory(1 << 28)
+
+    def begin_work(self, size_bytes: int, *, postponable: bool = True) -> Work | None:
+        if postponable and not self.memory.reserve_work(self, size_bytes, 0.0, lambda: None):
+            return None
+        return self.memory.begin_work(self, size_bytes, 0.0)
 
     def close(self, reason: str = "") -> None:
         self.closed = True
@@ -73,6 +82,8 @@ class Stage:
         self.broker: Any = SimpleNamespace(
             partitions=self.partitions,
             fetch_sessions=self.sessions,
+            inspectors=ThreadPoolExecutor(1),
+            turns=0,
             config=SimpleNamespace(fetch_bytes_max=1 << 20),
             spawn=lambda coroutine: self._tasks.append(asyncio.ensure_future(coroutine)),
             count_produce_failure=lambda topic, size, error: None,
@@ -117,8 +128,7 @@ def play(tmp_path: Path) -> Callable[[Callable[[Stage], Coroutine[Any, Any, None
 
 
 def batch_of(values: list[bytes], codec: Codec = Codec.none) -> bytearray:
-    batch = plain_batch_of(values, timestamp=1_000_000)
-    return batches.recompress(batch, codec) if codec else batch
+    return plain_batch_of(values, timestamp=1_000_000, codec=codec)
 
 
 def values(stage: Stage, index: int) -> list[bytes]:
@@ -140,7 +150,9 @@ def test_no_batch_overtakes_one_that_is_recompressed(play: Any) -> None:
         assert values(stage, 0) == [b"0a", b"0b", b"0c"]
         assert values(stage, 1) == [b"1a", b"1b", b"1c"]
         for partition in stage.partitions:
-            assert not partition.takes_turns(batch_of([b"d"], codec=packed), 0), "nobody waits any more"
+            assert not partition.in_turns, "nobody waits any more"
+        assert stage.broker.turns == 0
+        assert stage.client.memory.used_bytes == 0
 
     play(body)
 
@@ -150,13 +162,13 @@ def test_a_recompression_that_breaks_cuts_off_its_client_and_nobody_else(
 ) -> None:
     async def body(stage: Stage) -> None:
         stage.recompress_to(Codec.lz4)
-        real = batches.recompress
+        real = contents_of_batches.inspect
 
-        def breaks_once(*arguments: Any) -> bytearray:
-            monkeypatch.setattr(batches, "recompress", real)
+        def breaks_once(*arguments: Any) -> Any:
+            monkeypatch.setattr(contents_of_batches, "inspect", real)
             raise RuntimeError("broken")
 
-        monkeypatch.setattr(batches, "recompress", breaks_once)
+        monkeypatch.setattr(contents_of_batches, "inspect", breaks_once)
         stage.produce({0: batch_of([b"lost"]), 1: batch_of([b"lost too"])})
         other = stage.client = Client()
         stage.produce({1: batch_of([b"1"]), 0: batch_of([b"0"])})

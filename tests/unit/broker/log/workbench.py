@@ -84,11 +84,13 @@ def batch_of(
     timestamp: int = 1000,
     key: bytes | None = b"k",
     producer: tuple[int, int, int] | None = None,
+    codec: int = 0,
 ) -> bytearray:
     """An unplaced batch; `producer` is (id, epoch, base sequence)."""
     producer_id, epoch, sequence = producer or (-1, -1, -1)
     items = [Record(index, timestamp + index, key, value) for index, value in enumerate(values)]
-    return bytearray(build_batch(items, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence))
+    made = build_batch(items, codec=codec, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
+    return bytearray(made)
 
 
 def append(log: Log, batch: bytearray, epoch: int = 0) -> int:

@@ -1,0 +1,104 @@
+"""The budget of all connections: what is worked on counts, and nobody waits for somebody who waits for him."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ottla.net.memory import BufferedMemory, Work
+
+
+def test_work_counts_until_it_ends() -> None:
+    memory = BufferedMemory(100)
+    assert memory.reserve_work("a", 60, 0.0, lambda: None)
+    first = memory.begin_work("a", 60, 0.0)
+    assert memory.used_bytes == 60
+    granted: list[str] = []
+    assert not memory.reserve_work("b", 60, 0.0, lambda: granted.append("b"))
+    assert not memory.acquire("c", 60, 0.0)
+    assert (memory.waiting, granted) == (1, [])
+    first.end(1.0)
+    first.end(1.0)
+    assert granted == ["b"]
+    assert memory.used_bytes == 60, "granted is held already"
+    memory.begin_work("b", 60, 1.0).end(2.0)
+    assert (memory.used_bytes, memory.waiting) == (0, 0)
+
+
+def test_work_begins_however_full_the_memory_is_where_no_other_is_under_way() -> None:
+    """Five connections hold a large frame each, and each needs memory for the work on it: nobody would ever go on."""
+    memory = BufferedMemory(100)
+    for holder in range(5):
+        assert memory.acquire(holder, 20, 0.0)
+    memory.wait("a sixth", 20, lambda: None)
+    begun: list[int] = []
+    assert memory.reserve_work(0, 30, 0.0, lambda: None)
+    for holder in range(1, 5):
+        assert not memory.reserve_work(holder, 30, 0.0, lambda holder=holder: begun.append(holder))  # type: ignore[misc]
+    work = memory.begin_work(0, 30, 0.0)
+    for holder in range(1, 5):
+        assert begun == list(range(1, holder))
+        work.end(0.0)
+        assert begun == list(range(1, holder + 1)), "one after the other, before those who wait for something else"
+        work = memory.begin_work(holder, 30, 0.0)
+    work.end(0.0)
+    assert memory.used_bytes == 100
+
+
+def test_a_closed_connection_leaves_nothing_behind() -> None:
+    memory = BufferedMemory(100)
+    work = memory.begin_work("a", 90, 0.0)
+    assert not memory.reserve_work("b", 50, 0.0, lambda: None)
+    memory.forget_work("b", 0.0)
+    assert memory.waiting == 0
+    assert not memory.reserve_work("c", 50, 0.0, lambda: None)
+    work.end(0.0)
+    assert memory.used_bytes == 50
+    memory.forget_work("c", 0.0)
+    assert memory.used_bytes == 0
+
+
+def test_who_waits_for_memory_is_not_taken_for_slow() -> None:
+    """The broker is behind with its work, and not the peer with sending or taking."""
+    memory = BufferedMemory(100)
+    work = memory.begin_work("work", 90, 0.0)
+    assert memory.acquire("sends", 10, 0.0)
+    assert not memory.reserve_work("sends", 50, 0.0, lambda: None)
+    assert "sends" not in memory.overdue(1000.0)
+    work.end(0.0)
+    memory.wait("another", 100, lambda: None)
+    assert "sends" in memory.overdue(1000.0), "it was granted memory, and doesn't come for it"
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 150), st.sampled_from("frw")), max_size=60))
+@settings(max_examples=300, deadline=None)
+def test_whatever_happens_all_is_given_back_and_everybody_goes_on(steps: list[tuple[int, int, str]]) -> None:
+    memory = BufferedMemory(100)
+    waiting: set[Hashable] = set()
+    works: list[Work] = []
+    for holder, size, kind in steps:
+        if holder in waiting:
+            continue
+        granted = lambda holder=holder: waiting.discard(holder)  # noqa: E731
+        if kind == "f":
+            memory.release(holder, 0.0)  # a connection has one frame at a time
+            if not memory.acquire(holder, size, 0.0):
+                waiting.add(holder)
+                memory.wait(holder, size, granted)
+        elif kind == "r":
+            memory.release(holder, 0.0)
+        elif memory.reserve_work(holder, size, 0.0, granted):
+            works.append(memory.begin_work(holder, size, 0.0))
+        else:
+            waiting.add(holder)
+    for _ in range(200):
+        for work in works:
+            work.end(0.0)
+        for holder in range(6):
+            if holder not in waiting:
+                memory.forget_work(holder, 0.0)
+                memory.release(holder, 0.0)
+    assert not waiting
+    assert memory.used_bytes == 0

@@ -1,0 +1,118 @@
+"""Pieces are bounded, add up to the whole, and every other payload is refused."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import random
+import tracemalloc
+
+import cramjam
+import lz4.frame
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ottla.protocol.codecs import Codec, compress, compress_pieces
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.unpacking import PIECE_BYTES, decompress, links_blocks, pieces, working_bytes
+
+PACKED = [codec for codec in Codec if codec != Codec.none]
+every_codec = pytest.mark.parametrize("codec", PACKED, ids=lambda codec: codec.name)
+dice = random.Random(15)
+MIXED = b"".join(dice.randbytes(dice.randrange(300)) * dice.randrange(1, 40) for _ in range(2500))
+
+
+@pytest.mark.parametrize("codec", list(Codec), ids=lambda codec: codec.name)
+@pytest.mark.parametrize("piece_bytes", [1000, 1 << 15, PIECE_BYTES])
+def test_pieces_add_up_and_none_is_larger_than_asked_for(codec: Codec, piece_bytes: int) -> None:
+    assert len(MIXED) > 4 * PIECE_BYTES
+    found = list(pieces(codec, compress(codec, MIXED), piece_bytes))
+    assert max(map(len, found)) <= piece_bytes
+    assert b"".join(found) == MIXED
+
+
+@every_codec
+def test_a_bomb_costs_a_piece(codec: Codec) -> None:
+    bomb = compress(codec, bytes(64 << 20))
+    tracemalloc.start()
+    total = sum(len(piece) for piece in pieces(codec, bomb))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert total == 64 << 20
+    assert peak < 4 * PIECE_BYTES
+
+
+@every_codec
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_damage_is_refused_or_harmless(codec: Codec, data: st.DataObject) -> None:
+    """Any byte changed, cut anywhere: corrupt_message, or other bytes within the bound; never another exception."""
+    payload = bytearray(compress(codec, MIXED[:5000]))
+    position = data.draw(st.integers(0, len(payload) - 1))
+    payload[position] ^= data.draw(st.integers(0, 255))
+    end = data.draw(st.integers(0, len(payload)))
+    try:
+        found = b"".join(pieces(codec, payload[:end], one_frame=True))
+    except KafkaError as error:
+        assert error.code == ErrorCode.corrupt_message  # noqa: PT017
+    else:
+        assert bytes(decompress(codec, payload[:end])) == found
+    working_bytes(codec, payload[:end])
+    links_blocks(codec, payload[:end])
+
+
+@every_codec
+def test_every_cut_is_noticed(codec: Codec) -> None:
+    """A cut payload is never taken for a whole one, unless Snappy's blocks are whole: the walk counts the records."""
+    payload = compress(codec, MIXED[: 200 << 10])
+    for end in itertools.chain(range(16, 200), range(len(payload) - 200, len(payload))):
+        try:
+            found = sum(len(piece) for piece in pieces(codec, payload[:end]))
+        except KafkaError:
+            continue
+        assert codec == Codec.snappy, f"cut at {end}"
+        assert found < 200 << 10
+
+
+@every_codec
+def test_what_follows_a_frame_is_refused(codec: Codec) -> None:
+    payload = compress(codec, b"one" * 100)
+    for behind in (b"\x00", b"noise" * 9):
+        with pytest.raises(KafkaError):
+            list(pieces(codec, payload + behind))
+    with pytest.raises(KafkaError):
+        list(pieces(codec, payload + payload, one_frame=True))
+
+
+def test_several_frames_are_read_where_they_are_stored_already() -> None:
+    twice = b"one" * 200
+    assert decompress(Codec.gzip, gzip.compress(twice[:300]) + gzip.compress(twice[300:])) == twice
+    for codec in (Codec.lz4, Codec.zstd):
+        assert decompress(codec, compress(codec, twice[:300]) + compress(codec, twice[300:])) == twice
+
+
+@every_codec
+def test_compressed_in_pieces_or_at_once_it_is_the_same(codec: Codec) -> None:
+    cuts = sorted(random.Random(7).sample(range(len(MIXED)), 20))
+    parts = [MIXED[start:end] for start, end in itertools.pairwise([0, *cuts, len(MIXED)])]
+    packed = b"".join(compress_pieces(codec, parts))
+    assert decompress(codec, packed) == MIXED
+    if codec == Codec.lz4:
+        assert lz4.frame.decompress(packed) == MIXED
+
+
+def test_what_is_kept_beside_the_pieces_is_known_beforehand() -> None:
+    assert working_bytes(Codec.gzip, compress(Codec.gzip, MIXED)) == 0
+    assert working_bytes(Codec.snappy, compress(Codec.snappy, MIXED)) == 32 << 10
+    assert working_bytes(Codec.snappy, bytes(cramjam.snappy.compress_raw(MIXED))) == len(MIXED)
+    assert working_bytes(Codec.lz4, compress(Codec.lz4, MIXED)) == 256 << 10
+    assert working_bytes(Codec.zstd, compress(Codec.zstd, MIXED)) in (2 << 20, len(MIXED))
+    assert working_bytes(Codec.zstd, compress(Codec.zstd, b"small")) == 5
+
+
+def test_linked_blocks_are_told_from_independent_ones() -> None:
+    small = lz4.frame.BLOCKSIZE_MAX64KB
+    assert links_blocks(Codec.lz4, lz4.frame.compress(MIXED, block_linked=True, block_size=small))
+    assert not links_blocks(Codec.lz4, lz4.frame.compress(MIXED, block_linked=False, block_size=small))
+    assert not links_blocks(Codec.lz4, compress(Codec.lz4, MIXED))
