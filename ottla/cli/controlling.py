@@ -1,7 +1,8 @@
 """A controller without a broker: what runs where `process.roles` is `controller` alone.
 
 It holds no records and listens to no client; its lease, a watch and its decisions are all there is. Metrics and health
-are served as a broker's are. Any number may run: one decides, the others wait.
+are served as a broker's are. Any number may run: one decides, the others wait. Without a disk it can't tell a new
+cluster from one that has lost its store, so it begins none: on an empty store it waits for a broker that does.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, cast
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, cast
 
 from ottla.broker.elections import Elections
 from ottla.broker.exposition import CONTENT_TYPE, lines
@@ -19,10 +21,11 @@ from ottla.broker.metrics import controller as metrics
 from ottla.cli.stores import ETCD, on_etcd
 from ottla.controller.quick_death import QuickDeath
 from ottla.controller.runner import Controller
-from ottla.metadata.cluster import join_cluster
+from ottla.metadata.cluster import find_cluster
 from ottla.metadata.follower import Follower
 from ottla.metadata.image import Image
-from ottla.metadata.store import Store
+from ottla.metadata.own_store import OwnStore
+from ottla.metadata.store import ForeignStore, Store, StoreUnavailable
 from ottla.net.peer import Connect, connect_tcp
 from ottla.settings.config import BrokerConfig
 
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_LOOKED_AGAIN_S = 0.5
 _NO_BROKERS_BELOW = -2  # the ids by which processes without a broker are told apart: -2, -3, …
 
 
@@ -45,7 +49,8 @@ class ControllerProcess:
         self.monitoring = self  # where a broker's metrics look for elections
         self.elections = Elections(lambda: self.controls)
         self._config = config
-        self._store = store
+        self._waits = False  # for a cluster
+        store = self.store = OwnStore(store, None)  # what this process has seen is forgotten when it ends
         self._follower = Follower(store)
         identity = _NO_BROKERS_BELOW - config.node_id
         session_seconds = config.get_int("broker.session.timeout.ms") / 1000
@@ -74,17 +79,32 @@ class ControllerProcess:
 
     async def start(self) -> None:
         """Stands for controller. Raises ForeignStore, StoreUnavailable, OSError."""
-        await join_cluster(self._store, None)
         self._follower.listen(self.elections.changed)
-        await self._follower.start()
+        self._waits = await find_cluster(self.store) is None
+        if not self._waits:
+            await self._follower.start()
         await self._http.start_at(self._config.get_str("ottla.http.listener"))
-        duties = [self._follower.run(), self._controller.run()]
+        self._spawn(self._end_with_the_store())
+        self._spawn(self._follow())
+
+    async def _follow(self) -> None:
+        if self._waits:
+            logger.info("the metadata store is empty: the controller waits for a broker that begins a cluster")
+        while self._waits:
+            await asyncio.sleep(_LOOKED_AGAIN_S)
+            with suppress(StoreUnavailable):
+                if await find_cluster(self.store) is not None:
+                    await self._follower.start()
+                    self._waits = False
+        self._spawn(self._controller.run())
         if self._config.get_bool("ottla.quick.death.enable"):
-            duties.append(self._watch.run())
-        for duty in duties:
-            task = asyncio.create_task(duty)
-            task.add_done_callback(self._ended)
-            self._tasks.append(task)
+            self._spawn(self._watch.run())
+        await self._follower.run()
+
+    def _spawn(self, duty: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(duty)
+        task.add_done_callback(self._ended)
+        self._tasks.append(task)
 
     async def stop(self) -> None:
         """Gives up the lease, so that another decides at once."""
@@ -93,8 +113,16 @@ class ControllerProcess:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._http.stop()
 
+    async def _end_with_the_store(self) -> None:
+        raise await self.store.refused()
+
     def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled():
+        if not task.cancelled() and isinstance(error := task.exception(), ForeignStore):
+            if not self.failed.is_set():
+                logger.error("the controller stops: %s", error)
+            self.store.refuse(error)
+            self.failed.set()
+        elif not task.cancelled():
             logger.error("the controller stops: %s ended", task.get_name(), exc_info=task.exception())
             self.failed.set()
 
@@ -110,6 +138,10 @@ class ControllerProcess:
         return Response(200, b"ok\n")
 
     async def _readyz(self, request: Request) -> Response:
+        if self.store.refusal is not None:
+            return Response(503, f"{self.store.refusal}\n".encode())
+        if self._waits:
+            return Response(200, b"it waits for a broker that begins a cluster\n")
         return Response(200, b"it decides\n" if self.controls else b"it stands by\n")
 
 

@@ -33,11 +33,10 @@ from ottla.cli.stores import on_etcd, open_store
 from ottla.controller.decide import UNCLEAN_ELECTION
 from ottla.controller.quick_death import QuickDeath
 from ottla.controller.runner import BALANCE, BALANCE_INTERVAL_S, Controller
-from ottla.metadata.cluster import ForeignStore
 from ottla.metadata.eligibility import MIN_ISR
 from ottla.metadata.model import UnsupportedFormat
 from ottla.metadata.registration import NodeIdTaken
-from ottla.metadata.store import LeaseExpired, Store, StoreUnavailable, UnknownOutcome
+from ottla.metadata.store import ForeignStore, LeaseExpired, Store, StoreRestored, StoreUnavailable, UnknownOutcome
 from ottla.net.peer import Connect, connect_tcp
 from ottla.protocol import record_walk
 from ottla.settings.config import BrokerConfig, InvalidConfiguration
@@ -90,7 +89,8 @@ def _configuration(file: str | None, settings: list[str]) -> BrokerConfig:
 
 
 async def _run(config: BrokerConfig, *, until_stdin_ends: bool) -> int:
-    """Serves until a signal comes, or the end of standard input, or the broker fails; the exit code."""
+    """Serves until a signal comes, or the end of standard input, or the process fails; the exit code. A metadata store
+    that was restored from a backup is joined anew, as by a start."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
@@ -99,9 +99,18 @@ async def _run(config: BrokerConfig, *, until_stdin_ends: bool) -> int:
         loop.add_reader(0, _stdin_read, loop, stopping)
     if on_etcd(config):
         logger.info("reading the metadata: %s has to answer first", config.get_str("ottla.metadata.store"))
-    store = await open_store(config)
-    if "broker" not in config.roles:
-        return await _control(config, store, stopping)
+    run = _serve if "broker" in config.roles else _control
+    while True:
+        try:
+            return await run(config, await open_store(config), stopping)
+        except StoreRestored as reason:
+            if stopping.is_set():
+                return 0
+            logger.warning("%s: it is joined anew", reason)
+
+
+async def _serve(config: BrokerConfig, store: Store, stopping: asyncio.Event) -> int:
+    """Is a broker until a signal comes or it fails; the exit code. Raises ForeignStore."""
     if not record_walk.NATIVE:
         logger.warning("%s", record_walk.WITHOUT_NATIVE)
     broker = Broker(config, store)
@@ -117,6 +126,8 @@ async def _run(config: BrokerConfig, *, until_stdin_ends: bool) -> int:
         gc.set_threshold(_COLLECTED_AT, 10, 10)
         print(f"ottla broker {broker.id} ready bootstrap={broker.bootstrap} pid={os.getpid()}", flush=True)
         await _first((stopping, broker.failed))
+        if broker.store.refusal is not None:
+            raise broker.store.refusal
         return 1 if broker.failed.is_set() else 0
     finally:
         await broker.stop()
@@ -132,7 +143,7 @@ def _stdin_read(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> Non
 
 
 async def _control(config: BrokerConfig, store: Store, stopping: asyncio.Event) -> int:
-    """Stands for controller, without a broker, until a signal comes; the exit code."""
+    """Stands for controller, without a broker, until a signal comes; the exit code. Raises ForeignStore."""
     from ottla.cli.controlling import ControllerProcess
 
     process = ControllerProcess(config, store, _defaults(config))
@@ -140,6 +151,8 @@ async def _control(config: BrokerConfig, store: Store, stopping: asyncio.Event) 
         await process.start()
         print(f"ottla controller {config.node_id} ready pid={os.getpid()}", flush=True)
         await _first((stopping, process.failed))
+        if process.store.refusal is not None:
+            raise process.store.refusal
         return 1 if process.failed.is_set() else 0
     finally:
         await process.stop()

@@ -1,17 +1,19 @@
 """A backup of the metadata store as a file, and what a store must hold after it is restored from one.
 
-The file is lines of JSON: a head, one line for each key, and a tail with a checksum, so that half a file is never taken
-for a whole one. What is attached to leases isn't in it: who is alive is for the living to say.
+The file is lines of JSON: a head, one line for each key, and a tail with a checksum, so that half a file is never
+taken for a whole one. What is attached to leases isn't in it: who is alive is for the living to say.
 
 A backup is old when it is restored: leaders, ISRs and epochs have moved on, records that it doesn't know of have been
 acknowledged. So a restore begins a new *generation*, and keeps nothing of the backup that would be believed wrongly:
 
-1. No restored partition has a leader. One is elected only by what the logs hold, when all awaited brokers have reported
-   that (`ottla.controller.recovery`). Epochs of registrations are removed: the revisions of another store mean nothing.
+1. No restored partition has a leader. One is elected only by what the logs hold, when all awaited brokers have
+   reported that (`ottla.controller.recovery`). Epochs of registrations are removed: the revisions of another store
+   mean nothing.
 2. Producer ids begin far above all that can have been handed out since: by the clock, a thousand million a second.
-3. Wishes that were under way (elections, reassignments) are dropped.
-4. Topics come after the states of their partitions, and the cluster is `restoring` until everything is written: brokers
-   don't start on half a store, and no controller completes it by what it sees.
+3. Wishes that were under way (elections, reassignments) are dropped, and so are the words of the lineage: a new one
+   begins.
+4. Topics come after the states of their partitions, and the cluster is `restoring` until everything is written:
+   brokers don't start on half a store, and no controller completes it by what it sees.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ _PRODUCER_IDS_PER_SECOND = 1 << 30
 _CLOCK_ERROR_S_MAX = 60  # between machines; and a restore may follow another one at once
 _PRODUCER_IDS_SINCE_S = 1_577_836_800  # 2020; an id has 63 bits, enough until 2292
 _ONLY_LIVING = frozenset({Kind.BROKER, Kind.CONTROLLER, Kind.REPORT})
-_WISHES = frozenset({Kind.ELECTION, Kind.REASSIGNMENT})
+_DROPPED = frozenset({Kind.ELECTION, Kind.REASSIGNMENT, Kind.LINEAGE, Kind.LINEAGE_WORD})
 _LAST = {Kind.TOPIC: 1}  # all others before
 
 
@@ -115,7 +117,7 @@ def restored(backup: Backup, generation: int, producer_ids: int, gone: Iterable[
     next_ids = ProducerIds(0)
     for entry in sorted(backup.entries, key=lambda entry: _LAST.get(keys.kind_of(entry.key), 0)):
         kind, value = keys.kind_of(entry.key), entry.value
-        if kind in (Kind.CLUSTER, *_WISHES, *_ONLY_LIVING):
+        if kind in (Kind.CLUSTER, *_DROPPED, *_ONLY_LIVING):
             continue
         if kind is Kind.PRODUCER_IDS:
             next_ids = ProducerIds.decode(entry)

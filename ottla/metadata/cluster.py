@@ -14,11 +14,20 @@ from uuid import UUID
 from . import keys
 from .eligibility import FEATURE
 from .model import Cluster, Feature
-from .store import Committed, Guard, Put, Store, UnknownOutcome
+from .store import Committed, ForeignStore, Guard, Put, Store, UnknownOutcome
 
 
-class ForeignStore(Exception):
-    """The store isn't the one that the data directories belong to, or isn't whole."""
+async def find_cluster(store: Store) -> Cluster | None:
+    """The cluster of the store, None where it is empty. Raises ForeignStore, StoreUnavailable."""
+    found = [entry for entry in (await store.read(keys.CLUSTER)).entries if entry.key == keys.CLUSTER]
+    if not found:
+        return None
+    cluster = Cluster.decode(found[0])
+    if cluster.restoring:
+        raise ForeignStore(
+            "a restore of the metadata store hasn't ended; run `ottla metadata restore` again, to its end"
+        )
+    return cluster
 
 
 async def join_cluster(store: Store, known_id: str | None, wanted_id: str | None = None) -> Cluster:
@@ -28,17 +37,12 @@ async def join_cluster(store: Store, known_id: str | None, wanted_id: str | None
     random one). Raises ForeignStore, StoreUnavailable.
     """
     while True:
-        found = [entry for entry in (await store.read(keys.CLUSTER)).entries if entry.key == keys.CLUSTER]
-        if found:
-            cluster = Cluster.decode(found[0])
+        cluster = await find_cluster(store)
+        if cluster is not None:
             if known_id is not None and known_id != cluster.id:
                 raise ForeignStore(
                     f"the data directories belong to cluster {known_id}, but the metadata store holds cluster"
                     f" {cluster.id}; point this broker to its own store, or to other data directories"
-                )
-            if cluster.restoring:
-                raise ForeignStore(
-                    "a restore of the metadata store hasn't ended; run `ottla metadata restore` again, to its end"
                 )
             return cluster
         if known_id is not None:

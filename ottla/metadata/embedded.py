@@ -1,16 +1,20 @@
 """The metadata store of one machine: a SQLite file that its processes share. No etcd needed.
 
-One worker thread per process does everything that blocks (`tables.py`); the event loop only exchanges messages with it.
-Transactions that wait for the worker at the same time share one sync of the disk, each with its own guards and its own
-revision. Watches learn of this process's own changes at once; of the others' by asking SQLite's data version, which
-costs a few microseconds, every `poll_interval_s` (while there are others).
+One worker thread per process does everything that blocks (`tables.py`); the event loop only exchanges messages with
+it. Transactions that wait for the worker at the same time share one sync of the disk, each with its own guards and its
+own revision. Watches learn of this process's own changes at once; of the others' by asking SQLite's data version,
+which costs a few microseconds, every `poll_interval_s` (while there are others).
 
-A process that is stopped (SIGSTOP) in the middle of a write holds the file, and the others can't write until it goes on
-or dies: a limit of sharing a file, and one reason why a cluster on several machines uses etcd.
+A file that was removed, or replaced by another one of its name, is noticed before the next transaction, and by a watch
+at once: what is written to a file without a name nobody else reads. The store refuses everything from then on.
+
+A process that is stopped (SIGSTOP) in the middle of a write holds the file, and the others can't write until it goes
+on or dies: a limit of sharing a file, and one reason why a cluster on several machines uses etcd.
 
 Numbered argument that a watch misses nothing and doubles nothing: (1) the worker alone reads changes, always from
 `_delivered` on, in revision order, and moves `_delivered` as it posts them to the loop; (2) a new watch's backlog is
-read up to `_delivered` by the worker too, and posted in the same order; (3) the loop runs what is posted in that order.
+read up to `_delivered` by the worker too, and posted in the same order; (3) the loop runs what is posted in that
+order.
 """
 
 from __future__ import annotations
@@ -28,9 +32,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from .store import (
+    Attached,
     Change,
     Committed,
     Compacted,
+    ForeignStore,
     Guard,
     LeaseExpired,
     LeaseId,
@@ -68,6 +74,7 @@ class _Watch:
     after_revision: int
     queue: asyncio.Queue[Revision | None] = field(default_factory=lambda: asyncio.Queue(_WATCH_QUEUE_MAX))
     compacted: bool = False
+    foreign: ForeignStore | None = None
     ended: bool = False  # nobody reads it any more
 
 
@@ -103,13 +110,19 @@ class EmbeddedStore:
         snapshot: Snapshot = await self._ask(lambda: self._tables.read(prefix))
         return snapshot
 
-    async def watch(self, prefix: str, after_revision: int) -> AsyncGenerator[Revision, None]:
+    async def watch(
+        self, prefix: str, after_revision: int, attached: Attached | None = None
+    ) -> AsyncGenerator[Revision, None]:
         """See `Store.watch`. A watcher that falls 100,000 revisions behind gets Compacted."""
         watch = _Watch(prefix, after_revision)
         try:
             await self._ask(lambda: self._subscribe(watch))
+            if attached is not None:
+                await attached()
             while True:
                 revision = await watch.queue.get()
+                if watch.foreign is not None:
+                    raise watch.foreign
                 if watch.compacted:
                     raise Compacted("the watcher fell too far behind")
                 if revision is None:
@@ -187,8 +200,11 @@ class EmbeddedStore:
                     return
                 self._perform(jobs)
                 try:
+                    self._tables.check_in_place()
                     self._deliver_changes()
                     self._end_overdue_leases()
+                except ForeignStore as error:
+                    self._post(partial(self._lose_watches, error))
                 except (sqlite3.Error, OSError, StoreUnavailable, UnknownOutcome) as error:
                     if trouble != str(error):
                         trouble = str(error)
@@ -299,7 +315,7 @@ class EmbeddedStore:
                 self._post(partial(self._offer_all, revisions))
         except Compacted:
             self._delivered = self._tables.revision()
-            self._post(self._lose_watches)
+            self._post(partial(self._lose_watches, None))
 
     def _end_overdue_leases(self) -> None:
         now = time.monotonic()
@@ -329,9 +345,9 @@ class EmbeddedStore:
             for revision in revisions:
                 _offer(watch, revision)
 
-    def _lose_watches(self) -> None:
+    def _lose_watches(self, foreign: ForeignStore | None) -> None:
         for watch in self._watches:
-            watch.compacted = True
+            watch.compacted, watch.foreign = True, foreign
             _offer(watch, None)
 
     def _post(self, callback: Callable[[], None]) -> None:

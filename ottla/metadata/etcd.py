@@ -2,7 +2,8 @@
 
 Revisions are etcd's, so a cluster sees gaps where others wrote. Transactions compare mod revisions and leases. A
 snapshot is read in pages at the revision of the first. A watch that is cut resumes behind the last revision that it has
-yielded, at another endpoint if need be; only when that fails for `timeout_s` does its reader hear of it.
+yielded, at another endpoint if need be; only when that fails for `timeout_s` does its reader hear of it. At each new
+stream the reader may look whether it is still the same store, before anything of the stream is yielded.
 
 Numbered argument that a watch misses nothing and doubles nothing: (1) a revision is yielded only when it is whole, and
 the position moves only then, or when etcd says that a watch which is up to date has nothing below some revision; (2) a
@@ -27,6 +28,7 @@ from aetcd import rpc
 from .etcd_connection import EtcdAddress, EtcdConnection, Member, cancelling, keep_alive_once, stale_token
 from .etcd_messages import Assembly, Keys, changed_anything
 from .store import (
+    Attached,
     Committed,
     Compacted,
     Entry,
@@ -70,14 +72,16 @@ class EtcdStore:
                 return await self._snapshot(prefix)
         raise StoreUnavailable("etcd is compacted faster than a snapshot can be read")
 
-    async def watch(self, prefix: str, after_revision: int) -> AsyncGenerator[Revision, None]:
+    async def watch(
+        self, prefix: str, after_revision: int, attached: Attached | None = None
+    ) -> AsyncGenerator[Revision, None]:
         """See `Store.watch`."""
         assembly = Assembly(self._keys, after_revision)
         loop = asyncio.get_running_loop()
         cut_since: float | None = None
         while not self._connection.closed:
             try:
-                async with aclosing(self._stream(prefix, assembly)) as revisions:
+                async with aclosing(self._stream(prefix, assembly, attached)) as revisions:
                     async for revision in revisions:
                         yield revision
             except _Cut as cut:
@@ -97,7 +101,7 @@ class EtcdStore:
         """See `Store.transact`. Raises ValueError where the writes exceed etcd's --max-request-bytes."""
         check_transaction(guards, writes)
         request = self._keys.transaction(guards, writes)
-        response = await self._connection.call(lambda member: member.kv.Txn, request, idempotent=False)
+        response = await self._connection.call(lambda member: member.kv.Txn, request, idempotent=not writes)
         if not response.succeeded:
             return Rejected(self._keys.failed(guards, response))
         if changed_anything(response):
@@ -163,7 +167,9 @@ class EtcdStore:
                 return Snapshot(revision, tuple(entries))
             start = page.kvs[-1].key + b"\0"
 
-    async def _stream(self, prefix: str, assembly: Assembly) -> AsyncGenerator[Revision, None]:
+    async def _stream(
+        self, prefix: str, assembly: Assembly, attached: Attached | None
+    ) -> AsyncGenerator[Revision, None]:
         """What one stream brings until it ends: with _Cut, StoreUnavailable or Compacted."""
         deadline = asyncio.get_running_loop().time() + self._timeout_s
         member = await self._connection.member(deadline)
@@ -181,6 +187,8 @@ class EtcdStore:
                     member.token = None
                     raise _Cut(f"etcd at {member.endpoint} ended the watch: {response.cancel_reason}", began)
                 await self._check(response, member, assembly.position)
+                if response.created and attached is not None:
+                    await attached()
                 began = True
                 for revision in assembly.add(response):
                     yield revision

@@ -6,7 +6,7 @@ So whoever waited for a topic to appear finds the local replicas of that topic a
 
 The store may be away as long as it likes: the image stays as it was, and the watch goes on from the last applied
 revision. If the history in between is gone, a new snapshot is compared with the image, and the listeners get the
-difference as one change.
+difference as one change. A snapshot that can't have come after the image is an older store's, and is never published.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from typing import Any, TypeVar, cast
 from uuid import UUID
 
 from .image import Changed, Image, difference
-from .store import Change, Compacted, Revision, Snapshot, Store, StoreUnavailable
+from .lineage import check_successor
+from .model import NO_BROKER
+from .store import Change, Compacted, ForeignStore, Revision, Snapshot, Store, StoreUnavailable
 
 logger = logging.getLogger(__name__)
 
@@ -41,10 +43,12 @@ class _Waiter:
 class Follower:
     """The current image of one process. `start` first, then `run` in a task of the owner's."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, broker_id: int = NO_BROKER) -> None:
+        """`broker_id`: the broker whose image it is, NO_BROKER for one without replicas."""
         self.image = Image()
         self.resync_count = 0  # how often the watch had to start from a new snapshot
         self._store = store
+        self._broker_id = broker_id
         self._listeners: list[Listener] = []
         self._preparers: list[Preparer] = []
         self._waiters: dict[UUID | None, list[_Waiter]] = {}
@@ -62,7 +66,7 @@ class Follower:
         await self._resync()
 
     async def run(self) -> None:
-        """Follows the store until cancelled, or until the store is closed."""
+        """Follows the store until cancelled, or until the store is closed. Raises ForeignStore."""
         while True:
             try:
                 await self._follow()
@@ -70,6 +74,8 @@ class Follower:
             except Compacted as reason:
                 logger.warning("metadata watch starts from a new snapshot: %s", reason)
                 await self._resync_when_possible()
+            except ForeignStore:
+                raise
             except StoreUnavailable as reason:
                 logger.warning("metadata watch interrupted at revision %d: %s", self.image.revision, reason)
                 await asyncio.sleep(_RETRY_S)
@@ -107,12 +113,15 @@ class Follower:
         while True:
             try:
                 return await self._resync()
+            except ForeignStore:
+                raise
             except StoreUnavailable as reason:
                 logger.warning("metadata snapshot failed: %s", reason)
                 await asyncio.sleep(_RETRY_S)
 
     async def _resync(self) -> None:
         image = await _image_of(await self._store.read())
+        check_successor(self.image, image, self._broker_id)
         self.resync_count += 1
         await self._publish(image, difference(self.image, image))
 

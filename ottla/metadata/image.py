@@ -19,7 +19,7 @@ from uuid import UUID
 
 from .keys import ConfigResource, Kind, QuotaEntity, broker_id, config_resource, feature_name, kind_of, partition_id
 
-from .keys import quota_entity, report_part, topic_id, topic_name  # isort: skip
+from .keys import lineage_row, quota_entity, report_part, topic_id, topic_name  # isort: skip
 from .model import (
     Broker,
     Cluster,
@@ -27,6 +27,7 @@ from .model import (
     ControllerHolder,
     Election,
     Feature,
+    LineageRow,
     Partition,
     ProducerIds,
     Quota,
@@ -79,6 +80,7 @@ class Changed:
     elections: frozenset[tuple[UUID, int]] = frozenset()
     reassignments: frozenset[tuple[UUID, int]] = frozenset()
     reports: frozenset[tuple[int, int]] = frozenset()
+    lineage: frozenset[int] = frozenset()
 
     def __or__(self, later: Changed) -> Changed:
         """What this change and the `later` one changed together."""
@@ -111,6 +113,7 @@ class Image:
     elections: PersistentMap[tuple[UUID, int], Election] = field(default_factory=PersistentMap)
     reassignments: PersistentMap[tuple[UUID, int], Reassignment] = field(default_factory=PersistentMap)
     reports: Mapping[tuple[int, int], Report] = field(default_factory=dict)  # by (broker id, part)
+    lineage: PersistentMap[int, LineageRow] = field(default_factory=PersistentMap)  # by row
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> Image:
@@ -185,6 +188,7 @@ def difference(old: Image, new: Image) -> Changed:
         elections=frozenset(_differing(old.elections, new.elections)),
         reassignments=frozenset(_differing(old.reassignments, new.reassignments)),
         reports=frozenset(_differing(old.reports, new.reports)),
+        lineage=frozenset(_differing(old.lineage, new.lineage)),
     )
 
 
@@ -341,5 +345,6 @@ _STEPS: Mapping[Kind, _Step] = {
     Kind.REASSIGNMENT: _mapped("reassignments", partition_id, Reassignment.decode),
     Kind.REPORT: _mapped("reports", report_part, Report.decode),
     Kind.PARTITION: _apply_partitions,
+    Kind.LINEAGE: _mapped("lineage", lineage_row, LineageRow.decode),
     Kind.READY: _mapped("ready", topic_id, Ready.decode),
 }

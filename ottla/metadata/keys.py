@@ -11,6 +11,8 @@
 | `elections/<topic id>/<index>` | intent | Election: a wished leader election |
 | `reassignments/<topic id>/<index>` | intent | Reassignment: wished replicas, or the end of a move |
 | `producer-ids` | intent | ProducerIds: the first id that no broker has been given |
+| `lineage/<row>` | state | LineageRow: random words, by which a store is known for the same one (`lineage.py`) |
+| `lineage-word/<word>` | state | nothing: there is one, named after the newest word, for transactions to compare |
 | `partitions/<topic id>/<index>` | state | Partition |
 | `ready/<topic id>` | state | Ready: how many of the topic's partitions may be seen |
 | `brokers/<id>` | ephemeral | Broker |
@@ -44,6 +46,8 @@ REASSIGNMENTS = "reassignments/"
 PARTITIONS = "partitions/"
 READY = "ready/"
 REPORTS = "reports/"
+LINEAGE = "lineage/"
+LINEAGE_WORD = "lineage-word/"
 
 _DEFAULT = "<default>"
 
@@ -67,6 +71,8 @@ class Kind(enum.Enum):
     PARTITION = "partitions"
     READY = "ready"
     REPORT = "reports"
+    LINEAGE = "lineage"
+    LINEAGE_WORD = "lineage-word"
     UNKNOWN = ""
 
 
@@ -134,6 +140,16 @@ def report(broker_id: int, part: int) -> str:
     return f"{REPORTS}{broker_id}/{part}"
 
 
+def lineage(row: int) -> str:
+    """Key of a row of lineage words."""
+    return f"{LINEAGE}{row:08d}"
+
+
+def lineage_word(word: str) -> str:
+    """Key that exists while `word` is the newest of the lineage."""
+    return LINEAGE_WORD + word
+
+
 def config(resource: ConfigResource) -> str:
     """Key of a resource's dynamic settings."""
     return f"{CONFIGS}{resource.type}/{_encoded(resource.name or None)}"
@@ -179,6 +195,11 @@ def report_part(key: str) -> tuple[int, int]:
     """(broker id, part) in the key of a report."""
     _, broker_text, part = key.split("/")
     return int(broker_text), int(part)
+
+
+def lineage_row(key: str) -> int:
+    """The row in the key of lineage words."""
+    return int(key[len(LINEAGE) :])
 
 
 def config_resource(key: str) -> ConfigResource:

@@ -479,6 +479,21 @@ class ProducerIds(_Value):
         return cls(document.pop("next_id"), entry.mod_revision, format=version, unknown=document)
 
 
+@dataclass(frozen=True, slots=True)
+class LineageRow(_Value):
+    """Words of the store's lineage (`lineage.py`), one behind the other without anything in between."""
+
+    words: str
+    revision: int = 0
+
+    def _fields(self) -> dict[str, Any]:
+        return {"words": self.words}
+
+    @classmethod
+    def _from(cls, entry: Entry, version: int, document: dict[str, Any]) -> Self:
+        return cls(document.pop("words"), entry.mod_revision, format=version, unknown=document)
+
+
 def with_leader(partition: Partition, leader: int, isr: tuple[int, ...], isr_epochs: tuple[int, ...]) -> Partition:
     """The partition after an election: both epochs grow by one. `leader` may be NO_LEADER."""
     return replace(

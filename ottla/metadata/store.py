@@ -11,21 +11,24 @@ What may go wrong is told apart, because each calls for something else:
 - `StoreUnavailable`: nothing was written, the store can't be reached. Wait.
 - `UnknownOutcome`: it may or may not have been written. Read before doing anything that depends on it.
 - `Compacted`: the watch can't go on from where it was. Take a new snapshot and compare.
+- `ForeignStore`: this isn't the store that the process has known. Do nothing more with it (`own_store.py`).
 
 `embedded.py` implements the port for the processes of one machine; `tests/contract` is the suite that each must pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, NewType, Protocol
 
 LeaseId = NewType("LeaseId", int)
 NO_LEASE = LeaseId(0)
 
-# A transaction holds at most this many guards and as many writes: etcd's default limit is 128.
+# A transaction holds at most this many guards and as many writes: etcd's default limit is 128. Beside its caller's
+# guards it may have those of the lineage (`own_store.py`).
 TRANSACTION_OPERATIONS_MAX = 120
+LINEAGE_GUARDS_MAX = 2
 TRANSACTION_SIZE_BYTES_MAX = 1_000_000
 
 
@@ -39,6 +42,14 @@ class UnknownOutcome(Exception):
 
 class Compacted(Exception):
     """The history that a watch asked for is gone; the watcher must start from a new snapshot."""
+
+
+class ForeignStore(StoreUnavailable):
+    """The store isn't the one that the process or its data belongs to, or isn't whole; one sentence says why."""
+
+
+class StoreRestored(ForeignStore):
+    """The store is a later generation of the process's own cluster: it was restored from a backup."""
 
 
 class LeaseExpired(Exception):
@@ -111,6 +122,7 @@ class Delete:
 
 
 Write = Put | Delete
+Attached = Callable[[], Awaitable[None]]
 
 
 class Committed(NamedTuple):
@@ -132,8 +144,13 @@ class Store(Protocol):
         """Everything under `prefix`, at one revision."""
         ...
 
-    def watch(self, prefix: str, after_revision: int) -> AsyncGenerator[Revision, None]:
+    def watch(
+        self, prefix: str, after_revision: int, attached: Attached | None = None
+    ) -> AsyncGenerator[Revision, None]:
         """Each later revision that touches `prefix`, once and in order. Raises Compacted.
+
+        `attached` is awaited each time that the watch has got a new connection to the store, before anything that comes
+        by it is yielded: another store may be there now. What it raises ends the watch.
 
         A revision is yielded whole (its changes under the prefix). The iterator ends when the store is closed; close
         it (`aclose`) when leaving it early.
@@ -163,7 +180,7 @@ class Store(Protocol):
 
 def check_transaction(guards: Sequence[Guard], writes: Sequence[Write]) -> None:
     """Raises ValueError for a transaction that some store would refuse: too large, or with a key written twice."""
-    if len(guards) > TRANSACTION_OPERATIONS_MAX or len(writes) > TRANSACTION_OPERATIONS_MAX:
+    if len(guards) > TRANSACTION_OPERATIONS_MAX + LINEAGE_GUARDS_MAX or len(writes) > TRANSACTION_OPERATIONS_MAX:
         raise ValueError(f"{len(guards)} guards and {len(writes)} writes; at most {TRANSACTION_OPERATIONS_MAX} each")
     if len({write.key for write in writes}) != len(writes):
         raise ValueError("a key is written twice in one transaction")

@@ -33,6 +33,7 @@ from .store import (
     Compacted,
     Delete,
     Entry,
+    ForeignStore,
     Guard,
     LeaseExpired,
     LeaseId,
@@ -87,6 +88,7 @@ class Tables:
             )
             self._write_ahead()
             self._create_schema(path)
+            self._path, self._identity = path, _identity(path)
         except sqlite3.Error as error:
             self._release_owner()
             raise StoreUnavailable(f"the metadata file {path} can't be opened: {error}") from error
@@ -99,6 +101,14 @@ class Tables:
         self._db.close()
         self._release_owner()
 
+    def check_in_place(self) -> None:
+        """Raises ForeignStore where the file that is open isn't the one of its name any more."""
+        if _identity(self._path) != self._identity:
+            raise ForeignStore(
+                f"the metadata file {self._path} was removed or replaced while it was in use; put the right one back,"
+                " or restore a backup with `ottla metadata restore`, and start again"
+            )
+
     def data_version(self) -> int:
         """A number that differs from the last call's if another process has committed since."""
         return int(self._db.execute("PRAGMA data_version").fetchone()[0])
@@ -108,7 +118,8 @@ class Tables:
         return self._counter("revision")
 
     def read(self, prefix: str) -> Snapshot:
-        """All entries under `prefix`, at one revision."""
+        """All entries under `prefix`, at one revision. Raises ForeignStore."""
+        self.check_in_place()
         self._db.execute("BEGIN")
         try:
             revision = self._counter("revision")
@@ -126,6 +137,8 @@ class Tables:
         try:
             if revision < self._counter("compacted"):
                 raise Compacted(f"the changes after revision {revision} are gone")
+            if revision > self._counter("revision"):
+                raise Compacted(f"the file has not come to revision {revision} yet: is it an older one?")
             found: list[Revision] = []
             changes: list[Change] = []
             current = 0
@@ -152,7 +165,9 @@ class Tables:
 
     @contextmanager
     def transaction(self, *, durable: bool = True) -> Iterator[None]:
-        """Everything written inside is committed together at the end. Raises StoreUnavailable, UnknownOutcome."""
+        """Everything written inside is committed together at the end. Raises StoreUnavailable, ForeignStore,
+        UnknownOutcome."""
+        self.check_in_place()
         try:
             # Each time: whatever became of the last one, a durable one is synced.
             self._db.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
@@ -346,3 +361,12 @@ class Tables:
     def _release_owner(self) -> None:
         (self._owners / self._owner).unlink(missing_ok=True)
         os.close(self._owner_file)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """By which a file is told from another one of its name; None where there is none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino

@@ -41,8 +41,11 @@ class ControllerAlone:
             return ""
 
     def until_it_decides(self) -> None:
+        self.until("it decides\n")
+
+    def until(self, state: str) -> None:
         deadline = time.monotonic() + 30
-        while self.says("/readyz") != "it decides\n":
+        while self.says("/readyz") != state:
             assert time.monotonic() < deadline
             assert self.process.poll() is None
             time.sleep(0.05)
@@ -62,13 +65,14 @@ def create(bootstrap: str, topic: str, timeout_ms: int = 20_000) -> int:
 def test_controllers_of_their_own(tmp_path: Path) -> None:
     store = f"embedded:{tmp_path / 'metadata.sqlite'}"
     first = ControllerAlone(store, 10, tmp_path / "first.log")
-    first.until_it_decides()
-    second = ControllerAlone(store, 11, tmp_path / "second.log")
+    first.until("it waits for a broker that begins a cluster\n")
     shared = {"process_roles": "broker", "ottla_metadata_store": store, "broker_session_timeout_ms": SESSION}
     brokers = [OttlaBroker(tmp_path / f"b{number}", node_id=str(number), **shared) for number in (0, 1)]
+    first.until_it_decides()
+    second = ControllerAlone(store, 11, tmp_path / "second.log")
     try:
+        second.until("it stands by\n")
         assert create(brokers[0].bootstrap, "one") == 0
-        assert second.says("/readyz") == "it stands by\n"
         assert "kafka_controller_kafkacontroller_activebrokercount 2" in first.says("/metrics")
         first.process.kill()
         first.process.wait()
@@ -86,16 +90,15 @@ def test_controllers_of_their_own(tmp_path: Path) -> None:
 def test_a_standby_does_not_wait_for_the_session_of_one_that_was_killed(tmp_path: Path) -> None:
     etcd = Etcd(tmp_path / "etcd")
     running: list[ControllerAlone] = []
+    store = f"etcd:{etcd.endpoint}"
+    broker = OttlaBroker(tmp_path / "broker", process_roles="broker", ottla_metadata_store=store)
     try:
         for number in (10, 11):
             log = tmp_path / f"{number}.log"
-            running.append(ControllerAlone(f"etcd:{etcd.endpoint}", number, log, session_ms="60000"))
+            running.append(ControllerAlone(store, number, log, session_ms="60000"))
             running[0].until_it_decides()
         first, second = running
-        deadline = time.monotonic() + 30
-        while second.says("/readyz") != "it stands by\n":
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        second.until("it stands by\n")
         time.sleep(1)  # it connects
         first.process.kill()
         second.until_it_decides()
@@ -104,6 +107,7 @@ def test_a_standby_does_not_wait_for_the_session_of_one_that_was_killed(tmp_path
         for process in running:
             process.process.kill()
             process.process.wait()
+        broker.kill()
         etcd.kill()
 
 

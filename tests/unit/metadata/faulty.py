@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 from ottla.metadata.store import (
+    Attached,
     Committed,
     Guard,
     LeaseId,
@@ -34,8 +35,10 @@ class FaultyStore:
     async def read(self, prefix: str = "") -> Snapshot:
         return await self.store.read(prefix)
 
-    async def watch(self, prefix: str, after_revision: int) -> AsyncGenerator[Revision, None]:
-        async with aclosing(self.store.watch(prefix, after_revision)) as revisions:
+    async def watch(
+        self, prefix: str, after_revision: int, attached: Attached | None = None
+    ) -> AsyncGenerator[Revision, None]:
+        async with aclosing(self.store.watch(prefix, after_revision, attached)) as revisions:
             async for revision in revisions:
                 if self.breaks:
                     raise self.breaks.popleft()("planned")

@@ -14,7 +14,7 @@ import pytest
 from ottla.controller.decide import decide, whole_scope
 from ottla.metadata import keys
 from ottla.metadata.backup import Backup, NotABackup, RestoreRefused, lines_of, read_backup, restore
-from ottla.metadata.cluster import ForeignStore, join_cluster
+from ottla.metadata.cluster import join_cluster
 from ottla.metadata.embedded import EmbeddedStore
 from ottla.metadata.image import Image
 from ottla.metadata.keys import ConfigResource
@@ -30,7 +30,7 @@ from ottla.metadata.model import (
     TopicIntent,
     UnsupportedFormat,
 )
-from ottla.metadata.store import Committed, Put, Snapshot, UnknownOutcome
+from ottla.metadata.store import Committed, ForeignStore, Put, Snapshot, UnknownOutcome
 from tests.unit.metadata.faulty import DONE_BUT_UNKNOWN, LOST, OK, FaultyStore
 
 T = UUID("12345678-1234-4321-8765-123456789abc")

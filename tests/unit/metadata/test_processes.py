@@ -12,7 +12,7 @@ import pytest
 
 from ottla.metadata import follower as following
 from ottla.metadata import keys, registration
-from ottla.metadata.cluster import ForeignStore, join_cluster
+from ottla.metadata.cluster import join_cluster
 from ottla.metadata.embedded import EmbeddedStore
 from ottla.metadata.follower import Follower
 from ottla.metadata.image import Changed, Image
@@ -32,7 +32,7 @@ from ottla.metadata.model import (
 )
 from ottla.metadata.producer_ids import BLOCK_SIZE, allocate_block
 from ottla.metadata.registration import Registration
-from ottla.metadata.store import Compacted, Delete, LeaseExpired, Put, Snapshot, StoreUnavailable
+from ottla.metadata.store import Compacted, Delete, ForeignStore, LeaseExpired, Put, Snapshot, StoreUnavailable
 from ottla.protocol.errors import ErrorCode, KafkaError
 
 from .faulty import DONE_BUT_UNKNOWN, LOST, OK, REFUSED, FaultyStore

@@ -138,6 +138,11 @@ class LogDirectories:
         self.wanting_flush[log] = None
         self.flush_wanted()
 
+    @property
+    def online_paths(self) -> list[str]:
+        """The log directories that can be used."""
+        return [home.path for home in self._online()]
+
     def _online(self) -> list[Home]:
         return [home for home in self._homes.values() if home.path not in self.failed]
 

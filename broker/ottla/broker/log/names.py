@@ -32,6 +32,7 @@ RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 COMPACTED_OFFSETS = "cleaner-offset-checkpoint"
+LINEAGE = "ottla-lineage-checkpoint"
 
 _DIRECTORY_NAME_MAX = 255
 _partition = re.compile(r"(.+)-(\d+)\Z")

@@ -1,0 +1,77 @@
+"""The last word of the metadata store's lineage that this broker has seen, kept in its log directories.
+
+Every log directory has a copy, since any of them may fail or be replaced; the newest counts. A copy is replaced
+atomically, in a thread, and lags behind what was seen by one write: an older word is still one that the right store
+has. What the words are for: `ottla.metadata.lineage`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+
+from ottla.broker.log import names
+from ottla.broker.log.directories import LogDirectories
+from ottla.broker.log.disk import Disk
+from ottla.metadata.lineage import Known
+from ottla.metadata.own_store import OwnStore
+
+logger = logging.getLogger(__name__)
+
+_VERSION = 1
+
+
+def read_known(logs: LogDirectories) -> Known | None:
+    """What the broker knows of its cluster's metadata from before; None where it has seen nothing yet."""
+    found = []
+    for path in logs.online_paths:
+        try:
+            known = _read(logs.disk, path)
+        except OSError as error:
+            logs.directory_failed(path, error)
+            continue
+        if known is not None:
+            found.append(known)
+    return max(found, key=lambda known: (known.generation, known.number), default=None)
+
+
+async def keep_known(store: OwnStore, logs: LogDirectories) -> None:
+    """Writes what is known whenever that is news, until cancelled."""
+    known = store.known
+    await asyncio.to_thread(_write, logs, known)
+    while True:
+        known = await store.learned(known)
+        await asyncio.to_thread(_write, logs, known)
+
+
+def _read(disk: Disk, path: str) -> Known | None:
+    file = f"{path}/{names.LINEAGE}"
+    if not disk.exists(file):
+        return None
+    content = disk.read(file)
+    try:
+        document = json.loads(content)
+        if document["version"] != _VERSION:
+            raise ValueError(f"version {document['version']}")
+        return Known(document["cluster"], document["generation"], document["number"], document["word"])
+    except (ValueError, KeyError, TypeError) as error:
+        logger.error("%s is damaged (%s): that the metadata store isn't an older one is judged without it", file, error)
+        return None
+
+
+def _write(logs: LogDirectories, known: Known | None) -> None:
+    if known is None:
+        return
+    document = {
+        "version": _VERSION,
+        "cluster": known.cluster_id,
+        "generation": known.generation,
+        "number": known.number,
+        "word": known.word,
+    }
+    for path in logs.online_paths:
+        try:
+            logs.disk.write_atomically(f"{path}/{names.LINEAGE}", json.dumps(document).encode())
+        except OSError as error:
+            logger.warning("the last lineage word can't be written to %s: %s", path, error)

@@ -1,0 +1,244 @@
+"""The metadata store becomes another one under running brokers: an older copy, or an empty one. They stop, and say why;
+no file of theirs is touched, and on the right store they go on with every acknowledged record."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.peers.etcd import Etcd
+from tests.peers.ottla_broker import OttlaBroker
+from tests.peers.ottla_cluster import OttlaCluster
+from tests.peers.wire import Wire
+
+ALTER_PARTITION_REASSIGNMENTS = 45
+RECORDS = 2500
+WORD_S = 5.0  # the longest from a change to the lineage word behind it
+
+
+class ReplaceableStore(ABC):
+    """A cluster's metadata store, as a person may mistreat it."""
+
+    @abstractmethod
+    def copy(self) -> None:
+        """Keeps a copy of what it holds now."""
+
+    @abstractmethod
+    def put_copy(self, revisions: int = 0) -> None:
+        """Puts the copy in its place, which is kept; one that has gone on for so many revisions."""
+
+    @abstractmethod
+    def put_nothing(self) -> None:
+        """Puts an empty store in its place, which is kept."""
+
+    @abstractmethod
+    def put_back(self) -> None:
+        """Puts the right one in its place again."""
+
+
+class EtcdData(ReplaceableStore):
+    """One etcd, its data and a snapshot."""
+
+    def __init__(self, etcd: Etcd, folder: Path) -> None:
+        self._etcd = etcd
+        self._snapshot = folder / "snapshot"
+        self._kept = folder
+
+    def copy(self) -> None:
+        self._etcd.snapshot(self._snapshot)
+
+    def put_copy(self, revisions: int = 0) -> None:
+        self._kept = self._etcd.replace_data(self._snapshot, revisions)
+
+    def put_nothing(self) -> None:
+        self._kept = self._etcd.replace_data(None)
+
+    def put_back(self) -> None:
+        self._etcd.put_back(self._kept)
+
+
+class MetadataFile(ReplaceableStore):
+    """The embedded store's file."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._copy = file.with_name("copy")
+        self._kept = file.with_name("kept")
+
+    def copy(self) -> None:
+        import sqlite3
+
+        with sqlite3.connect(self._file) as source, sqlite3.connect(self._copy) as target:
+            source.backup(target)
+
+    def put_copy(self, revisions: int = 0) -> None:
+        self.put_nothing()
+        shutil.copy(self._copy, self._file)
+
+    def put_nothing(self) -> None:
+        self._kept.mkdir()
+        for file in self._parts(self._file.parent):
+            file.rename(self._kept / file.name)
+
+    def put_back(self) -> None:
+        for file in self._parts(self._file.parent):
+            file.unlink()
+        for file in self._parts(self._kept):
+            file.rename(self._file.parent / file.name)
+
+    def _parts(self, folder: Path) -> list[Path]:
+        return [file for file in folder.glob(f"{self._file.name}*") if file.is_file()]
+
+
+@pytest.fixture(params=["embedded", "etcd"])
+def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OttlaCluster]:
+    members = 1 if request.param == "etcd" else 0
+    cluster = OttlaCluster(tmp_path, 2, members, broker_session_timeout_ms="3000")
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture
+def store(cluster: OttlaCluster, tmp_path: Path) -> ReplaceableStore:
+    return EtcdData(cluster.etcd[0], tmp_path) if cluster.etcd else MetadataFile(tmp_path / "metadata")
+
+
+def create(cluster: OttlaCluster, topic: str, replicas: list[int]) -> None:
+    new = NewTopic(topic, replica_assignment=[replicas], num_partitions=1)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    admin.create_topics([new])[topic].result(30)
+
+
+def move(cluster: OttlaCluster, topic: str, target: int, source: int) -> None:
+    moved = {"name": topic, "partitions": [{"partition_index": 0, "replicas": [target]}]}
+    with Wire(cluster.brokers[source].bootstrap) as wire:
+        assert wire.call(ALTER_PARTITION_REASSIGNMENTS, 0, {"topics": [moved]}).error_code == 0
+    cluster.wait(f"{topic}-0 is moved", lambda: list(cluster.partition(topic, 0).isr_nodes) == [target])
+    cluster.wait(f"{source} gives it up", lambda: not (cluster.brokers[source].data / f"{topic}-0").exists())
+
+
+def produce(cluster: OttlaCluster, topic: str, values: range) -> None:
+    failed: list[object] = []
+    producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "log_level": 0})
+    for value in values:
+        producer.produce(topic, b"%d" % value, on_delivery=lambda error, _: failed.append(error) if error else None)
+    assert producer.flush(60) == 0
+    assert not failed
+
+
+def read_all(cluster: OttlaCluster, topic: str, count: int) -> list[int]:
+    settings = {"bootstrap.servers": cluster.bootstrap, "group.id": "g", "enable.partition.eof": True, "log_level": 0}
+    consumer = confluent_kafka.Consumer(settings)
+    consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+    found: list[int] = []
+    deadline = time.monotonic() + 60
+    while len(found) < count and time.monotonic() < deadline:
+        message = consumer.poll(1)
+        if message is not None and message.error() is None:
+            found.append(int(message.value() or b""))
+    consumer.close()
+    return sorted(found)
+
+
+def told(broker: OttlaBroker) -> str:
+    """The last sentence that a broker's process has written for people."""
+    lines = [line for line in broker.log_path.read_text().splitlines() if line.startswith("ottla broker: ")]
+    return lines[-1] if lines else ""
+
+
+def files(broker: OttlaBroker) -> dict[str, bytes]:
+    """What all segments of a broker hold, by path."""
+    return {str(file.relative_to(broker.data)): file.read_bytes() for file in broker.data.glob("*/*.log")}
+
+
+def refused(broker: OttlaBroker) -> str:
+    """What a broker says that is started on a wrong store."""
+    done = subprocess.run(broker.command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1, done.stderr
+    (sentence,) = [line for line in done.stderr.splitlines() if line.startswith("ottla broker: ")]
+    return sentence
+
+
+def all_stop(cluster: OttlaCluster, because: str) -> None:
+    for broker in cluster.brokers:
+        assert broker.process.wait(40) == 1, broker.log_path.read_text()[-4000:]
+        assert because in told(broker)
+
+
+def moved_after_the_copy(cluster: OttlaCluster, store: ReplaceableStore, after_s: float) -> dict[str, bytes]:
+    """Records whose only copy lies on a broker that the copy of the store doesn't name; the segments of that broker."""
+    create(cluster, "t", [0])
+    time.sleep(WORD_S + 0.5)
+    store.copy()
+    move(cluster, "t", target=1, source=0)
+    produce(cluster, "t", range(RECORDS))
+    time.sleep(after_s)
+    return files(cluster.brokers[1])
+
+
+@pytest.mark.parametrize("after_s", [WORD_S + 0.5, 0.0], ids=["a word later", "at once"])
+def test_the_only_copy_outlives_an_older_store(cluster: OttlaCluster, store: ReplaceableStore, after_s: float) -> None:
+    before = moved_after_the_copy(cluster, store, after_s)
+    store.put_copy()
+    all_stop(cluster, "the metadata ")
+    assert files(cluster.brokers[1]) == before
+    assert "the metadata store is an older copy" in refused(cluster.brokers[1])
+    assert files(cluster.brokers[1]) == before
+    _right_again(cluster, store)
+
+
+def test_the_only_copy_outlives_an_older_etcd_that_is_ahead(tmp_path: Path) -> None:
+    """Others write to the same etcd: by its revisions it is the newer one, and a watch goes on from where it was."""
+    with_etcd = OttlaCluster(tmp_path, 2, 1, broker_session_timeout_ms="3000")
+    try:
+        store = EtcdData(with_etcd.etcd[0], tmp_path)
+        before = moved_after_the_copy(with_etcd, store, WORD_S + 0.5)
+        store.put_copy(revisions=1000)
+        all_stop(with_etcd, "the metadata store is an older copy")
+        assert files(with_etcd.brokers[1]) == before
+        _right_again(with_etcd, store)
+    finally:
+        with_etcd.close()
+
+
+def test_nobody_joins_an_empty_store(cluster: OttlaCluster, store: ReplaceableStore) -> None:
+    create(cluster, "t", [1, 0])
+    produce(cluster, "t", range(RECORDS))
+    before = [files(broker) for broker in cluster.brokers]
+    store.put_nothing()
+    all_stop(cluster, "the metadata ")
+    for broker in cluster.brokers:
+        assert "the metadata store is empty" in refused(broker)
+    assert [files(broker) for broker in cluster.brokers] == before
+    _right_again(cluster, store)
+
+
+def _right_again(cluster: OttlaCluster, store: ReplaceableStore) -> None:
+    store.put_back()
+    for broker in cluster.brokers:
+        broker.start_again()
+    assert read_all(cluster, "t", RECORDS) == list(range(RECORDS))
+    produce(cluster, "t", range(RECORDS, RECORDS + 10))
+    assert read_all(cluster, "t", RECORDS + 10) == list(range(RECORDS + 10))
+
+
+def test_a_store_with_every_word_is_joined_again(cluster: OttlaCluster, store: ReplaceableStore) -> None:
+    """A copy to which nothing was added since is the same store."""
+    create(cluster, "t", [1, 0])
+    produce(cluster, "t", range(RECORDS))
+    time.sleep(WORD_S + 0.5)
+    for broker in cluster.brokers:
+        broker.kill()
+    store.copy()
+    store.put_copy()
+    for broker in cluster.brokers:
+        broker.start_again()
+    assert read_all(cluster, "t", RECORDS) == list(range(RECORDS))

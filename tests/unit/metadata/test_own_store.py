@@ -1,0 +1,244 @@
+"""The store as one process sees it: another one in its place is refused, and the right one isn't taken for another by
+the order in which answers and the watch come."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.metadata import keys
+from ottla.metadata.backup import lines_of, read_backup, restore
+from ottla.metadata.cluster import join_cluster
+from ottla.metadata.embedded import EmbeddedStore
+from ottla.metadata.follower import Follower
+from ottla.metadata.lineage import Known, next_word
+from ottla.metadata.model import LineageRow
+from ottla.metadata.own_store import OwnStore
+from ottla.metadata.store import (
+    TRANSACTION_OPERATIONS_MAX,
+    Committed,
+    Compacted,
+    ForeignStore,
+    Guard,
+    Put,
+    Rejected,
+    Snapshot,
+    Store,
+    StoreRestored,
+)
+from tests.unit.metadata.faulty import FaultyStore
+
+
+class SwappedStore(FaultyStore):
+    """A store behind which another one may be put; its answers to reads may be held back."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.answers = asyncio.Event()
+        self.answers.set()
+        self.asked = asyncio.Event()
+
+    async def read(self, prefix: str = "") -> Snapshot:
+        snapshot = await self.store.read(prefix)
+        self.asked.set()
+        await self.answers.wait()
+        return snapshot
+
+
+@asynccontextmanager
+async def own_store(folder: Path, known: Known | None = None) -> AsyncIterator[tuple[SwappedStore, OwnStore]]:
+    inner = SwappedStore(await EmbeddedStore.open(folder / "right"))
+    try:
+        own = OwnStore(inner, known)
+        yield inner, own
+    finally:
+        await inner.close()
+
+
+async def word(store: Store, text: str) -> None:
+    """As a controller adds one."""
+    found = (await store.read(keys.LINEAGE)).entries
+    rows = {keys.lineage_row(entry.key): LineageRow.decode(entry) for entry in found}
+    guard, writes = next_word(rows, text)
+    assert isinstance(await store.transact([guard], writes), Committed)
+
+
+def run(body: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def limited() -> None:
+        async with asyncio.timeout(30):
+            await body()
+
+    asyncio.run(limited())
+
+
+async def another(folder: Path, name: str, cluster: str) -> EmbeddedStore:
+    store = await EmbeddedStore.open(folder / name)
+    await join_cluster(store, None, cluster)
+    return store
+
+
+@pytest.mark.parametrize("what", ["empty", "foreign", "older", "older, and gone its own way"])
+def test_nothing_is_written_to_a_store_that_isnt_the_own_one(tmp_path: Path, what: str) -> None:
+    """However the change of stores comes about unseen: no connection is made anew here, and nothing is read."""
+
+    async def body() -> None:
+        async with own_store(tmp_path) as (inner, own):
+            await join_cluster(own, None, "mine")
+            await word(inner, "aaaaaaaa")
+            await own.read()
+            right = inner.store
+            if what == "empty":
+                inner.store = await EmbeddedStore.open(tmp_path / "wrong")
+            else:
+                inner.store = await another(tmp_path, "wrong", "theirs" if what == "foreign" else "mine")
+            if what == "older, and gone its own way":
+                await word(inner.store, "bbbbbbbb")
+            held = await inner.store.read()
+            with pytest.raises(ForeignStore):
+                await own.transact([Guard("brokers/1", 0)], [Put("brokers/1", b"me")])
+            assert await inner.store.read() == held
+            assert await own.refused() is own.refusal
+            for call in (own.read(), own.grant(1.0), own.transact([], [Put("x", b"")]), anext(own.watch("", 0))):
+                with pytest.raises(ForeignStore):
+                    await call
+            await inner.store.close()
+            inner.store = right
+
+    run(body)
+
+
+def test_another_word_of_the_same_store_fails_no_transaction(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with own_store(tmp_path) as (inner, own):
+            await join_cluster(own, None)
+            await word(inner, "00000000")
+            await own.read()
+            for text in ("aaaaaaaa", "bbbbbbbb"):
+                await word(inner, text)
+                assert isinstance(await own.transact([Guard("x", 0)], [Put("x" + text, b"")]), Committed)
+            assert own.known is not None
+            assert own.known.word == "bbbbbbbb"
+            await word(inner, "cccccccc")
+            assert await own.transact([Guard("x", 7)], [Put("x", b"")]) == Rejected({"x": None})
+            guards = [Guard(f"k{n}", 0) for n in range(TRANSACTION_OPERATIONS_MAX)]
+            assert isinstance(await own.transact(guards, [Put("x", b"")]), Committed)
+
+    run(body)
+
+
+def test_an_answer_that_the_watch_has_overtaken_is_no_older_store(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with own_store(tmp_path) as (inner, own):
+            await join_cluster(own, None)
+            follower = Follower(own)
+            await follower.start()
+            following = asyncio.create_task(follower.run())
+            await word(inner, "aaaaaaaa")
+            await own.learned(Known(follower.image.cluster_id, 0))
+            inner.answers.clear()
+            inner.asked.clear()
+            reading = asyncio.create_task(own.read())
+            await inner.asked.wait()
+            before = own.known
+            await word(inner.store, "bbbbbbbb")
+            assert (await own.learned(before)).word == "bbbbbbbb"
+            inner.answers.set()
+            await reading
+            assert own.known is not None
+            assert own.known.word == "bbbbbbbb"
+            following.cancel()
+
+    run(body)
+
+
+def test_a_watch_that_comes_after_an_answer_is_no_older_store(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with own_store(tmp_path) as (inner, own):
+            await join_cluster(own, None)
+            begun = (await own.read()).revision
+            await word(inner, "aaaaaaaa")
+            await word(inner, "bbbbbbbb")
+            await own.read()
+            watch = own.watch("", begun)
+            for _ in range(2):
+                await anext(watch)
+            assert own.known is not None
+            assert own.known.word == "bbbbbbbb"
+            await watch.aclose()
+
+    run(body)
+
+
+def test_a_new_connection_without_a_word_for_what_was_seen_last_asks_for_a_snapshot(tmp_path: Path) -> None:
+    class Reconnecting(SwappedStore):
+        def watch(self, prefix: str, after_revision: int, attached: Any = None) -> Any:
+            async def twice() -> Any:
+                await attached()
+                async for revision in self.store.watch(prefix, after_revision):
+                    yield revision
+                    await attached()
+
+            return twice()
+
+    async def body() -> None:
+        inner = Reconnecting(await EmbeddedStore.open(tmp_path / "right"))
+        own = OwnStore(inner, None)
+        await join_cluster(own, None)
+        begun = (await own.read()).revision
+        await word(inner, "aaaaaaaa")
+        await own.transact([], [Put("topics/x", b"")])
+        watch = own.watch("", begun)
+        assert (await anext(watch)).changes[0].key.startswith(keys.LINEAGE)
+        await anext(watch)  # the word vouches for all that was seen
+        with pytest.raises(Compacted):
+            await anext(watch)
+        await inner.close()
+
+    run(body)
+
+
+def test_a_restored_store_is_joined_by_a_start_and_ends_what_runs(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with own_store(tmp_path) as (inner, own):
+            await join_cluster(own, None, "mine")
+            await word(inner, "aaaaaaaa")
+            backup = read_backup(list(lines_of(await own.read())))
+            right, inner.store = inner.store, await EmbeddedStore.open(tmp_path / "restored")
+            await restore(inner.store, backup)
+            assert not (await inner.store.read(keys.LINEAGE)).entries
+            with pytest.raises(StoreRestored, match="generation 1 of cluster mine, and was 0"):
+                await own.transact([], [Put("x", b"")])
+            again = OwnStore(inner, own.known)
+            await again.read()
+            assert again.known == Known("mine", 1)
+            await inner.store.close()
+            inner.store = right
+
+    run(body)
+
+
+def test_a_metadata_file_that_was_replaced_is_refused(tmp_path: Path) -> None:
+    async def body() -> None:
+        store = await EmbeddedStore.open(tmp_path / "file")
+        own = OwnStore(store, None)
+        await join_cluster(own, None)
+        follower = Follower(own)
+        await follower.start()
+        following = asyncio.create_task(follower.run())
+        await asyncio.sleep(0.1)
+        other = await another(tmp_path, "other", "mine")
+        await other.close()
+        (tmp_path / "file").rename(tmp_path / "kept")
+        (tmp_path / "other").rename(tmp_path / "file")
+        with pytest.raises(ForeignStore, match="was removed or replaced while it was in use"):
+            await following
+        with pytest.raises(ForeignStore):
+            await own.transact([], [Put("x", b"")])
+        await store.close()
+
+    run(body)
