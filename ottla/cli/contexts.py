@@ -6,6 +6,7 @@ nor OTTLA_BOOTSTRAP says otherwise.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tomllib
@@ -69,6 +70,8 @@ def store(contexts: ContextFile) -> None:
         temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
         temporary.replace(path)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
         raise CommandError(f"can't write the contexts to {path}: {error.strerror}", "See OTTLA_CONFIG_FILE.") from error
 
 

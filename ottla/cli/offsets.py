@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from ottla.cli.connection import Cluster
 
+_POLICY_VIOLATION = 44
 _SPECS = {"earliest": "EARLIEST", "latest": "LATEST", "max-timestamp": "MAX_TIMESTAMP"}
 
 
@@ -100,8 +101,19 @@ def delete_records(
             )
     count = sum(max(0, target[partition] - starts[partition]) for partition in partitions)
     confirm(f"Delete {counted(count, 'offset')} of {counted(len(partitions), 'partition')}?", yes, output)
-    with explained(f"the records of {', '.join(topics)}"):
-        answer = cluster.admin.delete_records(target, timeout_ms=cluster.timeout_ms)
+    named = f"the records of {', '.join(topics)}"
+    try:
+        with explained(named):
+            answer = cluster.admin.delete_records(target, timeout_ms=cluster.timeout_ms)
+    except CommandError as error:
+        # Where several partitions are refused, the client's error has no code, and names the codes' classes.
+        if error.kafka_code != _POLICY_VIOLATION and "PolicyViolationError" not in str(error.__cause__):
+            raise
+        raise CommandError(
+            f"{named} can't be deleted: a topic is only compacted",
+            "`ottla topics describe` shows cleanup.policy; where it has 'delete', too, records can be deleted.",
+            kafka_code=_POLICY_VIOLATION,
+        ) from error
     rows = [
         {
             "topic": partition.topic,

@@ -93,3 +93,7 @@ def test_offsets_and_deleting_records(ottla: Ottla, topic: str) -> None:
     assert ottla("consume", topic, "--from-beginning", "--until-end").stdout == "c\n"
     assert ottla("delete-records", topic, "--all", "--yes").code == 0
     assert [row["count"] for row in ottla("offsets", topic, "--json").json] == [0, 0]
+    assert ottla("topics", "alter", topic, "--config", "cleanup.policy=compact").code == 0
+    refused = ottla("delete-records", topic, "--all", "--yes")
+    assert refused.code == 1
+    assert "is only compacted" in refused.stderr

@@ -98,6 +98,6 @@ def _marker(batch: Buffer) -> int | None:
         for record in records(batch):
             if record.key is not None and len(record.key) >= _marker_key.size:
                 return int(_marker_key.unpack_from(record.key)[1])
-    except (KafkaError, ProtocolError):
+    except (KafkaError, ProtocolError, ValueError):
         pass
     return None
