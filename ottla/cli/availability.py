@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ottla.cli import health
 from ottla.cli.errors import CommandError, ExitCode
 
 if TYPE_CHECKING:
@@ -122,13 +123,15 @@ def check_leaders(cluster: Cluster, partitions: Iterable[tuple[str, int]]) -> No
 
 
 def check_writable(cluster: Cluster, topic: str, *, all_replicas: bool) -> None:
-    """Raises CommandError for what keeps records from being written: no leader or, where `all_replicas` have to have
-    them, fewer of those in sync than the topic asks for."""
+    """Raises CommandError for what keeps records from being written: no leader, a leader's log directory that is full
+    or, where `all_replicas` have to have them, fewer of those in sync than the topic asks for."""
     check_leaders(cluster, [(topic, partition) for partition in _partitions(cluster, topic)])
+    partitions = _partitions(cluster, topic)
+    health.check_directories(cluster, {state["leader_id"] for state in partitions.values()})
     if not all_replicas:
         return
     minimum = min_isr(cluster, [topic]).get(topic, 1)
-    for partition, state in _partitions(cluster, topic).items():
+    for partition, state in partitions.items():
         isr, replicas = state["isr_nodes"], state["replica_nodes"]
         if len(isr) < min(minimum, len(replicas)):
             behind = [broker for broker in replicas if broker not in isr]

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ottla.cli import health
 from ottla.cli.availability import brokers_text, min_isr
 from ottla.cli.connection import explained
-from ottla.cli.errors import CommandError, NotFound, explain_code
+from ottla.cli.errors import NotFound
 from ottla.cli.options import cluster_command
 from ottla.cli.output import Output, counted, size_text
 
@@ -20,6 +21,7 @@ app = typer.Typer(invoke_without_command=True)
 brokers_app = typer.Typer(no_args_is_help=True, help="The brokers of the cluster.")
 
 DRAINED = "ottla.brokers.drained"
+_CUTS_SHOWN_MAX = 10
 
 
 def describe_brokers(cluster: Cluster) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -79,7 +81,7 @@ def cluster_overview(cluster: Cluster, output: Output, command: typer.Context) -
 @app.command()
 @cluster_command
 def status(cluster: Cluster, output: Output) -> None:
-    """Show what is not as it should be: partitions, moves under way, drained brokers."""
+    """Show what is not as it should be: partitions, log directories, brokers, what recovery cut, moves under way."""
     from ottla.cli import moves
 
     _, brokers = describe_brokers(cluster)
@@ -99,6 +101,7 @@ def status(cluster: Cluster, output: Output) -> None:
                 )
     drained = drained_brokers(cluster)
     brokers_away = away(topics, brokers)
+    directories, recovered = health.directories(cluster, living), health.recovered(cluster, living)
     if output.as_json:
         output.document(
             {
@@ -107,6 +110,8 @@ def status(cluster: Cluster, output: Output) -> None:
                 "drained": drained,
                 "moves": len(active),
                 "partitions": rows,
+                "directories": [one._asdict() for one in directories],
+                "recovered": [one._asdict() for one in recovered],
             }
         )
         return
@@ -115,6 +120,17 @@ def status(cluster: Cluster, output: Output) -> None:
         {"topic": "TOPIC", "partition": "PARTITION", "trouble": "WHAT", "isr": "ISR", "replicas": "REPLICAS"},
         empty=f"All partitions of {counted(len(topics), 'topic')} are led and in sync.",
     )
+    if directories:
+        output.title("\nLog directories:")
+        output.rows(
+            [one._asdict() for one in directories], {"broker": "BROKER", "path": "DIRECTORY", "trouble": "WHAT"}
+        )
+    for one in recovered:
+        output.title(f"\n{one.line()}:")
+        for cut in one.cuts[:_CUTS_SHOWN_MAX]:
+            output.title(f"  {health.cut_text(cut)}")
+        if one.logs > _CUTS_SHOWN_MAX:
+            output.title("  … (more with --json, and all in the broker's log)")
     if brokers_away:
         output.note(f"{brokers_text(brokers_away).capitalize()} away.")
     if drained:
@@ -205,20 +221,22 @@ def log_dirs(
     check_brokers(cluster, broker or [])
     if topic:
         lookup.describe_topics(cluster, topic)
-    with explained("the log directories"):
-        answer = cluster.admin.describe_log_dirs(topic or None, brokers=broker or None)
+    asked = set(broker or cluster.living())
+    answer = health.described(cluster, asked, topic or None)
+    if silent := asked.difference(one["broker"] for one in answer):
+        output.warn(f"{brokers_text(silent)} not answering", "`ottla brokers list` shows who runs.")
     directories, replicas = [], []
     for one in answer:
         for directory in one["log_dirs"]:
             rows = _replica_rows(one["broker"], directory)
             replicas += rows
-            failure = _failure(directory)
+            trouble = health.trouble(directory)
             total, usable = directory.get("total_bytes", -1), directory.get("usable_bytes", -1)
             directories.append(
                 {
                     "broker": one["broker"],
                     "log_dir": directory["log_dir"],
-                    "error": failure.message if failure else None,
+                    "error": trouble or None,
                     "partitions": len(rows),
                     "size_bytes": sum(row["size_bytes"] for row in rows),
                     "total_bytes": total if total >= 0 else None,
@@ -263,8 +281,3 @@ def _replica_rows(broker: int, directory: dict[str, Any]) -> list[dict[str, Any]
         for partition in topic["partitions"]
     ]
     return sorted(rows, key=lambda row: (row["topic"], row["partition"]))
-
-
-def _failure(directory: dict[str, Any]) -> CommandError | None:
-    code = directory["error_code"]
-    return explain_code(code, f"log directory '{directory['log_dir']}'") if code else None

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 
 import typer
 
-from ottla.cli import availability, lookup, records
+from ottla.cli import availability, damage, lookup, records
 from ottla.cli.connection import explained
 from ottla.cli.errors import CommandError, ExitCode, NotFound, UsageError, nearest
 from ottla.cli.options import cluster_command
@@ -137,13 +137,18 @@ def consume(
             limits = _Limits(max_messages, idle, ends if until_end else None)
             silence = Silence(cluster, output, consumer, group, ends=max_messages is not None or until_end)
             commit = None if group is None else _committing(cluster, consumer, group)
-            _print_all(consumer, writer, limits, silence, commit)
+            _print_all(cluster, consumer, writer, limits, silence, commit)
     finally:
         consumer.close(autocommit=False, timeout_ms=2000)
 
 
 def _print_all(
-    consumer: KafkaConsumer, writer: Any, limits: _Limits, silence: Silence, commit: Callable[[], None] | None
+    cluster: Cluster,
+    consumer: KafkaConsumer,
+    writer: Any,
+    limits: _Limits,
+    silence: Silence,
+    commit: Callable[[], None] | None,
 ) -> None:
     """Until a limit is reached; `commit` is called when what came is printed."""
     stdout = sys.stdout.buffer
@@ -152,7 +157,7 @@ def _print_all(
     remaining = dict(limits.ends or {})
     while True:
         wanted = _BATCH_RECORDS if limits.records is None else min(_BATCH_RECORDS, limits.records - printed)
-        batches = consumer.poll(timeout_ms=_POLL_MS, max_records=wanted)
+        batches = _polled(cluster, consumer, wanted)
         for partition, batch in batches.items():
             if limits.ends is not None:
                 # What came after the end that was seen at the start isn't part of this run.
@@ -178,6 +183,17 @@ def _print_all(
             silence.goes_on()
         if gone():
             raise BrokenPipeError
+
+
+def _polled(cluster: Cluster, consumer: KafkaConsumer, wanted: int) -> Any:
+    """The next records by partition. Raises CommandError with the place of a batch that can't be read."""
+    try:
+        return consumer.poll(timeout_ms=_POLL_MS, max_records=wanted)
+    except Exception as error:
+        place = damage.located(cluster, consumer, error) if damage.of_records(error) else None
+        if place is None:
+            raise
+        raise place from error
 
 
 def _committing(cluster: Cluster, consumer: KafkaConsumer, group: str) -> Callable[[], None]:

@@ -105,7 +105,8 @@ def dev(
     bootstrap = ",".join(f"{bracketed(told)}:{one.port}" for one in cluster)
     reached = ",".join(f"{local(listen)}:{one.port}" for one in cluster)
     kept = [name for name, _, factor in wished if factor != -1]
-    watch = DevWatch(reached, Growth(directory, known, count, kept), output)
+    growth = Growth(directory, known, count, kept)
+    watch = DevWatch(reached, growth, output, logs_hidden=cluster[0].log is not None)
     with wakeups() as waker, lifeline() as line:
         try:
             for one in cluster:

@@ -1,28 +1,37 @@
 """What `ottla dev` does beside its brokers' processes: a thread that talks to the cluster as a client does.
 
-It carries out what a grown cluster owes its topics (`dev_growth`). It never stops the cluster, whatever it meets.
+It carries out what a grown cluster owes its topics (`dev_growth`), and says on the terminal what would otherwise stand
+only in the brokers' log files: a log directory that is full, has failed, or has room again, and what recovery cut off.
+It never stops the cluster, whatever it meets.
 """
 
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 
-from ottla.cli import dev_growth
+from ottla.cli import dev_growth, health
+from ottla.cli.connection import Cluster
 from ottla.cli.errors import CommandError
 from ottla.cli.output import Output
 
 _TIMEOUT_S = 15.0
+_LOOK_S = 2.0
 
 
 class DevWatch:
     """Runs from `start` to `stop`."""
 
-    def __init__(self, bootstrap: str, growth: dev_growth.Growth, output: Output) -> None:
+    def __init__(self, bootstrap: str, growth: dev_growth.Growth, output: Output, *, logs_hidden: bool) -> None:
+        """`logs_hidden`: nobody sees the brokers' logs on this terminal."""
         self._thread = threading.Thread(target=self._run, name="ottla dev watch", daemon=True)
         self._bootstrap = bootstrap
         self._growth = growth
         self._output = output
+        self._logs_hidden = logs_hidden
         self._stopping = threading.Event()
+        self._troubles: set[health.Directory] = set()
+        self._recovered: dict[int, tuple[int, int]] = {}
 
     def start(self) -> None:
         """Begins, once the brokers serve."""
@@ -38,12 +47,32 @@ class DevWatch:
             self._thread.join(_TIMEOUT_S)
 
     def _run(self) -> None:
-        from ottla.cli.connection import Cluster
-
-        try:
-            with Cluster(self._bootstrap, _TIMEOUT_S) as cluster:
+        with Cluster(self._bootstrap, _TIMEOUT_S) as cluster:
+            try:
                 self._growth.carry_out(cluster, self._output, self._stopping)
-        except (CommandError, OSError) as error:
-            if not self._stopping.is_set():
+            except (CommandError, OSError) as error:
                 told = error if isinstance(error, CommandError) else CommandError(str(error))
-                self._output.note(dev_growth.failed(told, self._growth.wanted))
+                self._say(dev_growth.failed(told, self._growth.wanted))
+            while self._logs_hidden and not self._stopping.is_set():
+                with suppress(CommandError):  # who can't be asked now is asked again
+                    self._look(cluster)
+                self._stopping.wait(_LOOK_S)
+
+    def _look(self, cluster: Cluster) -> None:
+        living = cluster.living()
+        troubles = set(health.directories(cluster, living))
+        for one in sorted(troubles - self._troubles):
+            line = one.error().line()
+            self._say(line[0].upper() + line[1:])
+        for one in sorted(self._troubles - troubles):
+            if one.broker in living:
+                self._say(f"Log directory {one.path} of broker {one.broker} is in order again.")
+        self._troubles = troubles
+        for told in health.recovered(cluster, living):
+            if self._recovered.get(told.broker) != (told.logs, told.bytes_dropped):
+                self._recovered[told.broker] = told.logs, told.bytes_dropped
+                self._say(f"{told.line()}; `ottla cluster status` shows them.")
+
+    def _say(self, text: str) -> None:
+        if not self._stopping.is_set():
+            self._output.note(text)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ottla.cli.connection import Cluster
 
 _UNACKNOWLEDGED_MAX = 20_000
+_LONG_WAIT_S = 4.0
 _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 _ACKS: dict[str, Any] = {"all": "all", "-1": "all", "1": 1, "0": 0}
 
@@ -84,14 +85,14 @@ def produce(
     if value is not None:
         raw = value.encode()
         single = records.NewRecord(None, records.nullable(raw, marker), [], None, None)
-        run = _Run(cluster, topic, acks, codec, prompt_delivery=True)
+        run = _Run(cluster, output, topic, acks, codec, prompt_delivery=True)
         run.send_all(constants.complete(record) for record in [single])
     else:
         with _opened(file) as source:
             interactive = source.isatty()
             if interactive:
                 output.note("One record per line; Ctrl-D ends.")
-            run = _Run(cluster, topic, acks, codec, prompt_delivery=interactive)
+            run = _Run(cluster, output, topic, acks, codec, prompt_delivery=interactive)
             with _progress(source, file, interactive) as advance:
                 run.send_all(_parsed(source, parse, constants, interactive, advance))
     output.done(f"{counted(run.written, 'record')} written to {topic}.", run.summary())
@@ -122,10 +123,14 @@ def _require_topic(cluster: Cluster, topic: str, partition: int | None, create: 
 class _Run:
     """One producer, the records it has sent and those that are acknowledged."""
 
-    def __init__(self, cluster: Cluster, topic: str, acks: str, codec: str, *, prompt_delivery: bool) -> None:
+    def __init__(
+        self, cluster: Cluster, output: Output, topic: str, acks: str, codec: str, *, prompt_delivery: bool
+    ) -> None:
         self.topic = topic
         self.written = 0
         self._cluster = cluster
+        self._output = output
+        self._warned = False
         self._all_replicas = _ACKS[acks] == "all"
         self._size_bytes = 0
         self._offsets: dict[int, list[int]] = {}
@@ -152,18 +157,19 @@ class _Run:
         from kafka.errors import KafkaError
 
         try:
-            with explained(f"writing to topic '{self.topic}'"):
-                try:
-                    for record in new_records:
-                        self._send(record)
-                        while self._waiting and (self._waiting[0].is_done or len(self._waiting) > self._limit):
-                            self._settle()
-                except UsageError as error:
-                    self._settle_all()
-                    raise CommandError(
-                        f"{error.message} ({counted(self.written, 'record')} written)", error.remedy
-                    ) from error
+            try:
+                for record in new_records:
+                    self._send(record)
+                    while self._waiting and (self._waiting[0].is_done or len(self._waiting) > self._limit):
+                        self._settle()
+            except UsageError as error:
                 self._settle_all()
+                raise CommandError(
+                    f"{error.message} ({counted(self.written, 'record')} written)", error.remedy
+                ) from error
+            self._settle_all()
+        except KafkaError as error:
+            raise self._explained(error) from error
         finally:
             try:
                 self._producer.close(timeout=0 if self._waiting else self._timeout_s)
@@ -207,6 +213,7 @@ class _Run:
         from kafka.errors import KafkaError
 
         try:
+            self._warn_of_a_long_wait()
             metadata = self._waiting[0].get(timeout=self._timeout_s)
         except KafkaError as error:
             reason = self._explained(error)
@@ -216,6 +223,21 @@ class _Run:
         self.written += 1
         span = self._offsets.setdefault(metadata.partition, [metadata.offset, metadata.offset])
         span[1] = metadata.offset
+
+    def _warn_of_a_long_wait(self) -> None:
+        """Says why a record isn't acknowledged while the client still tries; once a run."""
+        from kafka.errors import KafkaTimeoutError
+
+        if self._warned:
+            return
+        try:
+            self._waiting[0].get(timeout=min(_LONG_WAIT_S, self._timeout_s / 2))
+        except KafkaTimeoutError:
+            self._warned = True
+            try:
+                availability.check_writable(self._cluster, self.topic, all_replicas=self._all_replicas)
+            except CommandError as reason:
+                self._output.warn(reason.message, reason.remedy)
 
     def _explained(self, error: BaseException) -> CommandError:
         """The reason for a record that wasn't written. The client tries again for as long as it may, and says then only

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import typer
 
-from ottla.cli import lookup, moves, reassign
+from ottla.cli import health, lookup, moves, reassign
 from ottla.cli.connection import explained
 from ottla.cli.errors import CommandError, Failures, UsageError, explain_code, nearest
 from ottla.cli.offsets import confirm
@@ -75,10 +75,13 @@ def create(
         }
         for name in names
     }
-    with explained(f"creating {', '.join(names)}"):
-        answer = cluster.admin.create_topics(
-            wanted, validate_only=validate_only, raise_errors=False, timeout_ms=cluster.timeout_ms
-        )
+    try:
+        with explained(f"creating {', '.join(names)}"):
+            answer = cluster.admin.create_topics(
+                wanted, validate_only=validate_only, raise_errors=False, timeout_ms=cluster.timeout_ms
+            )
+    except CommandError as error:
+        raise health.with_cause(cluster, error) from error
     created, failures = [], []
     for topic in answer["topics"]:
         if topic["error_code"] == TOPIC_EXISTS and if_not_exists:
@@ -112,6 +115,7 @@ def create(
 def _creation_error(cluster: Cluster, topic: dict[str, Any], settings: dict[str, str]) -> CommandError:
     name, message = topic["name"], topic["error_message"] or ""
     error = explain_code(topic["error_code"], f"topic '{name}'", message)
+    error = health.with_cause(cluster, error)
     if error.kafka_code == INVALID_CONFIG:
         from ottla.cli.configs import known_topic_settings
 

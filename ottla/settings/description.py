@@ -14,7 +14,7 @@ from typing import Any
 
 from ottla.settings.catalogue import BROKER, CLIENT_METRICS, GROUP, TOPIC
 from ottla.settings.config import BrokerConfig
-from ottla.settings.own import OVERRIDES, TOPIC_SETTINGS
+from ottla.settings.own import OVERRIDES, RECOVERED, TOPIC_SETTINGS
 from ottla.settings.setting import Kind, Setting, Update, format_value
 from ottla.settings.sources import known_setting
 from ottla.settings.topic_config import TopicConfig
@@ -94,6 +94,19 @@ def describe_overrides(overrides: Mapping[str, str]) -> Description:
         "config_source": Source.TOPIC,
         "config_type": Kind.STRING.value,
         "documentation": "All settings that were given to the topic.",
+    }
+
+
+def describe_recovered(logs: int, bytes_dropped: int, cuts: Iterable[Mapping[str, object]]) -> Description:
+    """What the recovery of logs cut off at the broker's start, in one value; `cuts` are those of the first logs."""
+    value = {"logs": logs, "bytes_dropped": bytes_dropped, "cuts": list(cuts)}
+    return {
+        "name": RECOVERED,
+        "value": json.dumps(value, separators=(",", ":")),
+        "read_only": True,
+        "config_source": Source.STATIC,
+        "config_type": Kind.STRING.value,
+        "documentation": "What the recovery of logs cut off at the broker's start.",
     }
 
 

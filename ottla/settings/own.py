@@ -125,3 +125,6 @@ TOPIC_SETTINGS = (
 
 OVERRIDES = "ottla.overrides"
 """A name under which DescribeConfigs tells all that was given to a topic, as JSON; for those who ask for it by name."""
+
+RECOVERED = "ottla.recovered"
+"""A name under which DescribeConfigs tells what the recovery of logs cut off at a broker's start, as JSON."""

@@ -412,7 +412,7 @@ class Partition:
         """A write failed: nothing was appended. Disk full passes; anything else is for the log directory to judge."""
         self.log.directory_failed(error)
         self.written_in_vain(self)
-        return KafkaError(ErrorCode.kafka_storage_error, error.strerror or str(error))
+        return KafkaError(ErrorCode.kafka_storage_error, f"{self.log.directory}: {error.strerror or error}")
 
     def flush(self) -> asyncio.Future[None]:
         """Forces what is written by now to disk, in a thread. Who comes while a flush runs shares the one after it."""

@@ -19,6 +19,7 @@ from ottla.settings.description import (
     describe_group,
     describe_loggers,
     describe_overrides,
+    describe_recovered,
     describe_topic,
     only,
 )
@@ -29,7 +30,10 @@ if TYPE_CHECKING:
 API = Api(
     key=32,
     versions=(1, 4),
-    gaps=(f"Beyond Kafka: asked for `{own.OVERRIDES}` alone, it tells all that was given to a topic, as JSON.",),
+    gaps=(
+        f"Beyond Kafka: asked for `{own.OVERRIDES}` alone, it tells all that was given to a topic, and for "
+        f"`{own.RECOVERED}` alone what a broker's recovery cut off at its start, as JSON.",
+    ),
 )
 
 
@@ -73,6 +77,9 @@ def _describe(broker: Broker, kind: int, name: str, keys: Sequence[str] | None) 
         if not name:
             return describe_cluster_default(broker.config)
         check_broker_name(name, broker.id, "Unexpected broker id, expected {} or empty string, but received {}")
+        if keys is not None and list(keys) == [own.RECOVERED]:
+            cuts = broker.logs.cuts
+            return [describe_recovered(cuts.logs, cuts.bytes_dropped, (cut._asdict() for cut in cuts.kept))]
         return describe_broker(broker.config)
     if kind == ResourceType.BROKER_LOGGER:
         if not name:

@@ -1,6 +1,7 @@
 """DescribeLogDirs (key 35), versions 1–5: the log directories, what lies in them, and how much room they have.
 
-`topics` null asks for all; a topic that isn't here is left out, as by Kafka.
+`topics` null asks for all; a topic that isn't here is left out, as by Kafka. A log directory to which nothing is
+appended for want of room has 0 usable bytes, whatever the file system says.
 """
 
 from __future__ import annotations
@@ -16,7 +17,11 @@ if TYPE_CHECKING:
     from ottla.broker.node import Broker
     from ottla.broker.partition import Partition
 
-API = Api(key=35, versions=(1, 5))
+API = Api(
+    key=35,
+    versions=(1, 5),
+    gaps=("Beyond Kafka, where a full directory is a failed one: it has 0 usable bytes until it has room again.",),
+)
 
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
@@ -47,11 +52,12 @@ def _result(broker: Broker, path: str, held: list[Partition]) -> dict[str, Any]:
         if future.directory.startswith(f"{path}/"):
             topics.setdefault(future.log.topic, []).append(_future(future))
     usage = shutil.disk_usage(path)
+    full = path in broker.logs.full  # though a few blocks may be free, or all of them, as under a quota
     return {
         "log_dir": path,
         "topics": [{"name": name, "partitions": partitions} for name, partitions in topics.items()],
         "total_bytes": usage.total,
-        "usable_bytes": usage.free,
+        "usable_bytes": 0 if full else usage.free,
     }
 
 

@@ -33,6 +33,7 @@ from .checkpoints import (
 )
 from .config import LogConfig
 from .creation import NewLog, create, create_all
+from .cuts import Cuts
 from .deletion import Deletions
 from .disk import NO_ROOM, OUT_OF_RESOURCES, Disk, RealDisk
 from .home import UNKNOWN_EPOCH, ForeignDirectory, Home, common_epoch, emptiest
@@ -78,6 +79,7 @@ class LogDirectories:
         self._without_room: dict[LogKey, Callable[[LogConfig], Opened]] = {}  # lost until there is some
         self.failed: dict[str, OSError] = {}
         self.full: dict[str, OSError] = {}
+        self.cuts = Cuts()
         self.offset_files = OffsetFiles(self.disk)
         self.high_watermarks: Offsets = {}  # as checkpointed before this start
         self.high_watermark_of: Callable[[Log], int] = lambda log: log.log_end_offset
@@ -211,12 +213,20 @@ class LogDirectories:
                         self._without_room[item.topic_id, item.partition] = partial(self._open_log, home, item)
                     self.directory_failed(home.path, result)
                     continue
-                result.tell(self.high_watermarks.get((item.topic, item.partition), 0))
-                self._hold(item, result.log)
+                self._hold(item, self._told(result))
                 if time.monotonic() - said >= _PROGRESS_SECONDS:
                     said = time.monotonic()
                     logger.info("opened %d of %d logs", done, len(found))
         self._drop_offline()
+
+    def _told(self, opened: Opened) -> Log:
+        """The log, once what it lost is said and kept for those who ask."""
+        log = opened.log
+        high_watermark = self.high_watermarks.get((log.topic, log.index), 0)
+        opened.tell(high_watermark)
+        if (cut := opened.cut(high_watermark)) is not None:
+            self.cuts.add(cut)
+        return log
 
     def _open_log(self, home: Home, item: FoundLog, config: LogConfig) -> Opened:
         key = item.topic, item.partition
@@ -261,7 +271,7 @@ class LogDirectories:
             log.config = config
             return log
         if (again := self._without_room.get((topic_id, index))) is not None:
-            log = self.logs[topic_id, index] = again(config).log
+            log = self.logs[topic_id, index] = self._told(again(config))
             del self._without_room[topic_id, index], self.lost[topic_id, index]
             return log
         if (topic, index) in self._unclaimed:

@@ -24,6 +24,7 @@ from ottla.protocol.batches import CONTROL, HEADER_SIZE, MAGIC, BatchHeader, crc
 from . import epochs as leader_epochs
 from . import names
 from .config import MAX_RELATIVE_OFFSET, LogConfig
+from .cuts import Cut
 from .disk import Disk, Entry, unless_full
 from .epochs import LeaderEpochs
 from .log import Log
@@ -65,6 +66,16 @@ class Opened(NamedTuple):
                 "%r ends at offset %d, below its high watermark %d: committed records are missing here",
                 self.log, self.log.log_end_offset, high_watermark,
             )  # fmt: skip
+
+    def cut(self, high_watermark: int) -> Cut | None:
+        """What was lost, if anything was; see `tell`."""
+        log, damage = self.log, self.damage
+        missing = max(high_watermark - log.log_end_offset, 0)
+        if damage is None:
+            gone = "the log ends below its high watermark"
+            return Cut(log.topic, log.index, log.log_end_offset, 0, 0, missing, gone) if missing else None
+        dropped = damage.bytes_dropped, damage.segments_dropped
+        return Cut(log.topic, log.index, damage.offset, *dropped, missing, damage.reason)
 
 
 def open_log(

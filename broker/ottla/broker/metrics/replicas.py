@@ -144,6 +144,14 @@ METRICS = (
         single(lambda broker: len(broker.logs.full)),
     ),
     Metric(
+        "ottla_recovery_cut_logs", GAUGE, "Logs that ended earlier after this broker's start than before it.",
+        single(lambda broker: broker.logs.cuts.logs),
+    ),
+    Metric(
+        "ottla_recovery_dropped_bytes", GAUGE, "Bytes that the recovery of logs dropped at this broker's start.",
+        single(lambda broker: broker.logs.cuts.bytes_dropped),
+    ),
+    Metric(
         "kafka_cluster_partition_highwatermark", GAUGE, "Offset up to which a replica's records are committed.",
         by_partition(lambda partition: partition.high_watermark), "", ("topic", "partition"),
     ),

@@ -1,0 +1,78 @@
+"""Batches that `ottla consume` can't read: which partition's, and at which offset.
+
+The client raises whatever its decoder met, without a place or with one in a text. But its position stays before that
+batch: so each partition is read alone from there, and the one that raises again is the one.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from ottla.cli.errors import CommandError
+
+if TYPE_CHECKING:
+    from kafka import KafkaConsumer, TopicPartition
+
+    from ottla.cli.connection import Cluster
+
+_POLL_MS = 2000
+_CORRUPT_MESSAGE = 2
+
+
+def of_records(error: Exception) -> bool:
+    """Whether the client may have met something that it couldn't decode."""
+    from kafka.errors import CorruptRecordError, KafkaError, UnsupportedCodecError
+
+    return isinstance(error, CorruptRecordError | UnsupportedCodecError) or not isinstance(error, KafkaError | OSError)
+
+
+def located(cluster: Cluster, consumer: KafkaConsumer, error: Exception) -> CommandError | None:
+    """The error with its place; None where no partition raises it again."""
+    positions = {one: consumer.position(one) for one in consumer.assignment()}
+    for one, offset in sorted(positions.items(), key=lambda item: (repr(item[0]) not in str(error), item[0])):
+        if offset < (consumer.highwater(one) or offset + 1) and _raises(cluster, one, offset):
+            return _described(one, offset, _leader(cluster, one), _reason(error))
+    return None
+
+
+def _raises(cluster: Cluster, partition: TopicPartition, offset: int) -> bool:
+    """Whether what stands there can't be read. By a client of its own, because one that has raised never goes on."""
+    consumer = cluster.consumer(group_id=None, enable_auto_commit=False)
+    try:
+        consumer.assign([partition])
+        consumer.seek(partition, offset)
+        consumer.poll(timeout_ms=_POLL_MS, max_records=1)
+    except Exception as error:
+        return of_records(error)
+    finally:
+        consumer.close(autocommit=False, timeout_ms=_POLL_MS)
+    return False
+
+
+def _described(partition: TopicPartition, offset: int, leader: int | None, reason: str) -> CommandError:
+    topic, index = partition
+    where = f"on broker {leader}" if leader is not None else "on its broker"
+    return CommandError(
+        f"the record batch at offset {offset} of {topic}:{index} is corrupt: {reason}",
+        f"Look {where}: ottla log verify LOG-DIRECTORY/{topic}-{index}."
+        f" From behind the batch it goes on: ottla consume {topic}:{index} --offset N.",
+        kafka_code=_CORRUPT_MESSAGE,
+    )
+
+
+def _leader(cluster: Cluster, partition: TopicPartition) -> int | None:
+    with suppress(Exception):  # an addition to another error
+        described: list[dict[str, Any]] = cluster.admin.describe_topics([partition.topic])
+        for one in described[0]["partitions"]:
+            if one["partition_index"] == partition.partition and one["leader_id"] >= 0:
+                return int(one["leader_id"])
+    return None
+
+
+def _reason(error: Exception) -> str:
+    """What the decoder said, without the place that it may have said too."""
+    text = ", ".join(str(argument) for argument in error.args)
+    if "crc check" in text:
+        return "its CRC doesn't fit its bytes"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

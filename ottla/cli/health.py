@@ -1,0 +1,134 @@
+"""What brokers say of their log directories: those that are full or failed, and what recovery cut off at their start.
+
+A full directory answers reads and refuses writes, so that a client's record is tried again until its time is over; only
+its broker knows why. Both are asked over Kafka's protocol: DescribeLogDirs tells a directory's error and its usable
+bytes (0 where nothing is appended any more), DescribeConfigs what was cut, under a name of Ottla's own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ottla.cli.errors import CommandError
+from ottla.cli.output import counted, size_text
+from ottla.settings.own import RECOVERED
+
+if TYPE_CHECKING:
+    from ottla.cli.connection import Cluster
+
+KAFKA_STORAGE_ERROR = 56
+_REQUEST_TIMED_OUT = 7
+FULL = "full: nothing is appended until there is room"
+FAILED = "failed: its partitions are offline"
+_VERB = {FULL: "is full", FAILED: "has failed"}
+_REMEDY = {
+    FULL: "Make room on its volume, or shorten retention (`ottla log-dirs` shows the sizes); it goes on by itself.",
+    FAILED: "The broker's log says why; it uses the directory again after a restart.",
+}
+
+
+class Directory(NamedTuple):
+    """A log directory of a broker that isn't as it should be."""
+
+    broker: int
+    path: str
+    trouble: str
+
+    def error(self) -> CommandError:
+        """As a reason why something else didn't work."""
+        return CommandError(
+            f"log directory {self.path} of broker {self.broker} {_VERB.get(self.trouble, self.trouble)}",
+            _REMEDY.get(self.trouble, ""),
+            kafka_code=KAFKA_STORAGE_ERROR,
+        )
+
+
+class Recovered(NamedTuple):
+    """What the recovery at a broker's start cut off, in total and of the first logs."""
+
+    broker: int
+    logs: int
+    bytes_dropped: int
+    cuts: list[dict[str, Any]]
+
+    def line(self) -> str:
+        """As one sentence."""
+        logs = counted(self.logs, "log")
+        return f"At the start of broker {self.broker} recovery cut {size_text(self.bytes_dropped)} off {logs}"
+
+
+def trouble(directory: Mapping[str, Any]) -> str:
+    """What is wrong with a directory as DescribeLogDirs shows it, or nothing. Pure."""
+    if directory["error_code"]:
+        return FAILED if directory["error_code"] == KAFKA_STORAGE_ERROR else f"error {directory['error_code']}"
+    return FULL if directory.get("usable_bytes", -1) == 0 else ""
+
+
+def cut_text(cut: Mapping[str, Any]) -> str:
+    """One cut, as a person reads it. Pure."""
+    lost = f"{size_text(cut['bytes_dropped'])} dropped" if cut["bytes_dropped"] else "nothing dropped"
+    missing = f", {counted(cut['missing'], 'committed offset')} missing here" if cut["missing"] else ""
+    return f"{cut['topic']}:{cut['partition']} ends at offset {cut['offset']}: {cut['reason']}; {lost}{missing}"
+
+
+def directories(cluster: Cluster, brokers: Iterable[int]) -> list[Directory]:
+    """The log directories of these brokers that are full or have failed. A broker that doesn't answer has none."""
+    return [
+        Directory(answer["broker"], directory["log_dir"], found)
+        for answer in described(cluster, brokers)
+        for directory in answer["log_dirs"]
+        if (found := trouble(directory))
+    ]
+
+
+def described(cluster: Cluster, brokers: Iterable[int], topics: list[str] | None = None) -> list[dict[str, Any]]:
+    """DescribeLogDirs of each of these brokers that answers."""
+    from kafka.errors import KafkaConnectionError, NodeNotReadyError, UnknownBrokerIdError
+
+    from ottla.cli.connection import explained
+
+    answers: list[dict[str, Any]] = []
+    for broker in sorted(brokers):
+        with explained("the log directories"):
+            try:
+                answers += cluster.admin.describe_log_dirs(topics, brokers=[broker])
+            except (KafkaConnectionError, NodeNotReadyError, UnknownBrokerIdError):
+                continue  # it has gone since it was named
+    return answers
+
+
+def recovered(cluster: Cluster, brokers: Iterable[int]) -> list[Recovered]:
+    """What was cut at the start of these brokers; nothing of those of another kind, and of those that don't answer."""
+    from kafka.admin import ConfigResource, ConfigResourceType
+    from kafka.errors import KafkaConnectionError, NodeNotReadyError, UnknownBrokerIdError
+
+    from ottla.cli.connection import explained
+
+    found = []
+    for broker in sorted(brokers):
+        resource = ConfigResource(ConfigResourceType.BROKER, str(broker), {RECOVERED: None})
+        with explained(f"the settings of broker {broker}"):
+            try:
+                answer = cluster.admin.describe_configs([resource], config_filter="all")
+            except (KafkaConnectionError, NodeNotReadyError, UnknownBrokerIdError):
+                continue
+        setting = answer.get("broker", {}).get(str(broker), {}).get(RECOVERED)
+        if setting is not None and (told := json.loads(setting["value"]))["logs"]:
+            found.append(Recovered(broker, told["logs"], told["bytes_dropped"], told["cuts"]))
+    return found
+
+
+def with_cause(cluster: Cluster, error: CommandError) -> CommandError:
+    """A time-out in a broker, with the log directory that explains it: the metadata store may lie on its volume."""
+    if error.kafka_code != _REQUEST_TIMED_OUT or not (found := directories(cluster, cluster.living())):
+        return error
+    cause = found[0].error()
+    return CommandError(f"{error.message}: {cause.message}", cause.remedy, error.exit_code, error.kafka_code)
+
+
+def check_directories(cluster: Cluster, brokers: Iterable[int]) -> None:
+    """Raises CommandError where a log directory of one of these brokers is full or has failed."""
+    for directory in directories(cluster, brokers):
+        raise directory.error()
