@@ -1,12 +1,12 @@
-/* The native form of `ottla.protocol.record_walk_twin.RecordWalk`: the same verdicts, at a hundredth of the time.
+/* The native form of `ottla.protocol.record_walk_twin.RecordWalk`: the same verdicts, some 200 times as fast.
 
 The twin says what each rule means, and a rule is changed there first; the tests hold both to the same verdicts for any
 bytes, cut in any way. Names and the order of the checks are the twin's.
 
-No byte is read before `at < end` has been asked, and no length from the records is ever added to an address: content
-is passed over by at most what is left of the piece. Numbers can't overflow: lengths and offset deltas have 32 bits and
-are reckoned in 64, the sum of base timestamp and delta is asked beforehand. The GIL is held: a piece of 1 MiB takes
-0.2 ms with records of 100 bytes, 5 ms at worst. The stable ABI lets one build serve every Python from 3.11 on. */
+No byte is read before what is left of the piece has been asked, and no length from the records is added to an address
+before it. Numbers can't overflow: lengths and offset deltas have 32 bits and are reckoned in 64, the sum of base
+timestamp and delta is asked beforehand. The GIL is held: a piece of 1 MiB takes 60 µs with records of 100 bytes, 5 ms
+at worst. The stable ABI lets one build serve every Python from 3.11 on. */
 
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000
@@ -15,10 +15,8 @@ are reckoned in 64, the sum of base timestamp and delta is asked beforehand. The
 #include <stdint.h>
 #include <structmember.h>
 
-#define NAMED_MAX 1000
-#define NO_TIMESTAMP (-1)
-#define INVALID_TIMESTAMP 32
-#define INVALID_RECORD 87
+#define LONGER LLONG_MIN
+enum { NO_TIMESTAMP = -1, INVALID_TIMESTAMP = 32, INVALID_RECORD = 87, NAMED_MAX = 1000 };
 
 /* The number that is read next; keys, values and headers follow each other as they do in a record. */
 enum field { LENGTH, ATTRIBUTES, TIMESTAMP, OFFSET, KEY, VALUE, HEADERS, HEADER_KEY, HEADER_VALUE };
@@ -32,18 +30,14 @@ enum fault {
 
 typedef struct {
     PyObject_HEAD
-    /* What the header states and the topic asks. */
-    long long count, base_timestamp, oldest, newest;
-    long long spare; /* offsets of the batch that no record has */
+    long long count, base_timestamp, oldest, newest; /* what the header states and the topic asks */
     int log_append_time, compacted;
-    /* What has been found. */
-    long long max_timestamp, bad_keys, bad_timestamps;
+    long long spare; /* offsets of the batch that no record has */
+    long long max_timestamp, bad_keys, bad_timestamps; /* what has been found */
     PyObject *bad;
     enum fault fault;
-    /* Where the walk is. */
     enum field field;
-    uint64_t raw;      /* of the number that is being read: the bits so far */
-    unsigned shift;    /* and how many they are */
+    uint64_t raw; unsigned shift; /* of the number that is being read: the bits so far, and how many they are */
     long long index;   /* of the record that is being read */
     long long offset;  /* the last record's offset delta */
     long long time;    /* the record's timestamp */
@@ -54,123 +48,142 @@ typedef struct {
 
 static PyObject *refusal; /* of ottla.protocol.record_faults */
 
-/* Judges the record by its key and its timestamp, as Kafka does: by the key first. */
+/* What is wrong with a record itself, as Kafka judges it: by the key first. 0 for nothing. */
+static inline long error_of(const Walk *walk, int has_key)
+{
+    if (walk->compacted && !has_key) return INVALID_RECORD;
+    if (walk->time == NO_TIMESTAMP || (walk->time >= walk->oldest && walk->time <= walk->newest)) return 0;
+    return INVALID_TIMESTAMP;
+}
+
+/* Judges the record by its key and its timestamp, and names it. */
 static enum fault look(Walk *walk, int has_key)
 {
-    long long time = walk->time;
-    long code;
-    if (time > walk->max_timestamp)
-        walk->max_timestamp = time;
-    if (walk->compacted && !has_key) {
-        walk->bad_keys++;
-        code = INVALID_RECORD;
-    } else if ((time < walk->oldest || time > walk->newest) && time != NO_TIMESTAMP) {
-        walk->bad_timestamps++;
-        code = INVALID_TIMESTAMP;
-    } else
-        return NONE;
-    if (walk->bad_keys + walk->bad_timestamps > NAMED_MAX)
-        return NONE;
+    long code = error_of(walk, has_key);
+    if (walk->time > walk->max_timestamp) walk->max_timestamp = walk->time;
+    walk->bad_keys += code == INVALID_RECORD;
+    walk->bad_timestamps += code == INVALID_TIMESTAMP;
+    if (code == 0 || walk->bad_keys + walk->bad_timestamps > NAMED_MAX) return NONE;
     PyObject *pair = Py_BuildValue("(Ll)", walk->index, code);
     int failed = pair == NULL || PyList_Append(walk->bad, pair) < 0;
     Py_XDECREF(pair);
     return failed ? RAISED : NONE;
 }
 
+/* A number of one or two bytes; LONGER, which no field takes, for any other. */
+static inline long long short_number(const uint8_t **at)
+{
+    unsigned raw = *(*at)++;
+    if (raw & 0x80) {
+        unsigned second = *(*at)++;
+        if (second & 0x80) return LONGER;
+        raw = (raw & 0x7F) | second << 7;
+    }
+    return (long long)(raw >> 1) ^ -(long long)(raw & 1);
+}
+
+/* Passes over a length and what it counts, in a record up to `stop` of a piece up to `end`; LONGER where it can't. */
+static inline long long pass_content(const uint8_t **at, const uint8_t *stop, const uint8_t *end)
+{
+    if (end - *at < 2) return LONGER;
+    long long size = short_number(at);
+    if (size < -1 || size > stop - *at) return LONGER;
+    *at += size > 0 ? size : 0;
+    return size;
+}
+
+/* Passes over records as most are: whole in the piece, of short numbers, and right. That takes a quarter of the time;
+whatever is otherwise is left, untouched, to `read_on`. Returns where it ended. */
+static const uint8_t *pass_over(Walk *walk, const uint8_t *at, const uint8_t *end)
+{
+    if (walk->base_timestamp > LLONG_MAX / 2 || walk->base_timestamp < LLONG_MIN / 2) return at;
+    while (end - at >= 7 && walk->index < walk->count) { /* up to the key's length, at most */
+        const uint8_t *now = at;
+        long long size = short_number(&now);
+        if (size < 0 || size > end - now) return at;
+        const uint8_t *stop = now++ + size; /* over the attributes */
+        long long time = short_number(&now), offset = short_number(&now);
+        long long key = pass_content(&now, stop, end), value = pass_content(&now, stop, end);
+        if (time == LONGER || key == LONGER || value == LONGER || now >= stop || *now & 0x81) return at;
+        for (unsigned headers = *now++ >> 1; headers > 0; headers--) {
+            long long name = pass_content(&now, stop, end), content = pass_content(&now, stop, end);
+            if (name < 0 || content == LONGER) return at;
+        }
+        walk->time = walk->base_timestamp + (walk->log_append_time ? 0 : time);
+        if (now != stop || offset <= walk->offset || offset > walk->index + walk->spare) return at;
+        if (error_of(walk, key >= 0)) return at;
+        if (walk->time > walk->max_timestamp) walk->max_timestamp = walk->time;
+        walk->offset = offset;
+        walk->index++;
+        at = stop;
+    }
+    return at;
+}
+
+/* Reads on, a byte at a time, whatever the records are and wherever the piece cuts them: the twin's `_read`. */
 static enum fault read_on(Walk *walk, const uint8_t *at, const uint8_t *end)
 {
-    enum field field = walk->field;
-    enum fault fault;
-    uint64_t raw = walk->raw;
-    unsigned shift = walk->shift;
-    long long skip = walk->skip, left = walk->left, number = 0;
     while (at < end) {
-        if (skip) {
-            if (skip >= end - at) {
-                skip -= end - at;
-                break;
-            }
-            at += skip;
-            skip = 0;
+        if (walk->skip >= end - at) {
+            walk->skip -= end - at;
+            break;
         }
+        at += walk->skip;
+        walk->skip = 0;
+        if (walk->field == LENGTH && walk->shift == 0 && (at = pass_over(walk, at, end)) == end) break;
         uint8_t byte = *at++;
-        if (field == LENGTH) {
-            if (walk->index >= walk->count)
-                return MORE_BYTES;
-        } else if (left-- == 0)
-            return RECORD_SHORT;
-        if (byte < 0x80 && shift == 0) { /* also the attributes' byte, which nobody uses */
-            number = (byte >> 1) ^ -(byte & 1);
-        } else if (field != ATTRIBUTES) {
-            unsigned bits = field == TIMESTAMP ? 64 : 32;
-            if (shift + 7 > bits && byte >> (bits - shift)) /* the last byte that there may be */
-                return NUMBER;
-            raw |= (uint64_t)(byte & 0x7F) << shift;
+        long long number = 0;
+        if (walk->field == LENGTH) {
+            if (walk->index >= walk->count) return MORE_BYTES;
+        } else if (walk->left-- == 0) return RECORD_SHORT;
+        if (walk->field != ATTRIBUTES) { /* the one number that isn't a varint */
+            unsigned bits = walk->field == TIMESTAMP ? 64 : 32;
+            if (walk->shift + 7 > bits && byte >> (bits - walk->shift)) return NUMBER; /* the last byte there may be */
+            walk->raw |= (uint64_t)(byte & 0x7F) << walk->shift;
             if (byte & 0x80) {
-                shift += 7;
+                walk->shift += 7;
                 continue;
             }
-            number = (long long)(raw >> 1) ^ -(long long)(raw & 1);
-            raw = shift = 0;
+            number = (long long)(walk->raw >> 1) ^ -(long long)(walk->raw & 1);
+            walk->raw = walk->shift = 0;
         }
-        switch (field) { /* what the number means for the record, and which one comes next */
+        switch (walk->field) { /* what the number means for the record, and which one comes next */
         case LENGTH:
-            if (number < 0)
-                return RECORD_SHORT;
-            left = number;
-            field = ATTRIBUTES;
-            continue;
-        case ATTRIBUTES: /* Kafka doesn't look at them */
-            field = TIMESTAMP;
-            continue;
+            if (number < 0) return RECORD_SHORT;
+            walk->left = number;
+            break;
+        case ATTRIBUTES: break; /* nobody uses them, and Kafka doesn't look */
         case TIMESTAMP:
-            if (walk->log_append_time)
-                number = 0;
+            if (walk->log_append_time) number = 0;
             if (number > 0 ? walk->base_timestamp > LLONG_MAX - number : walk->base_timestamp < LLONG_MIN - number)
                 return WRONG_TIMESTAMP;
             walk->time = walk->base_timestamp + number;
-            field = OFFSET;
-            continue;
+            break;
         case OFFSET:
-            if (number <= walk->offset || number > walk->index + walk->spare)
-                return WRONG_OFFSET;
+            if (number <= walk->offset || number > walk->index + walk->spare) return WRONG_OFFSET;
             walk->offset = number;
-            field = KEY;
-            continue;
-        case HEADERS:
-            if (number < 0 || 2 * number > left) /* two lengths, one byte each, are the least that a header takes */
-                return HEADER_COUNT;
+            break;
+        case HEADERS: /* two lengths, one byte each, are the least that a header takes */
+            if (number < 0 || 2 * number > walk->left) return HEADER_COUNT;
             walk->headers = number;
             break;
         default:
-            if (number < -1)
-                return WRONG_LENGTH;
-            if (number > left)
-                return RECORD_SHORT;
-            if (number > 0) {
-                skip = number;
-                left -= number;
-            }
-            if (field == KEY && (fault = look(walk, number >= 0)) != NONE)
-                return fault;
-            if (field == HEADER_KEY && number < 0)
-                return NO_HEADER_KEY;
-            if (field != HEADER_VALUE) {
-                field++;
-                continue;
-            }
-            walk->headers--;
+            if (number < -1) return WRONG_LENGTH;
+            if (number > walk->left) return RECORD_SHORT;
+            walk->skip = number > 0 ? number : 0;
+            walk->left -= walk->skip;
+            if (walk->field == KEY && look(walk, number >= 0) == RAISED) return RAISED;
+            if (walk->field == HEADER_KEY && number < 0) return NO_HEADER_KEY;
+            walk->headers -= walk->field == HEADER_VALUE;
         }
-        if (walk->headers == 0 && left)
-            return RECORD_LONG;
+        if (walk->field != HEADERS && walk->field != HEADER_VALUE) {
+            walk->field++;
+            continue;
+        }
+        if (walk->headers == 0 && walk->left) return RECORD_LONG;
         walk->index += walk->headers == 0;
-        field = walk->headers ? HEADER_KEY : LENGTH;
+        walk->field = walk->headers ? HEADER_KEY : LENGTH;
     }
-    walk->field = field;
-    walk->raw = raw;
-    walk->shift = shift;
-    walk->skip = skip;
-    walk->left = left;
     return NONE;
 }
 
@@ -179,10 +192,8 @@ static PyObject *refuse(Walk *walk)
     if (walk->fault == RAISED) /* for want of memory, by this call or by an earlier one */
         return PyErr_NoMemory();
     PyObject *error = PyObject_CallFunction(refusal, "iLL", walk->fault, walk->index, walk->count);
-    if (error != NULL) {
-        PyErr_SetObject((PyObject *)Py_TYPE(error), error);
-        Py_DECREF(error);
-    }
+    if (error != NULL) PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+    Py_XDECREF(error);
     return NULL;
 }
 
@@ -191,10 +202,8 @@ static PyObject *feed(PyObject *self, PyObject *args)
     Walk *walk = (Walk *)self;
     Py_buffer data;
     Py_ssize_t start = 0, end = PY_SSIZE_T_MAX;
-    if (!PyArg_ParseTuple(args, "y*|nn", &data, &start, &end))
-        return NULL;
-    if (end == PY_SSIZE_T_MAX)
-        end = data.len;
+    if (!PyArg_ParseTuple(args, "y*|nn", &data, &start, &end)) return NULL;
+    if (end == PY_SSIZE_T_MAX) end = data.len;
     if (start < 0 || start > end || end > data.len) {
         PyBuffer_Release(&data);
         return PyErr_Format(PyExc_ValueError, "bytes %zd to %zd of a piece of %zd", start, end, data.len);
@@ -202,8 +211,7 @@ static PyObject *feed(PyObject *self, PyObject *args)
     if (walk->fault == NONE)
         walk->fault = read_on(walk, (const uint8_t *)data.buf + start, (const uint8_t *)data.buf + end);
     PyBuffer_Release(&data);
-    if (walk->fault != NONE)
-        return refuse(walk);
+    if (walk->fault != NONE) return refuse(walk);
     Py_RETURN_NONE;
 }
 
@@ -220,27 +228,19 @@ static PyObject *finish(PyObject *self, PyObject *Py_UNUSED(none))
 
 static PyObject *new_walk(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(keywords))
 {
-    int count, last_offset_delta, log_append_time, compacted;
-    long long base_timestamp, oldest, newest;
-    if (!PyArg_ParseTuple(args, "iiLppLL", &count, &last_offset_delta, &base_timestamp, &log_append_time, &compacted,
-                          &oldest, &newest))
-        return NULL;
+    int count, last_offset_delta;
     allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     Walk *walk = (Walk *)allocate(type, 0); /* all zero: the first number is the first record's length */
-    if (walk == NULL)
+    if (walk == NULL || (walk->bad = PyList_New(0)) == NULL
+        || !PyArg_ParseTuple(args, "iiLppLL", &count, &last_offset_delta, &walk->base_timestamp, &walk->log_append_time,
+                             &walk->compacted, &walk->oldest, &walk->newest)) {
+        Py_XDECREF((PyObject *)walk);
         return NULL;
+    }
     walk->count = count;
-    walk->base_timestamp = base_timestamp;
-    walk->oldest = oldest;
-    walk->newest = newest;
     walk->spare = last_offset_delta - (count - 1LL);
-    walk->log_append_time = log_append_time;
-    walk->compacted = compacted;
     walk->max_timestamp = NO_TIMESTAMP;
     walk->offset = -1;
-    walk->bad = PyList_New(0);
-    if (walk->bad == NULL)
-        Py_CLEAR(walk);
     return (PyObject *)walk;
 }
 
@@ -287,8 +287,7 @@ static PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "ottla.protoco
 PyMODINIT_FUNC PyInit__record_walk(void)
 {
     PyObject *faults = PyImport_ImportModule("ottla.protocol.record_faults");
-    if (faults == NULL)
-        return NULL;
+    if (faults == NULL) return NULL;
     refusal = PyObject_GetAttrString(faults, "refusal");
     Py_DECREF(faults);
     PyObject *module = refusal == NULL ? NULL : PyModule_Create(&definition);

@@ -162,6 +162,22 @@ def test_the_record_that_is_broken_is_named(form: Form) -> None:
 
 
 @both_forms
+@pytest.mark.parametrize("size", [0, 1, 63, 64, 8191, 8192, 2**20 - 1, 2**20])
+@pytest.mark.parametrize("cuts", [0, 1000])
+def test_lengths_of_one_to_four_bytes(form: Form, size: int, cuts: int) -> None:
+    content = bytes(size)
+    rows = [Record(i, 5, content, content, ((content.decode(), content),)) for i in range(3)]
+    assert verdict(form, body_of(*rows), 3, cuts=cuts) == (5, 0, 0, [])
+
+
+@both_forms
+def test_a_batch_of_ten_thousand_records(form: Form) -> None:
+    """Offset deltas of one to three bytes, timestamps that rise and fall."""
+    body = body_of(*(Record(i, 10**12 + i * 7919 % 20_000, b"k", b"v") for i in range(10_000)), base=10**12)
+    assert verdict(form, body, 10_000, base=10**12) == (10**12 + 19_999, 0, 0, [])
+
+
+@both_forms
 @pytest.mark.parametrize("width", range(1, 6))
 def test_a_number_may_be_written_longer_than_it_needs(form: Form, width: int) -> None:
     padded = b"\x80" * (width - 1) + b"\x00"
@@ -259,7 +275,7 @@ def test_any_buffer_is_taken_and_bounds_are_held(form: Form) -> None:
 @st.composite
 def bodies(draw: st.DrawFn) -> tuple[bytes, int]:
     """The records of a batch, mostly damaged in some byte, and a count, mostly theirs."""
-    content = st.none() | st.binary(max_size=3) | st.integers(60, 70).map(bytes)
+    content = st.none() | st.binary(max_size=3) | (st.integers(60, 70) | st.integers(8190, 8193)).map(bytes)
     headers = st.lists(st.tuples(st.text(max_size=2), st.none() | st.binary(max_size=3)), max_size=3)
     rows = draw(st.lists(st.tuples(st.integers(-3, 2**40), content, content, headers), min_size=1, max_size=8))
     body = bytearray(body_of(*(Record(i, t, k, v, h) for i, (t, k, v, h) in enumerate(rows))))
