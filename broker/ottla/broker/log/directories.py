@@ -531,4 +531,7 @@ def _close(logs: Iterable[Log]) -> list[tuple[Log, OSError]]:
             log.close()
         except OSError as error:
             failed.append((log, error))
+        except Exception as error:  # of this log alone: the others are closed, and its directory is recovered
+            logger.exception("%r breaks a rule of ours at its end", log)
+            failed.append((log, OSError(errno.EIO, str(error) or type(error).__name__)))
     return failed

@@ -226,6 +226,26 @@ def test_one_unexpected_error_ends_no_other_logs_care(
     assert list(metric.collect(SimpleNamespace(logs=logs))) == [((("duty", duty),), 3)]  # type: ignore[arg-type]
 
 
+def test_one_unexpected_error_ends_no_other_logs_closing(logs: LogDirectories, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does its directory count as cleanly stopped."""
+    strange, sound = log_of(logs, 0), log_of(logs, 1)
+    close = Log.close
+
+    def closed(log: Log) -> None:
+        if log is strange:
+            raise ZeroDivisionError
+        close(log)
+
+    monkeypatch.setattr(Log, "close", closed)
+    logs.close(5)
+    assert sound.recovery_point == sound.log_end_offset
+    assert not Path(logs.paths[0], ".kafka_cleanshutdown").exists()
+    monkeypatch.undo()
+    again = LogDirectories(logs.paths, lambda: NOW_MS)
+    again.open("c", 1, lambda topic: CONFIG)
+    assert [again.logs[UUID(int=1), index].log_end_offset for index in (0, 1)] == [100, 100]
+
+
 def test_a_deleted_file_that_cant_be_removed_is_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     class Busy(RealDisk):
         busy = True
