@@ -186,7 +186,8 @@ SETTINGS = (
     ),
     Setting(
         "replica.lag.time.max.ms", Kind.LONG, "30000", Importance.HIGH,
-        "How long a follower may lag before it leaves the ISR.",
+        "How long a follower may lag before it leaves the ISR, and for how long the high watermark waits for one that "
+        "was caught up and is about to join it.",
     ),
     Setting(
         "replica.socket.timeout.ms", Kind.INT, "30000", Importance.HIGH,
