@@ -168,8 +168,8 @@ SETTINGS = (
     ),
     Setting(
         "log.cleaner.backoff.ms", Kind.LONG, "15000", Importance.MEDIUM,
-        "Pause when there is nothing to compact. A log whose compaction failed rests for twice as long, and for up to 64 "
-        "times as long when it fails again.", bounds=Range(0), update=Update.CLUSTER_WIDE,
+        "Pause when there is nothing to compact. A log whose compaction failed rests for twice as long, and for up to "
+        "64 times as long when it fails again.", bounds=Range(0), update=Update.CLUSTER_WIDE,
     ),
     Setting(
         "log.cleaner.min.cleanable.ratio", Kind.DOUBLE, "0.5", Importance.MEDIUM,
