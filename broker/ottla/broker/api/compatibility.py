@@ -74,8 +74,8 @@ There are none yet, and no client hangs for want of them:
 - InitProducerId and FindCoordinator answer a transactional id with TRANSACTIONAL_ID_AUTHORIZATION_FAILED (53), which
   is fatal in every client's state machine: the producer fails in its first call, with an exception that names it.
 - A batch with the transactional bit is refused with INVALID_TXN_STATE (48).
-- A `read_committed` consumer reads up to the high watermark: the last stable offset is the same. So `ottla adopt` refuses
-  Kafka's logs that hold open or aborted transactions, by name, unless `--expose-uncommitted` is said.
+- A `read_committed` consumer reads up to the high watermark: the last stable offset is the same. So `ottla adopt`
+  refuses Kafka's logs that hold open or aborted transactions, by name, unless `--expose-uncommitted` is said.
 - `transaction.version` isn't finalised, so clients don't try the newer protocol of transactions either.
 - Idempotent producers (`enable.idempotence`, the default of the Java client) work in full.
 
