@@ -15,6 +15,7 @@ import typer
 from ottla.cli.errors import CommandError, NotFound, UsageError
 from ottla.cli.options import output_command
 from ottla.cli.output import Output, cell, counted
+from ottla.protocol.errors import KafkaError
 
 app = typer.Typer(no_args_is_help=True, help="Look into the files of a log.")
 
@@ -54,18 +55,59 @@ def dump(
 @output_command
 def verify(
     output: Output,
-    file: Annotated[Path, typer.Argument(metavar="FILE|DIR", help="A .log file, or a partition's directory.")],
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE|DIR…", help=".log files, partitions' directories, or whole log directories."),
+    ],
 ) -> None:
-    """Check batches, offsets and indexes. Exit code 1: something is wrong."""
-    from ottla.broker.log import dump as files
+    """Find batches that no consumer gets past, and what else is wrong. Exit code 1: something is."""
+    from ottla.broker.log.verification import verify as look
 
-    with _readable(file):
-        faults = [_plain(fault) for fault in files.verify(str(file))]
-    output.rows(faults, {"path": "FILE", "position": "POSITION", "message": "WHAT IS WRONG"})
+    faults: list[dict[str, Any]] = []
+    for path in paths:
+        with _readable(path):
+            faults += [_plain(fault) for fault in look(str(path))]
+    columns = {
+        "topic": "TOPIC",
+        "partition": "PARTITION",
+        "offset": "OFFSET",
+        "path": "FILE",
+        "position": "POSITION",
+        "message": "WHAT IS WRONG",
+    }
+    output.rows(faults, columns)
+    names = ", ".join(map(str, paths))
     if faults:
-        raise CommandError(f"{counted(len(faults), 'fault')} in {file}")
+        for line in _ways_past(faults):
+            output.title(line)
+        raise CommandError(f"{counted(len(faults), 'fault')} in {names}")
     if not output.as_json:
-        print(f"{file} is in order.")
+        print(f"{names} {'is' if len(paths) == 1 else 'are'} in order.")
+
+
+def _ways_past(faults: list[dict[str, Any]]) -> Iterator[str]:
+    """For each stretch of batches that can't be read: where consumers go on, and by which command."""
+    stretches: list[dict[str, Any]] = []
+    for fault in faults:
+        if fault["next_offset"] < 0:
+            continue  # an index, which a broker makes anew, or the end of a file, which it cuts off
+        last = stretches[-1] if stretches else None
+        same = last is not None and all(last[name] == fault[name] for name in ("topic", "partition"))
+        if last is not None and same and last["next_offset"] == fault["offset"]:
+            last["next_offset"] = fault["next_offset"]
+        else:
+            stretches.append(dict(fault))
+    if not stretches:
+        return
+    yield ""
+    yield "If another replica is in order (look at its files, too), move this one away and back (`ottla reassign`)."
+    yield "Otherwise consumers go on behind what they can't read, and lose it:"
+    for stretch in stretches:
+        where = f"{stretch['topic'] or 'TOPIC'}:{max(stretch['partition'], 0) if stretch['topic'] else 'PARTITION'}"
+        go_on = stretch["next_offset"]
+        yield f"  {where}, offsets {stretch['offset']} to {go_on - 1}: go on at {go_on}"
+        yield f"    ottla groups reset-offsets GROUP --topic {where} --to-offset {go_on} --execute   (a stopped group)"
+        yield f"    ottla delete-records {where} --before {go_on}   (everybody, without what lies before)"
 
 
 @contextmanager
@@ -86,6 +128,8 @@ def _readable(file: Path) -> Iterator[None]:
         raise CommandError(f"can't read {file}: {(error.strerror or str(error)).lower()}") from error
     except ValueError as error:
         raise CommandError(f"{file}: {error}", "The file isn't what its name says.") from error
+    except KafkaError as error:
+        raise CommandError(f"{file}: {error.message}", f"`ottla log verify {file}` says where.") from error
 
 
 def _plain(value: Any) -> Any:

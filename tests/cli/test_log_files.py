@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import time
 from pathlib import Path
 
 import pytest
 
+from ottla.protocol.batches import assign
+from ottla.protocol.codecs import Codec
 from tests.cli.test_processes import Dev, run
+from tests.fuzz.bad_batches import record, seal
 
 Environment = dict[str, str]
 
@@ -56,6 +61,48 @@ def test_verify(stopped: Path, environment: Environment, tmp_path: Path) -> None
     messages = [fault["message"] for fault in json.loads(found.stdout)]
     assert "the CRC doesn't match" in messages
     assert any(message.endswith("bytes at the end are no whole batch") for message in messages)
+
+
+def test_what_verify_says_gets_a_group_past_a_bad_batch(
+    stopped: Path, environment: Environment, tmp_path: Path
+) -> None:
+    """A batch from before batches were looked into: nobody reads on, until the printed command has been run."""
+    data = tmp_path / "dev" / "broker-0"
+    shutil.copytree(stopped.parent, data.parent)
+    (data / ".kafka_cleanshutdown").unlink()
+    [log] = (data / "orders-1").glob("*.log")
+    now_ms = time.time_ns() // 1_000_000
+    with log.open("ab") as file:
+        for offset, batch in ((3, seal(b"nonsense", 2, now_ms, codec=Codec.zstd)), (5, seal(record(0), 1, now_ms))):
+            placed = bytearray(batch)
+            assign(placed, 0, offset, 0)
+            file.write(placed)
+    found = run(environment, "log", "verify", str(data), "--json")
+    assert found.returncode == 1
+    [fault] = [fault for fault in json.loads(found.stdout) if fault["path"].endswith(".log")]
+    assert {name: fault[name] for name in ("topic", "partition", "offset", "last_offset", "next_offset")} == {
+        "topic": "orders",
+        "partition": 1,
+        "offset": 3,
+        "last_offset": 4,
+        "next_offset": 5,
+    }
+    told = run(environment, "log", "verify", str(data / "orders-1"))
+    assert (told.returncode, "offsets 3 to 4: go on at 5" in told.stdout) == (1, True)
+    assert "1 fault in" in told.stderr
+    [reset] = re.findall(r"ottla (groups reset-offsets .* --execute)", told.stdout)
+    [delete] = re.findall(r"ottla (delete-records .*) {3}", told.stdout)
+
+    dev = Dev(data.parent, environment)
+    at = ("-b", dev.bootstrap)
+    stuck = run(environment, "consume", "orders", "-g", "g", "-n", "2", "--timeout", "5", *at)
+    assert stuck.returncode != 0
+    assert "value" not in stuck.stdout
+    assert run(environment, *reset.replace("GROUP", "g").split(), *at).returncode == 0
+    assert run(environment, "consume", "orders", "-g", "g", "-n", "1", *at).stdout.split() == ["value"]
+    assert run(environment, *delete.split(), "--yes", *at).returncode == 0
+    assert run(environment, "consume", "orders", "--from-beginning", "-e", *at).stdout.split() == ["value"]
+    assert dev.stop() == 0
 
 
 @pytest.mark.parametrize(

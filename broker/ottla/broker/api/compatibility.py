@@ -65,7 +65,7 @@ consumer can't read:
 
 Codecs that nobody knows are refused with UNSUPPORTED_COMPRESSION_TYPE (76), where Apache Kafka says
 UNKNOWN_SERVER_ERROR. `tests/fuzz/bad_batches.py` holds every case with both answers, and `make test` compares them with
-a running Apache Kafka.
+a running Apache Kafka. [`ottla log verify`](cli.md) finds such batches where they are stored already.
 
 ## Transactions
 

@@ -1,7 +1,7 @@
 """What is in a log's files, for people and programs: each file as an iterator of plain values. Reads only.
 
-`dump` shows what a file says, `verify` what is wrong with it. Both read one batch at a time, so that a segment of a GB
-needs no memory, and go on behind what they can't read where that is possible.
+One batch is read at a time, so that a segment of a GB needs no memory. `ottla.broker.log.verification` says what is
+wrong with files.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import BinaryIO
 
 from ottla.protocol.batches import HEADER_SIZE, MAGIC, BatchHeader, Record, crc_valid, read_header, records
 from ottla.protocol.codecs import Codec
-from ottla.protocol.errors import KafkaError
 
 from . import names
 from .checkpoints import parse_offsets
@@ -111,15 +110,6 @@ class DumpedOffset:
 Dumped = DumpedBatch | DumpedIndexEntry | DumpedTimeEntry | DumpedAbort | DumpedProducer | DumpedEpoch | DumpedOffset
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """Something that is wrong with a file."""
-
-    path: str
-    position: int
-    message: str
-
-
 class UnknownFile(ValueError):
     """The name says nothing that can be shown."""
 
@@ -129,7 +119,7 @@ def dump(path: str, *, deep: bool = False) -> Iterator[Dumped]:
 
     Raises UnknownFile, OSError; ValueError where the file isn't what its name says.
     """
-    name = _plain_name(path)
+    name = plain_name(path)
     if name == names.LEADER_EPOCHS:
         return (DumpedEpoch(*entry) for entry in parse_epochs(_read(path)))
     if name.endswith("-checkpoint"):
@@ -179,94 +169,6 @@ def dump_log(path: str, *, deep: bool = False) -> Iterator[DumpedBatch]:
             )
 
 
-def verify(path: str) -> Iterator[Fault]:
-    """What is wrong with a segment's log file and its indexes, or with all segments of a partition's directory.
-
-    Raises UnknownFile where `path` is neither, OSError.
-    """
-    if os.path.isdir(path):
-        for name in sorted(os.listdir(path)):
-            if names.parse_offset_name(name) is not None and name.endswith(names.LOG):
-                yield from verify(f"{path}/{name}")
-        return
-    parsed = names.parse_offset_name(_plain_name(path))
-    if parsed is None or parsed[1] != names.LOG:
-        raise UnknownFile(f"{path}: neither a segment's log file nor a partition's directory")
-    found: dict[int, BatchHeader] = {}
-    yield from _verify_log(path, parsed[0], found)
-    stem = path.removesuffix(names.LOG)
-    yield from _verify_index(stem + names.OFFSET_INDEX, parsed[0], found)
-    yield from _verify_times(stem + names.TIME_INDEX, parsed[0], found)
-
-
-def _verify_log(path: str, base_offset: int, found: dict[int, BatchHeader]) -> Iterator[Fault]:
-    next_offset, end = base_offset, 0
-    with open(path, "rb") as file:
-        for position, header, batch in _batches(file):
-            end = position + header.size
-            message = _fault(header, batch, next_offset)
-            if message:
-                yield Fault(path, position, message)
-            found[position] = header
-            next_offset = max(next_offset, header.last_offset + 1)
-        size = os.fstat(file.fileno()).st_size
-    if end < size:
-        yield Fault(path, end, f"{size - end} bytes at the end are no whole batch")
-
-
-def _fault(header: BatchHeader, batch: bytes, next_offset: int) -> str:
-    if header.magic != MAGIC:
-        return f"magic {header.magic}"
-    if not crc_valid(batch, 0, len(batch)):
-        return "the CRC doesn't match"
-    if header.base_offset < next_offset:
-        return f"offset {header.base_offset} after {next_offset - 1}"
-    try:
-        offsets = [record.offset for record in records(batch)]
-    except KafkaError as error:
-        return error.message
-    if offsets != sorted(set(offsets)) or (offsets and not header.base_offset <= offsets[0] <= header.last_offset):
-        return f"offsets of the batch at {header.base_offset} don't ascend"
-    if offsets and offsets[-1] > header.last_offset:
-        return f"offset {offsets[-1]} lies behind the batch's last, {header.last_offset}"
-    return ""
-
-
-def _verify_index(path: str, base_offset: int, found: dict[int, BatchHeader]) -> Iterator[Fault]:
-    if not os.path.exists(path):
-        return
-    last = base_offset - 1
-    for number, entry in enumerate(_dump_index(path, base_offset)):
-        header = found.get(entry.position)
-        place = number * _index_entry.size
-        if header is None:
-            yield Fault(path, place, f"no batch starts at position {entry.position}")
-        elif header.last_offset != entry.offset:
-            yield Fault(path, place, f"offset {entry.offset}, but the batch there ends with {header.last_offset}")
-        if entry.offset <= last:
-            yield Fault(path, place, f"offset {entry.offset} after {last}")
-        last = entry.offset
-
-
-def _verify_times(path: str, base_offset: int, found: dict[int, BatchHeader]) -> Iterator[Fault]:
-    if not os.path.exists(path):
-        return
-    greatest = iter(sorted((header.last_offset, header.max_timestamp) for header in found.values()))
-    reached = (-1, -1)
-    pending = next(greatest, None)
-    last = -1
-    for number, entry in enumerate(_dump_times(path, base_offset)):
-        while pending is not None and pending[0] <= entry.offset:
-            reached = pending[0], max(reached[1], pending[1])
-            pending = next(greatest, None)
-        place = number * _time_entry.size
-        if entry.timestamp != reached[1]:
-            yield Fault(path, place, f"timestamp {entry.timestamp} at offset {entry.offset}, the log has {reached[1]}")
-        if entry.timestamp <= last:
-            yield Fault(path, place, f"timestamp {entry.timestamp} after {last}")
-        last = entry.timestamp
-
-
 def _batches(file: BinaryIO) -> Iterator[tuple[int, BatchHeader, bytes]]:
     """(position, header, bytes) up to the first batch that isn't whole."""
     position = 0
@@ -308,7 +210,7 @@ def _dump_snapshot(path: str) -> Iterator[DumpedProducer]:
         )
 
 
-def _plain_name(path: str) -> str:
+def plain_name(path: str) -> str:
     """The file's name without what says that it is new or on its way out."""
     name = os.path.basename(path)
     for suffix in (names.DELETED, names.CLEANED, names.SWAP):

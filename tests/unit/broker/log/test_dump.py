@@ -22,9 +22,9 @@ from ottla.broker.log.dump import (
     DumpedTimeEntry,
     UnknownFile,
     dump,
-    verify,
 )
 from ottla.broker.log.home import ForeignDirectory
+from ottla.broker.log.verification import verify
 from tests.unit.broker.log.workbench import Workbench, append, batch_of, contents, fill
 
 CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=200)

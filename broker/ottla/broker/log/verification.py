@@ -1,0 +1,212 @@
+"""What is wrong with the files of a log, and where those who read it can go on. Reads only.
+
+Files are mapped, compressed records unpacked piece by piece and indexes read beside their log, so that nothing takes
+memory by its size. A batch that lies about itself doesn't end the look: the next one is where this one's length says.
+A batch is wrong if some client's consumer can't read it, which is what a producer's batch is asked today, too.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from ottla.protocol.batches import HEADER_SIZE, MAGIC, BatchHeader, crc_valid, read_header
+from ottla.protocol.errors import KafkaError
+from ottla.protocol.record_walk import walk_of
+from ottla.protocol.unpacking import links_blocks, pieces
+
+from . import names
+from .dump import DumpedIndexEntry, DumpedTimeEntry, UnknownFile, dump, plain_name
+
+OFFSET_ENTRY_BYTES = 8
+TIME_ENTRY_BYTES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that is wrong with a file.
+
+    For a batch `offset` and `last_offset` are what its header says, and `next_offset` is where the next batch of the
+    file that is whole begins, or else where this one says that it would; −1 for indexes.
+    """
+
+    path: str
+    position: int
+    message: str
+    topic: str = ""
+    partition: int = -1
+    offset: int = -1
+    last_offset: int = -1
+    next_offset: int = -1
+
+
+def verify(path: str) -> Iterator[Fault]:
+    """What is wrong with a segment's log file and its indexes, with all segments of a partition's directory, or with
+    all partitions of a log directory.
+
+    Raises UnknownFile where `path` is none of them, OSError.
+    """
+    path = path.rstrip("/") or "/"
+    if not os.path.isdir(path):
+        parsed = names.parse_offset_name(plain_name(path))
+        if parsed is None or parsed[1] != names.LOG:
+            raise UnknownFile(f"{path}: neither a segment's log file, nor a partition's, nor a log directory")
+        yield from _verify_segment(path, parsed[0])
+        return
+    partitions, segments = [], []
+    for name in sorted(os.listdir(path)):
+        if names.parse_offset_name(name) is not None and name.endswith(names.LOG):
+            segments.append(f"{path}/{name}")
+        elif names.parse_partition_name(name) is not None and os.path.isdir(f"{path}/{name}"):
+            partitions.append(f"{path}/{name}")
+    if not partitions and not segments and names.parse_partition_name(os.path.basename(path)) is None:
+        raise UnknownFile(f"{path}: neither a partition's directory nor a log directory")
+    for each in segments or partitions:
+        yield from verify(each)
+
+
+def _verify_segment(path: str, base_offset: int) -> Iterator[Fault]:
+    topic, partition = names.parse_partition_name(os.path.basename(os.path.dirname(os.path.abspath(path)))) or ("", -1)
+    stem = path.removesuffix(names.LOG)
+    indexes: list[_Index] = [_OffsetIndex(stem + names.OFFSET_INDEX, base_offset), _TimeIndex(stem + names.TIME_INDEX)]
+    for fault in _verify_batches(path, base_offset, indexes):
+        yield replace(fault, topic=topic, partition=partition)
+    for index in indexes:
+        for position, message in index.ended():
+            yield Fault(index.path, position, message, topic, partition)
+
+
+def _verify_batches(path: str, base_offset: int, indexes: list[_Index]) -> Iterator[Fault]:
+    if not os.path.getsize(path):
+        return
+    next_offset, position = base_offset, 0
+    waiting: list[Fault] = []  # until it is known where the next batch begins
+    with open(path, "rb") as file:
+        content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    size = len(content)
+    while position + HEADER_SIZE <= size:
+        header = read_header(content, position)
+        if not HEADER_SIZE <= header.size <= size - position:
+            break
+        for fault in waiting:
+            yield replace(fault, next_offset=max(header.base_offset, fault.offset))
+        waiting.clear()
+        for index in indexes:
+            for place, message in index.passed(position, header):
+                yield Fault(index.path, place, message)
+        message = _fault(header, content[position : position + header.size], next_offset)
+        if message:
+            first, last = header.base_offset, header.last_offset
+            fault = Fault(path, position, message, offset=first, last_offset=last, next_offset=last + 1)
+            waiting.append(fault)
+        next_offset = max(next_offset, header.last_offset + 1)
+        position += header.size
+    yield from waiting
+    if position < size:
+        message = f"{size - position} bytes at the end are no whole batch"
+        yield Fault(path, position, message, offset=next_offset)
+
+
+def _fault(header: BatchHeader, batch: memoryview, next_offset: int) -> str:
+    if header.magic != MAGIC:
+        return f"magic {header.magic}"
+    if not crc_valid(batch, 0, len(batch)):
+        return "the CRC doesn't match"
+    if header.base_offset < next_offset:
+        return f"offset {header.base_offset} after {next_offset - 1}"
+    if header.count < 0 or header.last_offset_delta < 0:
+        return f"the batch states {header.count} records and a last offset delta of {header.last_offset_delta}"
+    payload = batch[HEADER_SIZE:]
+    if not header.count and not payload:
+        return ""  # a compaction keeps a producer's last batch, without its records
+    if links_blocks(header.codec, payload):
+        return "its LZ4 blocks aren't independent of one another"
+    walk = walk_of(header, compacted=False)
+    try:
+        for piece in pieces(header.codec, payload, one_frame=True):
+            walk.feed(piece)
+        walk.finish()
+    except KafkaError as error:
+        return error.message
+    return ""
+
+
+class _Index:
+    """An index's entries beside the batches of its log, both in the order of their files."""
+
+    def __init__(self, path: str, entry_size: int) -> None:
+        self.path = path
+        entries = enumerate(dump(path) if os.path.exists(path) else ())
+        self._entries = ((number * entry_size, entry) for number, entry in entries)
+        self._pending = next(self._entries, None)
+
+    def _take(self) -> None:
+        self._pending = next(self._entries, None)
+
+    def passed(self, position: int, header: BatchHeader) -> Iterator[tuple[int, str]]:
+        """What is wrong, as (place, message), with the entries up to the batch at `position`."""
+        raise NotImplementedError
+
+    def ended(self) -> Iterator[tuple[int, str]]:
+        """What is wrong with those behind the last batch."""
+        raise NotImplementedError
+
+
+class _OffsetIndex(_Index):
+    def __init__(self, path: str, base_offset: int) -> None:
+        super().__init__(path, OFFSET_ENTRY_BYTES)
+        self._last = base_offset - 1
+
+    def passed(self, position: int, header: BatchHeader) -> Iterator[tuple[int, str]]:
+        while self._pending is not None:
+            place, entry = self._pending
+            assert isinstance(entry, DumpedIndexEntry)
+            if entry.position > position:
+                return
+            if entry.position < position:
+                yield place, f"no batch starts at position {entry.position}"
+            elif entry.offset != header.last_offset:
+                yield place, f"offset {entry.offset}, but the batch there ends with {header.last_offset}"
+            yield from self._ascends(place, entry.offset)
+
+    def ended(self) -> Iterator[tuple[int, str]]:
+        while self._pending is not None:
+            place, entry = self._pending
+            assert isinstance(entry, DumpedIndexEntry)
+            yield place, f"no batch starts at position {entry.position}"
+            yield from self._ascends(place, entry.offset)
+
+    def _ascends(self, place: int, offset: int) -> Iterator[tuple[int, str]]:
+        if offset <= self._last:
+            yield place, f"offset {offset} after {self._last}"
+        self._last = offset
+        self._take()
+
+
+class _TimeIndex(_Index):
+    def __init__(self, path: str) -> None:
+        super().__init__(path, TIME_ENTRY_BYTES)
+        self._greatest = -1  # timestamp of the batches so far
+        self._last = -1
+
+    def passed(self, position: int, header: BatchHeader) -> Iterator[tuple[int, str]]:
+        yield from self._look(header.last_offset)
+        self._greatest = max(self._greatest, header.max_timestamp)
+
+    def ended(self) -> Iterator[tuple[int, str]]:
+        yield from self._look(1 << 63)
+
+    def _look(self, below: int) -> Iterator[tuple[int, str]]:
+        while self._pending is not None:
+            place, entry = self._pending
+            assert isinstance(entry, DumpedTimeEntry)
+            if entry.offset >= below:
+                return
+            if entry.timestamp != self._greatest:
+                yield place, f"timestamp {entry.timestamp} at offset {entry.offset}, the log has {self._greatest}"
+            if entry.timestamp <= self._last:
+                yield place, f"timestamp {entry.timestamp} after {self._last}"
+            self._last = entry.timestamp
+            self._take()
