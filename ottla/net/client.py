@@ -87,6 +87,7 @@ class Client:
         self._brokers: dict[int, Address] = {}
         self._leaders: dict[TopicPartition, int] = {}
         self._failures: dict[Address, int] = {}  # since an address last told metadata
+        self._last_failure: ConnectionLost | None = None
 
     def __enter__(self) -> Client:
         return self
@@ -105,11 +106,9 @@ class Client:
         """The cluster and `topics` (None: all), as one broker knows them. Topics are never created by asking."""
         return self.retrying(lambda: self._metadata(_named(topics)), "Metadata")
 
-    def metadata_at(self, node: int, topics: Iterable[str]) -> ClusterMetadata:
-        """The cluster and `topics`, as broker `node` knows them. Asked once: raises ConnectionLost or Retry."""
-        address = self._brokers[node]
-        connection = self._connect_beside(address) if self._is_busy(address) else self._connect(address)
-        return self._ask_metadata(connection, _named(topics))
+    def metadata_at(self, address: Address, topics: Iterable[str]) -> ClusterMetadata:
+        """The cluster and `topics`, as the broker at `address` knows them. Asked once: raises ConnectionLost, Retry."""
+        return self._ask_metadata(self._free(address), _named(topics))
 
     def look_up(self, topics: Mapping[str, Wanted]) -> ClusterMetadata:
         """The cluster and `topics`; one is among the errors as absent only if several brokers agree."""
@@ -208,9 +207,8 @@ class Client:
             if address == besides:
                 continue
             try:
-                return self._connect_beside(address) if self._is_busy(address) else self._connect(address)
+                return self._free(address)
             except ConnectionLost as error:
-                self._lost(address)
                 failures.append(str(error))
         raise ConnectionLost("; ".join(failures) or f"there is no broker besides {besides}", address)
 
@@ -253,7 +251,7 @@ class Client:
                     return attempt()
                 except (ConnectionLost, Retry) as error:
                     if isinstance(error, ConnectionLost):
-                        self._lost(error.address)
+                        self._lost(error)
                     if time.monotonic() + self.retry_backoff_ms / 1000 >= deadline:
                         known = ", ".join(map(str, self.bootstrap))
                         raise Unreachable(f"{what} failed for {allowed_ms} ms (bootstrap {known}): {error}") from error
@@ -267,11 +265,16 @@ class Client:
             connection = self._connections[address] = self._opened(address)
         return connection
 
-    def _connect_beside(self, address: Address) -> Connection:
-        connection = self._spares.get(address)
-        if connection is None:
-            connection = self._spares[address] = self._opened(address)
-        return connection
+    def _free(self, address: Address) -> Connection:
+        """A connection on which no answer is under way; where there is none, another one beside."""
+        connections = self._spares if self._is_busy(address) else self._connections
+        try:
+            if address not in connections:
+                connections[address] = self._opened(address)
+            return connections[address]
+        except ConnectionLost as error:
+            self._lost(error)
+            raise
 
     def _is_busy(self, address: Address) -> bool:
         connection = self._connections.get(address)
@@ -286,12 +289,18 @@ class Client:
             open_by=min(time.monotonic() + self._patience_s(address), self._deadline),
         )
 
-    def _lost(self, address: Address) -> None:
-        """Closes what is idle there; a request that is under way there is for whoever waits for its answer."""
-        self._failures[address] = self._failures.get(address, 0) + 1
+    def _lost(self, error: ConnectionLost) -> None:
+        """Counts a failure once, and closes what is idle at its address.
+
+        A request that is under way there is for whoever waits for its answer.
+        """
+        if error is self._last_failure:
+            return
+        self._last_failure = error
+        self._failures[error.address] = self._failures.get(error.address, 0) + 1
         for connections in (self._connections, self._spares):
-            if address in connections and not connections[address].unanswered:
-                connections.pop(address).close()
+            if error.address in connections and not connections[error.address].unanswered:
+                connections.pop(error.address).close()
         self._leaders.clear()
 
     def _patience_s(self, address: Address) -> float:
@@ -309,8 +318,8 @@ class Client:
         try:
             message = {"topics": topics, "allow_auto_topic_creation": False}
             answer = connection.request(METADATA, version, message, within_s=self._patience_s(connection.address))
-        except ConnectionLost:
-            self._lost(connection.address)  # the next one to be asked is another broker
+        except ConnectionLost as error:
+            self._lost(error)  # the next one to be asked is another broker
             raise
         self._failures.pop(connection.address, None)
         self._brokers = {each.node_id: Address(each.host, each.port) for each in answer.brokers}

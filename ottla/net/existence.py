@@ -92,9 +92,9 @@ def _answers(client: Client, names: list[str]) -> Iterator[ClusterMetadata]:
     """What several brokers say about topics; at least one of them answers."""
     first = client.metadata(names)
     yield first
-    others = [node for node in sorted(first.brokers) if first.brokers[node] != first.answered_by]
-    for node in others[: BROKERS_MAX - 1]:
+    others = [first.brokers[node] for node in sorted(first.brokers) if first.brokers[node] != first.answered_by]
+    for address in others[: BROKERS_MAX - 1]:
         try:
-            yield client.metadata_at(node, names)
+            yield client.metadata_at(address, names)
         except (ConnectionLost, Retry):
             continue

@@ -46,6 +46,7 @@ _PROPERTIES = {
 }
 _CONTROLS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "a": "\a", "e": "\x1b"}
 _NEVER = "(?!)"
+_PLACES = ("^", r"\A", r"\Z", r"\b", r"\B")  # Python repeats them only within a group
 
 
 class Untranslatable(ValueError):
@@ -121,13 +122,12 @@ class _Translation:
             atom = character
         else:
             atom = re.escape(character)
-        return atom + self._quantifier(atom)
+        quantifier = self._quantifier()
+        return f"(?:{atom}){quantifier}" if quantifier and atom in _PLACES else atom + quantifier
 
-    def _quantifier(self, atom: str) -> str:
+    def _quantifier(self) -> str:
         if not (matched := re.compile(r"[*+?]|\{\d+(,\d*)?\}").match(self.pattern, self.at)):
             return ""
-        if atom in ("^", r"\A", r"\Z", r"\b", r"\B"):
-            raise self._refusal("a place that is repeated")
         self.at = matched.end()
         return matched[0] + next((suffix for suffix in "?+" if self._take(suffix)), "")
 
@@ -137,7 +137,7 @@ class _Translation:
         self.at = len(self.pattern) if end < 0 else end + 2
         if not text:
             return ""
-        return re.escape(text[:-1]) + re.escape(text[-1]) + self._quantifier(text)
+        return re.escape(text[:-1]) + re.escape(text[-1]) + self._quantifier()
 
     def _group(self) -> str:
         """From behind its parenthesis; nothing where it only sets flags."""
@@ -250,22 +250,23 @@ class _Translation:
         negated = self._take("^")
         whole: frozenset[str] | None = None
         union: frozenset[str] = frozenset()
-        empty = True
+        empty = side_empty = True  # Java leaves out a side of && on which nothing stands
         while True:
             if self.at >= len(self.pattern):
                 raise self._refusal("a class that isn't closed")
             if self._take("]"):
                 if empty:
                     union |= {"]"}
-                    empty = False
+                    empty = side_empty = False
                     continue
                 break
             if self.pattern.startswith("&&", self.at):
                 self.at += 2
-                whole = union if whole is None else whole & union
-                union = frozenset()
+                if not side_empty:
+                    whole = union if whole is None else whole & union
+                union, side_empty = frozenset(), True
                 continue
-            empty = False
+            empty = side_empty = False
             if self._take("["):
                 union |= self._class()
             elif self.pattern.startswith("\\Q", self.at):
@@ -277,7 +278,7 @@ class _Translation:
                 self.at = end + 2
             else:
                 union |= self._range()
-        found = union if whole is None else whole & union
+        found = union if whole is None else whole if side_empty else whole & union
         if self.ignoring_case:
             found |= frozenset(character.swapcase() for character in found if character in _LOWER | _UPPER)
         return _ASCII - found if negated else found

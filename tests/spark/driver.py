@@ -1,7 +1,8 @@
 """A driver to be killed: `python -m tests.spark.driver BOOTSTRAP TOPIC FOLDER [hold]` writes a topic to Parquet.
 
 With `hold`, the task of partition 1 stops within its first micro-batch's write, once another task's file is there, and
-says so by the file `within` in FOLDER.
+says so by the file `within` in FOLDER. With `into TARGET` the topic is written to another one, where `hold` stops that
+task before its end, so that its rows are on the way and those of the other task have arrived.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
 
 from ottla.spark.jobs.frames import run, stream
 from ottla.spark.jobs.sink import rows, sink
@@ -22,9 +24,13 @@ HELD_S = 300
 
 
 def main() -> None:
-    bootstrap, topic, folder, *hold = sys.argv[1:]
+    bootstrap, topic, folder, *rest = sys.argv[1:]
+    hold = "hold" in rest
     spark = spark_session("driver", spark__master="local[2]", spark__driver__memory="512m")
     path, checkpoint = f"{folder}/rows", f"{folder}/state"
+    if "into" in rest:
+        into(stream(spark, bootstrap, topic, LIMIT), bootstrap, rest[rest.index("into") + 1], checkpoint, hold)
+        return
     if not hold:
         sink(spark, bootstrap, topic, path, checkpoint, limit=LIMIT)
         return
@@ -32,6 +38,25 @@ def main() -> None:
     held = found.mapInArrow(held_within(Path(folder)), found.schema)
     writer = held.writeStream.format("parquet").partitionBy("date")
     run(writer.option("path", path).option("checkpointLocation", checkpoint), "")
+
+
+def into(found: DataFrame, bootstrap: str, target: str, checkpoint: str, hold: bool) -> None:
+    """Keys and values of a stream to a topic, for good or until its partition 1 is held."""
+    if hold:
+        found = found.mapInArrow(held_at_the_end, found.schema)
+    writer = found.select("key", "value").writeStream.format("ottla").option("kafka.bootstrap.servers", bootstrap)
+    run(writer.option("topic", target).option("checkpointLocation", checkpoint), "")
+
+
+def held_at_the_end(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Rows as they are; those of partition 1 are not followed by an end, until the process is killed."""
+    held = False
+    for batch in batches:
+        yield batch
+        held = held or 1 in batch["partition"].to_pylist()
+    if held:
+        time.sleep(HELD_S)
+        raise AssertionError("nobody killed this worker")
 
 
 def held_within(folder: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

@@ -35,6 +35,8 @@ MATCHED = [
     (r"(?>ev)\W\d", "ev-1"),
     (r"(?sdmu)C\b|[]]", "C"),
     (r"\h|\R|c", "c"),
+    (r"[a-c&&]+|[&&x-y]{2}", "xx xy abcabc c"),
+    (r"\b*AB$?", "AB"),
 ]
 REFUSED = [
     "(",
