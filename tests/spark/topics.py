@@ -62,6 +62,15 @@ class Topics:
         answer = controller.request(DELETE_TOPICS, 5, {"topic_names": list(names), "timeout": 30_000}, extra_s=30)
         assert {each.error_code for each in answer.responses} == {ErrorCode.none}
 
+    def recreate(self, topic: str, partitions: int = 1) -> None:
+        """Deletes a topic and makes another one of its name. Returns when every partition is led."""
+        self.delete([topic])
+        deadline = time.monotonic() + 20
+        while not self._client.create_topic(topic, partitions, configs={"retention.ms": KEPT}):
+            assert time.monotonic() < deadline, f"{topic} isn't gone"
+            time.sleep(0.1)
+        self.wait_for(topic, partitions)
+
     def wait_for(self, topic: str, partitions: int) -> None:
         """Returns when `partitions` partitions are led."""
         deadline = time.monotonic() + 20
