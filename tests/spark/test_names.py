@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from uuid import UUID
 
 import pytest
-from pyspark.errors import PySparkException
+from pyspark.errors import IllegalArgumentException, PySparkException
 from pyspark.sql import SparkSession
 
+from ottla.net.names import TopicPartition
 from ottla.spark.java_pattern import compiled
+from ottla.spark.positions import Position
 from tests.spark.topics import Topics
 from tests.unit.spark.test_java_pattern import MATCHED, NAMES, REFUSED
 
@@ -51,5 +55,18 @@ def test_patterns_match_what_java_matches(spark: SparkSession) -> None:
         found = {name for name in NAMES if jvm.java.util.regex.Pattern.matches(pattern, name)}
         assert found == set(matched.split()) == {name for name in NAMES if compiled(pattern).fullmatch(name)}, pattern
     for pattern in set(REFUSED) - KNOWN_TO_JAVA:
-        with pytest.raises(PySparkException, match="near index"):
+        with pytest.raises(IllegalArgumentException):
             jvm.java.util.regex.Pattern.compile(pattern)
+
+
+def test_sparks_own_source_reads_our_offsets(spark: SparkSession) -> None:
+    """Its JsonUtils finds a topic without partitions where we keep a topic's id."""
+    offsets = {TopicPartition("a", 0): 5, TopicPartition("a", 1): 7, TopicPartition("b", 0): 0}
+    text = json.dumps(Position(offsets, {"a": UUID(int=1), "b": UUID(int=2)}).json())
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    read = jvm.org.apache.spark.sql.kafka010.JsonUtils.partitionOffsets(text)
+    assert json.loads(jvm.org.apache.spark.sql.kafka010.JsonUtils.partitionOffsets(read)) == {
+        "a": {"0": 5, "1": 7},
+        "b": {"0": 0},
+    }
