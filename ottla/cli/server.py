@@ -100,6 +100,8 @@ async def _run(config: BrokerConfig, *, until_stdin_ends: bool) -> int:
     if on_etcd(config):
         logger.info("reading the metadata: %s has to answer first", config.get_str("ottla.metadata.store"))
     run = _serve if "broker" in config.roles else _control
+    if run is _serve and not record_walk.NATIVE:
+        logger.warning("%s", record_walk.WITHOUT_NATIVE)
     while True:
         try:
             return await run(config, await open_store(config), stopping)
@@ -111,8 +113,6 @@ async def _run(config: BrokerConfig, *, until_stdin_ends: bool) -> int:
 
 async def _serve(config: BrokerConfig, store: Store, stopping: asyncio.Event) -> int:
     """Is a broker until a signal comes or it fails; the exit code. Raises ForeignStore."""
-    if not record_walk.NATIVE:
-        logger.warning("%s", record_walk.WITHOUT_NATIVE)
     broker = Broker(config, store)
     try:
         await broker.open()

@@ -145,6 +145,8 @@ async def restore(store: Store, backup: Backup, *, replace_all: bool = False, go
     handed_out = _handed_out((*backup.entries, *snapshot.entries))
     generation = max(backup.cluster.generation, 0 if present is None else present.generation) + 1
     cluster, puts = restored(backup, generation, handed_out, gone)
+    earlier_ms = max(backup.cluster.restored_ms, 0 if present is None else present.restored_ms)
+    cluster = replace(cluster, restored_ms=max(int(time.time() * 1000), earlier_ms + 1))
     begun = replace(cluster, restoring=True).encode()
     revision = await _write(store, 0 if present is None else present.revision, [Put(keys.CLUSTER, begun)])
     wanted = {put.key for put in puts}

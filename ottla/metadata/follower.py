@@ -121,7 +121,9 @@ class Follower:
 
     async def _resync(self) -> None:
         image = await _image_of(await self._store.read())
-        check_successor(self.image, image, self._broker_id)
+        for count, _ in enumerate(check_successor(self.image, image, self._broker_id)):
+            if count % _SLICE == 0:
+                await asyncio.sleep(0)
         self.resync_count += 1
         await self._publish(image, difference(self.image, image))
 

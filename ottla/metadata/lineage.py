@@ -23,13 +23,14 @@ compare no values, and that a key was changed last at some revision may be so in
    Only the epochs speak then. Where a row isn't there yet, the store is older.
 5. A store from before there were words holds none, and a process that has never seen one accepts any of its own
    cluster. Whoever has seen one doesn't accept a store without words.
-6. A restore from a backup begins a new generation without words: its cluster key says by a higher number that it is
-   old on purpose (`backup.py`), and a process that meets it begins anew.
+6. A restore from a backup begins a new generation without words: its cluster key says that it is old on purpose, by a
+   later time (`backup.py`), and a process that meets it begins anew. A count wouldn't do: two restores of one backup
+   have the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 from uuid import UUID
 
@@ -62,6 +63,12 @@ class Known(NamedTuple):
     generation: int
     number: int = _NO_WORD
     word: str = ""
+    restored_ms: int = 0
+
+    @property
+    def age(self) -> tuple[int, int]:
+        """Of the store, as `Cluster.age`."""
+        return self.restored_ms, self.generation
 
 
 def judge(known: Known | None, cluster: Cluster | None, rows: Rows) -> Known:
@@ -81,14 +88,14 @@ def judge(known: Known | None, cluster: Cluster | None, rows: Rows) -> Known:
                 f"the metadata store holds cluster {cluster.id}, and this is a member of cluster {known.cluster_id};"
                 " put the right store back, or point this process to its own"
             )
-        if cluster.generation < known.generation:
-            raise ForeignStore(
-                f"the metadata store holds generation {cluster.generation} of cluster {cluster.id}, which was restored"
-                f" to generation {known.generation} since; {_WAY_BACK}"
+        if cluster.age < known.age:
+            raise _older(
+                f"holds generation {cluster.generation} of cluster {cluster.id}, which was restored as generation"
+                f" {known.generation} since"
             )
-        if cluster.generation == known.generation and known.number != _NO_WORD:
+        if cluster.age == known.age and known.number != _NO_WORD:
             _check_word(known, rows)
-    return Known(cluster.id, cluster.generation, *_newest(rows))
+    return Known(cluster.id, cluster.generation, *_newest(rows), cluster.restored_ms)
 
 
 def next_word(rows: Rows, word: str) -> tuple[Guard, list[Write]]:
@@ -123,14 +130,16 @@ def row_of(known: Known | None) -> int | None:
     return None if known is None or known.number == _NO_WORD else known.number // WORDS_PER_ROW
 
 
-def check_successor(before: Image, after: Image, broker_id: int) -> None:
-    """Raises ForeignStore where `after`, a new snapshot, can't have come after what this process knew before.
+def check_successor(before: Image, after: Image, broker_id: int) -> Iterator[None]:
+    """Compares all, with a pause after each topic. Raises ForeignStore where `after`, a new snapshot, can't have come
+    after what this process knew before.
 
     Of one history, whatever a snapshot has that was changed last at a revision that was known before was known before,
     from that very revision. Epochs never fall, and no replica that is here goes without a tombstone.
     """
-    _check_revisions(before, after)
+    yield from _check_revisions(before, after)
     for topic_id, partitions in before.partitions.items():
+        yield
         for index, known in partitions.items():
             state = after.partition(topic_id, index)
             if state is None:
@@ -154,7 +163,7 @@ def check_logs(image: Image, epochs: Iterable[tuple[tuple[UUID, int], int]]) -> 
             raise _older(f"has {name} in leader epoch {state.leader_epoch}, and its log here has records of {epoch}")
 
 
-def _check_revisions(before: Image, after: Image) -> None:
+def _check_revisions(before: Image, after: Image) -> Iterator[None]:
     if after.revision < before.revision:
         raise _older(f"is at revision {after.revision}, and {before.revision} was seen before")
     for name in _REVISED:
@@ -163,6 +172,7 @@ def _check_revisions(before: Image, after: Image) -> None:
             if value.revision <= before.revision and (known is None or known.revision != value.revision):
                 raise _older(f"has other {name} than were seen at revision {before.revision}")
     for topic_id, partitions in after.partitions.items():
+        yield
         for index, state in partitions.items():
             was = before.partition(topic_id, index)
             if state.revision <= before.revision and (was is None or was.revision != state.revision):

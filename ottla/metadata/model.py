@@ -85,7 +85,8 @@ class _Value:
 
 @dataclass(frozen=True, slots=True)
 class Cluster(_Value):
-    """Which cluster the store belongs to. `generation` counts restores of the store from a backup (`backup.py`).
+    """Which cluster the store belongs to. `generation` counts restores of the store from a backup (`backup.py`), as far
+    as the backup knew of them, and `restored_ms` is the time of the last one by the clock of who made it.
 
     While one is under way (`restoring`) the rest of the store isn't whole. `awaited` are the brokers that must have
     reported what their logs hold before a restored partition gets a leader.
@@ -95,7 +96,13 @@ class Cluster(_Value):
     generation: int = 0
     restoring: bool = False
     awaited: tuple[int, ...] = ()
+    restored_ms: int = 0
     revision: int = field(default=0, compare=False)
+
+    @property
+    def age(self) -> tuple[int, int]:
+        """By which a later restore is told from an earlier one, also if both are of the same backup."""
+        return self.restored_ms, self.generation
 
     def _fields(self) -> dict[str, Any]:
         fields: dict[str, Any] = {"id": self.id, "generation": self.generation}
@@ -103,6 +110,8 @@ class Cluster(_Value):
             fields["restoring"] = True
         if self.awaited:
             fields["awaited"] = self.awaited
+        if self.restored_ms:
+            fields["restored_ms"] = self.restored_ms
         return fields
 
     @classmethod
@@ -113,6 +122,7 @@ class Cluster(_Value):
             pop("generation", 0),
             pop("restoring", False),
             tuple(pop("awaited", ())),
+            pop("restored_ms", 0),
             entry.mod_revision,
             format=version,
             unknown=document,

@@ -212,10 +212,10 @@ class OwnStore:
     def _know(self, before: Known | None, cluster: Cluster | None, rows: dict[int, LineageRow]) -> None:
         try:
             known = judge(before, cluster, rows)
-            if self._joined and before is not None and known.generation > before.generation:
+            if self._joined and before is not None and known.age > before.age:
                 raise StoreRestored(
                     f"the metadata store was restored from a backup: it is generation {known.generation} of cluster"
-                    f" {known.cluster_id}, and was {before.generation}"
+                    f" {known.cluster_id} now"
                 )
         except ForeignStore as error:
             self.refuse(error)

@@ -6,15 +6,19 @@ import asyncio
 import subprocess
 import time
 from collections.abc import Coroutine, Iterator
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ottla.metadata.cluster import join_cluster
 from ottla.metadata.etcd import EtcdStore
 from ottla.metadata.etcd_connection import EtcdAddress
 from ottla.metadata.etcd_messages import Assembly
+from ottla.metadata.image import Image
+from ottla.metadata.lineage import next_word
+from ottla.metadata.own_store import OwnStore
 from ottla.metadata.store import (
     NO_LEASE,
     Committed,
@@ -141,6 +145,66 @@ def test_a_restored_etcd_that_is_behind_asks_for_a_new_snapshot(etcd: Etcd) -> N
             revision = await put(store, "a")
             with pytest.raises(Compacted, match="restored"):
                 await collect(store, revision + 1000, 1)
+
+    run(test())
+
+
+def test_a_new_connection_may_be_looked_at_before_anything_of_it_comes(etcd: Etcd) -> None:
+    async def test() -> None:
+        async with connected(etcd) as one, connected(etcd) as two:
+            start = await put(one, "a")
+            looked: list[int] = []
+
+            async def attached() -> None:
+                looked.append(len((await two.read()).entries))
+
+            async with aclosing(one.watch("", start - 1, attached)) as revisions:
+                await anext(revisions)
+                assert looked == [1]
+                await asyncio.to_thread(etcd.kill)
+                await asyncio.to_thread(etcd.start)
+                await put(two, "b")
+                assert [change.key for change in (await anext(revisions)).changes] == ["b"]
+                assert len(looked) == 2
+
+    run(test())
+
+
+def test_a_member_that_lags_behind_is_no_older_store(tmp_path: Path) -> None:
+    """It stands still while words are written, and is asked at once when it goes on; the others stand by it."""
+
+    async def words(store: EtcdStore, count: int) -> None:
+        for number in range(count):
+            rows = Image.of(await store.read()).lineage
+            guard, writes = next_word(rows, f"{number:08d}")
+            assert isinstance(await store.transact([guard], writes), Committed)
+
+    async def test() -> None:
+        members = await asyncio.to_thread(etcd_cluster, tmp_path, 3)
+        try:
+            slow = next(member for member in members if not leads(member))
+            quick = next(member for member in members if member is not slow and leads(member))
+            async with connected(quick) as one, connected(slow) as two:
+                await join_cluster(one, None)
+                behind, ahead = OwnStore(two, None), OwnStore(one, None)
+                await behind.read()
+                slow.pause()
+                await words(one, 20)
+                await ahead.read()
+                again = OwnStore(two, ahead.known)  # as a broker that was restarted and asks another member
+                reading = asyncio.ensure_future(again.read())
+                await asyncio.sleep(0.5)
+                slow.go_on()
+                with suppress(StoreUnavailable):  # it was asked too early; never that it is older
+                    await reading
+                await again.read()
+                assert again.known == ahead.known
+                assert isinstance(await behind.transact([], [Put("x", b"")]), Committed)
+                assert again.refusal is behind.refusal is None
+        finally:
+            for member in members:
+                member.go_on()
+                member.kill()
 
     run(test())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,15 +12,20 @@ from typing import Any
 
 import pytest
 
+from ottla.metadata.cluster import join_cluster
 from ottla.metadata.embedded import EmbeddedStore
 from ottla.metadata.etcd import EtcdStore
 from ottla.metadata.etcd_connection import EtcdAddress
+from ottla.metadata.image import Image
+from ottla.metadata.lineage import next_word
+from ottla.metadata.own_store import OwnStore
 from ottla.metadata.store import (
     NO_LEASE,
     TRANSACTION_OPERATIONS_MAX,
     Committed,
     Compacted,
     Delete,
+    ForeignStore,
     Guard,
     LeaseExpired,
     LeaseId,
@@ -422,5 +428,64 @@ def test_random_transactions_against_a_model(run: Any, seed: int) -> None:
                             seen = await following()
                             assert seen.revision == revision
                             assert {c.key: c.entry and c.entry.value for c in seen.changes} == effects
+
+    run(test)
+
+
+def test_whoever_watches_may_look_at_the_store_before_anything_comes(run: Any) -> None:
+    async def test(opener: Opener) -> None:
+        store = await opener()
+        revision = await put(store, "a", b"1")
+        looked: list[str] = []
+
+        async def attached() -> None:
+            looked.append("looked")
+            assert isinstance(await store.transact([Guard("a", revision)], []), Committed)
+
+        watch = store.watch("", revision - 1, attached)
+        assert (await asyncio.wait_for(anext(watch), 10)).revision == revision
+        assert looked == ["looked"]
+        await watch.aclose()
+
+        async def refused() -> None:
+            raise ForeignStore("another one")
+
+        watch = store.watch("", revision - 1, refused)
+        with pytest.raises(ForeignStore):
+            await asyncio.wait_for(anext(watch), 10)
+
+    run(test)
+
+
+@pytest.mark.parametrize("wrong", ["empty", "older", "foreign"])
+def test_nothing_is_written_to_another_store_of_the_same_address(run: Any, wrong: str) -> None:
+    """All keys are gone, or some are as before, or it is another cluster's: by transactions, which any store has."""
+
+    async def test(opener: Opener) -> None:
+        store, other = await opener(), await opener()
+        own = OwnStore(store, None)
+        await join_cluster(own, None)
+        guard, writes = next_word({}, "aaaaaaaa")
+        assert isinstance(await own.transact([guard], writes), Committed)
+        before = await own.read()
+        guard, writes = next_word(Image.of(before).lineage, "bbbbbbbb")
+        assert isinstance(await other.transact([guard], writes), Committed)
+        known = OwnStore(store, None)
+        await known.read()
+        gone = [Delete(entry.key) for entry in (await other.read()).entries]
+        await other.transact([], gone)
+        if wrong == "older":
+            await other.transact([], [Put(entry.key, entry.value) for entry in before.entries])
+        elif wrong == "foreign":
+            await join_cluster(other, None)
+        held = (await other.read()).entries
+        with pytest.raises(ForeignStore) as error:
+            await known.transact([Guard("brokers/1", 0)], [Put("brokers/1", b"")])
+        with pytest.raises(ForeignStore, match=re.escape(str(error.value))):
+            await known.read()
+        assert (await other.read()).entries == held
+        started = OwnStore(store, known.known)
+        with pytest.raises(ForeignStore):
+            await started.read()
 
     run(test)

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import confluent_kafka
@@ -56,7 +58,8 @@ class EtcdData(ReplaceableStore):
         self._etcd.snapshot(self._snapshot)
 
     def put_copy(self, revisions: int = 0) -> None:
-        self._kept = self._etcd.replace_data(self._snapshot, revisions)
+        prepare = partial(self._etcd.add_revisions, revisions) if revisions else None
+        self._kept = self._etcd.replace_data(self._snapshot, prepare)
 
     def put_nothing(self) -> None:
         self._kept = self._etcd.replace_data(None)
@@ -242,3 +245,39 @@ def test_a_store_with_every_word_is_joined_again(cluster: OttlaCluster, store: R
     for broker in cluster.brokers:
         broker.start_again()
     assert read_all(cluster, "t", RECORDS) == list(range(RECORDS))
+
+
+def test_brokers_that_run_join_their_restored_store(tmp_path: Path) -> None:
+    """It comes back as a later generation, by a backup of before the only copy was moved: they go on, and it is led."""
+    cluster = OttlaCluster(tmp_path, 2, 1, broker_session_timeout_ms="3000")
+    try:
+        etcd = cluster.etcd[0]
+        backup = str(tmp_path / "backup")
+        create(cluster, "t", [0])
+        metadata(etcd, "backup", backup)
+        move(cluster, "t", target=1, source=0)
+        produce(cluster, "t", range(RECORDS))
+        processes = [broker.process.pid for broker in cluster.brokers]
+        etcd.replace_data(None, lambda: metadata(etcd, "restore", backup))
+
+        def copied_back() -> bool:
+            try:
+                kept = cluster.partition("t", 0)
+            except AssertionError:  # they are joining
+                return False
+            return kept.leader_id == 0 and list(kept.isr_nodes) == [0]
+
+        cluster.wait("t-0 is copied back", copied_back, 60)
+        assert read_all(cluster, "t", RECORDS) == list(range(RECORDS))
+        assert [broker.process.pid for broker in cluster.brokers] == processes
+        assert all(broker.running for broker in cluster.brokers)
+        assert "it is joined anew" in cluster.brokers[0].log_path.read_text()
+    finally:
+        cluster.close()
+
+
+def metadata(etcd: Etcd, command: str, file: str) -> None:
+    """`ottla metadata` on an etcd, wherever that listens now."""
+    words = [sys.executable, "-m", "ottla.cli.main", "metadata", command, file, "--store", f"etcd:{etcd.endpoint}"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr

@@ -11,7 +11,7 @@ import signal
 import ssl
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from importlib.util import find_spec
@@ -123,9 +123,10 @@ class Etcd:
         """Saves all that it holds."""
         self.control("snapshot", "save", str(file))
 
-    def replace_data(self, snapshot: Path | None, revisions: int = 0) -> Path:
-        """Kills it and starts it on the data of a snapshot, or on none, to which so many revisions are added before
-        anybody finds it; where the data of before are now."""
+    def replace_data(self, snapshot: Path | None, prepare: Callable[[], None] | None = None) -> Path:
+        """Kills it and starts it on the data of a snapshot, or on none; where the data of before are now.
+
+        `prepare` is called first, while it listens at another address."""
         self.kill()
         kept = self.folder / f"data-{time.monotonic_ns()}"
         (self.folder / "data").rename(kept)
@@ -135,16 +136,17 @@ class Etcd:
             command = [str(etcd_binary("etcdutl")), "snapshot", "restore", str(snapshot)]
             command += [part for pair in flags.items() for part in pair]
             subprocess.run(command, capture_output=True, check=True, timeout=60)
-        if revisions:
+        if prepare is not None:
             address = self.endpoint
             self.listen_on(f"127.0.0.1:{free_port()}")
-            self._add_revisions(revisions)
+            prepare()
             self.kill()
             self.endpoint = address
         self.start()
         return kept
 
-    def _add_revisions(self, count: int) -> None:
+    def add_revisions(self, count: int) -> None:
+        """Somebody else writes to it."""
         put = json.dumps({"key": base64.b64encode(b"/elsewhere").decode(), "value": ""})
         with closing(HTTPConnection(self.endpoint, timeout=10)) as connection:
             for _ in range(count):

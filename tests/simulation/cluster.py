@@ -48,6 +48,7 @@ class Node:
         self.host = f"broker-{node_id}"
         self.settings = settings
         self.clock_ms = 0  # how far the wall clock is off
+        self.power_losses = 0
         self.disk = SimulatedDisk(world.random, self.now_ms, world.descriptors)
         self.disk.make_directory("/data")  # a volume, mounted there
         self.disk.fsync_directory("/")
@@ -88,6 +89,7 @@ class Node:
 
     def lose_power(self) -> None:
         """The host goes off: what wasn't synced is gone, and nobody hears of it."""
+        self.power_losses += 1
         self.world.losing_power(self)
         if self.process is not None:
             self.world.network.lost_power(self.process)

@@ -13,7 +13,7 @@ from typing import Any
 
 from ottla.metadata.keys import CONTROLLER
 
-from . import ambushes
+from . import ambushes, replaced
 from .client import Bell, Client, drain, elect_preferred, reassign
 from .cluster import Node, World
 from .load import Load, follower_under_load
@@ -56,6 +56,7 @@ class Knobs:
     topic: dict[str, str] = field(default_factory=dict)
     keyed_topic: dict[str, str] = field(default_factory=dict)
     weights: dict[str, float] = field(default_factory=dict)
+    lineage_s: float = 5.0  # between two words of the store's lineage
 
 
 def knobs_of(random: Random) -> Knobs:
@@ -141,6 +142,7 @@ def knobs_of(random: Random) -> Knobs:
         topic=topic,
         keyed_topic=keyed_topic,
         weights=weights,
+        lineage_s=random.choice((0.2, 0.5, 5.0)),
     )
 
 
@@ -161,6 +163,7 @@ class Faults:
         self.random = random
         self.session_s = int(knobs.settings.get("broker.session.timeout.ms", "9000")) / 1000
         self.over = False
+        self.held_before: list[tuple[Node, set[str], int]] = []  # the store was replaced: replicas, losses of power
 
     def inject(self) -> None:
         """One fault, by lot."""
@@ -184,6 +187,7 @@ class Faults:
         """Nothing goes wrong any more; who is down is started."""
         self.over = True
         world = self.world
+        replaced.put_back(self)
         world.note("all is healed")
         for source, target in sorted(world.network.cut):
             world.network.heal_link(source, target)
@@ -414,6 +418,21 @@ class Faults:
         self.world.store.revoke(entry.lease)
         return str(entry.value)
 
+    def empty_store(self) -> str:
+        return replaced.replace_store(self, replaced.EMPTY)
+
+    def foreign_store(self) -> str:
+        return replaced.replace_store(self, replaced.FOREIGN)
+
+    def older_store(self) -> str:
+        return replaced.replace_store(self, replaced.OLDER)
+
+    def older_store_ahead(self) -> str:
+        return replaced.replace_store(self, replaced.AHEAD)
+
+    def lagging_member(self) -> str:
+        return replaced.lag(self)
+
     # ---- administrators
 
     def reassign(self) -> str:
@@ -491,4 +510,9 @@ KINDS: dict[str, tuple[float, Callable[[Faults], str]]] = {
     "a follower under load": (1.0, follower_under_load),
     "disk full": (0.3, Faults.disk_full),
     "disk errors": (0.2, Faults.disk_errors),
+    "empty store": (0.15, Faults.empty_store),
+    "foreign store": (0.15, Faults.foreign_store),
+    "older store": (0.3, Faults.older_store),
+    "older store, ahead": (0.3, Faults.older_store_ahead),
+    "lagging member": (0.3, Faults.lagging_member),
 }

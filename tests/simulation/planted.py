@@ -31,11 +31,13 @@ from ottla.broker.replica.leader import LeaderState
 from ottla.controller import decide as decisions
 from ottla.controller.elections import Electorate
 from ottla.controller.runner import Controller
-from ottla.metadata import keys, model
+from ottla.metadata import follower as follower_of_metadata
+from ottla.metadata import keys, model, own_store
 from ottla.metadata.follower import Follower
 from ottla.metadata.image import Changed, Image
+from ottla.metadata.lineage import Known
 from ottla.metadata.registration import Registration
-from ottla.metadata.store import Guard
+from ottla.metadata.store import ForeignStore, Guard
 from ottla.protocol.applied_revision import AWAIT_REVISION, write_answer
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.frames import response_frame
@@ -486,3 +488,38 @@ def a_broker_says_that_it_has_applied_what_it_has_only_heard_of() -> None:
     heard = [0]
     await_revision._answer = answer
     _replace(await_revision, "read_question", read)
+
+
+@bug
+def any_store_is_believed_to_be_the_own_one() -> None:
+    def judged(before: Known | None, cluster: Any, rows: Any) -> Known:
+        return before or Known("any", 0)
+
+    own_store.judge = judged  # type: ignore[attr-defined]
+    own_store.OwnStore._guards = lambda self: []  # type: ignore[method-assign]
+    follower_of_metadata.check_successor = lambda *args: iter(())  # type: ignore[attr-defined]
+
+
+@bug
+def a_new_connection_to_the_store_isnt_looked_at() -> None:
+    async def verify(self: own_store.OwnStore) -> None:
+        return
+
+    own_store.OwnStore._verify = verify  # type: ignore[method-assign]
+    own_store.OwnStore._guards = lambda self: []  # type: ignore[method-assign]
+
+
+@bug
+def a_store_of_a_higher_revision_is_believed_to_be_the_same() -> None:
+    def judge(original: Any) -> Any:
+        def by_revision(before: Known | None, cluster: Any, rows: Any) -> Known:
+            found = original(None, cluster, rows)
+            if before is not None and (found.cluster_id != before.cluster_id or found.number < before.number):
+                raise ForeignStore("it is older")
+            return found
+
+        return by_revision
+
+    _replace(own_store, "judge", judge)
+    own_store.OwnStore._guards = lambda self: []  # type: ignore[method-assign]
+    follower_of_metadata.check_successor = lambda *args: iter(())  # type: ignore[attr-defined]

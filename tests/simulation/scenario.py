@@ -15,7 +15,7 @@ from typing import Any
 
 from ottla.broker.log.log import Log
 from ottla.broker.partition import Partition
-from ottla.metadata import keys
+from ottla.metadata import keys, lineage
 from ottla.protocol.errors import KafkaError
 
 from .administrators import administrators_watched
@@ -106,6 +106,7 @@ class Scenario:
         world.network.latency_s = knobs.network_latency_s
         world.network.partial = knobs.partial
         world.store.timeout_s = knobs.store_timeout_s
+        lineage.INTERVAL_S = knobs.lineage_s
         observer = Observer(world)
         observer.start()
         for node_id in range(1, knobs.brokers + 1):

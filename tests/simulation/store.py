@@ -12,7 +12,7 @@ import contextlib
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Sequence
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ottla.metadata.store import (
     NO_LEASE,
@@ -39,6 +39,16 @@ from .loop import SimulationLoop, Step
 T = TypeVar("T")
 
 
+class StoreState(NamedTuple):
+    """All that a store holds."""
+
+    revision: int
+    compacted: int
+    entries: dict[str, Entry]
+    history: tuple[Revision, ...]
+    leases: dict[LeaseId, float]  # with their times to live
+
+
 class StoreServer:
     """What all connections share."""
 
@@ -51,6 +61,8 @@ class StoreServer:
         self.entries: dict[str, Entry] = {}
         self.history: list[Revision] = []
         self.observers: list[Callable[[Revision], None]] = []
+        self.right: StoreState | None = None  # what the right store holds, while another one is in its place
+        self.trespasses: list[str] = []  # keys that were written meanwhile
         self.latency_s = 0.001
         self.timeout_s = 5.0
         self._leases: dict[LeaseId, tuple[float, Step]] = {}
@@ -72,6 +84,35 @@ class StoreServer:
         self.compacted = max(self.compacted, revision)
         self.history = [past for past in self.history if past.revision > revision]
         self.counts["compactions"] += 1
+
+    # ---- another store in its place
+
+    def copy(self) -> StoreState:
+        """What it holds now."""
+        leases = {lease: ttl_s for lease, (ttl_s, _) in self._leases.items()}
+        return StoreState(self.revision, self.compacted, dict(self.entries), tuple(self.history), leases)
+
+    def replace(self, state: StoreState) -> None:
+        """Another store answers from now on."""
+        self.right = self.copy()
+        self._hold(state)
+
+    def put_back(self) -> None:
+        """The right store answers again; its leases have their whole time, as after etcd's own restart."""
+        assert self.right is not None
+        right, self.right = self.right, None
+        self._hold(right)
+
+    def _hold(self, state: StoreState) -> None:
+        for _, expiry in self._leases.values():
+            expiry.cancel()
+        self.revision, self.compacted = state.revision, state.compacted
+        self.entries, self.history = dict(state.entries), list(state.history)
+        self._leases = {
+            lease: (ttl_s, self.loop.in_world(ttl_s, self._expired, lease)) for lease, ttl_s in state.leases.items()
+        }
+        for connection in self._connections:
+            connection.interrupted()
 
     # ---- applied in one instant each
 
@@ -139,8 +180,11 @@ class StoreServer:
                 self.entries[change.key] = change.entry
         revision = Revision(self.revision, tuple(changes))
         self.history.append(revision)
-        for observer in self.observers:
-            observer(revision)
+        if self.right is None:
+            for observer in self.observers:
+                observer(revision)
+        else:
+            self.trespasses += [change.key for change in changes if change.entry is not None]
         for connection in self._connections:
             connection.happened(revision)
         return self.revision
@@ -166,8 +210,7 @@ class SimulatedStore:
     ) -> AsyncGenerator[Revision, None]:
         server = self._server
         await self._reach()
-        if after_revision < server.compacted:
-            raise Compacted(f"the changes after revision {after_revision} are gone")
+        self._check_position(after_revision)
         watch = _Watch(prefix, after_revision)
         for revision in server.history:
             watch.offer(revision)
@@ -180,6 +223,7 @@ class SimulatedStore:
                     server.counts["watches cut"] += 1
                     watch.woken.clear()
                     await self._until_reached(watch)
+                    self._check_position(watch.position)
                     if attached is not None:
                         await attached()
                     continue
@@ -200,6 +244,12 @@ class SimulatedStore:
                     yield revision
         finally:
             self._watches.pop(watch, None)
+
+    def _check_position(self, position: int) -> None:
+        if position < self._server.compacted:
+            raise Compacted(f"the changes after revision {position} are gone")
+        if position > self._server.revision:
+            raise Compacted(f"the store is at revision {self._server.revision}, before {position}")
 
     async def _until_reached(self, watch: _Watch) -> None:
         """The watch is asked for again from behind what it has yielded; after the time-out its reader hears of it."""
@@ -249,6 +299,12 @@ class SimulatedStore:
                 watch.queue.pop()
             else:
                 self._server.loop.in_world(0.0, watch.woken.set)
+
+    def interrupted(self) -> None:
+        """Its watches have to be asked for again."""
+        for watch in self._watches:
+            watch.missed = True
+            watch.woken.set()
 
     def cut_off(self) -> None:
         """Nothing reaches the server any more."""

@@ -33,6 +33,8 @@ SEEN = (
     "joins under load",
     "truncations",
     "ISR changes",
+    "store replaced by a copy",
+    "store replaced by a copy that is ahead",
     "ambiguous writes",
     "send ok",
     "commit ok",

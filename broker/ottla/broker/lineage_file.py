@@ -27,13 +27,13 @@ def read_known(logs: LogDirectories) -> Known | None:
     found = []
     for path in logs.online_paths:
         try:
-            known = _read(logs.disk, path)
+            known = read_known_of(logs.disk, path)
         except OSError as error:
             logs.directory_failed(path, error)
             continue
         if known is not None:
             found.append(known)
-    return max(found, key=lambda known: (known.generation, known.number), default=None)
+    return max(found, key=lambda known: (known.age, known.number), default=None)
 
 
 async def keep_known(store: OwnStore, logs: LogDirectories) -> None:
@@ -45,7 +45,8 @@ async def keep_known(store: OwnStore, logs: LogDirectories) -> None:
         await asyncio.to_thread(_write, logs, known)
 
 
-def _read(disk: Disk, path: str) -> Known | None:
+def read_known_of(disk: Disk, path: str) -> Known | None:
+    """What one log directory's copy says. Raises OSError."""
     file = f"{path}/{names.LINEAGE}"
     if not disk.exists(file):
         return None
@@ -54,7 +55,8 @@ def _read(disk: Disk, path: str) -> Known | None:
         document = json.loads(content)
         if document["version"] != _VERSION:
             raise ValueError(f"version {document['version']}")
-        return Known(document["cluster"], document["generation"], document["number"], document["word"])
+        age = document["generation"], document["restored_ms"]
+        return Known(document["cluster"], age[0], document["number"], document["word"], age[1])
     except (ValueError, KeyError, TypeError) as error:
         logger.error("%s is damaged (%s): that the metadata store isn't an older one is judged without it", file, error)
         return None
@@ -69,6 +71,7 @@ def _write(logs: LogDirectories, known: Known | None) -> None:
         "generation": known.generation,
         "number": known.number,
         "word": known.word,
+        "restored_ms": known.restored_ms,
     }
     for path in logs.online_paths:
         try:

@@ -243,3 +243,37 @@ def test_what_is_led_by_the_new_registration_already_goes_on(tmp_path: Path) -> 
     partition.leading.proposed((0, 1))
     asyncio.run(world.replicas.registered())
     assert partition.leading.maximal_isr == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("leader_epoch", "partition_epoch", "restored", "goes"),
+    [
+        (4, 8, False, True),
+        (3, 8, False, True),
+        (3, 7, False, False),
+        (2, 9, False, False),
+        (4, 6, False, False),
+        (4, 8, True, False),
+    ],
+)
+def test_only_a_newer_state_gives_a_replica_to_others(
+    tmp_path: Path, leader_epoch: int, partition_epoch: int, restored: bool, goes: bool
+) -> None:
+    """By an older copy of the metadata other brokers have the partition; the only copy of its records is here."""
+    world = World(tmp_path)
+    world.state = replace(world.state, leader_epoch=3, partition_epoch=7)
+    world.changed(partitions=[(TOPIC_ID, 0)])
+    world.state = replace(
+        world.state,
+        replicas=(1,),
+        isr=(1,),
+        isr_epochs=(9,),
+        leader=1,
+        leader_epoch=leader_epoch,
+        partition_epoch=partition_epoch,
+        restored=restored,
+    )
+    world.changed(partitions=[(TOPIC_ID, 0)])
+    assert world.table.get("t", 0) is None
+    assert (tmp_path / "t-0").exists() is not goes
+    assert bool(list(tmp_path.glob("t-0.*-delete"))) is goes

@@ -124,7 +124,8 @@ def test_what_a_restored_store_holds(tmp_path: Path) -> None:
         store = await EmbeddedStore.open(tmp_path / "b")
         cluster = await restore(store, backup, gone=[7])
         image = Image.of(await store.read())
-        assert image.cluster == cluster == Cluster("abc", 4, awaited=(1, 2))
+        assert cluster.restored_ms > 0
+        assert image.cluster == cluster == Cluster("abc", 4, awaited=(1, 2), restored_ms=cluster.restored_ms)
         assert not image.brokers
         assert not image.elections
         assert image.topics["tä\u2028"].id == T

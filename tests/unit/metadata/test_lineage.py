@@ -99,7 +99,7 @@ def test_a_day_is_kept_and_not_more() -> None:
     [
         (None, "the metadata store is empty"),
         (Cluster("other"), "holds cluster other, and this is a member of cluster own"),
-        (Cluster("own", generation=1), "holds generation 1 of cluster own, which was restored to generation 2 since"),
+        (Cluster("own", generation=1), "holds generation 1 of cluster own, which was restored as generation 2 since"),
         (Cluster("own", generation=2), "has no lineage word, and word 5 was seen before"),
     ],
 )
@@ -120,6 +120,11 @@ def test_a_later_generation_needs_no_word() -> None:
     assert judge(known, Cluster("own", generation=1), {}) == Known("own", 1)
 
 
+def check(before: Image, after: Image, broker_id: int) -> None:
+    for _ in check_successor(before, after, broker_id):
+        pass
+
+
 def partition(leader_epoch: int = 3, partition_epoch: int = 5, **rest: bool) -> Partition:
     return Partition(TOPIC, 0, (1, 2), (1,), (9,), 1, leader_epoch, partition_epoch, **rest)
 
@@ -136,13 +141,13 @@ def image(state: Partition | None, changed: int = 2, *, deleted: bool = False, r
 @pytest.mark.parametrize("state", [partition(2, 9), partition(9, 4)])
 def test_a_snapshot_with_a_lower_epoch_is_an_older_one(state: Partition) -> None:
     with pytest.raises(ForeignStore, match="has t-0 in leader epoch"):
-        check_successor(image(partition()), image(state, 11, revision=11), 1)
+        check(image(partition()), image(state, 11, revision=11), 1)
 
 
 @pytest.mark.parametrize("state", [partition(), partition(3, 6), partition(4, 6)])
 def test_epochs_that_stay_or_grow_are_those_of_the_same_store(state: Partition) -> None:
-    check_successor(image(partition()), image(partition()), 1)
-    check_successor(image(partition()), image(state, 11, revision=11), 1)
+    check(image(partition()), image(partition()), 1)
+    check(image(partition()), image(state, 11, revision=11), 1)
 
 
 @pytest.mark.parametrize(
@@ -155,23 +160,23 @@ def test_epochs_that_stay_or_grow_are_those_of_the_same_store(state: Partition) 
 )
 def test_a_snapshot_that_is_ahead_by_its_revision_only_is_an_older_one(older: Image) -> None:
     with pytest.raises(ForeignStore, match="is an older copy"):
-        check_successor(image(partition()), older, 1)
+        check(image(partition()), older, 1)
 
 
 def test_what_was_deleted_before_doesnt_come_back() -> None:
     with pytest.raises(ForeignStore, match="has another state of t-0"):
-        check_successor(image(None), image(partition(), 9, revision=20), 3)
+        check(image(None), image(partition(), 9, revision=20), 3)
     settings = Entry("configs/topic/t", Config({"retention.ms": "1"}).encode(), 4, 4)
     with pytest.raises(ForeignStore, match="has other configs than were seen"):
-        check_successor(image(None), Image.of(Snapshot(20, (settings,))), 3)
+        check(image(None), Image.of(Snapshot(20, (settings,))), 3)
 
 
 def test_a_replica_goes_only_with_a_tombstone() -> None:
     before = image(partition())
     with pytest.raises(ForeignStore, match="doesn't know t-0, of which a replica is here"):
-        check_successor(before, image(None), 1)
-    check_successor(before, image(None, deleted=True, revision=11), 1)
-    check_successor(before, image(None), 3)  # who holds no replica may have missed the tombstone
+        check(before, image(None), 1)
+    check(before, image(None, deleted=True, revision=11), 1)
+    check(before, image(None), 3)  # who holds no replica may have missed the tombstone
 
 
 def test_a_log_that_knows_a_later_epoch_says_that_the_store_is_older() -> None:
