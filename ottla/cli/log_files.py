@@ -15,7 +15,6 @@ import typer
 from ottla.cli.errors import CommandError, NotFound, UsageError
 from ottla.cli.options import output_command
 from ottla.cli.output import Output, cell, counted
-from ottla.protocol.errors import KafkaError
 
 app = typer.Typer(no_args_is_help=True, help="Look into the files of a log.")
 
@@ -113,6 +112,7 @@ def _ways_past(faults: list[dict[str, Any]]) -> Iterator[str]:
 @contextmanager
 def _readable(file: Path) -> Iterator[None]:
     from ottla.broker.log.dump import UnknownFile
+    from ottla.protocol.errors import KafkaError
 
     if not file.exists():
         raise NotFound(f"there is no {file}", "Logs are in the broker's log directories (`ottla log-dirs`).")
