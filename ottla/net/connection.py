@@ -5,9 +5,10 @@ rest of a frame that hasn't arrived yet moves to memory of the connection's own 
 from the same callback: no task, no queue between.
 
 Order, as Kafka's clients rely on: a request starts when the ones before it are answered, except that requests of the
-pipelined APIs (Produce) may start behind one another. Answers are sent in the order of the requests. While a request
-can't start, or the peer doesn't take its answers, nothing more is read. So a connection holds no more than the requests
-and bytes that it may have unanswered, one frame of the next, and the answers to one request beyond a few small ones.
+pipelined APIs (Produce) may start behind one another, and behind one that changes nothing and says so (`overtakable`).
+Answers are sent in the order of the requests. While a request can't start, or the peer doesn't take its answers,
+nothing more is read. So a connection holds no more than the requests and bytes that it may have unanswered, one frame
+of the next, and the answers to one request beyond a few small ones.
 
 One exception, for the sake of TCP: with its receive queue full, Linux drops what comes beyond a window of nothing, and
 with it the acknowledgements of what it sent itself. So a peer that takes its answers may look as if it didn't, for as
@@ -78,7 +79,7 @@ Reply = "Sequence[Part] | Pending | Postponed | None"
 class Pending:
     """An answer that comes later. `answer` may be called once, from the event loop."""
 
-    __slots__ = ("_connection", "abandoned", "answering", "api_key", "parts", "size")
+    __slots__ = ("_connection", "abandoned", "answering", "api_key", "behind", "hurry", "overtakable", "parts", "size")
 
     def __init__(self, connection: Connection, api_key: int) -> None:
         self._connection: Connection | None = connection
@@ -87,6 +88,9 @@ class Pending:
         self.parts: Sequence[Part] | None = None
         self.abandoned: Callable[[], None] | None = None  # called when the connection closes first
         self.answering: Callable[[], None] | None = None  # called before the answer leaves
+        self.behind: int | None = None  # the API of a request that can't start before this answer
+        self.hurry: Callable[[], None] | None = None  # called when there is one
+        self.overtakable = False  # pipelined requests may start meanwhile
 
     def answer(self, parts: Sequence[Part]) -> None:
         """Sends `parts` as soon as the answers before it are out; none means that the request has no answer."""
@@ -99,6 +103,12 @@ class Pending:
         if self.answering is not None:
             self.answering()
         connection.answered()
+
+    def let_others_start(self) -> None:
+        """From now on requests of the pipelined APIs are served before this one is answered; their answers follow."""
+        if self._connection is not None:
+            self.overtakable = True
+            self._connection.may_go_on()
 
     def close_connection(self) -> None:
         """For a request without an answer (acks=0) that failed: closing is all that can be said."""
@@ -229,6 +239,8 @@ class Connection:
                 if self.closed:
                     return
                 self._blocked = True
+                if self._unanswered:
+                    _hurry(self._unanswered[0], _key.unpack_from(buffer, position + 4)[0])
                 break
             begun = self._serve(buffer, position + 4, frame_end)
             if self.closed:
@@ -284,7 +296,8 @@ class Connection:
             return False
         (api_key,) = _key.unpack_from(buffer, start)
         if unanswered and (
-            api_key not in server.pipelined or any(pending.api_key not in server.pipelined for pending in unanswered)
+            api_key not in server.pipelined
+            or any(pending.api_key not in server.pipelined and not pending.overtakable for pending in unanswered)
         ):
             return False
         if api_key not in server.memory.large_answers:
@@ -434,6 +447,10 @@ class Connection:
             self._send()
         self._resume()
 
+    def may_go_on(self) -> None:
+        """What couldn't start may be able to now."""
+        self._loop.call_soon(self._resume)
+
     def _resume(self) -> None:
         """Serves the requests that waited behind an answer."""
         if self._blocked and not self.closed and not self._writing and self._inbox is not None:
@@ -555,6 +572,13 @@ class Connection:
 def _allocate(size: int) -> Memory:
     """Memory for a frame. That of a large one takes room only as its bytes arrive, and goes back to the system."""
     return bytearray(size) if size <= LAZY_MEMORY_BYTES else mmap.mmap(-1, size)
+
+
+def _hurry(pending: Pending, behind: int) -> None:
+    """A request of the API `behind` waits for the first one that isn't answered."""
+    pending.behind = behind
+    if pending.hurry is not None:
+        pending.hurry()
 
 
 def _cut(buffer: Memory, position: int) -> bool:

@@ -11,6 +11,7 @@ import asyncio
 import socket
 import struct
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from ottla.protocol.errors import ProtocolError
@@ -68,6 +69,19 @@ class Peer:
     def connected(self) -> bool:
         """Whether a stream is open, as far as is known."""
         return self._stream is not None
+
+    async def open(self) -> None:
+        """Opens the connection, unless it is open. Raises OSError."""
+        if self._stream is None:
+            self._stream = await self._connect(self.host, self.port)
+
+    async def until_cut(self) -> None:
+        """Waits, with no request under way, until the other side ends the open connection. What it sends unasked ends
+        it, too. After a wait that was cancelled the connection is as it was."""
+        assert self._stream is not None
+        with suppress(OSError):
+            await self._stream.read_exactly(memoryview(bytearray(1)))
+        self.close()
 
     async def request(self, api_key: int, version: int, body: bytes, timeout_seconds: float) -> Answer:
         """Sends a request and waits for its answer. Raises OSError (TimeoutError too) and ProtocolError."""

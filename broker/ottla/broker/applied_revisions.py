@@ -16,7 +16,8 @@ asked for by `protocol/applied_revision.py` over the inter-broker listener; the 
 4. What is known of a broker belongs to its registration; a broker that registers anew is asked anew. Where the image's
    own revision falls, the store is another one, and all is forgotten.
 
-Source: ours; in Apache Kafka each client waits and asks again.
+The links to the other brokers (`broker_link.py`) are made here, so those who await elections hear from here which
+broker has hung up. Source: ours; in Apache Kafka each client waits and asks again.
 """
 
 from __future__ import annotations
@@ -26,19 +27,15 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from ottla.broker.awaited_elections import AwaitedElections
+from ottla.broker.broker_link import BrokerLink
 from ottla.metadata.image import Changed, Image
 from ottla.metadata.model import Broker
 from ottla.net.peer import Connect, Peer
-from ottla.protocol.applied_revision import AWAIT_REVISION, VERSION, Question, read_answer, write_question
-from ottla.protocol.errors import ProtocolError
 
 logger = logging.getLogger(__name__)
 
 WAIT_S = 0.2
-_ASKED_FOR_MS = 1000  # a broker answers after that, however far it is
-_ANSWERED_S = 5.0  # or the connection is given up
-_BACK_OFF_S_MIN = 0.05
-_BACK_OFF_S_MAX = 5.0
 
 Spawn = Callable[[Coroutine[Any, Any, None], str], asyncio.Task[Any]]
 
@@ -47,13 +44,20 @@ class AppliedRevisions:
     """What the other brokers have applied, as far as this one has asked. Owned by the event loop."""
 
     def __init__(
-        self, broker_id: int, image: Callable[[], Image], listener: str, spawn: Spawn, connect: Connect
+        self,
+        broker_id: int,
+        image: Callable[[], Image],
+        listener: str,
+        elections: AwaitedElections,
+        spawn: Spawn,
+        connect: Connect,
     ) -> None:
         """`listener` is the name of the brokers' inter-broker listener; `spawn` runs a task until the broker stops."""
         self.went_ahead_count = 0  # answers that some live broker hadn't applied
         self._id = broker_id
         self._image = image
         self._listener = listener
+        self._elections = elections
         self._spawn = spawn
         self._connect = connect
         self._revision = 0
@@ -71,8 +75,8 @@ class AppliedRevisions:
                 other.end()
         for broker in image.brokers.values():
             if broker.id != self._id and broker.id not in self._others:
-                other = self._others[broker.id] = _Other(broker, self._dial)
-                other.task = self._spawn(other.run(), f"revisions applied by broker {broker.id}")
+                other = self._others[broker.id] = _Other(broker, self._dial, self._elections)
+                other.task = self._spawn(other.link.run(), f"link to broker {broker.id}")
 
     async def everywhere(self) -> frozenset[int]:
         """Waits until all live brokers have applied the revision of the image; those that may not have in the end."""
@@ -93,37 +97,35 @@ class AppliedRevisions:
         """Live brokers that nobody waits for at present."""
         return sum(other.straggles for other in self._others.values())
 
-    def _dial(self, other: _Other) -> Peer:
+    def _dial(self, broker_id: int) -> Peer:
         """A peer at the broker's present address. Raises OSError where it has none."""
-        registered = self._image().brokers.get(other.id)
+        registered = self._image().brokers.get(broker_id)
         endpoint = None if registered is None else registered.endpoints.get(self._listener)
         if endpoint is None:
-            raise OSError(f"broker {other.id} has no listener {self._listener}")
-        return Peer(self._connect, endpoint.host, endpoint.port, f"broker-{self._id}-revisions")
+            raise OSError(f"broker {broker_id} has no listener {self._listener}")
+        return Peer(self._connect, endpoint.host, endpoint.port, f"broker-{self._id}-link")
 
 
 class _Other:
-    """One registration of another broker, and the task that asks it."""
+    """One registration of another broker: what it has applied, and who waits for it."""
 
-    def __init__(self, broker: Broker, dial: Callable[[_Other], Peer]) -> None:
+    def __init__(self, broker: Broker, dial: Callable[[int], Peer], elections: AwaitedElections) -> None:
         self.id = broker.id
         self.epoch = broker.epoch
         self.applied = 0
         self.straggles = False
         self.ended = False
         self.task: asyncio.Task[Any] | None = None
-        self._dial = dial
-        self._peer: Peer | None = None
+        self.link = BrokerLink(lambda: dial(self.id), self)
+        self._elections = elections
         self._wanted = 0  # the newest revision that anybody wanted applied
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
-        self._news = asyncio.Event()
-        self._failures = 0  # in a row
 
     def wait_for(self, revision: int) -> asyncio.Future[None] | None:
         """Wants a revision applied. The future is done when it is, or when nobody waits for this broker any more; None
         where that is so already."""
         self._wanted = max(self._wanted, revision)
-        self._news.set()
+        self.link.want(revision)
         if self.straggles:
             return None
         wait: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -144,41 +146,31 @@ class _Other:
         if self.task is not None:
             self.task.cancel()
 
-    async def run(self) -> None:
-        """Asks for what is wanted until cancelled."""
-        try:
-            while True:
-                await self._news.wait()
-                self._news.clear()
-                while self.applied < self._wanted:
-                    await self._ask()
-        finally:
-            if self._peer is not None:
-                self._peer.close()
+    # ---- what the link tells
 
-    async def _ask(self) -> None:
-        loop = asyncio.get_running_loop()
-        wanted, began = self._wanted, loop.time()
-        kept = self._peer is not None and self._peer.connected
-        try:
-            if self._peer is None or not kept:
-                self._peer = self._dial(self)
-            question = write_question(Question(wanted, _ASKED_FOR_MS))
-            answer = await self._peer.request(AWAIT_REVISION, VERSION, question, _ANSWERED_S)
-            applied = read_answer(answer.frame, answer.start, answer.end)
-        except (OSError, ProtocolError) as error:
-            if kept:
-                return  # an idle connection may have been closed: a new one tells
-            self.fell_behind(f"doesn't say what it has applied ({str(error) or 'timed out'})")
-            seconds = min(_BACK_OFF_S_MIN * 2.0 ** min(self._failures, 16), _BACK_OFF_S_MAX)
-            self._failures += 1
-            await asyncio.sleep(seconds)
-            return
-        self._failures = 0
+    def answered(self, wanted: int, applied: int, seconds: float) -> None:
+        """See `broker_link.Told`."""
         self.applied = max(self.applied, applied)
         self._release(self.applied)
-        in_time = applied >= wanted and loop.time() - began <= WAIT_S
-        if self.straggles and (in_time or self.applied >= self._wanted):
+        if (applied >= wanted and seconds <= WAIT_S) or self.applied >= self._wanted:
+            self._caught_up()
+
+    def unanswered(self, why: str) -> None:
+        """See `broker_link.Told`."""
+        self.fell_behind(f"doesn't say what it has applied ({why})")
+
+    def cut(self) -> None:
+        """See `broker_link.Told`."""
+        self._elections.lost(self.id)
+
+    def back(self) -> None:
+        """See `broker_link.Told`."""
+        self._elections.found(self.id)
+        if self.applied >= self._wanted:
+            self._caught_up()
+
+    def _caught_up(self) -> None:
+        if self.straggles:
             self.straggles = False
             logger.info("broker %d has caught up with revision %d", self.id, self.applied)
 

@@ -101,6 +101,7 @@ class Dispatcher:
             connection.principal,
             connection.client_host,
             connection.id,
+            pending,
         )
         handle = self._in_task.get(key)
         if handle is not None:

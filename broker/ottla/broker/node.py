@@ -19,6 +19,7 @@ from ottla.broker import descriptors
 from ottla.broker.advertised import ADDRESSES, advertised
 from ottla.broker.api.registry import Api, load_routes
 from ottla.broker.applied_revisions import AppliedRevisions
+from ottla.broker.awaited_elections import AwaitedElections
 from ottla.broker.coordinator import GroupService
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.fetch_sessions import FetchSessionCache
@@ -118,10 +119,12 @@ class Broker:
         self.replicas.unfollow = self.replication.unfollow
         self.restore_reports = RestoreReports(self.id, store, self.logs, self.partitions)
         self.intents = Intents(store, self.follower, surroundings.random)
+        self.awaited_elections = AwaitedElections(self.id, lambda: self.image, _loop_time)
         self.applied_revisions: AppliedRevisions = AppliedRevisions(
             self.id,
             lambda: self.image,
             config.listeners.inter_broker,
+            self.awaited_elections,
             self.spawn,
             surroundings.connect,
         )
@@ -213,6 +216,7 @@ class Broker:
         """Reads the metadata, agrees on the cluster's id, opens and recovers the logs. Raises ForeignStore, OSError."""
         await self.monitoring.start()
         self.follower.listen(self._configured)
+        self.follower.listen(self.awaited_elections.changed)
         self.follower.listen(self.applied_revisions.changed)
         cluster = await join_cluster(self.store, self.logs.cluster_id)
         await self.follower.start()

@@ -91,7 +91,6 @@ class ReplicaFetcher:
         self._followed_at = float("-inf")
         self._paused: list[tuple[float, Key]] = []
         self._news = asyncio.Event()
-        self.cut_at = float("-inf")  # when the connection broke, while it hasn't come back
         self._failures = 0
         self._rate = _Rate(self._now())
 
@@ -157,7 +156,6 @@ class ReplicaFetcher:
                     if self._failures:
                         logger.info("broker %d answers fetches again", self._leader)
                     self._failures = 0
-                    self.cut_at = float("-inf")
                 except (OSError, ProtocolError) as error:
                     self._disconnect()
                     self._session.begin_anew()
@@ -436,8 +434,6 @@ class ReplicaFetcher:
     async def _back_off(self, error: Exception) -> None:
         """Everything begins anew after a while, which grows up to the back-off."""
         if not self._failures:
-            if isinstance(error, ConnectionError):
-                self.cut_at = self._now()
             logger.warning("fetching from broker %d failed: %s", self._leader, str(error) or "timed out")
         limit = self._owner.config().get_int("replica.fetch.backoff.ms") / 1000
         seconds = _growing(self._failures, max(limit, _BACK_OFF_SECONDS_MIN))

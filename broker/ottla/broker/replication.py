@@ -16,8 +16,6 @@ from ottla.settings.config import BrokerConfig
 if TYPE_CHECKING:
     from ottla.broker.partition import Partition
 
-_ELECTION_SECONDS = 0.5  # which it takes at most, where the controller sees a death at once
-
 Spawn = Callable[[Coroutine[Any, Any, Any], str], asyncio.Task[Any]]
 
 
@@ -85,12 +83,6 @@ class Replication:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    @property
-    def loses_a_leader(self) -> bool:
-        """Whether a leader has hung up just now: if it is dead, another will be elected in a moment."""
-        since = asyncio.get_running_loop().time() - _ELECTION_SECONDS
-        return any(fetcher.cut_at > since and fetcher.followed for fetcher in self._fetchers.values())
 
     # ---- what metrics read
 

@@ -29,11 +29,11 @@ def alive(broker: Broker) -> bool:
     return broker.state is not BrokerState.STARTING
 
 
-def reachable_brokers(image: Image, listener: str) -> list[dict[str, Any]]:
-    """The live brokers that have an address on the listener, in the shape of Metadata's `brokers`."""
+def reachable_brokers(brokers: Iterable[Broker], listener: str) -> list[dict[str, Any]]:
+    """Those that are alive and have an address on the listener, in the shape of Metadata's `brokers`."""
     return [
         {"node_id": broker.id, "host": endpoint.host, "port": endpoint.port, "rack": broker.rack}
-        for broker in sorted(image.brokers.values(), key=lambda broker: broker.id)
+        for broker in sorted(brokers, key=lambda broker: broker.id)
         if alive(broker) and (endpoint := broker.endpoints.get(listener)) is not None
     ]
 

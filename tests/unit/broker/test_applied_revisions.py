@@ -9,6 +9,7 @@ from contextlib import suppress
 import pytest
 
 from ottla.broker.applied_revisions import WAIT_S, AppliedRevisions
+from ottla.broker.awaited_elections import AwaitedElections
 from ottla.metadata.image import Changed, Image
 from ottla.metadata.model import Broker, BrokerState, Endpoint
 from ottla.protocol.applied_revision import AWAIT_REVISION, read_question, write_answer
@@ -44,9 +45,8 @@ class OtherBroker:
         self.questions.append(question.revision)
         async with self._moved:
             with suppress(TimeoutError):
-                await asyncio.wait_for(
-                    self._moved.wait_for(lambda: self.applied >= question.revision), question.wait_ms / 1000
-                )
+                async with asyncio.timeout(question.wait_ms / 1000):
+                    await self._moved.wait_for(lambda: self.applied >= question.revision)
         return response_frame(AWAIT_REVISION, 0, header.correlation_id, write_answer(self.applied))
 
 
@@ -57,21 +57,26 @@ class _Stream:
         self._other = other
         self._answer = b""
         self._asked = b""
-        self.cut = False
+        self._ended = asyncio.Event()
 
     async def write(self, data: bytes) -> None:
-        if self.cut:
+        if self._ended.is_set():
             raise BrokenPipeError("cut")
         self._asked = data
 
     async def read_exactly(self, into: memoryview) -> None:
+        if not self._asked and not self._answer:
+            await self._ended.wait()
+        if self._ended.is_set():
+            raise ConnectionResetError("cut")
         if self._asked:
-            self._answer, self._asked = await self._other.answer(self._asked), b""
+            asked, self._asked = self._asked, b""
+            self._answer = await self._other.answer(asked)
         into[:] = self._answer[: len(into)]
         self._answer = self._answer[len(into) :]
 
     def close(self) -> None:
-        self.cut = True
+        self._ended.set()
 
 
 class World:
@@ -81,7 +86,8 @@ class World:
         self.others = {id: OtherBroker(id) for id in ids}
         self.image = Image(revision=1)
         self.tasks: list[asyncio.Task[None]] = []
-        self.revisions = AppliedRevisions(0, lambda: self.image, BROKERS, self._spawn, self._connect)
+        self.elections = AwaitedElections(0, lambda: self.image, asyncio.get_running_loop().time)
+        self.revisions = AppliedRevisions(0, lambda: self.image, BROKERS, self.elections, self._spawn, self._connect)
         self.register({0: 1, **dict.fromkeys(ids, 1)})
 
     def _spawn(self, coroutine: object, name: str) -> asyncio.Task[None]:
@@ -106,6 +112,7 @@ class World:
         before = self.image.brokers
         self.image = Image(revision=self.image.revision + 1, brokers=brokers)
         changed = {id for id in {*before, *brokers} if before.get(id) != brokers.get(id)}
+        self.elections.changed(self.image, Changed(brokers=frozenset(changed)))
         self.revisions.changed(self.image, Changed(brokers=frozenset(changed)))
 
     def moves_to(self, revision: int) -> None:
@@ -252,7 +259,7 @@ def test_a_connection_that_was_closed_while_it_was_idle_makes_no_straggler() -> 
         await world.others[1].apply(10)
         world.moves_to(10)
         await world.everywhere()
-        world.others[1].streams[0].cut = True
+        world.others[1].streams[0].close()
         await world.others[1].apply(11)
         world.moves_to(11)
         assert await world.revisions.everywhere() == frozenset()
@@ -305,5 +312,46 @@ def test_of_another_store_nothing_is_known() -> None:
         assert not waiting.done()
         await world.others[1].apply(5)
         assert await waiting == frozenset()
+
+    run(scene, 1)
+
+
+def test_a_broker_that_hangs_up_is_known_to_be_dead_until_it_takes_a_connection() -> None:
+    async def scene(world: World) -> None:
+        other = world.others[1]
+        await until(lambda: bool(other.streams))
+        assert not world.elections.dead
+        other.refuses = True
+        other.streams[0].close()
+        await until(lambda: world.elections.dead == {1})
+        behind, seconds = await world.everywhere()
+        assert behind == {1}
+        assert seconds < PROMPT_S
+        other.refuses = False
+        await until(lambda: not world.elections.dead)
+        await other.apply(world.image.revision)
+        await until(lambda: not world.revisions.straggler_count)
+        assert await world.revisions.everywhere() == frozenset()
+
+    run(scene, 1)
+
+
+def test_a_live_broker_that_closes_an_idle_connection_is_not_dead_for_long() -> None:
+    async def scene(world: World) -> None:
+        other = world.others[1]
+        for number in range(1, 4):
+            await until(lambda number=number: len(other.streams) == number)
+            await until(lambda: not world.elections.dead)
+            other.streams[-1].close()
+
+    run(scene, 1)
+
+
+def test_a_broker_that_never_took_a_connection_has_not_hung_up() -> None:
+    async def scene(world: World) -> None:
+        world.others[1].refuses = True
+        world.register({0: 1, 1: 9})
+        await until(lambda: world.revisions.straggler_count == 1)
+        assert not world.elections.dead
 
     run(scene, 1)

@@ -99,7 +99,7 @@ def test_a_log_directory_that_fails_while_the_first_logs_are_made_ends_the_broke
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     broker = broker_of_mocks(Image())
-    for part in ("isr_changes", "restore_reports", "applied_revisions"):
+    for part in ("isr_changes", "restore_reports", "applied_revisions", "awaited_elections"):
         setattr(broker, part, Mock())
     broker.follower.start = AsyncMock()  # type: ignore[method-assign]
     broker.failed = asyncio.Event()

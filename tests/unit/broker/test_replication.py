@@ -518,25 +518,6 @@ def test_a_cut_connection_is_opened_again(tmp_path: Path) -> None:
     run(scene, tmp_path)
 
 
-def test_a_leader_that_hangs_up_is_perhaps_lost(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
-        world.follow()
-        await eventually(lambda: bool(world.leader.open_connections))
-        assert not world.replication.loses_a_leader
-        world.leader.refusing = True
-        world.leader.connections[-1].close()
-        await eventually(lambda: world.replication.loses_a_leader)
-        world.leader.refusing = False
-        await eventually(lambda: not world.replication.loses_a_leader, 0.4)
-        world.leader.refusing = True
-        world.leader.connections[-1].close()
-        await eventually(lambda: world.replication.loses_a_leader)
-        world.replication.unfollow(world.partitions[0])
-        assert not world.replication.loses_a_leader, "another one leads"
-
-    run(scene, tmp_path)
-
-
 def test_a_leader_that_isnt_registered_is_waited_for(tmp_path: Path) -> None:
     async def scene(world: World) -> None:
         world.brokers.clear()

@@ -94,8 +94,11 @@ def image(brokers: Mapping[int, Broker]) -> Image:
 
 def test_brokers_and_the_controller_that_clients_are_told() -> None:
     known = image(FULL | {4: registered(4, "IN", state=BrokerState.STARTING)})
-    assert [(b["node_id"], b["host"]) for b in reachable_brokers(known, "OUT")] == [(1, "out1"), (3, "out3")]
-    assert [b["node_id"] for b in reachable_brokers(known, "IN")] == [1, 2, 3]
+    assert [(b["node_id"], b["host"]) for b in reachable_brokers(known.brokers.values(), "OUT")] == [
+        (1, "out1"),
+        (3, "out3"),
+    ]
+    assert [b["node_id"] for b in reachable_brokers(known.brokers.values(), "IN")] == [1, 2, 3]
     assert controller_for_clients(known, 2) == 2
     assert controller_for_clients(known, 4) == 1
     assert controller_for_clients(image({}), 4) == -1

@@ -187,6 +187,54 @@ def test_an_ordinary_request_waits_for_an_ordinary_one():
     run(scenario)
 
 
+def test_pipelined_requests_pass_one_that_lets_them():
+    """They are served while it waits; their answers follow its own."""
+
+    async def scenario(server, port, echo):
+        reader, writer = await connect(port)
+        writer.write(frame(ORDINARY, b"later1"))
+        await eventually(lambda: echo.later != [])
+        (pending, payload), *_ = echo.later
+        writer.write(frame(PIPELINED, b"pro1") + frame(PIPELINED, b"pro2"))
+        await asyncio.sleep(0.02)
+        assert echo.served == [b"later1"]
+        pending.let_others_start()
+        await eventually(lambda: echo.served == [b"later1", b"pro1", b"pro2"])
+        writer.write(frame(PIPELINED, b"pro3") + frame(ORDINARY, b"next"))
+        await eventually(lambda: echo.served[-1] == b"pro3")
+        await asyncio.sleep(0.02)
+        assert echo.served[-1] == b"pro3", "an ordinary request waits for its turn"
+        pending.answer([payload])
+        expected = b"later1pro1pro2pro3next"
+        assert await reader.readexactly(len(expected)) == expected
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["after", "before"])
+def test_who_answers_hears_that_a_request_cannot_start_before(first):
+    async def scenario(server, port, echo):
+        reader, writer = await connect(port)
+        later, behind = frame(ORDINARY, b"later1"), frame(ORDINARY, b"next")
+        writer.write(later if first else later + behind)
+        await eventually(lambda: echo.later != [])
+        (pending, payload), *_ = echo.later
+        hurried = []
+        pending.hurry = lambda: hurried.append(pending.behind)
+        if first:
+            await asyncio.sleep(0.02)
+            assert pending.behind is None
+            assert not hurried
+            writer.write(behind)
+            await eventually(lambda: hurried == [ORDINARY])
+        else:
+            await eventually(lambda: pending.behind == ORDINARY)
+        pending.answer([payload])
+        assert await reader.readexactly(10) == b"later1next"
+
+    run(scenario)
+
+
 def test_a_file_range_is_sent_whole_to_a_slow_reader():
     async def scenario(server, port, echo):
         reader, writer = await connect(port)

@@ -29,6 +29,7 @@ from ottla.metadata.intents import Intents
 from ottla.metadata.model import Broker as Registered
 from ottla.metadata.model import BrokerState, Config, Partition, Ready, TopicIntent
 from ottla.metadata.store import Guard, Put
+from ottla.net.connection import Pending
 from ottla.protocol.messages import read_request, read_response, write_request, write_response
 from ottla.settings.config import BrokerConfig
 from ottla.settings.description import Source
@@ -47,7 +48,8 @@ HANDLERS = {
 }
 TOPIC_ID = UUID(int=7)
 OTHER_DEFAULTS = {"socket.receive.buffer.bytes": ("-1", "102400")}  # ours and Kafka's: docs/decisions.md
-CONTEXT = RequestContext(0, 0, 1, "test", "PLAINTEXT", "User:ANONYMOUS", "127.0.0.1", 1)
+NOWHERE: Any = None  # requests here come over no connection
+CONTEXT = RequestContext(0, 0, 1, "test", "PLAINTEXT", "User:ANONYMOUS", "127.0.0.1", 1, Pending(NOWHERE, 0))
 
 
 class BrokerStandIn:

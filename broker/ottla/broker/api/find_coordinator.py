@@ -1,7 +1,8 @@
 """FindCoordinator (10), versions 0–6: which broker looks after a group. From version 4 on several keys at once.
 
 A group's coordinator leads its partition of `__consumer_offsets`; the first question creates that topic, and is
-answered COORDINATOR_NOT_AVAILABLE, after which clients ask again.
+answered COORDINATOR_NOT_AVAILABLE, after which clients ask again. Where the coordinator has died just now the answer
+waits for the election of the next one (`awaited_elections.py`).
 
 There are no transactions yet. A transactional id gets TRANSACTIONAL_ID_AUTHORIZATION_FAILED, the one code that makes
 Java's producer, librdkafka and franz-go fail at once and for good (librdkafka goes on asking at most others). Share
@@ -41,12 +42,16 @@ _MESSAGES = {
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
     """Answers the coordinator's address on the listener that the client came in by."""
-    if context.api_version >= 4:
-        found = [
-            {"key": key, **_coordinator(broker, context, request.key_type, key)} for key in request.coordinator_keys
-        ]
-        return {"coordinators": found}
-    return _coordinator(broker, context, request.key_type, request.key)
+    several = context.api_version >= 4
+    asked = request.coordinator_keys if several else [request.key]
+    topic = broker.image.topics.get(OFFSETS_TOPIC)
+    if request.key_type == GROUP and topic is not None:
+        indexes = {partition_for(group, len(topic.partitions)) for group in asked}
+        await broker.awaited_elections.settled({topic.id: indexes}, context.pending)
+    found = [_coordinator(broker, context, request.key_type, key) for key in asked]
+    if several:
+        return {"coordinators": [{"key": key, **each} for key, each in zip(asked, found, strict=True)]}
+    return found[0]
 
 
 def _coordinator(broker: Broker, context: RequestContext, key_type: int, key: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ version 4); unlike Kafka the answer waits for that, so the client needn't ask ag
 requests, so the answering one is named as controller.
 
 A client whose leader died asks at once who leads now, and if it is told that the dead one does, not again for a second.
-So while a leader has just hung up on this broker, too, answers wait for the election, half a second at most.
+So answers about topics that the client names wait for the election (`awaited_elections.py`).
 """
 
 from __future__ import annotations
@@ -36,15 +36,12 @@ API = Api(key=3, versions=(0, 13))
 FIRST_VERSION_BY_ID = 12
 OPERATIONS = "topic_authorized_operations"
 CREATION_WAIT_SECONDS = 2.0
-ELECTION_WAIT_SECONDS = 0.5
 
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
     asked = request.topics
     if asked and (refused := _refusal(asked, context.api_version)) is not None:
         return refused
-    if broker.replication.loses_a_leader and (asked is None or asked):
-        await _election(broker)
     operations = ON_TOPIC if request.include_topic_authorized_operations else NOT_ASKED
     missing: list[dict[str, Any]] = []
     if asked is None or (context.api_version == 0 and not asked):
@@ -63,10 +60,14 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[
             for name, code in zip(names, found, strict=True)
             if isinstance(code, ErrorCode)
         ]
+    if asked and topics:
+        named = {topic.id: range(len(topic.partitions)) for topic in topics}
+        await broker.awaited_elections.settled(named, context.pending)
+        topics = [broker.image.topics_by_id.get(topic.id, topic) for topic in topics]
     image = broker.image
     encoded = broker.encoded_topics.of(topics, image, context.listener, context.api_version, operations)
     return {
-        "brokers": reachable_brokers(image, context.listener),
+        "brokers": reachable_brokers([*image.brokers.values(), *broker.awaited_elections.just_died], context.listener),
         "cluster_id": image.cluster_id,
         "controller_id": controller_for_clients(image, broker.id),
         "topics": [*encoded, *missing],
@@ -74,15 +75,6 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[
         if getattr(request, "include_cluster_authorized_operations", False)
         else NOT_ASKED,
     }
-
-
-async def _election(broker: Broker) -> None:
-    try:
-        await broker.follower.wait(
-            lambda image: None if broker.replication.loses_a_leader else True, ELECTION_WAIT_SECONDS
-        )
-    except TimeoutError:
-        return
 
 
 def _unknown_id(topic_id: UUID) -> dict[str, Any]:

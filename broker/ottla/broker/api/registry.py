@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from ottla.broker.node import Broker
-    from ottla.net.connection import Connection
+    from ottla.net.connection import Connection, Pending
     from ottla.net.server import Reply
 
 MODULES = (
@@ -99,7 +99,7 @@ class Api:
 
 
 class RequestContext(NamedTuple):
-    """Who asks, and by which way they came in."""
+    """Who asks, by which way they came in, and the place of the answer among the connection's others."""
 
     api_key: int
     api_version: int
@@ -109,6 +109,7 @@ class RequestContext(NamedTuple):
     principal: str
     client_host: str
     connection_id: int
+    pending: Pending
 
 
 Response = Mapping[str, Any]

@@ -23,6 +23,7 @@ from ottla.broker.api import (
     unregister_broker,
 )
 from ottla.broker.api.registry import RequestContext
+from ottla.broker.awaited_elections import AwaitedElections
 from ottla.broker.topic_descriptions import EncodedTopics
 from ottla.controller.runner import Controller
 from ottla.metadata.cluster import join_cluster
@@ -33,6 +34,7 @@ from ottla.metadata.keys import ConfigResource
 from ottla.metadata.model import Broker as Registered
 from ottla.metadata.model import BrokerState, Endpoint
 from ottla.metadata.registration import Registration
+from ottla.net.connection import Pending
 from ottla.protocol.messages import read_request, read_response, write_request, write_response
 from ottla.settings.config import BrokerConfig
 
@@ -51,7 +53,8 @@ HANDLERS = {
         unregister_broker,
     )
 }
-CONTEXT = RequestContext(0, 0, 1, "test", "PLAINTEXT", "User:ANONYMOUS", "127.0.0.1", 1)
+NOWHERE: Any = None  # requests here come over no connection
+CONTEXT = RequestContext(0, 0, 1, "test", "PLAINTEXT", "User:ANONYMOUS", "127.0.0.1", 1, Pending(NOWHERE, 0))
 
 
 class BrokerStandIn(SimpleNamespace):
@@ -87,7 +90,7 @@ async def broker_stand_in(folder: Path, settings: str = "", *, controlled: bool 
         intents=Intents(store, follower, Random(1)),
         encoded_topics=EncodedTopics(),
         internal_topics=SimpleNamespace(want_offsets_topic=lambda: None),
-        replication=SimpleNamespace(loses_a_leader=False),
+        awaited_elections=AwaitedElections(0, lambda: follower.image, asyncio.get_running_loop().time),
         applied_revisions=SimpleNamespace(everywhere=_nobody_else),
     )
     await join_cluster(store, None)

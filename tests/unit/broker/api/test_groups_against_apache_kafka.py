@@ -27,6 +27,7 @@ from ottla.broker.coordinator import GroupService
 from ottla.broker.group.partitioning import OFFSETS_TOPIC
 from ottla.broker.group.states import HEARTBEAT, State
 from ottla.metadata.model import Endpoint
+from ottla.net.connection import Pending
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import read_request, read_response, write_request, write_response
 from tests.peers.group_scenes import RECORDED, TOPIC, play
@@ -49,6 +50,10 @@ MODULES = (
 HANDLERS: dict[int, Any] = {module.API.key: module.handle for module in MODULES}
 
 
+async def _at_once(wanted: object, pending: object) -> None:
+    """No coordinator has died."""
+
+
 async def _answers() -> dict[str, Any]:
     settings = {**SETTINGS, "group.initial.rebalance.delay.ms": 500}
     groups = GroupService(settings, lambda: PARTITIONS, lambda: 1_000_000)
@@ -62,10 +67,11 @@ async def _answers() -> dict[str, Any]:
     }
     endpoints = {"PLAINTEXT": Endpoint("PLAINTEXT", "127.0.0.1", 9092)}
     image = SimpleNamespace(topics=topics, topics_by_id={}, brokers={0: SimpleNamespace(endpoints=endpoints)})
-    broker: Any = SimpleNamespace(groups=groups, image=image)
+    broker: Any = SimpleNamespace(groups=groups, image=image, awaited_elections=SimpleNamespace(settled=_at_once))
 
     async def ask(key: int, version: int, request: dict[str, Any]) -> Any:
-        context = RequestContext(key, version, 1, "wire", "PLAINTEXT", "User:ANONYMOUS", "127.0.0.1", 1)
+        pending = Pending(SimpleNamespace(), key)  # type: ignore[arg-type]
+        context = RequestContext(key, version, 1, "wire", "PLAINTEXT", "User:ANONYMOUS", "127.0.0.1", 1, pending)
         decoded = read_request(key, version, write_request(key, version, request))
         response = await HANDLERS[key](broker, context, decoded)
         return read_response(key, version, write_response(key, version, response))

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ottla.broker.api import metadata
 from ottla.broker.bounded import AT_A_TIME, gather_bounded
-from ottla.metadata.keys import ConfigResource
 from ottla.protocol.errors import ErrorCode
-from tests.unit.broker.api.stand_in import BrokerStandIn, broker_stand_in
+from tests.unit.broker.api.stand_in import CONTEXT, BrokerStandIn, broker_stand_in
 
 METADATA, CREATE, DELETE = 3, 19, 20
 
@@ -65,27 +65,26 @@ def test_clients_are_not_kept_waiting_for_a_controller(tmp_path: Path, monkeypat
     asyncio.run(body())
 
 
-def test_clients_hear_of_the_leader_to_come_where_one_has_just_hung_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(metadata, "ELECTION_WAIT_SECONDS", 0.3)
-
-    async def seconds(broker: BrokerStandIn, topics: list[Any] | None) -> float:
-        began = time.monotonic()
-        await broker.ask(3, 12, {"topics": topics, "allow_auto_topic_creation": False})
-        return time.monotonic() - began
-
+def test_only_what_is_asked_about_named_topics_waits_for_an_election(tmp_path: Path) -> None:
     async def scene() -> None:
         async with broker_stand_in(tmp_path) as broker:
-            assert await seconds(broker, None) < 0.1
-            broker.replication.loses_a_leader = True
-            assert await seconds(broker, []) < 0.1, "only brokers were asked for"
-            assert await seconds(broker, None) > 0.25, "nobody is elected"
-            asking = asyncio.ensure_future(seconds(broker, [{"topic_id": None, "name": "t"}]))
-            await asyncio.sleep(0.02)
-            broker.replication.loses_a_leader = False
-            await broker.intents.alter_config(ConfigResource("broker", ""), lambda present: {"num.partitions": "2"})
-            assert await asking < 0.25
+            assert await named(broker, "t") == {"t": ErrorCode.none}
+            topic_id = broker.image.topics["t"].id
+            waited: list[Any] = []
+
+            async def settled(wanted: Any, pending: object) -> None:
+                assert pending is CONTEXT.pending
+                waited.append({topic: list(indexes) for topic, indexes in wanted.items()})
+
+            broker.awaited_elections = SimpleNamespace(settled=settled, just_died=[])
+            for topics in (None, []):
+                await broker.ask(METADATA, 12, {"topics": topics, "allow_auto_topic_creation": False})
+            await named(broker, "u", create=False)
+            assert not waited
+            await named(broker, "t")
+            by_id = [{"topic_id": topic_id, "name": None}]
+            await broker.ask(METADATA, 12, {"topics": by_id, "allow_auto_topic_creation": False})
+            assert waited == [{topic_id: [0]}] * 2
 
     asyncio.run(scene())
 

@@ -1,0 +1,137 @@
+"""The connection that a broker keeps to another one: it asks how far that one is, and notices when it hangs up.
+
+A link belongs to one registration of the other broker. Its task is the only one that uses the connection. While nothing
+is to be asked it waits for the connection's end: a process that dies closes its sockets, so its end is heard of at
+once, long before the session ends. A live broker, too, closes a connection that was idle for too long, or whose
+question it doesn't know; it takes the next one at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from ottla.net.peer import Peer
+from ottla.protocol.applied_revision import AWAIT_REVISION, VERSION, Question, read_answer, write_question
+from ottla.protocol.errors import ProtocolError
+
+_ASKED_FOR_MS = 1000  # a broker answers after that, however far it is
+_ANSWERED_S = 5.0  # or the connection is given up; a connection is made in that time, too
+_BACK_OFF_S_MIN = 0.05
+_BACK_OFF_S_MAX = 5.0
+
+
+class Told(Protocol):
+    """Who is told what a link finds out."""
+
+    def answered(self, wanted: int, applied: int, seconds: float) -> None:
+        """Asked for revision `wanted`, the broker answered after so long that it has applied revision `applied`."""
+
+    def unanswered(self, why: str) -> None:
+        """The broker can't be reached, or doesn't answer."""
+
+    def cut(self) -> None:
+        """The open connection has ended."""
+
+    def back(self) -> None:
+        """There is a connection again."""
+
+
+class BrokerLink:
+    """A link to the broker at the address of the peers that `dial` makes; it raises OSError where there is no address.
+
+    `run` is a task of the owner's.
+    """
+
+    def __init__(self, dial: Callable[[], Peer], told: Told) -> None:
+        self._dial = dial
+        self._told = told
+        self._wanted = 0
+        self._applied = 0
+        self._peer: Peer | None = None
+        self._kept = False  # the connection has been of use before
+        self._lost = False
+        self._idling: asyncio.Timeout | None = None
+        self._failures = 0  # in a row
+        self._asks_at = float("-inf")  # not before
+
+    def want(self, revision: int) -> None:
+        """Asks for this revision as soon as possible."""
+        self._wanted = max(self._wanted, revision)
+        if self._idling is not None and not self._idling.expired():
+            self._idling.reschedule(max(self._asks_at, _now()))
+
+    async def run(self) -> None:
+        """Keeps the connection, and asks for what is wanted, until cancelled."""
+        try:
+            while True:
+                try:
+                    peer = await self._connected()
+                except OSError as error:
+                    self._failed(str(error) or "it can't be reached")
+                    await asyncio.sleep(self._asks_at - _now())
+                    continue
+                if self._applied < self._wanted and _now() >= self._asks_at:
+                    await self._ask(peer)
+                else:
+                    await self._idle(peer)
+        finally:
+            if self._peer is not None:
+                self._peer.close()
+
+    async def _connected(self) -> Peer:
+        if self._peer is not None and self._peer.connected:
+            return self._peer
+        self._kept = False
+        peer = self._peer = self._dial()
+        async with asyncio.timeout(_ANSWERED_S):
+            await peer.open()
+        if self._lost:
+            self._lost = False
+            self._told.back()
+        return peer
+
+    async def _idle(self, peer: Peer) -> None:
+        """Until the connection ends, or something is to be asked."""
+        self._kept = True
+        try:
+            async with asyncio.timeout_at(self._asks_at if self._applied < self._wanted else None) as self._idling:
+                await peer.until_cut()
+        except TimeoutError:
+            return
+        finally:
+            self._idling = None
+        self._cut()
+
+    async def _ask(self, peer: Peer) -> None:
+        wanted, began = self._wanted, _now()
+        question = write_question(Question(wanted, _ASKED_FOR_MS))
+        try:
+            answer = await peer.request(AWAIT_REVISION, VERSION, question, _ANSWERED_S)
+            applied = read_answer(answer.frame, answer.start, answer.end)
+        except (OSError, ProtocolError) as error:
+            kept = self._kept
+            if isinstance(error, ConnectionError):
+                self._cut()
+            if not kept:  # one that was idle may have been closed: a new one tells
+                self._failed(str(error) or "no answer came")
+            return
+        self._kept = True
+        self._failures = 0
+        self._applied = max(self._applied, applied)
+        self._told.answered(wanted, applied, _now() - began)
+
+    def _cut(self) -> None:
+        if not self._lost:
+            self._lost = True
+            self._told.cut()
+
+    def _failed(self, why: str) -> None:
+        self._asks_at = _now() + min(_BACK_OFF_S_MIN * 2.0 ** min(self._failures, 16), _BACK_OFF_S_MAX)
+        self._failures += 1
+        self._told.unanswered(why)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
