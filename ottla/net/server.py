@@ -20,8 +20,9 @@ from dataclasses import dataclass, field
 from heapq import nlargest
 
 from ottla.net.busy_poll import WINDOW_SECONDS, BusyPoll
-from ottla.net.connection import Connection, Part, Pending, Postponed
+from ottla.net.connection import Connection, Postponed
 from ottla.net.memory import BufferedMemory
+from ottla.net.pending import Part, Pending
 from ottla.protocol.received import Memory
 
 logger = logging.getLogger(__name__)

@@ -193,6 +193,10 @@ class SimulatedDisk:
         self.counts["full"] += 1
         raise OSError(errno.ENOSPC, "No space left on device")
 
+    def names_in(self, path: str) -> list[str]:
+        """What lies in a directory, for those who look from outside: they meet no fault."""
+        return [*self._directory(path).names]
+
     # ---- Disk
 
     def open(self, path: str, *, create: bool = False) -> SimulatedFile:

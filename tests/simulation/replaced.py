@@ -70,7 +70,7 @@ def put_back(faults: Faults) -> None:
         return
     server.put_back()
     for node, held, losses in faults.held_before:
-        there = {entry.name for entry in node.disk.list("/data")}
+        there = {*node.disk.names_in("/data")}
         if node.power_losses == losses and (gone := held - there):
             faults.observer.wrong.append(f"{node.host} gave up {sorted(gone)} by a wrong store")
     faults.observer.wrong += [f"{key} was written to a wrong store" for key in server.trespasses]
@@ -119,11 +119,11 @@ def _held(faults: Faults, node: Node) -> set[str]:
     """The replicas on a node's disk that the right store gives it."""
     entries = faults.world.store.entries
     found = set()
-    for entry in node.disk.list("/data"):
-        if (parsed := parse_partition_name(entry.name)) is None or keys.topic(parsed[0]) not in entries:
+    for name in node.disk.names_in("/data"):
+        if (parsed := parse_partition_name(name)) is None or keys.topic(parsed[0]) not in entries:
             continue
         intent = TopicIntent.decode(entries[keys.topic(parsed[0])])
         state = entries.get(keys.partition(intent.id, parsed[1]))
         if state is not None and node.id in Partition.decode(state).replicas:
-            found.add(entry.name)
+            found.add(name)
     return found

@@ -28,7 +28,7 @@ from uuid import UUID
 
 from ottla.metadata.image import Changed, Image
 from ottla.metadata.model import Broker, Partition
-from ottla.net.connection import Pending
+from ottla.net.pending import Pending
 
 WAIT_S = 0.3
 RECENT_S = 0.5

@@ -20,7 +20,8 @@ from kio.schema.index import api_key_map
 from ottla.broker.api import api_versions
 from ottla.broker.api.registry import Handler, RequestContext, Response, Route, TasklessHandler
 from ottla.broker.counters import ApiCounters
-from ottla.net.connection import POSTPONED, Connection, Pending
+from ottla.net.connection import POSTPONED, Connection
+from ottla.net.pending import Pending
 from ottla.protocol.errors import ProtocolError
 from ottla.protocol.frames import (
     API_VERSIONS,

@@ -15,7 +15,7 @@ from ottla.broker.awaited_elections import LISTED_S, RECENT_S, WAIT_S, AwaitedEl
 from ottla.metadata.image import Changed, Image
 from ottla.metadata.model import Broker, BrokerState, Partition
 from ottla.metadata.persistent import PersistentMap
-from ottla.net.connection import Pending
+from ottla.net.pending import Pending
 
 TOPIC, OTHER_TOPIC = UUID(int=1), UUID(int=2)
 PRODUCE, FETCH, METADATA = 0, 1, 3

@@ -14,7 +14,7 @@ from ottla.broker.api.delete_topics import API as DELETE_TOPICS
 from ottla.broker.api.heartbeat import API as HEARTBEAT
 from ottla.broker.api.registry import Route, load_routes
 from ottla.broker.dispatch import Dispatcher
-from ottla.net.connection import Part, Pending
+from ottla.net.pending import Part, Pending
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.messages import write_request
 

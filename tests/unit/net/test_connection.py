@@ -18,9 +18,9 @@ from ottla.net.connection import (
     POSTPONED,
     QUEUED_PARTS_MAX,
     Connection,
-    Pending,
 )
 from ottla.net.memory import BufferedMemory
+from ottla.net.pending import Pending
 from ottla.net.server import Limits, Server, open_socket
 
 PIPELINED = 0

@@ -29,7 +29,7 @@ from ottla.metadata.intents import Intents
 from ottla.metadata.model import Broker as Registered
 from ottla.metadata.model import BrokerState, Config, Partition, Ready, TopicIntent
 from ottla.metadata.store import Guard, Put
-from ottla.net.connection import Pending
+from ottla.net.pending import Pending
 from ottla.protocol.messages import read_request, read_response, write_request, write_response
 from ottla.settings.config import BrokerConfig
 from ottla.settings.description import Source

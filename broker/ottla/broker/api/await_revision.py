@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ottla.broker.api.registry import Api
-from ottla.net.connection import Pending
+from ottla.net.pending import Pending
 from ottla.protocol.applied_revision import AWAIT_REVISION, VERSION, Question, read_question, write_answer
 from ottla.protocol.errors import ProtocolError
 from ottla.protocol.frames import RequestHeader, response_frame

@@ -19,7 +19,8 @@ from ottla.broker.api.registry import Api
 from ottla.broker.current_leaders import CurrentLeaders
 from ottla.broker.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, FetchPartition, FetchSession, PartitionKey
 from ottla.broker.replica.selector import NONE, RACK_AWARE, preferred_replica
-from ottla.net.connection import Connection, Pending
+from ottla.net.connection import Connection
+from ottla.net.pending import Pending
 from ottla.protocol.current_leader import FETCH_VERSION, fetch_leader_tags
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.fetch import NO_TAGS, TOPIC_IDS, PartitionAnswer, diverging_epoch_tags, success, write_fetch_answer

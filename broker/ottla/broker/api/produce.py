@@ -14,7 +14,8 @@ from ottla.broker.api.registry import Api
 from ottla.broker.contents import SMALLEST_IN_TURN_BYTES
 from ottla.broker.current_leaders import CurrentLeaders
 from ottla.broker.turns import Turn, admit_in_turn, memory_bytes, takes_turn
-from ottla.net.connection import POSTPONED, Connection, Pending
+from ottla.net.connection import POSTPONED, Connection
+from ottla.net.pending import Pending
 from ottla.protocol.current_leader import PRODUCE_VERSION, produce_leader_tags
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.frames import RequestHeader

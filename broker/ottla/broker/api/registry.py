@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     import asyncio
 
     from ottla.broker.node import Broker
-    from ottla.net.connection import Connection, Pending
+    from ottla.net.connection import Connection
+    from ottla.net.pending import Pending
     from ottla.net.server import Reply
 
 MODULES = (

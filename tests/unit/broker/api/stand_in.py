@@ -34,7 +34,7 @@ from ottla.metadata.keys import ConfigResource
 from ottla.metadata.model import Broker as Registered
 from ottla.metadata.model import BrokerState, Endpoint
 from ottla.metadata.registration import Registration
-from ottla.net.connection import Pending
+from ottla.net.pending import Pending
 from ottla.protocol.messages import read_request, read_response, write_request, write_response
 from ottla.settings.config import BrokerConfig
 

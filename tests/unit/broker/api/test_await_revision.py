@@ -14,7 +14,7 @@ from ottla.broker.api import await_revision
 from ottla.broker.api.registry import MODULES, load_routes
 from ottla.metadata.follower import Follower
 from ottla.metadata.image import Changed, Image
-from ottla.net.connection import Pending
+from ottla.net.pending import Pending
 from ottla.protocol.applied_revision import AWAIT_REVISION, VERSION, Question, read_answer, write_question
 from ottla.protocol.errors import ProtocolError
 from ottla.protocol.frames import read_request_header, request_frame, response_body

@@ -27,7 +27,7 @@ from ottla.broker.coordinator import GroupService
 from ottla.broker.group.partitioning import OFFSETS_TOPIC
 from ottla.broker.group.states import HEARTBEAT, State
 from ottla.metadata.model import Endpoint
-from ottla.net.connection import Pending
+from ottla.net.pending import Pending
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import read_request, read_response, write_request, write_response
 from tests.peers.group_scenes import RECORDED, TOPIC, play

@@ -26,8 +26,8 @@ from ottla.broker.replica.selector import RACK_AWARE
 from ottla.metadata import model
 from ottla.metadata.image import INTERNAL_TOPICS, Image
 from ottla.metadata.model import BrokerState
-from ottla.net.connection import Pending
 from ottla.net.memory import BufferedMemory, Work
+from ottla.net.pending import Pending
 from ottla.protocol.codecs import Codec
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.frames import RequestHeader

@@ -1,0 +1,78 @@
+"""An answer that comes later, and what answers are made of.
+
+A handler that can't answer at once returns a `Pending`; the connection keeps it in its place among the answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from ottla.net.connection import Connection
+
+
+class OpenFile(Protocol):
+    """A file that parts of answers are read from."""
+
+    def fileno(self) -> int: ...
+
+    def pread(self, size: int, position: int) -> bytes: ...
+
+
+class FileRange(Protocol):
+    """A piece of a file to send; holding it keeps the file open."""
+
+    file: OpenFile
+    position: int
+    size: int
+
+
+Part = bytes | bytearray | memoryview | FileRange
+
+
+class Pending:
+    """An answer that comes later. `answer` may be called once, from the event loop."""
+
+    __slots__ = ("_connection", "abandoned", "answering", "api_key", "behind", "hurry", "overtakable", "parts", "size")
+
+    def __init__(self, connection: Connection, api_key: int) -> None:
+        self._connection: Connection | None = connection
+        self.api_key = api_key
+        self.size = 0  # of the request, once it waits
+        self.parts: Sequence[Part] | None = None
+        self.abandoned: Callable[[], None] | None = None  # called when the connection closes first
+        self.answering: Callable[[], None] | None = None  # called before the answer leaves
+        self.behind: int | None = None  # the API of a request that can't start before this answer
+        self.hurry: Callable[[], None] | None = None  # called when there is one
+        self.overtakable = False  # pipelined requests may start meanwhile
+
+    def answer(self, parts: Sequence[Part]) -> None:
+        """Sends `parts` as soon as the answers before it are out; none means that the request has no answer."""
+        connection = self._connection
+        if connection is None:
+            return
+        self.parts = parts
+        self._connection = None
+        self.abandoned = None
+        if self.answering is not None:
+            self.answering()
+        connection.answered()
+
+    def let_others_start(self) -> None:
+        """From now on requests of the pipelined APIs are served before this one is answered; their answers follow."""
+        if self._connection is not None:
+            self.overtakable = True
+            self._connection.may_go_on()
+
+    def close_connection(self) -> None:
+        """For a request without an answer (acks=0) that failed: closing is all that can be said."""
+        if self._connection is not None:
+            self._connection.close()
+
+    def forget(self) -> None:
+        """The connection is gone."""
+        self._connection = None
+        if self.abandoned is not None:
+            self.abandoned()
+            self.abandoned = None
