@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 from uuid import UUID
@@ -65,13 +64,12 @@ def assigned(client: Client, subscription: Subscription, known: Position = NOWHE
 
     What is `known` is missing, or another topic, only if several brokers agree.
     """
-    counts = Counter(each.topic for each in known.offsets)
-    wanted = {name: Wanted(known.topic_ids.get(name), count) for name, count in counts.items()}
+    wanted: dict[str, Wanted] = {}
+    for each in (*known.offsets, *subscription.partitions):
+        least = max(each.partition + 1, wanted[each.topic].partitions if each.topic in wanted else 0)
+        wanted[each.topic] = Wanted(known.topic_ids.get(each.topic), least)
     if subscription.pattern is not None:
         return _matching(client, compiled(subscription.pattern), wanted)
-    for each in subscription.partitions:
-        had = wanted.get(each.topic, Wanted())
-        wanted[each.topic] = had._replace(partitions=max(had.partitions, each.partition + 1))
     names = list(subscription.topics or dict.fromkeys(each.topic for each in subscription.partitions))
     cluster = client.look_up({name: wanted.get(name, Wanted()) for name in names})
     for name, code in cluster.errors.items():

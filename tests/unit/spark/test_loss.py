@@ -199,6 +199,18 @@ def ids(topic: Topic) -> dict[str, dict[str, int]]:
     return {f"t:{id_text(topic.topic_id)}": {}}
 
 
+def test_a_new_partition_that_one_broker_has_not_heard_of_is_no_loss(cluster: ScriptedCluster) -> None:
+    """It was planned by what another broker said; the one that is asked for its beginning lags behind."""
+    topic_id = cluster.views[0]["t"].topic_id
+    cluster.everywhere(t=Topic([30, 10, 20], topic_id=topic_id))
+    cluster.views[1]["t"] = Topic([30, 10], topic_id=topic_id)
+    reversed_bootstrap = ",".join(reversed(cluster.bootstrap.split(",")))
+    given = {**options(cluster), "kafka.bootstrap.servers": reversed_bootstrap}
+    reader = DefaultSource(given).streamReader(SCHEMA)
+    tasks = reader.partitions({"t": {"0": 30, "1": 10}}, {"t": {"0": 30, "1": 10, "2": 20}})
+    assert rows(reader, tasks) == list(range(20))
+
+
 def test_a_checkpoint_without_ids_goes_on(cluster: ScriptedCluster) -> None:
     reader = stream(cluster)
     end = reader.latestOffset({"t": {"0": 60}}, ALL)
