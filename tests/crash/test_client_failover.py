@@ -1,4 +1,4 @@
-"""Our own client and producer (Spark's) on a cluster whose brokers are killed one after the other."""
+"""Clients on a cluster whose brokers are killed one after the other: ours, our producer (Spark's), and librdkafka."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
+from typing import Any
 
+import confluent_kafka
 import pytest
 
 from ottla.net.client import Client
@@ -70,3 +73,63 @@ def kill_each(cluster: OttlaCluster) -> None:
         time.sleep(1)
         broker.start_again()
         cluster.wait_until_in_sync(TOPIC, len(PARTITIONS), 3)
+
+
+DEATHS = 10
+SOON_S = 0.5  # librdkafka asks again a second after an answer that doesn't help
+
+
+def test_librdkafka_goes_on_as_soon_as_another_broker_leads(cluster: OttlaCluster) -> None:
+    """It asks who leads when its connection is cut, and the answer names the next leader. Counted are all partitions
+    that the dead broker led: the slowest of them is the time of a death."""
+    with Client(cluster.bootstrap) as client:
+        create(client, cluster)
+    took = [seconds_without(cluster) for _ in range(DEATHS)]
+    print(f"median {median(took):.2f} s, all {sorted(round(seconds, 2) for seconds in took)}")
+    assert median(took) < SOON_S
+    assert sum(seconds < SOON_S for seconds in took) >= DEATHS * 0.7  # others use the machine, too
+
+
+def seconds_without(cluster: OttlaCluster) -> float:
+    """From a leader's death to the next acknowledged record in each of its partitions; it is back afterwards."""
+    again: dict[int, float] = {}  # partition → when its first record that was sent after the death was acknowledged
+    heard: dict[int, list[tuple[float, float]]] = {partition.partition: [] for partition in PARTITIONS}
+    stopping = threading.Event()
+    producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "log_level": 0})
+
+    def send() -> None:
+        while not stopping.wait(0.005):
+            for index in heard:
+                sent = time.monotonic()
+
+                def answered(error: Any, _: Any, index: int = index, sent: float = sent) -> None:
+                    if error is None:
+                        heard[index].append((sent, time.monotonic()))
+
+                producer.produce(TOPIC, b"x" * 100, partition=index, on_delivery=answered)
+            producer.poll(0)
+
+    sending = threading.Thread(target=send)
+    sending.start()
+    try:
+        cluster.wait("every partition is written to", lambda: all(heard.values()))
+        victim = next(leader for index in heard if (leader := cluster.leader(TOPIC, index)) >= 0)
+        led = [index for index in heard if cluster.leader(TOPIC, index) == victim]
+        began = time.monotonic()
+        cluster.brokers[victim].kill()
+
+        def goes_on() -> bool:
+            for index in led:
+                after = [answered for sent, answered in list(heard[index]) if sent > began]
+                if after:
+                    again.setdefault(index, min(after))
+            return len(again) == len(led)
+
+        cluster.wait("every partition is written to again", goes_on)
+    finally:
+        stopping.set()
+        sending.join()
+    producer.flush(30)
+    cluster.brokers[victim].start_again()
+    cluster.wait_until_in_sync(TOPIC, len(PARTITIONS), 3)
+    return max(again.values()) - began
