@@ -20,6 +20,7 @@ order.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import logging
 import queue
 import sqlite3
@@ -63,7 +64,7 @@ class _Job:
     """Work for the worker. `transactional` jobs run inside a shared transaction."""
 
     run: Callable[[], Any]
-    future: asyncio.Future[Any]
+    future: asyncio.Future[Any] | concurrent.futures.Future[Any]  # of the event loop, or of another thread
     transactional: bool = False
     durable: bool = True
 
@@ -148,6 +149,10 @@ class EmbeddedStore:
     async def keep_alive(self, lease: LeaseId) -> None:
         """See `Store.keep_alive`."""
         await self._ask(lambda: self._tables.keep_alive(lease), transactional=True, durable=False)
+
+    def lease_line(self) -> _LeaseLine:
+        """See `Store.lease_line`."""
+        return _LeaseLine(self._jobs, self._tables)
 
     async def revoke(self, lease: LeaseId) -> None:
         """See `Store.revoke`."""
@@ -266,16 +271,19 @@ class EmbeddedStore:
         self._wrote = True
 
     def _settle(self, outcomes: list[tuple[_Job, Any, Exception | None]]) -> None:
-        def on_loop() -> None:
-            for job, result, error in outcomes:
-                if job.future.done():
-                    continue
-                if error is None:
-                    job.future.set_result(result)
-                else:
-                    job.future.set_exception(error)
+        of_loop = []
+        for outcome in outcomes:
+            if isinstance(outcome[0].future, asyncio.Future):
+                of_loop.append(outcome)
+            else:  # whose thread is answered even while the event loop stands still
+                _set(*outcome)
 
-        self._post(on_loop)
+        def on_loop() -> None:
+            for outcome in of_loop:
+                _set(*outcome)
+
+        if of_loop:
+            self._post(on_loop)
 
     def _subscribe(self, watch: _Watch) -> None:
         self._deliver_revisions()
@@ -355,6 +363,40 @@ class EmbeddedStore:
             self._loop.call_soon_threadsafe(callback)
         except RuntimeError:
             logger.debug("the event loop ended before the metadata store was closed")
+
+
+class _LeaseLine:
+    """A `LeaseLine` to the store's worker, which doesn't need the event loop."""
+
+    def __init__(self, jobs: queue.Queue[_Job | None], tables: Tables) -> None:
+        self._jobs = jobs
+        self._tables = tables
+
+    def keep_alive(self, lease: LeaseId, timeout_s: float) -> None:
+        """See `LeaseLine.keep_alive`."""
+        answer: concurrent.futures.Future[None] = concurrent.futures.Future()
+        try:
+            self._jobs.put_nowait(
+                _Job(lambda: self._tables.keep_alive(lease), answer, transactional=True, durable=False)
+            )
+        except queue.Full:
+            raise StoreUnavailable("too many calls wait for the metadata file") from None
+        try:
+            answer.result(timeout_s)
+        except concurrent.futures.TimeoutError:
+            raise StoreUnavailable(f"the metadata file didn't answer within {timeout_s:g} s") from None
+
+    def close(self) -> None:
+        """See `LeaseLine.close`."""
+
+
+def _set(job: _Job, result: Any, error: Exception | None) -> None:
+    if job.future.done():
+        return
+    if error is None:
+        job.future.set_result(result)
+    else:
+        job.future.set_exception(error)
 
 
 def _attempt(run: Callable[[], Any]) -> tuple[Any, Exception | None]:

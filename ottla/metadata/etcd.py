@@ -26,6 +26,7 @@ import grpc.aio
 from aetcd import rpc
 
 from .etcd_connection import EtcdAddress, EtcdConnection, Member, cancelling, keep_alive_once, stale_token
+from .etcd_lease_line import EtcdLeaseLine
 from .etcd_messages import Assembly, Keys, changed_anything
 from .store import (
     Attached,
@@ -58,6 +59,7 @@ class EtcdStore:
         self, address: EtcdAddress, prefix: str, timeout_s: float = 5.0, *, page_entries: int = _PAGE_ENTRIES
     ) -> None:
         """`timeout_s`: the longest that one call may take. Raises OSError for a TLS file that can't be read."""
+        self._address = address
         self._connection = EtcdConnection(address, timeout_s)
         self._keys = Keys(prefix)
         self._timeout_s = timeout_s
@@ -129,6 +131,10 @@ class EtcdStore:
         if response.TTL <= 0:
             self._ttls_s.pop(lease, None)
             raise LeaseExpired("the lease has ended")
+
+    def lease_line(self) -> EtcdLeaseLine:
+        """See `Store.lease_line`."""
+        return EtcdLeaseLine(self._address)
 
     async def revoke(self, lease: LeaseId) -> None:
         """See `Store.revoke`."""

@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 _CONNECT_POLL_S = 0.02
 _RETRY_S = 0.05
 _ATTEMPT_S_MIN = 1.0
-_OPTIONS = (
+OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
     # etcd's servers refuse more than one ping in five seconds.
@@ -63,6 +63,7 @@ _STALE_TOKEN = ("etcdserver: invalid auth token", "etcdserver: revision of auth 
 _TOO_LARGE = ("etcdserver: request is too large", "etcdserver: too many operations")
 
 Method = Callable[..., Awaitable[Any]]
+Failure = Any  # grpc.aio.AioRpcError, or what a blocking call raises: both have code() and details()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +88,9 @@ class Member:
     def __init__(self, endpoint: str, credentials: grpc.ChannelCredentials | None) -> None:
         self.endpoint = endpoint
         if credentials is None:
-            self.channel = grpc.aio.insecure_channel(endpoint, options=_OPTIONS)
+            self.channel = grpc.aio.insecure_channel(endpoint, options=OPTIONS)
         else:
-            self.channel = grpc.aio.secure_channel(endpoint, credentials, options=_OPTIONS)
+            self.channel = grpc.aio.secure_channel(endpoint, credentials, options=OPTIONS)
         self.kv = rpc.KVStub(self.channel)
         self.lease = rpc.LeaseStub(self.channel)
         self.watch = rpc.WatchStub(self.channel)
@@ -110,7 +111,7 @@ class EtcdConnection:
         self.closed = False
         self.timeout_s = timeout_s
         self._address = address
-        credentials = _credentials(address) if address.tls else None
+        credentials = credentials_of(address) if address.tls else None
         self._members = [Member(endpoint, credentials) for endpoint in address.endpoints]
         # So that not all processes load the first one.
         self._current = random.randrange(len(self._members))
@@ -183,16 +184,7 @@ class EtcdConnection:
 
     def explain(self, error: grpc.aio.AioRpcError, member: Member) -> None:
         """Raises what the error means, unless it is about this member or this moment only."""
-        code, details = error.code(), error.details() or ""
-        if code == grpc.StatusCode.NOT_FOUND and "lease not found" in details:
-            raise LeaseExpired("the lease has ended") from error
-        if code == grpc.StatusCode.OUT_OF_RANGE:
-            raise Compacted(details) from error
-        if details.startswith(_TOO_LARGE):
-            raise ValueError(details) from error
-        if code == grpc.StatusCode.PERMISSION_DENIED or stale_token(error) or "user name is empty" in details:
-            user = self._address.user or "nobody in particular"
-            raise StoreUnavailable(f"etcd at {member.endpoint} refuses {user}: {details}") from error
+        explain(error, member.endpoint, self._address.user)
 
     async def close(self) -> None:
         """Ends all calls."""
@@ -233,7 +225,20 @@ async def keep_alive_once(member: Member, request: Any, *, timeout: float, metad
     return answer
 
 
-def stale_token(error: grpc.aio.AioRpcError) -> bool:
+def explain(error: Failure, endpoint: str, user: str) -> None:
+    """Raises what the error of a call means, unless it is about this member or this moment only."""
+    code, details = error.code(), error.details() or ""
+    if code == grpc.StatusCode.NOT_FOUND and "lease not found" in details:
+        raise LeaseExpired("the lease has ended") from error
+    if code == grpc.StatusCode.OUT_OF_RANGE:
+        raise Compacted(details) from error
+    if details.startswith(_TOO_LARGE):
+        raise ValueError(details) from error
+    if code == grpc.StatusCode.PERMISSION_DENIED or stale_token(error) or "user name is empty" in details:
+        raise StoreUnavailable(f"etcd at {endpoint} refuses {user or 'nobody in particular'}: {details}") from error
+
+
+def stale_token(error: Failure) -> bool:
     """Whether a new authentication would help."""
     return (error.details() or "").startswith(_STALE_TOKEN)
 
@@ -249,7 +254,9 @@ def _refused(error: grpc.aio.AioRpcError) -> bool:
     return details.startswith(_REFUSED + _NOT_SENT)
 
 
-def _credentials(address: EtcdAddress) -> grpc.ChannelCredentials:
+def credentials_of(address: EtcdAddress) -> grpc.ChannelCredentials:
+    """The certificates and keys that an address names. Raises OSError for a file that can't be read."""
+
     def content(file: Path | None) -> bytes | None:
         return file.read_bytes() if file is not None else None
 

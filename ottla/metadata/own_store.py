@@ -35,6 +35,7 @@ from .store import (
     ForeignStore,
     Guard,
     LeaseId,
+    LeaseLine,
     Rejected,
     Revision,
     Snapshot,
@@ -147,6 +148,10 @@ class OwnStore:
         self._check()
         await self._store.keep_alive(lease)
 
+    def lease_line(self) -> LeaseLine:
+        """See `Store.lease_line`."""
+        return _OwnLeaseLine(self, self._store.lease_line())
+
     async def revoke(self, lease: LeaseId) -> None:
         """See `Store.revoke`."""
         self._check()
@@ -229,6 +234,24 @@ class OwnStore:
         if known != self.known:
             self.known = known
             self._learned.set()
+
+
+class _OwnLeaseLine:
+    """A `LeaseLine` of a store that isn't asked any more once it is refused."""
+
+    def __init__(self, own: OwnStore, line: LeaseLine) -> None:
+        self._own = own
+        self._line = line
+
+    def keep_alive(self, lease: LeaseId, timeout_s: float) -> None:
+        """See `LeaseLine.keep_alive`."""
+        if self._own.refusal is not None:
+            raise StoreUnavailable(str(self._own.refusal))
+        self._line.keep_alive(lease, timeout_s)
+
+    def close(self) -> None:
+        """See `LeaseLine.close`."""
+        self._line.close()
 
 
 def _latest(values: Iterable[Cluster | LineageRow | None]) -> int:

@@ -3,7 +3,8 @@
 The epoch of a registration is the revision that created its key. When the lease was lost (a pause longer than the
 session), or somebody took the broker for dead and deleted its key (`quick_death.py` of the controller), it registers
 again, with a new epoch; by then the controller has moved on, and the broker leads only by state written after that. The
-process has lost nothing of its logs, and says so: the new registration names the epoch of the former.
+process has lost nothing of its logs, and says so: the new registration names the epoch of the former. What keeps the
+lease alive is a `Renewal`, which goes on while the event loop waits for a disk.
 
 A node id that is alive already makes a second process wait for one session, because a predecessor that was killed is
 gone by then; if the other is still there, the second process gives up and names it.
@@ -16,10 +17,12 @@ import logging
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from . import keys
 from .image import Changed, Image
 from .model import NO_EPOCH, Broker, BrokerState, Endpoint
+from .renewal import Renewal
 from .store import (
     NO_LEASE,
     Committed,
@@ -45,16 +48,17 @@ class NodeIdTaken(Exception):
 class Registration:
     """One broker's registration. `register` first, then `run` in a task of the owner's, `withdraw` at the end."""
 
-    def __init__(self, store: Store, broker: Broker, session_s: float = 9.0) -> None:
-        """`broker` says what to register; its epoch and revision are filled in here."""
+    def __init__(self, store: Store, broker: Broker, renewal: Renewal, session_s: float = 9.0) -> None:
+        """`broker` says what to register; its epoch and revision are filled in here. `renewal` is closed with it."""
         self._store = store
+        self._renewal = renewal
         self._session_s = session_s
         self._lease = NO_LEASE
         self._changing = asyncio.Lock()
         self._withdrawn = False
         self._image: Image | None = None
         self._missed = asyncio.Event()
-        self._confirmed_at = 0.0
+        self._ended = False  # the lease, which the store has said
         self.broker = replace(broker, incarnation=broker.incarnation or secrets.token_hex(8))
         self.registered: Callable[[Broker], None] = lambda broker: (
             None
@@ -68,7 +72,7 @@ class Registration:
     @property
     def unconfirmed_s(self) -> float:
         """Seconds since the store last confirmed the registration: a quarter of the session, more while it is away."""
-        return asyncio.get_running_loop().time() - self._confirmed_at
+        return self._renewal.unconfirmed_s
 
     @property
     def lease(self) -> LeaseId:
@@ -85,25 +89,26 @@ class Registration:
                     logger.warning("broker %d: registers once more: %s", self.broker.id, reason)
 
     async def run(self) -> None:
-        """Keeps the lease alive until cancelled, and registers again when it or the key was lost all the same."""
+        """Registers again whenever the lease has ended or the key is gone, until cancelled."""
         while not self._withdrawn:
-            try:
-                async with asyncio.timeout(self._session_s / 4):
-                    await self._missed.wait()
-            except TimeoutError:
-                pass
+            await self._missed.wait()
             self._missed.clear()
             try:
                 if self._deleted_by_others():
+                    self._renewal.let_go()
                     await self._store.revoke(self._lease)
-                    await self._register_again()
+                elif not self._ended:
                     continue
-                await self._store.keep_alive(self._lease)
-                self._confirmed_at = asyncio.get_running_loop().time()
-            except LeaseExpired:
                 await self._register_again()
             except (StoreUnavailable, UnknownOutcome) as reason:
-                logger.warning("broker %d: the lease couldn't be kept alive: %s", self.broker.id, reason)
+                logger.warning("broker %d: can't register anew: %s", self.broker.id, reason)
+                await asyncio.sleep(_RETRY_S)
+                self._missed.set()
+
+    def _lease_ended(self, lease: LeaseId) -> None:
+        if lease == self._lease:
+            self._ended = True
+            self._missed.set()
 
     def noticed(self, image: Image, changed: Changed) -> None:
         """A listener of the image: the key may be gone although the lease lives."""
@@ -142,11 +147,13 @@ class Registration:
     async def withdraw(self) -> None:
         """Ends the registration. A store that can't be reached is left to end the lease by itself."""
         self._withdrawn = True
+        self._renewal.let_go()
         async with self._changing:
             try:
                 await self._store.revoke(self._lease)
             except (StoreUnavailable, UnknownOutcome) as reason:
                 logger.warning("broker %d: the registration ends with its session: %s", self.broker.id, reason)
+        await self._renewal.close()
 
     async def _register_again(self) -> None:
         async with self._changing:
@@ -162,7 +169,9 @@ class Registration:
 
     async def _register(self) -> Broker:
         key = keys.broker(self.broker.id)
+        self._renewal.let_go()
         self._lease = await self._store.grant(self._session_s)
+        self._ended = False
         put = Put(key, self.broker.encode(), self._lease)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._session_s + 1.0
@@ -198,7 +207,7 @@ class Registration:
                 logger.info("broker %d: waiting for the registration of a predecessor to end", self.broker.id)
             await asyncio.sleep(_RETRY_S)
             await self._store.keep_alive(self._lease)
-        self._confirmed_at = loop.time()
+        self._renewal.hold(self._lease, self._session_s, partial(self._lease_ended, self._lease))
         logger.info("broker %d: registered with epoch %d", self.broker.id, self.epoch)
         self.registered(self.broker)
         return self.broker

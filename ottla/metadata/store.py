@@ -137,6 +137,18 @@ class Rejected(NamedTuple):
     failed: dict[str, Entry | None]
 
 
+class LeaseLine(Protocol):
+    """A way to the store for a thread that keeps leases alive, which works while the event loop stands still."""
+
+    def keep_alive(self, lease: LeaseId, timeout_s: float) -> None:
+        """As `Store.keep_alive`, within `timeout_s`. Blocks. Raises LeaseExpired, StoreUnavailable."""
+        ...
+
+    def close(self) -> None:
+        """Releases what it holds. Blocks."""
+        ...
+
+
 class Store(Protocol):
     """A metadata store, seen from one process. All methods may raise StoreUnavailable."""
 
@@ -167,6 +179,10 @@ class Store(Protocol):
 
     async def keep_alive(self, lease: LeaseId) -> None:
         """Starts the lease's time anew. Raises LeaseExpired."""
+        ...
+
+    def lease_line(self) -> LeaseLine:
+        """A line of its own for one thread. It must be closed before the store is."""
         ...
 
     async def revoke(self, lease: LeaseId) -> None:

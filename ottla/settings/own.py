@@ -55,6 +55,13 @@ SETTINGS = (
         "PEM file of that certificate's key. Read at start.",
     ),
     Setting(
+        "ottla.event.loop.stall.ms.max", Kind.LONG, "30000", Importance.LOW,
+        "For how long a broker's event loop may stand still, as on a disk that doesn't answer, before its registration "
+        "is no longer renewed; a `broker.session.timeout.ms` later the others take over. A process that ends or is "
+        "stopped isn't waited for.",
+        bounds=Range(1000),
+    ),
+    Setting(
         "ottla.listener.addresses", Kind.LIST, "", Importance.MEDIUM,
         "Addresses told to clients beside and before advertised.listeners, as LISTENER://host:port: those that are "
         "known only while the broker runs.",

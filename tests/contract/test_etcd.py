@@ -444,16 +444,27 @@ def test_tls_and_a_user(guarded: Etcd, tmp_path: Path) -> None:
 
     async def test() -> None:
         let_in = store(timeout_s=5.0)
-        start = await put(let_in, "a", lease=await let_in.grant(5))
+        lease = await let_in.grant(5)
+        start = await put(let_in, "a", lease=lease)
         assert len(await collect(let_in, start - 1, 1)) == 1
+        line = let_in.lease_line()
+        await asyncio.to_thread(line.keep_alive, lease, 2.0)
         # Tokens don't outlive etcd: calls and watches get new ones by themselves.
         following = asyncio.ensure_future(collect(let_in, start, 1))
         await asyncio.sleep(0.3)
         guarded.kill()
         guarded.start()
+        await asyncio.to_thread(line.keep_alive, lease, 10.0)
         await put(let_in, "b")
         assert len(await following) == 1
+        await asyncio.to_thread(line.close)
         await let_in.close()
+        distrustful = store(ca_file=None)
+        line = distrustful.lease_line()
+        with pytest.raises(StoreUnavailable, match="CERTIFICATE_VERIFY_FAILED"):
+            await asyncio.to_thread(line.keep_alive, lease, 2.0)
+        await asyncio.to_thread(line.close)
+        await distrustful.close()
         await refused(store("/ottla/others/"), "refuses broker: etcdserver: permission denied")
         await refused(store(user="", password_file=None), "refuses nobody in particular")
         password.write_text("wrong")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -302,6 +304,34 @@ def test_revoking_deletes_at_once_and_twice_is_fine(run: Any) -> None:
         await store.revoke(lease)
         assert (await store.read("a")).entries == ()
         await store.revoke(lease)
+
+    run(test)
+
+
+def test_a_thread_keeps_a_lease_alive_while_the_event_loop_stands_still(run: Any, request: Any) -> None:
+    if request.node.callspec.params["run"] == "simulated":
+        pytest.skip("the simulation has no threads")
+
+    async def test(opener: Opener) -> None:
+        one, two = await opener(), await opener()
+        lease = await one.grant(1.0)  # etcd makes two seconds of it
+        await put(one, "eph", b"", lease)
+        line = one.lease_line()
+
+        def keep() -> None:
+            for _ in range(20):
+                time.sleep(0.25)
+                line.keep_alive(lease, 1.0)
+
+        thread = threading.Thread(target=keep)
+        thread.start()
+        time.sleep(4.5)  # noqa: ASYNC251
+        thread.join()
+        assert (await two.read("eph")).entries
+        await one.revoke(lease)
+        with pytest.raises(LeaseExpired):
+            await asyncio.to_thread(line.keep_alive, lease, 5.0)
+        await asyncio.to_thread(line.close)
 
     run(test)
 

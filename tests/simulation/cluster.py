@@ -20,6 +20,7 @@ from ottla.broker.partition import Partition
 from ottla.broker.surroundings import Surroundings
 from ottla.cli.server import stand_for_controller
 from ottla.metadata.registration import NodeIdTaken
+from ottla.metadata.renewal import RenewalTask
 from ottla.metadata.store import LeaseExpired, StoreUnavailable, UnknownOutcome
 from ottla.settings.config import BrokerConfig
 
@@ -169,7 +170,16 @@ class Node:
         broker = Broker(
             config,
             store,
-            Surroundings(self.now_ms, world.random, self.disk, open_socket, connect_to, InlineExecutor, 0.0),
+            Surroundings(
+                self.now_ms,
+                world.random,
+                self.disk,
+                open_socket,
+                connect_to,
+                InlineExecutor,
+                0.0,
+                lambda store, stall_s: RenewalTask(store),
+            ),
         )
         self.broker = broker
         broker.compactor._in_child = self._compact  # type: ignore[method-assign]

@@ -37,6 +37,7 @@ from ottla.metadata.follower import Follower
 from ottla.metadata.image import Changed, Image
 from ottla.metadata.lineage import Known
 from ottla.metadata.registration import Registration
+from ottla.metadata.renewal import RenewalTask
 from ottla.metadata.store import ForeignStore, Guard
 from ottla.protocol.applied_revision import AWAIT_REVISION, write_answer
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -448,6 +449,7 @@ def a_registration_isnt_renewed() -> None:
         await asyncio.Event().wait()
 
     Registration.run = run  # type: ignore[method-assign]
+    RenewalTask.hold = lambda self, *lease: None  # type: ignore[method-assign]
 
 
 @bug

@@ -83,6 +83,7 @@ class Broker:
     def __init__(self, config: BrokerConfig, store: Store, surroundings: Surroundings | None = None) -> None:
         surroundings = surroundings or Surroundings()
         now_ms = self._now_ms = surroundings.now_ms
+        self._renewal = surroundings.renewal
         self.config = config
         self.id = config.node_id
         self.partitions: PartitionTable = PartitionTable()
@@ -269,7 +270,8 @@ class Broker:
             host=platform.node(),
             previous_epoch=self.logs.stopped_epoch,
         )
-        self._registration = Registration(self.store, registered, self.session_seconds)
+        renewal = self._renewal(self.store, self.config.get_int("ottla.event.loop.stall.ms.max") / 1000)
+        self._registration = Registration(self.store, registered, renewal, self.session_seconds)
         self._registration.registered = self._registered
         self.follower.listen(self._registration.noticed)
         await self._registration.register()

@@ -1,8 +1,8 @@
 """What a broker touches of the world outside it. The simulation puts worlds of its own in place of the real one.
 
 The metadata store is not among it: it is a port of its own, and given to the broker. Threads are the event loop's and
-this `threads`', but for the one that waits for a compaction's process; time that isn't the wall clock's is the event
-loop's.
+this `threads`', but for the one that waits for a compaction's process and that of `renewal`; time that isn't the wall
+clock's is the event loop's.
 """
 
 from __future__ import annotations
@@ -14,11 +14,18 @@ from dataclasses import dataclass, field
 from random import Random, SystemRandom
 
 from ottla.broker.log.disk import Disk, RealDisk
+from ottla.metadata.renewal import Renewal, RenewalThread
+from ottla.metadata.store import Store
 from ottla.net.busy_poll import WINDOW_SECONDS
 from ottla.net.peer import Connect, connect_tcp
 from ottla.net.server import OpenSocket, open_socket
 
 Threads = Callable[[int], Executor]
+
+
+def renewal_thread(store: Store, stall_s: float) -> Renewal:
+    """What keeps the registration's lease alive while the event loop stands still for no longer than `stall_s`."""
+    return RenewalThread(store.lease_line(), stall_s)
 
 
 def now_ms() -> int:
@@ -37,3 +44,4 @@ class Surroundings:
     connect: Connect = connect_tcp  # to other brokers
     threads: Threads = ThreadPoolExecutor  # for so many workers; start and stop wait for them
     busy_poll_seconds: float = WINDOW_SECONDS  # 0 where time stands still while there is anything to do
+    renewal: Callable[[Store, float], Renewal] = renewal_thread  # of the registration's lease

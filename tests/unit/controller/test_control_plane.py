@@ -21,6 +21,7 @@ from ottla.metadata.intents import Intents, NewTopic
 from ottla.metadata.keys import ConfigResource
 from ottla.metadata.model import NO_LEADER, Broker, BrokerState, Endpoint
 from ottla.metadata.registration import NodeIdTaken, Registration
+from ottla.metadata.renewal import RenewalTask
 from ottla.metadata.store import Delete, Guard
 from ottla.protocol.errors import ErrorCode, KafkaError
 
@@ -49,7 +50,7 @@ async def start(path: Path, broker_id: int, session_s: float = 2.0) -> Process:
     follower = Follower(store)
     await follower.start()
     endpoints = {"PLAINTEXT": Endpoint("PLAINTEXT", "127.0.0.1", 9092 + broker_id)}
-    registration = Registration(store, Broker(broker_id, 0, endpoints), session_s)
+    registration = Registration(store, Broker(broker_id, 0, endpoints), RenewalTask(store), session_s)
     follower.listen(registration.noticed)
     controller = Controller(store, follower, f"broker {broker_id}", session_s=session_s)
     intents = Intents(store, follower, Random(broker_id))

@@ -24,6 +24,7 @@ from ottla.metadata.image import Changed, Image
 from ottla.metadata.intents import Intents, NewTopic
 from ottla.metadata.model import Broker, BrokerState, Partition, Ready, TopicIntent
 from ottla.metadata.registration import Registration
+from ottla.metadata.renewal import RenewalTask
 from ottla.metadata.store import (
     TRANSACTION_OPERATIONS_MAX,
     TRANSACTION_SIZE_BYTES_MAX,
@@ -50,7 +51,7 @@ def run(tmp_path: Path) -> Callable[[Body], None]:
             store = await EmbeddedStore.open(tmp_path / "metadata.db")
             follower = Follower(store)
             await follower.start()
-            await Registration(store, Broker(1, 0, {}, state=BrokerState.RUNNING)).register()
+            await Registration(store, Broker(1, 0, {}, state=BrokerState.RUNNING), RenewalTask(store)).register()
             faulty = FaultyStore(store)
             controller = Controller(faulty, follower, "test")
             tasks = [asyncio.ensure_future(each()) for each in (follower.run, controller.run)]
@@ -206,7 +207,9 @@ def test_leaders_are_balanced_when_the_time_comes(tmp_path: Path) -> None:
         follower = Follower(store)
         await follower.start()
         for broker_id in (1, 2):
-            await Registration(store, Broker(broker_id, 0, {}, state=BrokerState.RUNNING)).register()
+            await Registration(
+                store, Broker(broker_id, 0, {}, state=BrokerState.RUNNING), RenewalTask(store)
+            ).register()
         controller = Controller(store, follower, "test", {runner.BALANCE_INTERVAL_S: "0.2"})
         tasks = [asyncio.ensure_future(each()) for each in (follower.run, controller.run)]
         try:

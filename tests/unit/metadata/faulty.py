@@ -11,6 +11,7 @@ from ottla.metadata.store import (
     Committed,
     Guard,
     LeaseId,
+    LeaseLine,
     Rejected,
     Revision,
     Snapshot,
@@ -61,6 +62,9 @@ class FaultyStore:
 
     async def keep_alive(self, lease: LeaseId) -> None:
         await self.store.keep_alive(lease)
+
+    def lease_line(self) -> LeaseLine:
+        return self.store.lease_line()
 
     async def revoke(self, lease: LeaseId) -> None:
         await self.store.revoke(lease)

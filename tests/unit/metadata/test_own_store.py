@@ -30,6 +30,7 @@ from ottla.metadata.store import (
     Snapshot,
     Store,
     StoreRestored,
+    StoreUnavailable,
 )
 from tests.unit.metadata.faulty import FaultyStore
 
@@ -253,5 +254,19 @@ def test_a_metadata_file_that_was_replaced_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ForeignStore):
             await own.transact([], [Put("x", b"")])
         await store.close()
+
+    run(body)
+
+
+def test_a_refused_store_isnt_asked_to_keep_a_lease_alive(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with own_store(tmp_path) as (_, own):
+            lease = await own.grant(5)
+            line = own.lease_line()
+            await asyncio.to_thread(line.keep_alive, lease, 5.0)
+            own.refuse(ForeignStore("another one"))
+            with pytest.raises(StoreUnavailable, match="another one"):
+                await asyncio.to_thread(line.keep_alive, lease, 5.0)
+            line.close()
 
     run(body)

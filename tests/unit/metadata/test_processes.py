@@ -32,6 +32,7 @@ from ottla.metadata.model import (
 )
 from ottla.metadata.producer_ids import BLOCK_SIZE, allocate_block
 from ottla.metadata.registration import Registration
+from ottla.metadata.renewal import RenewalTask
 from ottla.metadata.store import Compacted, Delete, ForeignStore, LeaseExpired, Put, Snapshot, StoreUnavailable
 from ottla.protocol.errors import ErrorCode, KafkaError
 
@@ -163,7 +164,7 @@ def test_a_registration_of_unknown_outcome_becomes_one_registration(
     run: Callable[[Body], None], plan: list[str]
 ) -> None:
     async def body(store: FaultyStore) -> None:
-        own = Registration(store, broker(), 5)
+        own = Registration(store, broker(), RenewalTask(store), 5)
         store.plan.extend(plan)
         registered = await own.register()
         entry = (await store.read(keys.broker(1))).entries[0]
@@ -188,7 +189,7 @@ def test_a_lost_lease_is_followed_by_a_registration_with_a_new_epoch(
     monkeypatch.setattr(registration, "_RETRY_S", 0.01)
 
     async def body(store: FaultyStore) -> None:
-        own = Registration(store, broker(), 0.4)
+        own = Registration(store, broker(), RenewalTask(store), 0.4)
         heard: asyncio.Queue[int] = asyncio.Queue()
         own.registered = lambda registered: heard.put_nowait(registered.epoch)
         first = (await own.register()).epoch
@@ -204,7 +205,7 @@ def test_a_lost_lease_is_followed_by_a_registration_with_a_new_epoch(
 
 def test_a_process_that_was_held_while_it_registered_does_so_once_more(run: Callable[[Body], None]) -> None:
     async def body(store: FaultyStore) -> None:
-        own = Registration(store, broker(), 5)
+        own = Registration(store, broker(), RenewalTask(store), 5)
         transact = store.transact
 
         async def held(guards: Any, writes: Any) -> Any:
@@ -224,7 +225,7 @@ def test_a_registration_that_was_made_under_a_lease_given_up_is_no_predecessor(r
     """Registering anew, the write's outcome was unknown, then the store was away: what came of it is our own."""
 
     async def body(store: FaultyStore) -> None:
-        own = Registration(store, broker(), 5)
+        own = Registration(store, broker(), RenewalTask(store), 5)
         first = (await own.register()).epoch
         again = asyncio.Event()
         own.registered = lambda broker: again.set()

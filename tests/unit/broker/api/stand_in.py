@@ -34,6 +34,7 @@ from ottla.metadata.keys import ConfigResource
 from ottla.metadata.model import Broker as Registered
 from ottla.metadata.model import BrokerState, Endpoint
 from ottla.metadata.registration import Registration
+from ottla.metadata.renewal import RenewalTask
 from ottla.net.pending import Pending
 from ottla.protocol.messages import read_request, read_response, write_request, write_response
 from ottla.settings.config import BrokerConfig
@@ -96,7 +97,7 @@ async def broker_stand_in(folder: Path, settings: str = "", *, controlled: bool 
     await join_cluster(store, None)
     await follower.start()
     endpoints = {"PLAINTEXT": Endpoint("PLAINTEXT", "127.0.0.1", 9092)}
-    await Registration(store, Registered(0, 0, endpoints, state=BrokerState.RUNNING), 60).register()
+    await Registration(store, Registered(0, 0, endpoints, state=BrokerState.RUNNING), RenewalTask(store), 60).register()
     controller = Controller(store, follower, "test")
     running = [follower.run, controller.run] if controlled else [follower.run]
     tasks = [asyncio.ensure_future(run()) for run in running]

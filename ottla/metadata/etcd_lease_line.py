@@ -1,0 +1,94 @@
+"""Keep-alives of a lease in etcd from a thread, over connections of its own.
+
+grpc's asyncio calls belong to an event loop, and wait with it while it stands still; its blocking calls don't. So this
+is a second, smaller client: one kind of call, whose repetition does no harm. Endpoints, TLS, authentication and what an
+error means are those of `etcd_connection`.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import grpc
+from aetcd import rpc
+
+from .etcd_connection import OPTIONS, EtcdAddress, credentials_of, explain, stale_token
+from .store import LeaseExpired, LeaseId, StoreUnavailable
+
+_RETRY_S = 0.05
+_ATTEMPT_S_MIN = 1.0
+
+
+class EtcdLeaseLine:
+    """A `LeaseLine` to the members of one etcd cluster. For one thread."""
+
+    def __init__(self, address: EtcdAddress) -> None:
+        """Connects when asked. Raises OSError for a TLS file that can't be read."""
+        self._address = address
+        credentials = credentials_of(address) if address.tls else None
+        self._members = [_Member(endpoint, credentials) for endpoint in address.endpoints]
+        self._current = 0
+
+    def keep_alive(self, lease: LeaseId, timeout_s: float) -> None:
+        """See `LeaseLine.keep_alive`. The members are tried in turn as long as there is time."""
+        deadline = time.monotonic() + timeout_s
+        attempt_s = max(timeout_s / len(self._members), _ATTEMPT_S_MIN)
+        while True:
+            member = self._members[self._current]
+            try:
+                left_s = max(min(attempt_s, deadline - time.monotonic()), _RETRY_S)
+                if member.keep_alive(lease, left_s, self._metadata(member, left_s)) <= 0:
+                    raise LeaseExpired("the lease has ended")
+                return
+            except grpc.RpcError as error:
+                failure: Any = error
+                if stale_token(failure) and member.token is not None:
+                    member.token = None  # once more, with a new one
+                else:
+                    explain(failure, member.endpoint, self._address.user)
+                    self._current = (self._current + 1) % len(self._members)
+                if time.monotonic() + _RETRY_S >= deadline:
+                    raise StoreUnavailable(f"etcd at {member.endpoint}: {failure.details()}") from error
+            time.sleep(_RETRY_S)
+
+    def close(self) -> None:
+        """See `LeaseLine.close`."""
+        for member in self._members:
+            member.channel.close()
+
+    def _metadata(self, member: _Member, timeout_s: float) -> tuple[tuple[str, str], ...]:
+        wanted = (("hasleader", "true"),)
+        if not self._address.user:
+            return wanted
+        if member.token is None:
+            password = self._address.password_file.read_text().rstrip("\r\n") if self._address.password_file else ""
+            request = rpc.AuthenticateRequest(name=self._address.user, password=password)
+            member.token = str(member.auth.Authenticate(request, timeout=timeout_s).token)
+        return (*wanted, ("token", member.token))
+
+
+class _Member:
+    """One endpoint, and the token that it gave us."""
+
+    def __init__(self, endpoint: str, credentials: grpc.ChannelCredentials | None) -> None:
+        self.endpoint = endpoint
+        if credentials is None:
+            self.channel = grpc.insecure_channel(endpoint, options=OPTIONS)
+        else:
+            self.channel = grpc.secure_channel(endpoint, credentials, options=OPTIONS)
+        self.lease = rpc.LeaseStub(self.channel)
+        self.auth = rpc.AuthStub(self.channel)
+        self.token: str | None = None
+
+    def keep_alive(self, lease: LeaseId, timeout_s: float, metadata: tuple[tuple[str, str], ...]) -> int:
+        """The seconds that the lease has again; 0 where it has ended. Raises grpc.RpcError."""
+        request = rpc.LeaseKeepAliveRequest(ID=lease)
+        call = self.lease.LeaseKeepAlive(iter((request,)), timeout=timeout_s, metadata=metadata)
+        try:
+            answer = next(call, None)
+        finally:
+            call.cancel()
+        if answer is None:
+            raise StoreUnavailable(f"etcd at {self.endpoint} ended a keep-alive without an answer")
+        return int(answer.TTL)

@@ -1,0 +1,191 @@
+"""Keeps a lease alive: in a thread of its own, so that a disk that is slow for once doesn't cost a broker its place.
+
+Everything that a broker does, it does on one event loop, and a write, a read or a `sendfile` on a volume that doesn't
+answer stops that loop. The store would take the broker for dead a session later, though it only waits for its disk. A
+thread goes on meanwhile, over a connection to the store of its own. But a broker that serves nobody mustn't keep its
+partitions for ever: the thread renews the lease only while the event loop has turned within a bound (`stall_s`).
+
+1. A process that is killed or stopped renews nothing: its threads are gone or stand still, too.
+2. A broker whose event loop stands still beyond the bound is known to be dead a session later, and its partitions move.
+   When its loop turns again, the lease has ended, and it registers anew (`registration.py`).
+3. Whether the lease lives is said by the store alone; the thread decides only whether to ask for more.
+
+A task on the event loop does the same where there are no threads, as in the simulation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from .store import LeaseExpired, LeaseId, LeaseLine, Store, StoreUnavailable, UnknownOutcome
+
+logger = logging.getLogger(__name__)
+
+_RENEWALS_A_SESSION = 4
+
+
+class Renewal(Protocol):
+    """Keeps one lease at a time. For the event loop that made it."""
+
+    def hold(self, lease: LeaseId, session_s: float, ended: Callable[[], None]) -> None:
+        """Renews this lease from now on, and no other; calls `ended` on the event loop when it has ended."""
+
+    def let_go(self) -> None:
+        """Renews nothing any more."""
+
+    @property
+    def unconfirmed_s(self) -> float:
+        """Seconds since the store last confirmed the lease: a quarter of the session, more while it is away."""
+
+    async def close(self) -> None:
+        """Lets go, and ends what renews."""
+
+
+class RenewalTask:
+    """A `Renewal` as a task of the event loop."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._task: asyncio.Task[None] | None = None
+        self._confirmed_at = 0.0
+
+    def hold(self, lease: LeaseId, session_s: float, ended: Callable[[], None]) -> None:
+        """See `Renewal.hold`."""
+        self.let_go()
+        self._confirmed_at = asyncio.get_running_loop().time()
+        self._task = asyncio.create_task(self._renew(lease, session_s, ended), name="lease")
+
+    def let_go(self) -> None:
+        """See `Renewal.let_go`."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    @property
+    def unconfirmed_s(self) -> float:
+        """See `Renewal.unconfirmed_s`."""
+        return asyncio.get_running_loop().time() - self._confirmed_at
+
+    async def close(self) -> None:
+        """See `Renewal.close`."""
+        self.let_go()
+
+    async def _renew(self, lease: LeaseId, session_s: float, ended: Callable[[], None]) -> None:
+        while True:
+            await asyncio.sleep(session_s / _RENEWALS_A_SESSION)
+            try:
+                await self._store.keep_alive(lease)
+                self._confirmed_at = asyncio.get_running_loop().time()
+            except LeaseExpired:
+                ended()
+                return
+            except (StoreUnavailable, UnknownOutcome) as reason:
+                logger.warning("the lease couldn't be kept alive: %s", reason)
+
+
+class _Held(NamedTuple):
+    lease: LeaseId
+    session_s: float
+    ended: Callable[[], None]
+
+
+class RenewalThread:
+    """A `Renewal` as a thread, which renews while the event loop turned within `stall_s`."""
+
+    def __init__(self, line: LeaseLine, stall_s: float) -> None:
+        self._line = line
+        self._stall_s = stall_s
+        self._loop = asyncio.get_running_loop()
+        self._held: _Held | None = None
+        self._confirmed_at = 0.0
+        self._turned_at = time.monotonic()
+        self._asked = False  # whether the event loop has been asked to say that it turns
+        self._stalled = False
+        self._closed = False
+        self._woken = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
+        self._thread.start()
+
+    def hold(self, lease: LeaseId, session_s: float, ended: Callable[[], None]) -> None:
+        """See `Renewal.hold`."""
+        self._confirmed_at = time.monotonic()
+        self._held = _Held(lease, session_s, ended)
+        self._woken.set()
+
+    def let_go(self) -> None:
+        """See `Renewal.let_go`. One that is under way may still reach the store."""
+        self._held = None
+        self._woken.set()
+
+    @property
+    def unconfirmed_s(self) -> float:
+        """See `Renewal.unconfirmed_s`."""
+        return time.monotonic() - self._confirmed_at
+
+    async def close(self) -> None:
+        """See `Renewal.close`."""
+        self.let_go()
+        self._closed = True
+        self._woken.set()
+        await asyncio.to_thread(self._thread.join)
+        await asyncio.to_thread(self._line.close)
+
+    def _turned(self) -> None:
+        self._asked = False
+        self._turned_at = time.monotonic()
+        if self._stalled:
+            self._woken.set()
+
+    # What follows runs in the thread.
+
+    def _run(self) -> None:
+        while not self._closed:
+            held = self._held
+            due = self._woken.wait(None if held is None else held.session_s / _RENEWALS_A_SESSION) is False
+            self._woken.clear()
+            if held is None or held is not self._held or not (due or self._stalled):
+                continue  # another lease, whose time begins now
+            try:
+                self._ask_the_loop()
+                if self._may_renew():
+                    self._renew(held)
+            except RuntimeError:  # the event loop is closed
+                return
+            except Exception:  # a fault of ours must not cost the lease
+                logger.exception("the lease couldn't be kept alive")
+
+    def _ask_the_loop(self) -> None:
+        if not self._asked:
+            self._asked = True
+            self._loop.call_soon_threadsafe(self._turned)
+
+    def _may_renew(self) -> bool:
+        still_s = time.monotonic() - self._turned_at
+        stalled = still_s > self._stall_s
+        if stalled and not self._stalled:
+            logger.error(
+                "the event loop has stood still for %.0f s, as on a disk that doesn't answer: the registration is no "
+                "longer renewed, and other brokers take over",
+                still_s,
+            )
+        elif self._stalled and not stalled:
+            logger.warning("the event loop turns again: the registration is renewed, or made anew")
+        self._stalled = stalled
+        return not stalled
+
+    def _renew(self, held: _Held) -> None:
+        try:
+            self._line.keep_alive(held.lease, held.session_s / (_RENEWALS_A_SESSION - 1))
+        except LeaseExpired:
+            if held is self._held:
+                self._held = None
+                self._loop.call_soon_threadsafe(held.ended)
+        except (StoreUnavailable, UnknownOutcome) as reason:
+            logger.warning("the lease couldn't be kept alive: %s", reason)
+        else:
+            self._confirmed_at = time.monotonic()

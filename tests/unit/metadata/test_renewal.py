@@ -1,0 +1,213 @@
+"""A lease lives while its broker's event loop waits for a disk, and not for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from ottla.metadata import keys
+from ottla.metadata.embedded import EmbeddedStore
+from ottla.metadata.model import Broker, Endpoint
+from ottla.metadata.registration import Registration
+from ottla.metadata.renewal import Renewal, RenewalTask, RenewalThread
+from ottla.metadata.store import LeaseExpired, LeaseId, StoreUnavailable
+
+LEASE, SESSION_S = LeaseId(7), 0.4
+
+
+def hold_the_loop(seconds: float) -> None:
+    """As a read does that waits for its disk."""
+    time.sleep(seconds)
+
+
+class Line:
+    """Remembers when it was asked; fails as planned."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[LeaseId, float]] = []
+        self.error: Exception | None = None
+        self.closed = False
+        self.again = threading.Event()
+
+    def keep_alive(self, lease: LeaseId, timeout_s: float) -> None:
+        self.asked.append((lease, time.monotonic()))
+        self.again.set()
+        if self.error is not None:
+            raise self.error
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def run(scene: Callable[[Line, RenewalThread], Awaitable[None]], stall_s: float = 30.0) -> Line:
+    line = Line()
+
+    async def main() -> None:
+        renewal = RenewalThread(line, stall_s)
+        try:
+            async with asyncio.timeout(60):
+                await scene(line, renewal)
+        finally:
+            await renewal.close()
+
+    asyncio.run(main())
+    assert line.closed
+    return line
+
+
+def nobody_ended() -> None:
+    raise AssertionError("the lease hasn't ended")
+
+
+def test_a_lease_is_renewed_while_the_event_loop_stands_still() -> None:
+    async def scene(line: Line, renewal: RenewalThread) -> None:
+        renewal.hold(LEASE, SESSION_S, nobody_ended)
+        await asyncio.sleep(0.05)
+        hold_the_loop(6 * SESSION_S)
+        times = [time.monotonic() - 6 * SESSION_S] + [at for _, at in line.asked] + [time.monotonic()]
+        assert len(line.asked) > 6
+        assert max(after - before for before, after in pairwise(times)) < SESSION_S
+        assert renewal.unconfirmed_s < SESSION_S
+
+    run(scene)
+
+
+def test_a_loop_that_stands_still_for_longer_than_the_bound_loses_its_lease(caplog: pytest.LogCaptureFixture) -> None:
+    async def scene(line: Line, renewal: RenewalThread) -> None:
+        renewal.hold(LEASE, SESSION_S, nobody_ended)
+        await asyncio.sleep(0.3)
+        began = time.monotonic()
+        hold_the_loop(4)
+        last = line.asked[-1][1]
+        assert 1.0 - SESSION_S < last - began < 2.0
+        line.again.clear()
+        await asyncio.to_thread(line.again.wait, 10)
+        assert line.asked[-1][1] > began + 4  # as soon as the loop turns
+
+    run(scene, stall_s=1.0)
+    assert "stood still" in caplog.text
+    assert "turns again" in caplog.text
+
+
+def test_who_holds_a_lease_hears_of_its_end_and_of_nothing_else() -> None:
+    async def scene(line: Line, renewal: RenewalThread) -> None:
+        ended = asyncio.Event()
+        renewal.hold(LEASE, SESSION_S, ended.set)
+        line.error = StoreUnavailable("away")
+        await asyncio.sleep(2 * SESSION_S)
+        assert not ended.is_set()
+        assert renewal.unconfirmed_s > SESSION_S
+        line.error = ZeroDivisionError("a fault of ours")
+        await asyncio.sleep(SESSION_S)
+        line.error = None
+        await asyncio.sleep(SESSION_S)
+        assert renewal.unconfirmed_s < SESSION_S
+        line.error = LeaseExpired("over")
+        await asyncio.wait_for(ended.wait(), 10)
+        asked = len(line.asked)
+        await asyncio.sleep(SESSION_S)
+        assert len(line.asked) == asked
+
+    run(scene)
+
+
+def test_only_the_last_lease_is_renewed() -> None:
+    async def scene(line: Line, renewal: RenewalThread) -> None:
+        renewal.hold(LEASE, SESSION_S, nobody_ended)
+        await asyncio.sleep(SESSION_S)
+        renewal.hold(LeaseId(8), SESSION_S, nobody_ended)
+        line.asked.clear()
+        await asyncio.sleep(2 * SESSION_S)
+        assert {lease for lease, _ in line.asked} == {LeaseId(8)}
+        renewal.let_go()
+        await asyncio.sleep(0.05)
+        line.asked.clear()
+        await asyncio.sleep(2 * SESSION_S)
+        assert line.asked == []
+
+    run(scene)
+
+
+# ---- a registration
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "metadata"
+
+
+def held_broker(
+    path: Path, hold_s: float, renewal_of: Callable[[EmbeddedStore], Renewal], registered: list[int]
+) -> threading.Thread:
+    """A broker's process as a thread: it registers, stands still, goes on for three seconds, and withdraws."""
+
+    async def main() -> None:
+        store = await EmbeddedStore.open(path)
+        broker = Broker(1, 0, {"L": Endpoint("L", "h", 9092)})
+        registration = Registration(store, broker, renewal_of(store), 1.0)
+        registration.registered = lambda broker: registered.append(broker.epoch)
+        await registration.register()
+        keeping = asyncio.create_task(registration.run())
+        await asyncio.sleep(0.1)
+        hold_the_loop(hold_s)
+        await asyncio.sleep(3)
+        keeping.cancel()
+        await registration.withdraw()
+        await store.close()
+
+    thread = threading.Thread(target=lambda: asyncio.run(main()))
+    thread.start()
+    return thread
+
+
+def seen_for(path: Path, process: threading.Thread) -> list[tuple[bool, float]]:
+    """Whether the broker was registered, with the time, as another process sees it."""
+
+    async def main() -> list[tuple[bool, float]]:
+        store = await EmbeddedStore.open(path)
+        seen = []
+        began = time.monotonic()
+        while process.is_alive():
+            seen.append((bool((await store.read(keys.broker(1))).entries), time.monotonic() - began))
+            await asyncio.sleep(0.05)
+        await store.close()
+        return seen
+
+    return asyncio.run(main())
+
+
+def away(seen: list[tuple[bool, float]]) -> list[float]:
+    """When the registration was gone, between its first and its last sight."""
+    first = next(at for there, at in seen if there)
+    last = max(at for there, at in seen if there)
+    return [at for there, at in seen if not there and first < at < last]
+
+
+def test_a_registration_outlives_a_disk_stall(path: Path) -> None:
+    epochs: list[int] = []
+    process = held_broker(path, 4.0, lambda store: RenewalThread(store.lease_line(), 30.0), epochs)
+    assert away(seen_for(path, process)) == []
+    assert len(epochs) == 1
+
+
+def test_a_registration_ends_with_a_stall_beyond_the_bound_and_is_made_anew(path: Path) -> None:
+    epochs: list[int] = []
+    process = held_broker(path, 6.0, lambda store: RenewalThread(store.lease_line(), 2.0), epochs)
+    gone = away(seen_for(path, process))
+    assert 2.0 < gone[0] < 5.0
+    assert len(epochs) == 2
+    assert epochs[0] < epochs[1]
+
+
+def test_without_the_thread_a_stall_costs_the_registration(path: Path) -> None:
+    """What the thread is for."""
+    epochs: list[int] = []
+    process = held_broker(path, 4.0, RenewalTask, epochs)
+    assert away(seen_for(path, process))
+    assert len(epochs) == 2
