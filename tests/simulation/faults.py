@@ -507,7 +507,7 @@ KINDS: dict[str, tuple[float, Callable[[Faults], str]]] = {
     "restart of all": (0.5, ambushes.restart_of_all),
     "the last in sync goes": (1.5, ambushes.last_in_sync_goes),
     "a controller sleeps": (0.5, ambushes.controller_sleeps),
-    "a follower under load": (1.0, follower_under_load),
+    "a follower under load": (4.0, follower_under_load),
     "disk full": (0.3, Faults.disk_full),
     "disk errors": (0.2, Faults.disk_errors),
     "empty store": (0.15, Faults.empty_store),
