@@ -30,7 +30,8 @@ setup: $(VENV)/.setup  ## .venv with everything; .venv/bin/ottla works afterward
 $(VENV)/.setup: pyproject.toml requirements.lock hatch_build.py ottla/protocol/_record_walk.c
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is missing: install it, or say make PYTHON=…" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@echo "Installing $$(grep -c '==' requirements.lock) packages into $(VENV): the first time this takes minutes."
+	$(BIN)/python -m pip install --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	$(COMPILE)
 	@touch $@

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ottla.cli.errors import CommandError, Failures, UsageError
+from ottla.cli.errors import CommandError, Failures, UsageError, unreadable
 from ottla.cli.options import output_command
 from ottla.cli.output import Output, size_text
 from ottla.cli.topics import parse_settings
@@ -114,7 +114,7 @@ def _surveyed(directory: Path) -> Adoptable:
     except BlockingIOError as error:
         raise CommandError(f"a broker uses {directory}", "Stop it cleanly first.") from error
     except OSError as error:
-        raise CommandError(f"can't read {directory}: {(error.strerror or str(error)).lower()}") from error
+        raise unreadable(directory, error) from error
 
 
 def _uncommitted(topics: list[AdoptableTopic]) -> list[CommandError]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ottla.cli.errors import CommandError, ExitCode, Failures, NotFound, UsageError
+from ottla.cli.errors import CommandError, ExitCode, Failures, NotFound, UsageError, unreadable
 from ottla.cli.options import DebugOption, JsonOption, output_command
 from ottla.cli.output import Output
 from ottla.cli.processes import PidFile, server_command, serving, tail
@@ -50,9 +50,10 @@ def load_configuration(file: Path | None, settings: list[str] | None) -> BrokerC
     overrides = parse_settings(settings, "--set log.retention.hours=24")
     try:
         text = file.read_text(encoding="utf-8") if file is not None else ""
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise UsageError(f"can't read {file}: {reason.lower()}") from error
+    except OSError as error:
+        raise unreadable(file, error) from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"can't read {file}: {error}") from error
     try:
         return BrokerConfig.from_sources(text, overrides, os.environ)
     except InvalidConfiguration as error:

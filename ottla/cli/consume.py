@@ -93,13 +93,8 @@ def consume(
         raise UsageError(f"--isolation can't be '{isolation}'", f"Say one of: {', '.join(_ISOLATION)}.")
     if sum([from_beginning, offset is not None, timestamp is not None]) > 1:
         raise UsageError("more than one position is given", "Give one of --from-beginning, --offset, --timestamp.")
-    if group is not None and (
-        offset or timestamp or partition or until_end or any(":" in name for name in topics or [])
-    ):
-        raise UsageError(
-            "a group decides itself where and which partitions it reads",
-            "Leave out --group, or move the group with `ottla groups reset-offsets`.",
-        )
+    if group is not None:
+        _check_group_alone(offset, timestamp, partition, until_end, topics or [])
     writer = _json_line if output.as_json else records.line_writer(_shown(show), separator, null_marker)
     settings = {
         "group_id": group,
@@ -140,6 +135,28 @@ def consume(
             _print_all(cluster, consumer, writer, limits, silence, commit)
     finally:
         consumer.close(autocommit=False, timeout_ms=2000)
+
+
+def _check_group_alone(
+    offset: str | None, timestamp: str | None, partition: str | None, until_end: bool, topics: list[str]
+) -> None:
+    """Raises UsageError for an option that a group's member can't have."""
+    for option, given in (("--offset", offset), ("--timestamp", timestamp)):
+        if given is not None:
+            raise UsageError(
+                f"{option} and --group don't go together: a group goes on where it has committed",
+                "Move the group first (`ottla groups reset-offsets`), or leave out --group.",
+            )
+    if partition is not None or any(":" in name for name in topics):
+        raise UsageError(
+            "partitions and --group don't go together: the group shares the partitions out among its members",
+            "Leave out one of them.",
+        )
+    if until_end:
+        raise UsageError(
+            "--until-end and --group don't go together: which partitions end is known only to the whole group",
+            "Say --idle SECONDS or --max-messages N, or leave out --group.",
+        )
 
 
 def _print_all(
@@ -257,11 +274,18 @@ def _positions(
         if not starts[one] <= number <= ends[one]:
             raise CommandError(
                 f"{one.topic}:{one.partition} has no offset {number}",
-                f"It holds {starts[one]} up to {ends[one]}.",
+                _extent(starts[one], ends[one]),
                 ExitCode.not_found,
                 1,
             )
     return dict.fromkeys(partitions, number), ends
+
+
+def _extent(start: int, end: int) -> str:
+    """What offsets a partition has, for a person."""
+    if start == end:
+        return f"It is empty; the next record gets {end}."
+    return f"It has {start} to {end - 1}; the next record gets {end}."
 
 
 def _shown(show: list[str] | None) -> list[str]:

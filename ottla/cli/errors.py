@@ -77,6 +77,13 @@ class NotFound(CommandError):
         super().__init__(message, remedy, ExitCode.not_found, kafka_code)
 
 
+def unreadable(path: object, error: OSError, remedy: str = "") -> CommandError:
+    """A file or directory that was named and can't be read: one that isn't there is no such thing, as a topic is."""
+    if isinstance(error, FileNotFoundError):
+        return NotFound(f"there is no {path}", remedy)
+    return CommandError(f"can't read {path}: {(error.strerror or str(error)).lower()}", remedy)
+
+
 class _Sentence(NamedTuple):
     """`{0}` in a message is the thing that the request was about."""
 

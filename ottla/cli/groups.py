@@ -255,6 +255,12 @@ def reset_offsets(
     else:
         wished = starts if to_earliest else ends
     new = {partition: min(max(wished[partition], starts[partition]), ends[partition]) for partition in partitions}
+    for partition, wish in wished.items():
+        if wish != new[partition]:
+            output.warn(
+                f"{partition.topic}:{partition.partition} has no offset {wish}: {new[partition]} is taken",
+                f"It begins at {starts[partition]} and ends before {ends[partition]}.",
+            )
     if execute:
         _commit(cluster, name, new)
     rows = [
@@ -263,6 +269,7 @@ def reset_offsets(
             "topic": partition.topic,
             "partition": partition.partition,
             "old_offset": committed[partition].offset if partition in committed else None,
+            "wished_offset": wished[partition],
             "new_offset": new[partition],
             "executed": execute,
         }

@@ -12,9 +12,10 @@ from typing import Annotated, Any
 
 import typer
 
-from ottla.cli.errors import CommandError, NotFound, UsageError
+from ottla.cli.errors import CommandError, UsageError, unreadable
 from ottla.cli.options import output_command
 from ottla.cli.output import Output, cell, counted
+from ottla.cli.records import content_to_json
 
 app = typer.Typer(no_args_is_help=True, help="Look into the files of a log.")
 
@@ -115,7 +116,8 @@ def _readable(file: Path) -> Iterator[None]:
     from ottla.protocol.errors import KafkaError
 
     if not file.exists():
-        raise NotFound(f"there is no {file}", "Logs are in the broker's log directories (`ottla log-dirs`).")
+        gone = FileNotFoundError()
+        raise unreadable(file, gone, "Logs are in the broker's log directories (`ottla log-dirs`).")
     try:
         yield
     except UnknownFile as error:
@@ -125,7 +127,7 @@ def _readable(file: Path) -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise CommandError(f"can't read {file}: {(error.strerror or str(error)).lower()}") from error
+        raise unreadable(file, error) from error
     except ValueError as error:
         raise CommandError(f"{file}: {error}", "The file isn't what its name says.") from error
     except KafkaError as error:
@@ -133,7 +135,11 @@ def _readable(file: Path) -> Iterator[None]:
 
 
 def _plain(value: Any) -> Any:
-    """A dumped value as JSON: bytes that aren't UTF-8 become {"base64": …}."""
+    """A dumped value as JSON. A record's key, value and headers stand as `ottla consume --json` writes them."""
+    from ottla.protocol.batches import Record
+
+    if isinstance(value, Record):
+        return {"offset": value.offset, "timestamp": value.timestamp, **content_to_json(value)}
     if is_dataclass(value) and not isinstance(value, type):
         fields = {name: _plain(getattr(value, name)) for name in value.__dataclass_fields__}
         if fields.get("records", ...) is None:

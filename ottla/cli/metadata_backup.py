@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ottla.cli.errors import CommandError, NotFound
+from ottla.cli.errors import CommandError, NotFound, unreadable
 from ottla.cli.metadata import ConfigFileOption, SetOption, StoreOption, opened, run
 from ottla.cli.options import output_command
 from ottla.cli.output import Output
@@ -146,7 +146,7 @@ def _read(file: Path) -> Backup:
     try:
         text = file.read_text(encoding="utf-8")
     except OSError as error:
-        raise CommandError(f"can't read {file}: {(error.strerror or str(error)).lower()}") from error
+        raise unreadable(file, error) from error
     except UnicodeDecodeError as error:
         raise CommandError(f"can't read {file}: it isn't text") from error
     try:

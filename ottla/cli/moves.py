@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.cli.configs import alter_resource, described_settings
 from ottla.cli.connection import explained, sentence
-from ottla.cli.errors import CommandError, Failures, UsageError
+from ottla.cli.errors import CommandError, Failures, UsageError, unreadable
 
 if TYPE_CHECKING:
     from ottla.cli.connection import Cluster
@@ -72,11 +72,17 @@ def plan(
         if (brokers is None or broker in brokers) and broker not in without
     ]
     present = assignments(cluster)
-    widest = max((len(replicas) for name, replicas in present.items() if not topics or name[0] in topics), default=0)
-    if len(targets) < widest:
+    wide = sorted(
+        {name[0]: len(replicas) for name, replicas in present.items() if len(replicas) > len(targets)}.items()
+    )
+    wide = [(topic, replicas) for topic, replicas in wide if not topics or topic in topics]
+    if wide:
+        topic, replicas = wide[0]
+        more = f", nor those of {len(wide) - 1} more topics" if len(wide) > 1 else ""
+        allowed = "1 broker" if len(targets) == 1 else f"{len(targets)} brokers"
         raise CommandError(
-            f"{len(targets)} brokers can't hold {widest} replicas of a partition",
-            "Allow more brokers, or give the topic fewer replicas.",
+            f"{allowed} can't hold the {replicas} replicas that partitions of topic '{topic}' have{more}",
+            f"Allow more brokers, or fewer replicas: ottla topics alter {topic} -r {max(len(targets), 1)}",
         )
     return present, balanced(present, targets, topics or None)
 
@@ -122,7 +128,7 @@ def from_file(path: str) -> dict[PartitionName, Replicas]:
             for one in document["partitions"]
         }
     except OSError as error:
-        raise UsageError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+        raise unreadable(path, error, "`ottla reassign plan --out FILE` makes a plan.") from None
     except (ValueError, KeyError, TypeError):
         raise UsageError(
             f"{path} is not a plan",

@@ -20,7 +20,7 @@ import typer
 
 from ottla.cli import availability, lookup, records
 from ottla.cli.connection import explained, sentence
-from ottla.cli.errors import CommandError, NotFound, UsageError, nearest
+from ottla.cli.errors import CommandError, NotFound, UsageError, nearest, unreadable
 from ottla.cli.options import cluster_command
 from ottla.cli.output import Output, counted
 
@@ -260,7 +260,7 @@ def _opened(file: Path | None) -> Iterator[BinaryIO]:
     try:
         source = file.open("rb")
     except OSError as error:
-        raise CommandError(f"can't read {file}: {(error.strerror or str(error)).lower()}") from error
+        raise unreadable(file, error) from error
     with source:
         yield source
 

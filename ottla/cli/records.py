@@ -131,6 +131,13 @@ def to_json(record: Any) -> dict[str, Any]:
         "offset": record.offset,
         "timestamp": record.timestamp,
         "timestamp_type": "LogAppendTime" if record.timestamp_type == 1 else "CreateTime",
+        **content_to_json(record),
+    }
+
+
+def content_to_json(record: Any) -> dict[str, Any]:
+    """What somebody wrote: headers, key and value."""
+    return {
         "headers": [{"key": name, **_as_json("value", value)} for name, value in record.headers],
         **_as_json("key", record.key),
         **_as_json("value", record.value),

@@ -115,9 +115,15 @@ def test_what_is_no_log(stopped: Path, environment: Environment, name: str, code
     assert words in refused.stderr
 
 
+def as_of_kafka(stopped: Path, target: Path) -> Path:
+    """A copy without the only file that Apache Kafka wouldn't have left there."""
+    shutil.copytree(stopped, target)
+    (target / "ottla-lineage-checkpoint").unlink()
+    return target
+
+
 def test_adopted_topics_keep_ids_records_and_offsets(stopped: Path, environment: Environment, tmp_path: Path) -> None:
-    data = tmp_path / "broker-0"
-    shutil.copytree(stopped, data)
+    data = as_of_kafka(stopped, tmp_path / "broker-0")
     shown = run(environment, "adopt", str(data), "--dry-run", "--json")
     assert shown.returncode == 0, shown.stderr
     assert {row["name"]: row["partitions"] for row in json.loads(shown.stdout)} == {
@@ -152,8 +158,7 @@ def test_adopted_topics_keep_ids_records_and_offsets(stopped: Path, environment:
 
 
 def test_a_directory_that_lacks_partitions(stopped: Path, environment: Environment, tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    shutil.copytree(stopped, data)
+    data = as_of_kafka(stopped, tmp_path / "data")
     shutil.rmtree(data / "orders-0")
     refused = run(environment, "adopt", str(data))
     assert (refused.returncode, "lacks partitions 0" in refused.stderr) == (1, True)

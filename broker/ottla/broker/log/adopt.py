@@ -79,6 +79,8 @@ def survey(disk: Disk, path: str) -> Adoptable:
         int(node_id) if node_id is not None else None,
         disk.exists(f"{path}/{names.CLEAN_SHUTDOWN}"),
     )
+    if disk.exists(f"{path}/{names.LINEAGE}"):
+        found.problems.append(f"{path} is Ottla's already: an Ottla broker has run on it, and starts on it again")
     if properties.get("version") != "1":
         found.problems.append(f"{path}/{names.META_PROPERTIES} is missing, or not of Kafka 4")
     high_watermarks = _offsets(disk, found, names.HIGH_WATERMARKS)

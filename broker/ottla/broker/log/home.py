@@ -7,10 +7,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from uuid import uuid4
 
+from . import names
 from .checkpoints import Offsets, encode_uuid, read_properties, take_clean_marker, write_properties
 from .surroundings import LogSurroundings
 
 UNKNOWN_EPOCH = -1
+_VERSION = "1"  # of meta.properties; Kafka's earlier one was ZooKeeper's, without a node id
 
 
 class ForeignDirectory(OSError):
@@ -36,6 +38,12 @@ class Home:
         """Makes sure that it is this broker's, and marks a new one as that. Raises ForeignDirectory, OSError."""
         disk = self.surroundings.disk
         properties = read_properties(disk, self.path)
+        version = properties.get("version", _VERSION)
+        if version != _VERSION:
+            raise ForeignDirectory(
+                errno.EINVAL,
+                f"{self.path}/{names.META_PROPERTIES} is of version {version}, and this broker knows only {_VERSION}",
+            )
         wanted = {"cluster.id": cluster_id, "node.id": str(node_id)}
         for name, value in wanted.items():
             stored = properties.get(name, properties.get("broker.id", value) if name == "node.id" else value)
@@ -44,7 +52,7 @@ class Home:
                     errno.EINVAL, f"log directory {self.path} has {name}={stored}, this broker {name}={value}"
                 )
         if not properties:
-            properties = {"version": "1", **wanted, "directory.id": encode_uuid(uuid4())}
+            properties = {"version": _VERSION, **wanted, "directory.id": encode_uuid(uuid4())}
             write_properties(disk, self.path, properties)
 
     def take_marker(self) -> None:
