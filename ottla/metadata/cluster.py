@@ -30,11 +30,14 @@ async def find_cluster(store: Store) -> Cluster | None:
     return cluster
 
 
-async def join_cluster(store: Store, known_id: str | None, wanted_id: str | None = None) -> Cluster:
+async def join_cluster(
+    store: Store, known_id: str | None, wanted_id: str | None = None, *, may_begin: bool = True
+) -> Cluster:
     """The cluster of the store, which is begun if the store is empty.
 
     `known_id` is what the data directories say (None: they are new), `wanted_id` the id of a cluster to begin (None: a
-    random one). Raises ForeignStore, StoreUnavailable.
+    random one); `may_begin` is False where data directories can't be read, which may belong to a cluster. Raises
+    ForeignStore, StoreUnavailable.
     """
     while True:
         cluster = await find_cluster(store)
@@ -49,6 +52,11 @@ async def join_cluster(store: Store, known_id: str | None, wanted_id: str | None
             raise ForeignStore(
                 f"the data directories belong to cluster {known_id}, but the metadata store is empty; restore the store"
                 " from a backup, or start with new data directories"
+            )
+        if not may_begin:
+            raise ForeignStore(
+                "the metadata store is empty, and a data directory that can't be read may belong to a cluster; mend the"
+                " directory, or take it out of log.dirs"
             )
         cluster = Cluster(wanted_id or keys.uuid_text(UUID(bytes=os.urandom(16), version=4)))
         try:

@@ -219,7 +219,7 @@ class Broker:
         self.follower.listen(self._configured)
         self.follower.listen(self.awaited_elections.changed)
         self.follower.listen(self.applied_revisions.changed)
-        cluster = await join_cluster(self.store, self.logs.cluster_id)
+        cluster = await join_cluster(self.store, self.logs.cluster_id, may_begin=not self.logs.failed)
         await self.follower.start()
         await asyncio.to_thread(self.logs.open, cluster.id, self.id, lambda topic: self.replicas.rules_of(topic).log)
         check_logs(self.image, ((key, log.last_leader_epoch) for key, log in self.logs.logs.items()))

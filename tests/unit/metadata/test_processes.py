@@ -257,6 +257,9 @@ def test_only_the_store_of_its_own_cluster_is_good_for_data(run: Callable[[Body]
     async def body(store: FaultyStore) -> None:
         with pytest.raises(ForeignStore, match="is empty"):
             await join_cluster(store, "known")
+        with pytest.raises(ForeignStore, match="can't be read may belong to a cluster"):
+            await join_cluster(store, None, may_begin=False)
+        assert (await store.read("")).entries == ()
         store.plan.append(DONE_BUT_UNKNOWN)
         cluster = await join_cluster(store, None)
         assert (await join_cluster(store, cluster.id)).id == cluster.id
