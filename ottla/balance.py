@@ -88,14 +88,24 @@ class _Plan:
             pass
 
     def level_leaders(self) -> None:
-        """Changes orders until no broker is first two times more often than another that could be in its place."""
-        for giver in sorted(self.rack_of, key=lambda broker: -self.leads[broker]):
-            while path := self._path_to_fewer(giver):
-                for name, broker in path:
-                    replicas = self.replicas[name]
-                    place = replicas.index(broker)
-                    self._lead(name, replicas[0], broker)
-                    self.replicas[name] = (broker, *replicas[1:place], replicas[0], *replicas[place + 1 :])
+        """Changes orders until no broker is first two times more often than another that could be in its place.
+
+        What is changed for one broker may open a way for one that had none before, so all are looked at again.
+        """
+        changed = True
+        while changed:
+            changed = False
+            for giver in sorted(self.rack_of, key=lambda broker: -self.leads[broker]):
+                while path := self._path_to_fewer(giver):
+                    self._lead_along(path)
+                    changed = True
+
+    def _lead_along(self, path: Iterable[tuple[PartitionName, int]]) -> None:
+        for name, broker in path:
+            replicas = self.replicas[name]
+            place = replicas.index(broker)
+            self._lead(name, replicas[0], broker)
+            self.replicas[name] = (broker, *replicas[1:place], replicas[0], *replicas[place + 1 :])
 
     def _level_one(self) -> bool:
         """Moves some replicas from the fullest to the emptiest broker between which any can be moved."""

@@ -8,7 +8,7 @@ from math import ceil
 from typing import Any
 
 import hypothesis.strategies as st
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 
 from ottla.balance import Target, balanced
 
@@ -39,6 +39,12 @@ def moved(assignments: Any, plan: Any) -> int:
 
 @settings(max_examples=300)
 @given(clusters())
+@example(
+    (
+        {("t", 0): (1, 2, 3), ("u", 1): (1, 2, 3), **{("t", number): (2, 1, 3) for number in range(2, 12)}},
+        [Target(1), Target(2), Target(3), Target(4)],
+    )
+)
 def test_every_plan_is_sound(cluster: Any) -> None:
     assignments, targets = cluster
     rack_of = {target.id: target.rack for target in targets}
