@@ -109,6 +109,11 @@ class Stage:
     def fetch(self, version: int = VERSION, **request: Any) -> Any:
         return self.ask(fetch, FETCH, {"max_wait": 0, "min_bytes": 1, "max_bytes": 1 << 20} | request, version)
 
+    def cancel(self) -> None:
+        """Ends what runs, as a broker's stop does."""
+        for task in self._tasks:
+            task.cancel()
+
     async def settle(self) -> None:
         self.failures += [
             problem
