@@ -380,7 +380,8 @@ class Log:
             directories.append(self.directory.rpartition("/")[0])
         for offset in self.snapshots:
             if self.recovery_point <= offset <= end:
-                files.append(disk.open(f"{self.directory}/{names.offset_name(offset, names.PRODUCER_SNAPSHOT)}"))
+                with contextlib.suppress(FileNotFoundError):  # a recovery does without, and replays more
+                    files.append(disk.open(f"{self.directory}/{names.offset_name(offset, names.PRODUCER_SNAPSHOT)}"))
         self.last_flush_ms = around.now_ms()
         return PendingFlush(disk, directories, files, self._snapshots.pending(end), end, generation, around.flushes)
 
@@ -412,7 +413,7 @@ class Log:
 
     def moved(self, surroundings: LogSurroundings, directory: str, recovery_point: int) -> None:
         """The same files lie in `directory` now, those below `recovery_point` synced."""
-        self._snapshots.give_up()
+        self._snapshots.moved()
         self._surroundings = surroundings
         self.directory = directory
         self._generation += 1

@@ -66,6 +66,12 @@ class Snapshots:
         self.on_disk = [offset for offset in self.on_disk if not unwanted(offset)]
         return gone
 
+    def moved(self) -> None:
+        """The log goes on in another directory: a snapshot that a sync has written into the former one isn't there."""
+        copied = list(self.on_disk)
+        self.give_up()
+        self.on_disk = copied
+
     def _settle(self, offset: int) -> None:
         if self._pending.pop(offset).give_up():
             insort(self.on_disk, offset)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -220,6 +221,26 @@ def test_a_log_that_is_given_up_writes_into_no_other(tmp_path: Path) -> None:
     disk.may_go_on.set()
     thread.join()
     assert snapshot_files(fresh) == []
+
+
+def test_a_move_while_a_snapshot_is_written_leaves_it_behind(tmp_path: Path) -> None:
+    """The next sync once looked for it in the new directory, and took that for failed."""
+    bench = Workbench(tmp_path, config=SMALL)
+    log = bench.log()
+    for sequence in range(60):
+        produce(log, 1, sequence)
+    flush = log.begin_flush()
+    flush.run()  # has written what the log doesn't know to be there yet
+    written = set(snapshot_files(bench))
+    assert written - set(log.snapshots)
+    there = tmp_path / "elsewhere" / bench.path.name
+    shutil.copytree(bench.path, there, ignore=shutil.ignore_patterns("*.snapshot"))
+    log.moved(log._surroundings, str(there), log.recovery_point)
+    assert not written & set(log.snapshots)
+    log.flushed(flush)
+    produce(log, 1, 60)
+    log.flush()
+    assert log.recovery_point == log.log_end_offset
 
 
 def test_a_segment_that_retention_takes_takes_its_pending_snapshot_along(tmp_path: Path) -> None:
