@@ -333,9 +333,11 @@ class ClusterReconciler:
             if pool is not None and len(ids) > pool.replicas:
                 await self._tell(visit, "ScalingDown", f"{name} goes from {len(ids)} to {pool.replicas} brokers")
                 await found.apply_set(broker_pods.broker_set(cluster, pool, pool.replicas))
-            elif pool is None:
+            elif pool is None and not going(item):
                 await self._tell(visit, "ScalingDown", f"{name} is deleted: its pool isn't wanted any more")
-                await self._kube.delete("StatefulSet", cluster.namespace, name, uid=item["metadata"]["uid"])
+                uid = item["metadata"]["uid"]
+                # It goes after its pods: without it they would be nobody's, and drained no longer while they run.
+                await self._kube.delete("StatefulSet", cluster.namespace, name, uid=uid, propagation="Foreground")
 
     async def _restart_one(self, visit: _Visit, leaving: frozenset[int]) -> None:
         """The budget for evictions, and the pod whose turn it is."""

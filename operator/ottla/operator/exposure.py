@@ -48,12 +48,16 @@ class Exposure:
     async def _make(self, cluster: Cluster, found: Found, wanted: Object) -> None:
         """Applies a Service; without the port that it had in another life, where somebody else has got that since."""
         port = wanted["spec"]["ports"][0]
-        asked_for = {each.first_node_port is not None for each in cluster.listeners if each.name == port["name"]}
+        asked_for = any(
+            each.first_node_port is not None or wanted["metadata"]["name"] == names.bootstrap_service(cluster, each)
+            for each in cluster.listeners
+            if each.name == port["name"]
+        )
         try:
             await found.apply(wanted)
         except KubeError as error:
             new = found.get("Service", wanted["metadata"]["name"]) is None
-            if error.status != 422 or not new or "nodePort" not in port or asked_for == {True}:
+            if error.status != 422 or not new or "nodePort" not in port or asked_for:
                 raise
             del port["nodePort"]
             await found.apply(wanted)

@@ -49,15 +49,15 @@ class Found:
     async def look(cls, kube: Kube, cluster: Cluster) -> Found:
         """Reads everything anew."""
         selector = names.selector(cluster.name)
-        kinds = (*OWNED, *SEEN)
+        # StatefulSets first: a pod that is listed after them names one of these, or was let go for another one to take.
+        sets = await kube.list("StatefulSet", cluster.namespace, selector)
+        kinds = [kind for kind in (*OWNED, *SEEN) if kind != "StatefulSet"]
         lists = await asyncio.gather(*(kube.list(kind, cluster.namespace, selector) for kind in kinds))
         found = {
             kind: {item["metadata"]["name"]: item for item in items} for kind, items in zip(kinds, lists, strict=True)
         }
         found["StatefulSet"] = {
-            name: item
-            for name, item in found["StatefulSet"].items()
-            if _owned_by(item, cluster.uid) or _adoptable(item)
+            item["metadata"]["name"]: item for item in sets if _owned_by(item, cluster.uid) or _adoptable(item)
         }
         found["Pod"] = {
             name: pod for name, pod in found["Pod"].items() if _is_made_by(pod, found["StatefulSet"], cluster)

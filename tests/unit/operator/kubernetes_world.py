@@ -23,6 +23,7 @@ class World:
     def __init__(self) -> None:
         self.objects: dict[tuple[str, str, str], Object] = {}
         self.events: list[tuple[str, str]] = []
+        self.foreground: list[str] = []  # deleted only after what they own
         self.writes: list[str] = []
         self.bad_images: set[str] = set()
         self.alarms: list[Object] = []  # of etcd
@@ -87,6 +88,8 @@ class World:
         if found is None or uid not in (None, found["metadata"]["uid"]):
             return False
         self.writes.append(f"delete {kind} {name}")
+        if propagation == "Foreground":
+            self.foreground.append(name)
         for pod in self.pods_of(name) if kind == "StatefulSet" else ():
             if propagation == "Orphan":
                 del self.objects["Pod", namespace, pod]["metadata"]["ownerReferences"]

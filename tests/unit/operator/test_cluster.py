@@ -490,6 +490,7 @@ def test_a_pool_that_is_not_wanted_any_more_goes() -> None:
     scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(pools=pools[:1]))
     scene.rounds(4)
     assert scene.pods() == ["k-broker-0", "k-broker-1", "k-broker-2"]
+    assert scene.world.foreground == ["k-big"], "while its pods run they are the Cluster's, and stay drained"
 
 
 def test_what_is_deleted_comes_back() -> None:
