@@ -135,7 +135,8 @@ def check_successor(before: Image, after: Image, broker_id: int) -> Iterator[Non
     after what this process knew before.
 
     Of one history, whatever a snapshot has that was changed last at a revision that was known before was known before,
-    from that very revision. Epochs never fall, and no replica that is here goes without a tombstone.
+    from that very revision. Epochs never fall, and no replica that is here goes without a tombstone. That may have been
+    known before: the controller takes it away once this broker has confirmed that its replica is gone.
     """
     yield from _check_revisions(before, after)
     for topic_id, partitions in before.partitions.items():
@@ -144,7 +145,7 @@ def check_successor(before: Image, after: Image, broker_id: int) -> Iterator[Non
             state = after.partition(topic_id, index)
             if state is None:
                 held = broker_id in known.replicas and broker_id not in known.adding
-                if held and topic_id not in after.tombstones:
+                if held and topic_id not in before.tombstones and topic_id not in after.tombstones:
                     raise _older(f"doesn't know {_name(before, topic_id, index)}, of which a replica is here")
             elif state.leader_epoch < known.leader_epoch or state.partition_epoch < known.partition_epoch:
                 raise _older(

@@ -59,6 +59,7 @@ class OwnStore:
         self._rows: dict[int, LineageRow] = {}  # the newest one
         self._position = 0  # the last revision of which something is known
         self._vouched = 0  # the last one that the known word vouches for
+        self._fresh = False  # a snapshot was read, and no connection for a watch was made since
         self._learned = asyncio.Event()
         self._refused = asyncio.Event()
 
@@ -92,6 +93,7 @@ class OwnStore:
             self._judge(known, snapshot.entries)
             self._position = max(self._position, snapshot.revision)
             self._vouched = _latest(self._rows.values())
+            self._fresh = True
         return snapshot
 
     async def watch(
@@ -99,14 +101,12 @@ class OwnStore:
     ) -> AsyncGenerator[Revision, None]:
         """See `Store.watch`."""
         self._check()
-        connections = 0
 
         async def compare() -> None:
-            nonlocal connections
-            connections += 1
             beyond_the_word = self._position > self._vouched
             await self._verify()
-            if connections > 1 and beyond_the_word:
+            fresh, self._fresh = self._fresh, False
+            if beyond_the_word and not fresh:
                 raise Compacted("the connection is a new one, and no lineage word vouches for what was seen last")
             if attached is not None:
                 await attached()

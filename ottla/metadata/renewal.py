@@ -114,6 +114,7 @@ class RenewalThread:
     def hold(self, lease: LeaseId, session_s: float, ended: Callable[[], None]) -> None:
         """See `Renewal.hold`."""
         self._confirmed_at = time.monotonic()
+        self._turned_at = self._confirmed_at  # it turns: this is called on it
         self._held = _Held(lease, session_s, ended)
         self._woken.set()
 
@@ -154,9 +155,9 @@ class RenewalThread:
                 self._ask_the_loop()
                 if self._may_renew():
                     self._renew(held)
-            except RuntimeError:  # the event loop is closed
-                return
-            except Exception:  # a fault of ours must not cost the lease
+            except Exception:  # a fault of ours, or a thread that can't be had, must not cost the lease
+                if self._loop.is_closed():
+                    return
                 logger.exception("the lease couldn't be kept alive")
 
     def _ask_the_loop(self) -> None:

@@ -364,9 +364,11 @@ class Tables:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """By which a file is told from another one of its name; None where there is none."""
+    """By which a file is told from another one of its name; None where there is none. Raises StoreUnavailable."""
     try:
         found = path.stat()
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise StoreUnavailable(f"{path} can't be looked at: {error}") from error
     return found.st_dev, found.st_ino

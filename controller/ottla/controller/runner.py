@@ -202,6 +202,8 @@ class Controller:
                 await self._store.transact([term, guard], writes)
             except (StoreUnavailable, UnknownOutcome) as reason:
                 logger.info("controller %s: no lineage word was written: %s", self._name, reason)
+            except Exception:  # without words each new connection to the store costs every broker a snapshot
+                logger.exception("controller %s: no lineage word was written", self._name)
             await asyncio.sleep(lineage.INTERVAL_S)
 
     async def _work(self, since_revision: int) -> None:

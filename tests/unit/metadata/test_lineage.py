@@ -177,6 +177,8 @@ def test_a_replica_goes_only_with_a_tombstone() -> None:
         check(before, image(None), 1)
     check(before, image(None, deleted=True, revision=11), 1)
     check(before, image(None), 3)  # who holds no replica may have missed the tombstone
+    # The watch was cut after the tombstone; the broker had confirmed, and the controller has taken everything away.
+    check(image(partition(), deleted=True, revision=11), image(None, revision=15), 1)
 
 
 def test_a_log_that_knows_a_later_epoch_says_that_the_store_is_older() -> None:

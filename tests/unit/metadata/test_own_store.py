@@ -203,6 +203,29 @@ def test_a_new_connection_without_a_word_for_what_was_seen_last_asks_for_a_snaps
     run(body)
 
 
+def test_a_watch_that_is_begun_anew_after_a_long_cut_asks_for_a_snapshot_too(tmp_path: Path) -> None:
+    """A restore takes longer than a watch waits for its connection: the next one isn't the first of this store."""
+
+    async def body() -> None:
+        inner = await EmbeddedStore.open(tmp_path / "right")
+        own = OwnStore(inner, None)
+        await join_cluster(own, None)
+        await word(inner, "aaaaaaaa")
+        begun = (await own.read()).revision
+        await own.transact([], [Put("topics/x", b"")])
+        watch = own.watch("", begun)
+        seen = (await anext(watch)).revision
+        await watch.aclose()
+        with pytest.raises(Compacted):
+            await anext(own.watch("", seen))
+        assert (await own.read()).revision == seen
+        await own.transact([], [Put("topics/y", b"")])
+        assert (await anext(own.watch("", seen))).revision > seen, "after a snapshot the watch goes on"
+        await inner.close()
+
+    run(body)
+
+
 def test_a_restored_store_is_joined_by_a_start_and_ends_what_runs(tmp_path: Path) -> None:
     async def body() -> None:
         async with own_store(tmp_path) as (inner, own):
