@@ -155,6 +155,11 @@ class Registration:
                 logger.warning("broker %d: the registration ends with its session: %s", self.broker.id, reason)
         await self._renewal.close()
 
+    async def abandon(self) -> None:
+        """Leaves the registration to a store that isn't this broker's any more; nothing of it is kept alive."""
+        self._withdrawn = True
+        await self._renewal.close()
+
     async def _register_again(self) -> None:
         async with self._changing:
             self.broker = replace(self.broker, previous_epoch=self.epoch)

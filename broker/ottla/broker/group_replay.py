@@ -135,7 +135,9 @@ class Replay:
                     if perf_counter() > self._slice_end:
                         await asyncio.sleep(0)
                         self._slice_end = perf_counter() + SLICE_SECONDS
-            except (KafkaError, ProtocolError) as error:
+            except (MemoryError, OSError):
+                raise
+            except Exception as error:  # whatever is wrong with these bytes, the next load would meet it again
                 missing = min(header.count, header.last_offset_delta + 1) - seen
                 self._leave_out(max(missing, 1), f"the batch of offset {header.base_offset} can't be read: {error}")
             self._offset = header.last_offset + 1

@@ -322,8 +322,8 @@ class Broker:
         self.inspectors.shutdown(wait=False, cancel_futures=True)
         await asyncio.to_thread(self.logs.close, self.replicas.broker_epoch)
         await self._cancel(self._tasks)
-        if self._registration is not None and self.store.refusal is None:
-            await self._registration.withdraw()
+        if self._registration is not None:
+            await (self._registration.withdraw() if self.store.refusal is None else self._registration.abandon())
         await self.monitoring.stop()
 
     async def _end_with_the_store(self) -> None:

@@ -106,7 +106,7 @@ def test_a_log_directory_that_fails_while_the_first_logs_are_made_ends_the_broke
     broker.logs.cluster_id = None
     broker.logs.logs = {}
 
-    async def join(*_: object) -> object:
+    async def join(*_: object, may_begin: bool) -> object:
         return SimpleNamespace(id="c")
 
     class StartedSoFar(Exception):
