@@ -150,7 +150,8 @@ def test_a_stream_that_finds_nobody_ends_in_one_line(
 
     with pytest.raises(SystemExit):
         job()
-    errors = capfd.readouterr().err.strip().splitlines()
+    # librdkafka's producers of other tests, whose brokers are gone, write to the same place.
+    errors = [line for line in capfd.readouterr().err.strip().splitlines() if not line.startswith("%")]
     assert errors == [
         f"error: Metadata failed for 1000 ms (bootstrap {NOBODY}): cannot connect to {NOBODY}: Connection refused"
     ]
