@@ -81,6 +81,10 @@ class EtcdAddress:
     def __str__(self) -> str:
         return ",".join(self.endpoints)
 
+    def password(self) -> str:
+        """The user's, as its file has it now; empty where there is no file. Raises OSError."""
+        return self.password_file.read_text().rstrip("\r\n") if self.password_file else ""
+
 
 class Member:
     """One endpoint: its channel, its stubs, and the token it gave us."""
@@ -170,8 +174,7 @@ class EtcdConnection:
         if not self._address.user:
             return wanted
         if member.token is None:
-            password = self._address.password_file.read_text().rstrip("\r\n") if self._address.password_file else ""
-            request = rpc.AuthenticateRequest(name=self._address.user, password=password)
+            request = rpc.AuthenticateRequest(name=self._address.user, password=self._address.password())
             try:
                 answer = member.auth.Authenticate(request, timeout=max(deadline - _now(), _CONNECT_POLL_S))
                 member.token = (await self._unless_closed(answer)).token

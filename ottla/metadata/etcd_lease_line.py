@@ -62,8 +62,7 @@ class EtcdLeaseLine:
         if not self._address.user:
             return wanted
         if member.token is None:
-            password = self._address.password_file.read_text().rstrip("\r\n") if self._address.password_file else ""
-            request = rpc.AuthenticateRequest(name=self._address.user, password=password)
+            request = rpc.AuthenticateRequest(name=self._address.user, password=self._address.password())
             member.token = str(member.auth.Authenticate(request, timeout=timeout_s).token)
         return (*wanted, ("token", member.token))
 

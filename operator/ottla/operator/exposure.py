@@ -21,10 +21,6 @@ from ottla.protocol.errors import KafkaError
 ADDRESSES = "ottla.listener.addresses"
 
 
-def _services(found: Found) -> dict[str, Object]:
-    return {service["metadata"]["name"]: service for service in found.all("Service")}
-
-
 class Exposure:
     """Looks after the external listeners of any cluster."""
 
@@ -139,3 +135,7 @@ class Exposure:
                 return ""  # it may not look at nodes: the pod knows its node's address inside
             raise
         return "" if node is None else node_address(node)
+
+
+def _services(found: Found) -> dict[str, Object]:
+    return {service["metadata"]["name"]: service for service in found.all("Service")}

@@ -49,7 +49,7 @@ class Lease:
             trouble = ""
             try:
                 if await self._take():
-                    self.trouble = ""
+                    self.trouble = trouble
                     logger.info("%s holds the lease %s/%s", self._holder, self._namespace, self._name)
                     return
             except Retry as error:

@@ -144,7 +144,7 @@ class Page:
     async def _readyz(self, _: web.Request) -> web.Response:
         if self._watched.dead:
             return web.Response(status=503, text=SILENT)
-        if troubles := [trouble for trouble in self._troubles() if trouble]:
+        if troubles := list(self._troubles()):
             return web.Response(status=503, text="".join(f"{trouble}\n" for trouble in troubles))
         return web.Response(text="it acts\n" if self.leading else "it stands by\n")
 
