@@ -42,7 +42,7 @@ MISTAKES = [
     (["produce", HERE, "--acks", "2"], USAGE, "Say one of: all"),
     (["produce", HERE, "--codec", "gzipp"], USAGE, "Did you mean 'gzip'?"),
     (["produce", HERE, "-p", "7"], NOT_FOUND, "has no partition 7"),
-    (["produce", HERE, "-f", "/nowhere/at/all"], FAILED, "no such file"),
+    (["produce", HERE, "-f", "/nowhere/at/all"], NOT_FOUND, "there is no /nowhere/at/all"),
     (["produce", HERE, "-v", "x", "-f", "y"], USAGE, "both given"),
     (["consume"], USAGE, "which topics?"),
     (["consume", "nope"], NOT_FOUND, "doesn't exist"),
