@@ -22,6 +22,7 @@ def test_topics(operator: Operator) -> None:
         is_refused(scene)
         is_contested(scene)
         is_adopted_and_kept(scene)
+        is_made_again(scene)
         scene.kube.delete(KIND, "orders")
         wait("the topic is deleted", lambda: "orders" not in names(scene))
 
@@ -80,6 +81,19 @@ def is_adopted_and_kept(scene: Scene) -> None:
     scene.kube.delete(KIND, "older")
     scene.goes_on(300)
     assert "older" in names(scene)
+
+
+def is_made_again(scene: Scene) -> None:
+    """A Topic that was deleted and made again at once has another topic, which may have fewer partitions."""
+    scene.kube.apply(topic("again", partitions=4))
+    scene.topic_settled("again")
+    before = described(scene, "again")["topic_id"]
+    scene.kube.delete(KIND, "again")
+    scene.kube.apply(topic("again", partitions=2))
+    scene.topic_settled("again")
+    now = described(scene, "again")
+    assert now["topic_id"] != before
+    assert len(now["partitions"]) == 2
 
 
 def described(scene: Scene, name: str) -> dict[str, Any]:

@@ -375,6 +375,91 @@ def test_a_restarted_operator_deletes_what_lost_its_resource_meanwhile(run: Play
     run(scene)
 
 
+def remade(operator: Operator, *names: str, **spec: Any) -> None:
+    """`kubectl replace --force`: deleted and made again before anybody has looked."""
+    for name in names:
+        operator.kube.remove("Topic", name)
+        operator.topic(name, **spec)
+
+
+def test_a_topic_deleted_and_made_again_is_another_topic(run: Play) -> None:
+    async def scene(operator: Operator, admin: KafkaAdmin) -> None:
+        kube = operator.kube
+        operator.topic("orders", partitions=3, config={"retention.ms": "5"})
+        operator.topic("kept", partitions=2, deletionPolicy="Retain")
+        await operator.settle()
+        before = (await admin.look()).topics
+        await asyncio.to_thread(fill, admin.bootstrap, "orders", 100_000)
+        remade(operator, "orders", "kept", partitions=2)
+        await operator.sweep()
+        assert kube.condition("orders")[:2] == ("False", "Replacing")
+        assert (await seen(admin, "orders")).id == before["orders"].id, "not before it is settled"
+        await operator.later(15.0)
+        after = (await admin.look()).topics
+        assert after["orders"].id != before["orders"].id
+        assert len(after["orders"].partitions) == 2, "fewer than its predecessor's"
+        assert "retention.ms" not in after["orders"].overrides
+        assert kube.condition("orders") == ("True", "Ready", "")
+        assert kube.topic("orders")["status"]["topicId"] == str(after["orders"].id)
+        assert after["kept"].id == before["kept"].id, "its predecessor's policy was Retain"
+        kube.writes.clear()
+        await operator.later(1000.0)
+        assert kube.writes == []
+        assert (await seen(admin, "orders")).id == after["orders"].id
+
+    run(scene)
+
+
+def test_a_topic_made_again_while_no_operator_ran_is_another_topic(run: Play) -> None:
+    async def scene(operator: Operator, admin: KafkaAdmin) -> None:
+        operator.topic("orders")
+        await operator.settle()
+        before = await seen(admin, "orders")
+        operator.reconciler.close()
+        operator.kube.watcher = lambda event, body: None
+        remade(operator, "orders", paused=True)
+        successor = Operator(admin.bootstrap, operator.kube)
+        await successor.settle()
+        assert (await seen(admin, "orders")).id == before.id
+        await successor.later(15.0)
+        assert (await admin.look()).topics == {}, "the deletion counts, whatever the next one says"
+        successor.topic("orders")
+        await successor.settle()
+        assert (await seen(admin, "orders")).id != before.id
+        successor.reconciler.close()
+
+    run(scene)
+
+
+def test_many_made_again_at_once_keep_their_topics(run: Play) -> None:
+    """As from a backup, or by a tool that replaces whatever it applies: nobody meant their records."""
+
+    async def scene(operator: Operator, admin: KafkaAdmin) -> None:
+        kube = operator.kube
+        names = [f"t-{number}" for number in range(5)]
+        for name in names:
+            operator.topic(name, replicationFactor=1)
+        await operator.settle()
+        ids = {name: topic.id for name, topic in (await admin.look()).topics.items()}
+        remade(operator, *names[1:], replicationFactor=1)
+        remade(operator, names[0], replicationFactor=1, paused=True)
+        await operator.settle()
+        assert all(kube.condition(name) == ("True", "Ready", "") for name in names[1:])
+        assert operator.reconciler.held(MAIN) is None, "nothing waits for a person: all have a Topic"
+        await operator.later(1000.0)
+        operator.reconciler.close()
+        successor = Operator(admin.bootstrap, kube)
+        await successor.later(1000.0)
+        await successor.later(1000.0)
+        successor.topic(names[0], replicationFactor=1)
+        await successor.settle()
+        assert kube.condition(names[0]) == ("True", "Ready", "")
+        assert {name: topic.id for name, topic in (await admin.look()).topics.items()} == ids
+        successor.reconciler.close()
+
+    run(scene)
+
+
 @pytest.mark.parametrize("first", ["Cluster", "Topics"])
 def test_topics_of_a_cluster_made_anew_are_kept_until_their_resources_are_applied(run: Play, first: str) -> None:
     """A namespace was deleted, its volumes were kept, and everything is applied again, in either order."""

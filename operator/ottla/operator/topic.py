@@ -15,13 +15,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from time import monotonic
-from typing import Any, NamedTuple, Protocol
-from uuid import UUID
+from typing import Any, Protocol
 
 from ottla.operator.kafka import CHANGED_AT_ONCE, KafkaAdmin, KafkaAdmins, Refusals, Unreachable, said
 from ottla.operator.kube import KubeError
 from ottla.operator.objects import Object, Ref, going, holds
-from ottla.operator.plan.orphans import Definition, Disappearances, Orphan, Unreadable, Verdict, hold, orphans
+from ottla.operator.orphaned_topics import OrphanedTopics
+from ottla.operator.plan.orphans import Orphan, Verdict, hold
 from ottla.operator.plan.topic import (
     NOT_ENOUGH_BROKERS,
     THROTTLE_RATES,
@@ -40,11 +40,10 @@ from ottla.operator.plan.topic import (
     warning,
     winners,
 )
-from ottla.operator.plan.topic_owner import read_mark
 from ottla.operator.plan.topic_status import Outcome
 from ottla.operator.queue import Result, Retry
 from ottla.operator.spec.topic import DeletionPolicy, TopicResource
-from ottla.operator.spec.topic_rules import CONFIRM, TopicRules, parse_topic_rules
+from ottla.operator.spec.topic_rules import TopicRules, parse_topic_rules
 from ottla.operator.status import Condition
 from ottla.operator.topic_reports import TopicReports, Writer, news_of
 from ottla.operator.topic_resources import Lister, TopicResources
@@ -58,8 +57,6 @@ RESTLESS_S_MAX = 20.0  # somebody else may be changing everything back
 MOVING_S = 2.0
 PASSING_S = 5.0
 BROKERS_S = 15.0  # brokers that aren't there may only be starting
-DEFINITION = "topics.ottla.dev"
-NAMES_TOLD = 5
 # Somebody else was faster, or the brokers are busy: the next look tells.
 PASSING = frozenset(
     {
@@ -94,14 +91,6 @@ class _Sweep:
     failed: dict[str, KafkaError] = field(default_factory=dict)  # by topic
 
 
-class _Held(NamedTuple):
-    """Topics that wait for a person."""
-
-    topics: frozenset[UUID]
-    told: str
-    condition: Condition
-
-
 class TopicReconciler:
     """Reconciles Topics, a cluster at a time: its keys are those of Clusters."""
 
@@ -122,20 +111,17 @@ class TopicReconciler:
         self._resources = resources
         self._reports = TopicReports(kube, resources)
         self._ours = ours
-        self._held_changed = held_changed
         self._bootstrap = bootstrap
         self._clock = clock
         self._utc = utc
         self._admins = KafkaAdmins()
-        self._disappearances: dict[Ref, Disappearances] = {}
-        self._held: dict[Ref, _Held] = {}
+        self._orphaned = OrphanedTopics(kube, resources, held_changed, clock)
         self._starting: set[Ref] = set()  # Clusters that were said to be waited for
         self._restless: dict[Ref, int] = {}  # sweeps in a row that ended all there was to change, and found more
 
     def held(self, cluster: Ref) -> Condition | None:
         """What the Cluster's status is to say of topics that wait for a person; None where none does."""
-        held = self._held.get(cluster)
-        return held.condition if held is not None else None
+        return self._orphaned.held(cluster)
 
     def close(self) -> None:
         """Ends all connections to brokers."""
@@ -151,10 +137,9 @@ class TopicReconciler:
         found = await self._kube.get("Cluster", *key)
         if found is None or going(found):
             self._admins.forget(key)
-            self._disappearances.pop(key, None)
+            self._orphaned.forget(key)
             self._restless.pop(key, None)
             self._starting.discard(key)
-            self._held.pop(key, None)
             missing = Refusal("ClusterNotFound", f"there is no Cluster {key}: make it, or name another in a new Topic")
             outcomes = {resource: Outcome(False, missing.reason, missing.message) for resource in mine}
             await self._reports.statuses(outcomes, self._utc())
@@ -169,7 +154,8 @@ class TopicReconciler:
         admin = self._admins.get(key, self._bootstrap(sweep.rules))
         try:
             cluster = await admin.look()
-            look_again_s = await self._sweep(key, sweep, admin, cluster, mine)
+            verdict = await self._orphaned.judge(key, sweep.rules, cluster)
+            await self._sweep(sweep, admin, cluster, self._resources.of(key), verdict)
         except Unreachable as error:
             await self._tell_waiting(sweep, mine, "ClusterUnreachable", f"the brokers of {key} don't answer yet")
             if not sweep.starting:
@@ -190,33 +176,51 @@ class TopicReconciler:
             pauses.append(min(AT_ONCE_S * 2 ** min(max(again - 3, 0), 16), RESTLESS_S_MAX))
         else:
             self._restless.pop(key, None)
-        return Result(min([*pauses, *([look_again_s] if look_again_s is not None else [])], default=None))
+        if verdict.look_again_s is not None:
+            pauses.append(verdict.look_again_s)
+        return Result(min(pauses, default=None))
 
     async def _sweep(
-        self, key: Ref, sweep: _Sweep, admin: KafkaAdmin, cluster: KafkaCluster, mine: list[TopicResource]
-    ) -> float | None:
-        """Everything but the statuses; when to look again at topics that lost their resources."""
+        self,
+        sweep: _Sweep,
+        admin: KafkaAdmin,
+        cluster: KafkaCluster,
+        mine: list[TopicResource],
+        verdict: Verdict,
+    ) -> None:
+        """Everything but the statuses."""
         allowed = await self._allowed(sweep, mine)
         owners = winners(allowed)
+        # That a topic is kept stands in the topic before its next resource is followed, whatever becomes of that.
+        kept = [step for step in map(hold, (*verdict.held, *verdict.taken_over)) if step is not None]
+        await self._make(sweep, admin.configure, kept)
+        taken_over = {orphan.topic.name for orphan in verdict.taken_over}
+        leaving = {orphan.topic.name for orphan in (*verdict.due, *verdict.settling)}
         plans: dict[TopicResource, TopicPlan] = {}
+        waiting = []  # for the deletion of a topic that isn't theirs
         for resource in allowed:
             owner = owners[resource.topic]
+            topic = cluster.topics.get(resource.topic) if resource.topic not in leaving else None
             if owner is not resource:
                 refusal = conflict(owner)
                 sweep.outcomes[resource] = Outcome(False, refusal.reason, refusal.message)
-            elif resource.deleting:
+            elif resource.deleting or resource.topic in taken_over:
                 continue
             elif resource.paused:
-                topic = cluster.topics.get(resource.topic)
                 sweep.outcomes[resource] = Outcome(None, "Paused", "paused", topic, paused=True)
             else:
-                topic = cluster.topics.get(resource.topic)
                 throttled = sweep.rules.throttle_bytes_per_second is not None
-                plans[resource] = plan_topic(resource, topic, cluster, sweep.rules.uid, throttled)
+                plan = plan_topic(resource, topic, cluster, sweep.rules.uid, throttled)
+                if plan.steps and resource.topic in leaving:
+                    waiting.append(resource)
+                else:
+                    plans[resource] = plan
         await self._carry_out(sweep, admin, cluster, plans)
         for resource, plan in plans.items():
             self._conclude(sweep, resource, plan, cluster.topics.get(resource.topic))
-        return await self._bury(key, sweep, admin, cluster)
+        await self._bury(sweep, admin, verdict)
+        for resource in waiting:
+            self._tell_replacing(sweep, resource)
 
     async def _allowed(self, sweep: _Sweep, mine: list[TopicResource]) -> list[TopicResource]:
         """Those whose namespace the Cluster takes Topics from; the others claim nothing."""
@@ -317,47 +321,32 @@ class TopicReconciler:
             outcome = Outcome(True, "TooFewReplicas" if told else "Ready", told, topic, plan.moving)
         sweep.outcomes[resource] = outcome
 
+    def _tell_replacing(self, sweep: _Sweep, resource: TopicResource) -> None:
+        """The resource's own topic is made once its predecessor's is gone; the look after the deletion tells."""
+        if (resource.topic, Delete) in sweep.made:
+            return
+        told = f"topic '{resource.topic}' is the one of the Topic {resource.ref} that was deleted before this one"
+        if (error := sweep.failed.get(resource.topic)) is not None:
+            message = f"{told}, and can't be deleted: {said(error)}"
+            sweep.outcomes[resource] = Outcome(False, "TopicNotDeleted", message)
+        else:
+            message = f"{told}: it is deleted in some seconds, and made anew"
+            sweep.outcomes[resource] = Outcome(False, "Replacing", message, expected=True)
+
     # ---- topics without a resource
 
-    async def _bury(self, key: Ref, sweep: _Sweep, admin: KafkaAdmin, cluster: KafkaCluster) -> float | None:
-        found = self._orphans(key, cluster)
-        definition: Definition | Unreadable | None = Definition("")
-        if found:
-            await self._resources.up_to_date(self._clock(), within_s=0.0)
-            definition = await self._definition()
-            found = self._orphans(key, cluster)
-        owned = sum(read_mark(topic.owner) is not None for topic in cluster.topics.values())
-        watch = self._disappearances.setdefault(key, Disappearances())
-        verdict = watch.judge(self._clock(), found, owned, definition, sweep.rules.uid, sweep.rules.confirmed)
+    async def _bury(self, sweep: _Sweep, admin: KafkaAdmin, verdict: Verdict) -> None:
         released = [orphan for orphan in verdict.due if orphan.policy is DeletionPolicy.RETAIN]
         deleted = [orphan for orphan in verdict.due if orphan.policy is DeletionPolicy.DELETE]
-        holds = [step for step in map(hold, verdict.held) if step is not None]
-        await self._make(sweep, admin.configure, [*holds, *(release(orphan.topic) for orphan in released)])
+        await self._make(sweep, admin.configure, [release(orphan.topic) for orphan in released])
         await self._make(sweep, admin.delete, [Delete(orphan.topic.name, orphan.topic.id) for orphan in deleted])
         for orphan in verdict.due:
             if orphan.topic.name not in sweep.left:
                 await self._tell_dealt_with(sweep, orphan)
-        self._tell_held(key, verdict)
-        return verdict.look_again_s
-
-    def _orphans(self, key: Ref, cluster: KafkaCluster) -> list[Orphan]:
-        resources, namespaces = self._resources.of(key), self._resources.namespaces
-        return orphans(cluster.topics.values(), resources, self._resources.vanished, namespaces)
-
-    async def _definition(self) -> Definition | Unreadable | None:
-        try:
-            found = await self._kube.get("CustomResourceDefinition", "", DEFINITION)
-        except KubeError as error:
-            if error.status == 403:
-                return Unreadable()
-            raise
-        if found is None:
-            return None
-        return Definition(found["metadata"]["creationTimestamp"], going(found))
 
     async def _tell_dealt_with(self, sweep: _Sweep, orphan: Orphan) -> None:
         topic, error = orphan.topic.name, sweep.failed.get(orphan.topic.name)
-        whose = f"its Topic {orphan.owner.ref} is gone"
+        whose = f"its Topic {orphan.owner.ref} {'was deleted, and made again' if orphan.remade else 'is gone'}"
         if error is not None:
             told = ("TopicNotDeleted", f"topic '{topic}' stays, though {whose}: {said(error)}")
         elif orphan.policy is DeletionPolicy.DELETE:
@@ -366,20 +355,6 @@ class TopicReconciler:
             told = ("TopicReleased", f"topic '{topic}' stays and follows nobody: {whose}, and its policy is Retain")
         logger.info("%s: %s", sweep.rules.cluster, told[1])
         await self._kube.event(dict(sweep.rules.about), *told, sweep.now, warning=error is not None)
-
-    def _tell_held(self, key: Ref, verdict: Verdict) -> None:
-        """The status is always of what is held now, as its token is; the log has a line when more is, or nothing."""
-        before, after = self._held.get(key), _held(key, verdict)
-        if before == after:
-            return
-        if after is None:
-            del self._held[key]
-            logger.info("%s: no topic waits for a person any more", key)
-        else:
-            self._held[key] = after
-            if before is None or after.topics - before.topics:
-                logger.warning("%s: %s; the condition TopicsHeld says how to have them deleted", key, after.told)
-        self._held_changed(key)
 
     # ---- statuses
 
@@ -392,19 +367,6 @@ class TopicReconciler:
         ]
         outcome = Outcome(False, reason, message, expected=sweep.starting)
         await self._reports.statuses(dict.fromkeys(waiting, outcome), sweep.now)
-
-
-def _held(key: Ref, verdict: Verdict) -> _Held | None:
-    if not verdict.held:
-        return None
-    names = sorted(orphan.topic.name for orphan in verdict.held)
-    some = ", ".join(names[:NAMES_TOLD])
-    if len(names) > NAMES_TOLD:
-        some += f" and {len(names) - NAMES_TOLD} more"
-    told = f"{verdict.why}. Kept until their Topics are back: {some}"
-    how = f"kubectl -n {key.namespace} annotate --overwrite clusters.ottla.dev {key.name} {CONFIRM}={verdict.token}"
-    condition = Condition("TopicsHeld", True, verdict.reason, f"{told}. To have them deleted: {how}")
-    return _Held(frozenset(orphan.topic.id for orphan in verdict.held), told, condition)
 
 
 def _reason(error: KafkaError) -> str:

@@ -57,9 +57,45 @@ def names(found: tuple[Orphan, ...] | list[Orphan]) -> list[str]:
 
 def test_who_is_an_orphan() -> None:
     topics = [owned(1), owned(2), owned(3), KafkaTopic("nobody's", UUID(int=9), {})]
-    same_name_again = resource(2, uid="u-new")
-    assert names(orphans(topics, [resource(1), same_name_again], {})) == ["t-3"]
+    another_for_its_topic = resource(8, topic="t-2")
+    assert names(orphans(topics, [resource(1), another_for_its_topic], {})) == ["t-3"]
     assert orphans(topics, [], {}, frozenset({"other"})) == []
+
+
+def remade(*numbers: int) -> list[Orphan]:
+    """Topics whose resources were deleted and made again under their names."""
+    return orphans(
+        [owned(number) for number in numbers], [resource(number, uid=f"v-{number}") for number in numbers], {}
+    )
+
+
+def test_a_resource_that_was_made_again_claims_what_goes_with_the_one_before_it() -> None:
+    assert [orphan.remade for orphan in remade(1)] == [True]
+    again = resource(1, uid="v-1")
+    assert orphans([owned(1, "Retain")], [again], {}) == []
+    assert orphans([owned(1)], [again], {"u-1": DeletionPolicy.RETAIN}) == [], "as it was seen last"
+    assert orphans([owned(1, "Held")], [again], {}) == [], "it waited, and has an owner now"
+    assert orphans([owned(1)], [again, resource(8, topic="t-1")], {}) == [], "another one wants it as it is"
+    watch = Disappearances()
+    first = judge(watch, 0.0, remade(1))
+    assert (first.due, names(first.settling), first.look_again_s) == ((), ["t-1"], SETTLE_S)
+    assert names(judge(watch, SETTLE_S, remade(1)).due) == ["t-1"]
+
+
+def test_many_that_were_made_again_are_taken_over_and_need_no_person() -> None:
+    watch = Disappearances()
+    verdict = judge(watch, 0.0, [*remade(*range(11)), *lost(11)])
+    assert (len(verdict.taken_over), names(verdict.held), verdict.settling) == (11, ["t-11"], ())
+    assert names(judge(watch, 1.0, [*remade(0), *lost(11)], confirmed=verdict.token).due) == ["t-11"]
+    later = judge(watch, 1000.0, remade(0))
+    assert (later.due, names(later.taken_over)) == ((), ["t-0"]), "a confirmation is of what its sentence named"
+
+
+def test_one_that_was_made_again_with_its_definition_or_its_cluster_is_taken_over() -> None:
+    anew = Definition("2026-06-01T00:00:00Z")
+    assert names(judge(Disappearances(), 0.0, remade(1), definition=anew).taken_over) == ["t-1"]
+    of_before = orphans([owned(1, cluster="c-0")], [resource(1, uid="v-1")], {})
+    assert names(judge(Disappearances(), 0.0, of_before).taken_over) == ["t-1"]
 
 
 def test_the_policy_is_the_newest_that_is_known() -> None:

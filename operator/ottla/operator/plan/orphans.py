@@ -14,6 +14,12 @@ whoever applies them all. Therefore:
 
 What waits is deleted once somebody confirms it by a token, which is of these very topics; or a resource claims the name
 again, and the topic isn't an orphan any more.
+
+A resource that was deleted and made again under its own name claims its predecessor's topic. Kubernetes holds one
+object of a name at a time, so the predecessor's deletion is certain, and its topic goes by the same four rules as if
+nobody claimed it: the new resource has a topic of its own afterwards. Only where a rule has the topic wait does the new
+resource take it over, because then nobody meant the deletion. A resource of another name takes the topic over in any
+case: it may have been made so that the topic has an owner when the first one goes.
 """
 
 from __future__ import annotations
@@ -24,6 +30,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
+from ottla.operator.objects import Ref
 from ottla.operator.plan.topic import POLICY, Configure, KafkaTopic
 from ottla.operator.plan.topic_owner import Owner, read_mark
 from ottla.operator.spec.topic import DeletionPolicy, TopicResource
@@ -43,6 +50,7 @@ class Orphan(NamedTuple):
     owner: Owner
     policy: DeletionPolicy
     held: bool = False  # the topic says that it waits for a person
+    remade: bool = False  # its owner was made again under its name, and claims the topic
 
 
 class Definition(NamedTuple):
@@ -62,6 +70,8 @@ class Verdict:
 
     due: tuple[Orphan, ...] = ()
     held: tuple[Orphan, ...] = ()
+    taken_over: tuple[Orphan, ...] = ()  # would wait for a person if their owners hadn't been made again
+    settling: tuple[Orphan, ...] = ()  # not yet due
     why: str = ""
     reason: str = ""  # the same as a word for programs
     token: str = ""
@@ -74,26 +84,30 @@ def orphans(
     vanished: Mapping[str, DeletionPolicy],
     watched: frozenset[str] | None = None,
 ) -> list[Orphan]:
-    """The owned topics whose resource isn't there, and whose name no resource claims.
+    """The owned topics whose resource isn't there, and whose name no resource claims but that resource's successor.
 
     `vanished`: the policy with which resources were seen last, by uid, which may be newer than the recorded one;
     `watched`: the namespaces that the operator sees (None: all): of the others it knows nothing.
     """
-    uids, claimed = set(), set()
+    uids: set[str] = set()
+    claimants: dict[str, set[Ref]] = {}
     for resource in resources:
         uids.add(resource.uid)
-        claimed.add(resource.topic)
+        claimants.setdefault(resource.topic, set()).add(resource.ref)
     found = []
     for topic in topics:
         owner = read_mark(topic.owner)
-        if owner is None or owner.uid in uids or topic.name in claimed:
+        if owner is None or owner.uid in uids:
             continue
         if watched is not None and owner.ref.namespace not in watched:
             continue
         held = topic.overrides.get(POLICY) == HELD
         recorded = held or topic.overrides.get(POLICY) == DeletionPolicy.DELETE.value
         policy = vanished.get(owner.uid, DeletionPolicy.DELETE if recorded else DeletionPolicy.RETAIN)
-        found.append(Orphan(topic, owner, policy, held))
+        claimed_by = claimants.get(topic.name, set())
+        remade = claimed_by == {owner.ref} and policy is DeletionPolicy.DELETE and not held
+        if remade or not claimed_by:
+            found.append(Orphan(topic, owner, policy, held, remade))
     return found
 
 
@@ -137,19 +151,24 @@ class Disappearances:
         if foreign and not why:
             reason, why = CLUSTER_MADE_ANEW, "this Cluster was made anew, and has never had the Topics of these"
         self._held -= self._confirmed
-        held = tuple(orphan for orphan in orphans if orphan.topic.id in self._held)
+        kept = [orphan for orphan in orphans if orphan.topic.id in self._held]
+        taken_over = tuple(orphan for orphan in kept if orphan.remade)
+        held = tuple(orphan for orphan in kept if not orphan.remade)
         if held and confirmed == confirmation(held):
-            self._confirmed |= self._held
-            self._held.clear()
+            self._confirmed |= {orphan.topic.id for orphan in held}
+            self._held -= self._confirmed
             held = ()
         agreed = [orphan for orphan in orphans if orphan.topic.id in self._confirmed]
         waiting = [orphan for orphan in orphans if orphan.topic.id not in self._held | self._confirmed]
         due = [orphan for orphan in waiting if now - self._noticed[orphan.topic.id] >= SETTLE_S]
+        settling = tuple(orphan for orphan in waiting if now - self._noticed[orphan.topic.id] < SETTLE_S)
         self._dealt_with |= {orphan.topic.id: now for orphan in due}
-        pauses = [SETTLE_S - now + self._noticed[orphan.topic.id] for orphan in waiting if orphan not in due]
+        pauses = [SETTLE_S - now + self._noticed[orphan.topic.id] for orphan in settling]
         return Verdict(
             (*agreed, *due),
             held,
+            taken_over,
+            settling,
             (why or "more had vanished at once than are deleted unasked") if held else "",
             reason if held else "",
             confirmation(held) if held else "",

@@ -29,7 +29,7 @@ class Outcome:
     topic: KafkaTopic | None = None
     moving: Moving | None = None
     paused: bool = False
-    expected: bool = False  # worth no Event: its Cluster is only starting
+    expected: bool = False  # worth no Event: it passes by itself
 
 
 def topic_status(resource: TopicResource, outcome: Outcome, now: datetime) -> Status:

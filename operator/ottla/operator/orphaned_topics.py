@@ -1,0 +1,126 @@
+"""Judges the topics that have lost their resources, and keeps what the Cluster's status tells of those that wait.
+
+The judgement itself is `plan/orphans.py`'s. Before anything is found guilty of having no resource the resources are
+listed anew, and the definition of their kind is read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+from uuid import UUID
+
+from ottla.operator.kube import KubeError
+from ottla.operator.objects import Object, Ref, going
+from ottla.operator.plan.orphans import Definition, Disappearances, Orphan, Unreadable, Verdict, orphans
+from ottla.operator.plan.topic import KafkaCluster
+from ottla.operator.plan.topic_owner import read_mark
+from ottla.operator.spec.topic_rules import CONFIRM, TopicRules
+from ottla.operator.status import Condition
+from ottla.operator.topic_resources import TopicResources
+
+logger = logging.getLogger(__name__)
+
+DEFINITION = "topics.ottla.dev"
+NAMES_TOLD = 5
+
+
+class Reader(Protocol):
+    """Who reads objects: `ottla.operator.kube.Kube`."""
+
+    async def get(self, kind: str, namespace: str, name: str) -> Object | None:
+        """One object; None where there is none, or none of its kind."""
+
+
+class _Held(NamedTuple):
+    """Topics that wait for a person."""
+
+    topics: frozenset[UUID]
+    told: str
+    condition: Condition
+
+
+class OrphanedTopics:
+    """Of every Cluster: what has vanished lately, and what waits for a person."""
+
+    def __init__(
+        self,
+        kube: Reader,
+        resources: TopicResources,
+        held_changed: Callable[[Ref], None],
+        clock: Callable[[], float],
+    ) -> None:
+        """`held_changed`: the status of a Cluster is to tell something else; `clock`: in seconds, monotonic."""
+        self._kube = kube
+        self._resources = resources
+        self._held_changed = held_changed
+        self._clock = clock
+        self._disappearances: dict[Ref, Disappearances] = {}
+        self._held: dict[Ref, _Held] = {}
+
+    def held(self, cluster: Ref) -> Condition | None:
+        """What the Cluster's status is to say of topics that wait for a person; None where none does."""
+        held = self._held.get(cluster)
+        return held.condition if held is not None else None
+
+    def forget(self, cluster: Ref) -> None:
+        """The Cluster is gone."""
+        self._disappearances.pop(cluster, None)
+        self._held.pop(cluster, None)
+
+    async def judge(self, key: Ref, rules: TopicRules, cluster: KafkaCluster) -> Verdict:
+        """What is to become of the orphans among a Cluster's topics. Raises KubeError."""
+        found = self._orphans(key, cluster)
+        definition: Definition | Unreadable | None = Definition("")
+        if found:
+            await self._resources.up_to_date(self._clock(), within_s=0.0)
+            definition = await self._definition()
+            found = self._orphans(key, cluster)
+        owned = sum(read_mark(topic.owner) is not None for topic in cluster.topics.values())
+        watch = self._disappearances.setdefault(key, Disappearances())
+        verdict = watch.judge(self._clock(), found, owned, definition, rules.uid, rules.confirmed)
+        self._tell_held(key, verdict)
+        return verdict
+
+    def _orphans(self, key: Ref, cluster: KafkaCluster) -> list[Orphan]:
+        resources, namespaces = self._resources.of(key), self._resources.namespaces
+        return orphans(cluster.topics.values(), resources, self._resources.vanished, namespaces)
+
+    async def _definition(self) -> Definition | Unreadable | None:
+        try:
+            found = await self._kube.get("CustomResourceDefinition", "", DEFINITION)
+        except KubeError as error:
+            if error.status == 403:
+                return Unreadable()
+            raise
+        if found is None:
+            return None
+        return Definition(found["metadata"]["creationTimestamp"], going(found))
+
+    def _tell_held(self, key: Ref, verdict: Verdict) -> None:
+        """The status is always of what is held now, as its token is; the log has a line when more is, or nothing."""
+        before, after = self._held.get(key), _held(key, verdict)
+        if before == after:
+            return
+        if after is None:
+            del self._held[key]
+            logger.info("%s: no topic waits for a person any more", key)
+        else:
+            self._held[key] = after
+            if before is None or after.topics - before.topics:
+                logger.warning("%s: %s; the condition TopicsHeld says how to have them deleted", key, after.told)
+        self._held_changed(key)
+
+
+def _held(key: Ref, verdict: Verdict) -> _Held | None:
+    if not verdict.held:
+        return None
+    names = sorted(orphan.topic.name for orphan in verdict.held)
+    some = ", ".join(names[:NAMES_TOLD])
+    if len(names) > NAMES_TOLD:
+        some += f" and {len(names) - NAMES_TOLD} more"
+    told = f"{verdict.why}. Kept until their Topics are back: {some}"
+    how = f"kubectl -n {key.namespace} annotate --overwrite clusters.ottla.dev {key.name} {CONFIRM}={verdict.token}"
+    condition = Condition("TopicsHeld", True, verdict.reason, f"{told}. To have them deleted: {how}")
+    return _Held(frozenset(orphan.topic.id for orphan in verdict.held), told, condition)
