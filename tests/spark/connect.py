@@ -1,0 +1,45 @@
+"""A client of Spark Connect: `python -m tests.spark.connect SERVER BOOTSTRAP TOPIC TARGET FOLDER`, which prints JSON.
+
+TOPIC is written to TARGET by foreachBatch, which runs in a process of the server's; the listener runs in this one. A
+process has a session of Spark Connect or a classic one, never both.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+from pyspark.sql import DataFrame, SparkSession
+
+from ottla.spark.jobs.frames import append
+from ottla.spark.listener import LagListener
+
+LIMIT = 80
+TOLD_S = 60
+
+
+def main() -> None:
+    server, bootstrap, topic, target, folder = sys.argv[1:]
+    spark = SparkSession.builder.remote(server).getOrCreate()
+    seen: list[int] = []
+    listener = LagListener(lambda query, lag: seen.append(sum(lag.values())))
+    spark.streams.addListener(listener)
+    reader = spark.readStream.format("ottla").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
+    found = reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", LIMIT).load()
+
+    def written(rows: DataFrame, batch: int) -> None:
+        append(rows.select("key", "value"), bootstrap, target)
+
+    writer = found.writeStream.foreachBatch(written).queryName("each").option("checkpointLocation", folder)
+    assert writer.trigger(availableNow=True).start().awaitTermination(300)
+    deadline = time.monotonic() + TOLD_S
+    while not (seen and seen[-1] == 0) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    print(json.dumps([seen, [[each.description, each.metrics] for each in listener.sources.get("each", [])]]))
+    spark.streams.removeListener(listener)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
