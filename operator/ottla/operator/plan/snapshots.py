@@ -2,6 +2,9 @@
 
 The first is what a restore takes (`ottla metadata restore`); the second holds whatever else is in that etcd. A file has
 its name only when it is complete.
+
+A volume that is full makes room for the next snapshot: its size is known before it is taken, and the oldest ones go
+until it fits. The newest of each kind stays whatever happens. Where etcd doesn't answer nothing goes.
 """
 
 from __future__ import annotations
@@ -21,27 +24,54 @@ FOLDER = "/snapshots"
 JOB_S_MAX = 600
 LATE_S = 3 * JOB_S_MAX  # a Job has three tries
 
-_SAVE = """\
+# What the two containers share. The names of snapshots are dates: those of a kind are listed with the oldest first.
+_FUNCTIONS = """\
 set -eu
+cd "$FOLDER"
+of_kind() { ls -1 | grep "[.]$1\\$" || true; }
+older() { for kind in etcd metadata; do of_kind $kind | head -n "-$1"; done | sort; }
+free_kib() { set -- $(df -Pk . | tail -n 1); echo "$4"; }
+make_room() {
+  while [ "$(free_kib)" -lt "$1" ]; do
+    oldest=$(older 1 | head -n 1)
+    if [ -z "$oldest" ]; then
+      echo "the next snapshot takes $1 KiB, and beside the newest ones $(free_kib) are free:" \
+        "raise metadata.etcd.snapshots.storage.size" >&2
+      return
+    fi
+    echo "$oldest makes room: the next snapshot takes $1 KiB, and $(free_kib) are free" >&2
+    rm -f "$oldest"
+  done
+}
+"""
+BACKUP_SCRIPT = (
+    _FUNCTIONS
+    + """\
+rm -f .part*
 name=$(date -u +%Y-%m-%dT%H-%M-%S)
-for endpoint in {endpoints}; do
-  if etcdctl --endpoints="{scheme}://$endpoint" {options} snapshot save "{folder}/.part"; then
-    mv "{folder}/.part" "{folder}/$name.etcd"
+ottla metadata backup "$HOME/backup" --config /etc/ottla/server.properties
+make_room $(($(du -k "$HOME/backup" | cut -f 1) + 64))
+cp "$HOME/backup" .part-metadata
+mv .part-metadata "$name.metadata"
+"""
+)
+SAVE_SCRIPT = (
+    _FUNCTIONS
+    + """\
+name=$(date -u +%Y-%m-%dT%H-%M-%S)
+for endpoint in $ENDPOINTS; do
+  status=$(etcdctl --endpoints="$endpoint" $OPTIONS endpoint status --write-out=json) || continue
+  bytes=$(echo "$status" | sed -n 's/.*"dbSize":"*\\([0-9][0-9]*\\).*/\\1/p')
+  make_room $((${bytes:-0} / 1024 * 9 / 8 + 1024))
+  if etcdctl --endpoints="$endpoint" $OPTIONS snapshot save .part; then
+    mv .part "$name.etcd"
     break
   fi
 done
-test -e "{folder}/$name.etcd"
-for kind in etcd metadata; do
-  ls -1 "{folder}" | grep "\\.$kind\\$" | sort | head -n -{keep} | while read -r old; do rm -f "{folder}/$old"; done
-done
+test -e "$name.etcd"
+older "$KEEP" | while read -r old; do rm -f "$old"; done
 """
-_BACKUP = """\
-set -eu
-name=$(date -u +%Y-%m-%dT%H-%M-%S)
-ottla metadata backup /tmp/backup --config /etc/ottla/server.properties
-cp /tmp/backup "{folder}/.part-metadata"
-mv "{folder}/.part-metadata" "{folder}/$name.metadata"
-"""
+)
 
 
 def snapshot_objects(cluster: Cluster, etcd: Etcd) -> list[Object]:
@@ -82,29 +112,32 @@ def _cron_job(cluster: Cluster, etcd: Etcd, wanted: Snapshots) -> Object:
     mounts += [{"name": f"etcd-{kind}", "mountPath": f"{SECRETS}/{kind}", "readOnly": True} for kind in secrets]
     config = {"name": "config", "mountPath": "/etc/ottla", "readOnly": True}
     resources: Object = {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}}
+    env = [
+        {"name": "HOME", "value": "/tmp"},
+        {"name": "FOLDER", "value": FOLDER},
+        {"name": "KEEP", "value": str(wanted.keep)},
+    ]
     backup = container(
         cluster,
         "metadata",
         cluster.image,
-        command=["/bin/sh", "-c", _BACKUP.format(folder=FOLDER)],
-        env=[{"name": "HOME", "value": "/tmp"}, {"name": "OTTLA_NODE_ID", "value": "0"}],
+        command=["/bin/sh", "-c", BACKUP_SCRIPT],
+        env=[*env, {"name": "OTTLA_NODE_ID", "value": "0"}],
         volumeMounts=[*mounts, config],
         resources=resources,
     )
+    scheme = "https" if etcd.tls else "http"
     tls = f"--cacert={SECRETS}/tls/ca.crt --cert={SECRETS}/tls/client.crt --key={SECRETS}/tls/client.key"
-    save_script = _SAVE.format(
-        folder=FOLDER,
-        endpoints=" ".join(etcd_endpoints(cluster)),
-        keep=wanted.keep,
-        scheme="https" if etcd.tls else "http",
-        options=tls if etcd.tls else "",
-    )
     save = container(
         cluster,
         "etcd",
         etcd.image,
-        command=["/bin/sh", "-c", save_script],
-        env=[{"name": "HOME", "value": "/tmp"}],
+        command=["/bin/sh", "-c", SAVE_SCRIPT],
+        env=[
+            *env,
+            {"name": "ENDPOINTS", "value": " ".join(f"{scheme}://{each}" for each in etcd_endpoints(cluster))},
+            {"name": "OPTIONS", "value": tls if etcd.tls else ""},
+        ],
         volumeMounts=mounts,
         resources=resources,
     )
