@@ -41,6 +41,7 @@ from .store import (
     Guard,
     LeaseExpired,
     LeaseId,
+    LeaseLeft,
     Rejected,
     Revision,
     Snapshot,
@@ -149,6 +150,11 @@ class EmbeddedStore:
     async def keep_alive(self, lease: LeaseId) -> None:
         """See `Store.keep_alive`."""
         await self._ask(lambda: self._tables.keep_alive(lease), transactional=True, durable=False)
+
+    async def lease_left(self, lease: LeaseId) -> LeaseLeft:
+        """See `Store.lease_left`."""
+        left: LeaseLeft = await self._ask(lambda: self._tables.lease_left(lease))
+        return left
 
     def lease_line(self) -> _LeaseLine:
         """See `Store.lease_line`."""

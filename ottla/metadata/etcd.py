@@ -36,6 +36,7 @@ from .store import (
     Guard,
     LeaseExpired,
     LeaseId,
+    LeaseLeft,
     Rejected,
     Revision,
     Snapshot,
@@ -131,6 +132,15 @@ class EtcdStore:
         if response.TTL <= 0:
             self._ttls_s.pop(lease, None)
             raise LeaseExpired("the lease has ended")
+
+    async def lease_left(self, lease: LeaseId) -> LeaseLeft:
+        """See `Store.lease_left`. etcd tells whole seconds, towards zero; each new leader begins anew."""
+        request = rpc.LeaseTimeToLiveRequest(ID=lease)
+        response = await self._connection.call(lambda member: member.lease.LeaseTimeToLive, request, idempotent=True)
+        if response.TTL == -1 and response.grantedTTL == 0:
+            raise LeaseExpired("the lease has ended")
+        at_least_s = response.TTL - (response.TTL <= 0)  # below zero: etcd hasn't come to end it yet
+        return LeaseLeft(at_least_s, response.TTL + 1, response.header.raft_term)
 
     def lease_line(self) -> EtcdLeaseLine:
         """See `Store.lease_line`."""

@@ -35,6 +35,7 @@ from .store import (
     ForeignStore,
     Guard,
     LeaseId,
+    LeaseLeft,
     LeaseLine,
     Rejected,
     Revision,
@@ -147,6 +148,11 @@ class OwnStore:
         """See `Store.keep_alive`."""
         self._check()
         await self._store.keep_alive(lease)
+
+    async def lease_left(self, lease: LeaseId) -> LeaseLeft:
+        """See `Store.lease_left`."""
+        self._check()
+        return await self._store.lease_left(lease)
 
     def lease_line(self) -> LeaseLine:
         """See `Store.lease_line`."""

@@ -6,8 +6,8 @@ again, with a new epoch; by then the controller has moved on, and the broker lea
 process has lost nothing of its logs, and says so: the new registration names the epoch of the former. What keeps the
 lease alive is a `Renewal`, which goes on while the event loop waits for a disk.
 
-A node id that is alive already makes a second process wait for one session, because a predecessor that was killed is
-gone by then; if the other is still there, the second process gives up and names it.
+A node id that is registered already makes a second process wait until the registration ends, as that of a predecessor
+that was killed does. It gives up, and names the other, only if that one lives after a session (`predecessor.py`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
 from . import keys
 from .image import Changed, Image
 from .model import NO_EPOCH, Broker, BrokerState, Endpoint
+from .predecessor import Predecessor
 from .renewal import Renewal
 from .store import (
     NO_LEASE,
@@ -59,7 +61,7 @@ class Registration:
         self._image: Image | None = None
         self._missed = asyncio.Event()
         self._ended = False  # the lease, which the store has said
-        self.broker = replace(broker, incarnation=broker.incarnation or secrets.token_hex(8))
+        self.broker = replace(broker, epoch=NO_EPOCH, incarnation=broker.incarnation or secrets.token_hex(8))
         self.registered: Callable[[Broker], None] = lambda broker: (
             None
         )  # called after each registration, with its epoch
@@ -68,6 +70,11 @@ class Registration:
     def epoch(self) -> int:
         """The epoch of the present registration; greater after each loss of the lease."""
         return self.broker.epoch
+
+    @property
+    def made(self) -> bool:
+        """Whether there has been a registration: false while the first one waits for a predecessor's to end."""
+        return self.epoch != NO_EPOCH
 
     @property
     def unconfirmed_s(self) -> float:
@@ -80,7 +87,7 @@ class Registration:
         return self._lease
 
     async def register(self) -> Broker:
-        """Registers, waiting up to a session for a predecessor. Raises NodeIdTaken, StoreUnavailable."""
+        """Registers, waiting for a dead predecessor's registration to end. Raises NodeIdTaken, StoreUnavailable."""
         async with self._changing:
             while True:
                 try:
@@ -118,7 +125,7 @@ class Registration:
 
     def _deleted_by_others(self) -> bool:
         image = self._image
-        if image is None or self.epoch == NO_EPOCH or image.revision < self.broker.revision:
+        if image is None or not self.made or image.revision < self.broker.revision:
             return False
         found = image.brokers.get(self.broker.id)
         return found is None or found.incarnation != self.broker.incarnation
@@ -179,7 +186,8 @@ class Registration:
         self._ended = False
         put = Put(key, self.broker.encode(), self._lease)
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._session_s + 1.0
+        patient_until = loop.time() + self._session_s
+        predecessor = Predecessor(self._store)
         said = False
         while True:
             try:
@@ -201,7 +209,7 @@ class Registration:
                 put = Put(key, self.broker.encode(), self._lease)
                 await self._store.revoke(entry.lease)
                 continue
-            if loop.time() > deadline:
+            if loop.time() > patient_until and await predecessor.lives(entry.lease):
                 await self._store.revoke(self._lease)
                 raise NodeIdTaken(
                     f"node id {self.broker.id} is registered by a live broker on {holder.host or 'an unknown host'}"
@@ -211,7 +219,8 @@ class Registration:
                 said = True
                 logger.info("broker %d: waiting for the registration of a predecessor to end", self.broker.id)
             await asyncio.sleep(_RETRY_S)
-            await self._store.keep_alive(self._lease)
+            with suppress(StoreUnavailable):  # the next try has more patience, and says whether the lease is gone
+                await self._store.keep_alive(self._lease)
         self._renewal.hold(self._lease, self._session_s, partial(self._lease_ended, self._lease))
         logger.info("broker %d: registered with epoch %d", self.broker.id, self.epoch)
         self.registered(self.broker)

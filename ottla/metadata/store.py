@@ -131,6 +131,15 @@ class Committed(NamedTuple):
     revision: int
 
 
+class LeaseLeft(NamedTuple):
+    """How long a lease lives yet unless it is kept alive: at least, and less than. A store that restarts may give every
+    lease its time anew; it then counts in another `term`, and only within one does time alone never add."""
+
+    at_least_s: float
+    below_s: float
+    term: int
+
+
 class Rejected(NamedTuple):
     """Nothing was written: what the keys of the failed guards are now (None: absent)."""
 
@@ -179,6 +188,10 @@ class Store(Protocol):
 
     async def keep_alive(self, lease: LeaseId) -> None:
         """Starts the lease's time anew. Raises LeaseExpired."""
+        ...
+
+    async def lease_left(self, lease: LeaseId) -> LeaseLeft:
+        """How long any lease has left, without keeping it alive. Raises LeaseExpired."""
         ...
 
     def lease_line(self) -> LeaseLine:

@@ -37,6 +37,7 @@ from .store import (
     Guard,
     LeaseExpired,
     LeaseId,
+    LeaseLeft,
     Put,
     Rejected,
     Revision,
@@ -212,6 +213,14 @@ class Tables:
         updated = self._db.execute("UPDATE lease SET ends_at_ms = ? + ttl_ms WHERE id = ?", (self._now_ms(), lease))
         if updated.rowcount == 0:
             raise LeaseExpired(f"lease {lease} has ended")
+
+    def lease_left(self, lease: LeaseId) -> LeaseLeft:
+        """How long the lease has left. Raises LeaseExpired."""
+        row = self._db.execute("SELECT ends_at_ms FROM lease WHERE id = ?", (lease,)).fetchone()
+        if row is None:
+            raise LeaseExpired(f"lease {lease} has ended")
+        left_ms = row[0] - self._now_ms()  # a clock of whole milliseconds
+        return LeaseLeft((left_ms - 1) / 1000, (left_ms + 1) / 1000, term=0)
 
     def revoke(self, lease: LeaseId) -> None:
         """Ends a lease and deletes its keys, inside `transaction`."""

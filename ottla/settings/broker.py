@@ -153,7 +153,7 @@ SETTINGS = (
     Setting(
         "initial.broker.registration.timeout.ms", Kind.INT, "60000", Importance.MEDIUM,
         "How long a starting broker tries to register before it gives up.",
-        instead="a broker waits one broker.session.timeout.ms for a predecessor with its node.id",
+        instead="a broker waits until the registration of a dead predecessor with its node.id has ended",
     ),
     Setting(
         "broker.heartbeat.interval.ms", Kind.INT, "2000", Importance.MEDIUM,

@@ -12,13 +12,17 @@ from typing import Any
 
 import pytest
 
+from ottla.metadata import keys
 from ottla.metadata.cluster import join_cluster
 from ottla.metadata.etcd import EtcdStore
 from ottla.metadata.etcd_connection import EtcdAddress
 from ottla.metadata.etcd_messages import Assembly
 from ottla.metadata.image import Image
 from ottla.metadata.lineage import next_word
+from ottla.metadata.model import Broker, Endpoint
 from ottla.metadata.own_store import OwnStore
+from ottla.metadata.registration import Registration
+from ottla.metadata.renewal import RenewalTask
 from ottla.metadata.store import (
     NO_LEASE,
     Committed,
@@ -205,6 +209,31 @@ def test_a_member_that_lags_behind_is_no_older_store(tmp_path: Path) -> None:
             for member in members:
                 member.go_on()
                 member.kill()
+
+    run(test())
+
+
+def test_a_dead_broker_is_not_taken_for_a_living_one_because_etcd_restarts(etcd: Etcd) -> None:
+    """Each restart gives its lease the whole time anew: a successor waits, and registers when it has ended."""
+
+    async def test() -> None:
+        async with connected(etcd, 20.0) as dead, connected(etcd, 20.0) as living:
+            lease = await dead.grant(5)
+            await put(dead, keys.broker(0), Broker(0, -1, {}, incarnation="dead").encode(), lease)
+            terms = {(await living.lease_left(lease)).term}
+            broker = Broker(0, -1, {"L": Endpoint("L", "h", 9092)})
+            registration = Registration(living, broker, RenewalTask(living), session_s=5)
+            registering = asyncio.ensure_future(registration.register())
+            for _ in range(3):
+                await asyncio.sleep(2.0)
+                etcd.kill()
+                await asyncio.to_thread(etcd.start)
+                terms.add((await living.lease_left(lease)).term)
+                assert not registering.done()
+            assert len(terms) == 4
+            registered = await registering
+            assert registered.epoch > 0
+            await registration.withdraw()
 
     run(test())
 

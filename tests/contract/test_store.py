@@ -296,6 +296,29 @@ def test_a_lease_that_is_not_kept_alive_ends_and_its_keys_go_in_one_revision(run
     run(test)
 
 
+def test_how_long_a_lease_has_left(run: Any) -> None:
+    async def test(opener: Opener) -> None:
+        one, two = await opener(), await opener()
+        lease = await one.grant(4.0)
+        granted = await two.lease_left(lease)
+        assert granted.at_least_s <= 4.0
+        assert granted.below_s > 2.0
+        assert granted.below_s - granted.at_least_s <= 2.0
+        await asyncio.sleep(1.5)
+        later = await two.lease_left(lease)  # and to ask doesn't keep it alive
+        assert later.at_least_s <= 2.5
+        await one.keep_alive(lease)
+        renewed = await two.lease_left(lease)
+        assert renewed.below_s > later.at_least_s
+        assert renewed.below_s > 2.0
+        assert granted.term == later.term == renewed.term
+        await one.revoke(lease)
+        with pytest.raises(LeaseExpired):
+            await two.lease_left(lease)
+
+    run(test)
+
+
 def test_revoking_deletes_at_once_and_twice_is_fine(run: Any) -> None:
     async def test(opener: Opener) -> None:
         store = await opener()

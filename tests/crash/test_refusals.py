@@ -120,6 +120,7 @@ def test_a_node_id_that_lives_is_refused_after_a_session_and_its_holder_named(tm
         (said,) = [line for line in refused.stderr.splitlines() if line.startswith("ottla broker: ")]
         assert f"node id 0 is registered by a live broker on {platform.node()} (PLAINTEXT://{holder.bootstrap})" in said
         assert "Traceback" not in refused.stderr
+        assert "draining" not in refused.stderr, "nothing is announced of what was never registered"
         exchange(holder.bootstrap, produce_request("kept", b"x" * 100), 1, RECORDS)
         assert contents(holder).keys() == before.keys()
         assert "registration epoch" not in holder.log_path.read_text()

@@ -24,6 +24,7 @@ from ottla.metadata.store import (
     Guard,
     LeaseExpired,
     LeaseId,
+    LeaseLeft,
     Put,
     Rejected,
     Revision,
@@ -49,6 +50,12 @@ class StoreState(NamedTuple):
     leases: dict[LeaseId, float]  # with their times to live
 
 
+class _Lease(NamedTuple):
+    ttl_s: float
+    ends_at: float
+    expiry: Step
+
+
 class StoreServer:
     """What all connections share."""
 
@@ -65,7 +72,8 @@ class StoreServer:
         self.trespasses: list[str] = []  # keys that were written meanwhile
         self.latency_s = 0.001
         self.timeout_s = 5.0
-        self._leases: dict[LeaseId, tuple[float, Step]] = {}
+        self._leases: dict[LeaseId, _Lease] = {}
+        self._term = 1
         self._next_lease = 100
         self._connections: list[SimulatedStore] = []
 
@@ -89,7 +97,7 @@ class StoreServer:
 
     def copy(self) -> StoreState:
         """What it holds now."""
-        leases = {lease: ttl_s for lease, (ttl_s, _) in self._leases.items()}
+        leases = {lease: held.ttl_s for lease, held in self._leases.items()}
         return StoreState(self.revision, self.compacted, dict(self.entries), tuple(self.history), leases)
 
     def replace(self, state: StoreState) -> None:
@@ -104,13 +112,12 @@ class StoreServer:
         self._hold(right)
 
     def _hold(self, state: StoreState) -> None:
-        for _, expiry in self._leases.values():
-            expiry.cancel()
+        for held in self._leases.values():
+            held.expiry.cancel()
+        self._term += 1
         self.revision, self.compacted = state.revision, state.compacted
         self.entries, self.history = dict(state.entries), list(state.history)
-        self._leases = {
-            lease: (ttl_s, self.loop.in_world(ttl_s, self._expired, lease)) for lease, ttl_s in state.leases.items()
-        }
+        self._leases = {lease: self._hold_lease(lease, ttl_s) for lease, ttl_s in state.leases.items()}
         for connection in self._connections:
             connection.interrupted()
 
@@ -135,20 +142,30 @@ class StoreServer:
     def grant(self, ttl_s: float) -> LeaseId:
         self._next_lease += 1
         lease = LeaseId(self._next_lease)
-        self._leases[lease] = (ttl_s, self.loop.in_world(ttl_s, self._expired, lease))
+        self._leases[lease] = self._hold_lease(lease, ttl_s)
         return lease
 
     def keep_alive(self, lease: LeaseId) -> None:
         held = self._leases.get(lease)
         if held is None:
             raise LeaseExpired(f"lease {lease} has ended")
-        held[1].cancel()
-        self._leases[lease] = (held[0], self.loop.in_world(held[0], self._expired, lease))
+        held.expiry.cancel()
+        self._leases[lease] = self._hold_lease(lease, held.ttl_s)
+
+    def lease_left(self, lease: LeaseId) -> LeaseLeft:
+        held = self._leases.get(lease)
+        if held is None:
+            raise LeaseExpired(f"lease {lease} has ended")
+        left_s = held.ends_at - self.loop.time()
+        return LeaseLeft(left_s, left_s + 0.001, self._term)
+
+    def _hold_lease(self, lease: LeaseId, ttl_s: float) -> _Lease:
+        return _Lease(ttl_s, self.loop.time() + ttl_s, self.loop.in_world(ttl_s, self._expired, lease))
 
     def revoke(self, lease: LeaseId) -> None:
         held = self._leases.pop(lease, None)
         if held is not None:
-            held[1].cancel()
+            held.expiry.cancel()
         gone = sorted(key for key, entry in self.entries.items() if entry.lease == lease != NO_LEASE)
         if gone:
             self._record([Change(key, None) for key in gone])
@@ -274,6 +291,9 @@ class SimulatedStore:
 
     async def keep_alive(self, lease: LeaseId) -> None:
         await self._ask(lambda: self._server.keep_alive(lease))
+
+    async def lease_left(self, lease: LeaseId) -> LeaseLeft:
+        return await self._ask(lambda: self._server.lease_left(lease))
 
     async def revoke(self, lease: LeaseId) -> None:
         await self._change(lambda: self._server.revoke(lease))

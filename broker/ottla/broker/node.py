@@ -184,7 +184,8 @@ class Broker:
     @property
     def store_silence_seconds(self) -> float:
         """Since when the metadata store hasn't confirmed the registration; 0 before there is one."""
-        return 0.0 if self._registration is None else self._registration.unconfirmed_s
+        registration = self._registration
+        return registration.unconfirmed_s if registration is not None and registration.made else 0.0
 
     @property
     def bootstrap(self) -> str:
@@ -207,7 +208,7 @@ class Broker:
             return str(self.store.refusal)
         if not self.recovered:
             return "the logs are being recovered"
-        if self._registration is None:
+        if self._registration is None or not self._registration.made:
             return "the broker isn't registered yet"
         return "the broker is starting to lead, or draining"
 
@@ -298,7 +299,7 @@ class Broker:
         self.ready = False
         if self.store.refusal is not None:
             await self.server.close()
-        elif self._registration is not None:
+        elif self._registration is not None and self._registration.made:
             led = any(partition.leader == self.id for partition in self._to_hand_over(self.image))
             try:
                 async with asyncio.timeout(_ANNOUNCING_S):

@@ -11,6 +11,7 @@ from ottla.metadata.store import (
     Committed,
     Guard,
     LeaseId,
+    LeaseLeft,
     LeaseLine,
     Rejected,
     Revision,
@@ -62,6 +63,9 @@ class FaultyStore:
 
     async def keep_alive(self, lease: LeaseId) -> None:
         await self.store.keep_alive(lease)
+
+    async def lease_left(self, lease: LeaseId) -> LeaseLeft:
+        return await self.store.lease_left(lease)
 
     def lease_line(self) -> LeaseLine:
         return self.store.lease_line()
