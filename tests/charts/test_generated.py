@@ -13,7 +13,7 @@ import yaml
 from ottla.broker.metrics.catalogue import METRICS
 from ottla.operator import app
 from ottla.operator.found import OWNED, PRUNED
-from ottla.operator.kube import KINDS
+from ottla.operator.kinds import KINDS
 from ottla.operator.manifests.__main__ import CRDS, generated_files
 from ottla.operator.manifests.crds import chart_template, fields_table, json_schema
 from ottla.operator.manifests.dashboard import ROWS, queries
@@ -79,8 +79,8 @@ def test_alerts_and_dashboard_name_metrics_that_exist(query: str) -> None:
     assert not {name for name in named - series() if not ELSEWHERE.match(name)}
 
 
-def test_the_operator_may_do_what_it_does() -> None:
-    """Each verb and kind that stands in its source, and for what it applies whatever that takes."""
+def allowed_verbs() -> set[tuple[str, str]]:
+    """What the chart lets the operator do: verbs and resources."""
     allowed: set[tuple[str, str]] = set()
     golden = ROOT / "tests/charts/golden/ottla-operator/default.yaml"
     for role in yaml.safe_load_all(golden.read_text()):
@@ -88,6 +88,21 @@ def test_the_operator_may_do_what_it_does() -> None:
             (role or {}).get("rules", ()) if role and not role["metadata"]["name"].endswith(("view", "edit")) else ()
         ):
             allowed |= {(verb, resource) for verb in rule["verbs"] for resource in rule["resources"]}
+    return allowed
+
+
+def test_the_operator_may_not_look_around_among_secrets_nor_delete_any() -> None:
+    assert {verb for verb, resource in allowed_verbs() if resource == "secrets"} == {"get", "create", "patch"}
+
+
+def test_what_is_watched_is_what_the_operator_watches() -> None:
+    watched = {resource for verb, resource in allowed_verbs() if verb == "watch"}
+    assert watched == {"clusters", "topics", *app.OWNED}
+
+
+def test_the_operator_may_do_what_it_does() -> None:
+    """Each verb and kind that stands in its source, and for what it applies whatever that takes."""
+    allowed = allowed_verbs()
     verbs = {"merge": "patch"}
     done: set[tuple[str, str]] = set()
     for path in (ROOT / "operator/ottla/operator").rglob("*.py"):
@@ -97,7 +112,7 @@ def test_the_operator_may_do_what_it_does() -> None:
             done.add((verbs.get(verb, verb), KINDS[kind].plural + status))
         if "/plan/" in str(path) or path.stem in ("certificates", "etcd"):
             for kind in set(re.findall(r"\"kind\": \"(\w+)\"", text)) & {*OWNED, "Secret", "PersistentVolumeClaim"}:
-                done |= {(verb, KINDS[kind].plural) for verb in ("get", "list", "create", "patch")}
+                done |= {(verb, KINDS[kind].plural) for verb in ("get", "create", "patch")}
         for plural in app.OWNED:
             done |= {(verb, plural) for verb in ("list", "watch")}
     done |= {("delete", KINDS[kind].plural) for kind in PRUNED} | {("list", KINDS[kind].plural) for kind in OWNED}

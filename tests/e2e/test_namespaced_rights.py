@@ -21,6 +21,9 @@ def test_namespaced_rights(operator: Operator) -> None:
             assert "yes" in scene.kube("auth", "can-i", "delete", "pods", account)
             assert refused(scene.kube, "auth", "can-i", "delete", "pods", "--namespace", "default", account)
             assert refused(scene.kube, "auth", "can-i", "list", "nodes", account)
+            assert "yes" in scene.kube("auth", "can-i", "get", "secrets", account)
+            for verb in ("list", "watch", "delete"):
+                assert refused(scene.kube, "auth", "can-i", verb, "secrets", account)
             scene.kube.apply(cluster())
             scene.settled()
             scene.start_clients()

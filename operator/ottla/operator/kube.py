@@ -11,14 +11,15 @@ import hashlib
 import json
 import logging
 from datetime import datetime
-from typing import NamedTuple, cast
+from typing import cast
 from urllib.parse import quote, urlencode
 
 import aiohttp
 from kubernetes.aio import client, config
 from kubernetes.aio.client.exceptions import ApiException
 
-from ottla.operator.objects import API_VERSION, OPERATOR, Object, timestamp
+from ottla.operator.kinds import KINDS
+from ottla.operator.objects import OPERATOR, Object, timestamp
 from ottla.operator.queue import Retry, why
 
 logger = logging.getLogger(__name__)
@@ -26,33 +27,6 @@ logger = logging.getLogger(__name__)
 PAGE = 500
 REQUEST_S_MAX = 30
 _LEASES = "/apis/coordination.k8s.io/"
-
-
-class Kind(NamedTuple):
-    """Where the objects of a kind are: the API's version and the plural of the name."""
-
-    api_version: str
-    plural: str
-
-
-KINDS = {
-    "Cluster": Kind(API_VERSION, "clusters"),
-    "Topic": Kind(API_VERSION, "topics"),
-    "ConfigMap": Kind("v1", "configmaps"),
-    "CustomResourceDefinition": Kind("apiextensions.k8s.io/v1", "customresourcedefinitions"),
-    "Event": Kind("v1", "events"),
-    "Namespace": Kind("v1", "namespaces"),
-    "Node": Kind("v1", "nodes"),
-    "PersistentVolumeClaim": Kind("v1", "persistentvolumeclaims"),
-    "Pod": Kind("v1", "pods"),
-    "Secret": Kind("v1", "secrets"),
-    "Service": Kind("v1", "services"),
-    "StatefulSet": Kind("apps/v1", "statefulsets"),
-    "Lease": Kind("coordination.k8s.io/v1", "leases"),
-    "CronJob": Kind("batch/v1", "cronjobs"),
-    "NetworkPolicy": Kind("networking.k8s.io/v1", "networkpolicies"),
-    "PodDisruptionBudget": Kind("policy/v1", "poddisruptionbudgets"),
-}
 
 
 class KubeError(Retry):

@@ -13,12 +13,17 @@ from datetime import datetime
 from typing import Any
 
 from ottla.operator.kube import KubeError
+from ottla.operator.rights import IN_NAMESPACES, OF_NO_NAMESPACE, asked, each
 
 Object = dict[str, Any]
+GRANTED = frozenset(each((*IN_NAMESPACES, *OF_NO_NAMESPACE)))
 
 
 class World:
-    """The objects, what was asked, and the controllers that `settle` stands for."""
+    """The objects, what was asked, and the controllers that `settle` stands for.
+
+    As under the chart's rules, what the operator has no right to is refused.
+    """
 
     def __init__(self) -> None:
         self.objects: dict[tuple[str, str, str], Object] = {}
@@ -34,10 +39,12 @@ class World:
     # ---- what `Kube` offers
 
     async def get(self, kind: str, namespace: str, name: str) -> Object | None:
+        self._may("get", kind)
         found = self.objects.get((kind, namespace, name))
         return copy.deepcopy(found) if found is not None else None
 
     async def list(self, kind: str, namespace: str = "", labels: str = "") -> list[Object]:
+        self._may("list", kind)
         wanted = dict(part.split("=") for part in labels.split(",") if part)
         return [
             copy.deepcopy(item)
@@ -50,6 +57,9 @@ class World:
     async def apply(self, wanted: Object, observed: Object | None = None) -> Object:
         key = (wanted["kind"], wanted["metadata"].get("namespace", ""), wanted["metadata"]["name"])
         present = self.objects.get(key)
+        self._may("patch", key[0])
+        if present is None:
+            self._may("create", key[0])
         merged = copy.deepcopy(wanted)
         if present is not None:
             merged["metadata"] = {**present["metadata"], **merged["metadata"]}
@@ -65,6 +75,7 @@ class World:
         return copy.deepcopy(self.objects[key])
 
     async def merge(self, kind: str, namespace: str, name: str, patch: Object, subresource: str = "") -> Object:
+        self._may("patch", kind, subresource)
         self.writes.append(f"merge {kind} {name}")
         item = self.objects[kind, namespace, name]
         _merge(item, {name: value for name, value in patch.items() if name != "metadata"})
@@ -75,6 +86,7 @@ class World:
     async def write_status(self, resource: Object, status: Object) -> None:
         meta = resource["metadata"]
         key = (resource["kind"], meta["namespace"], meta["name"])
+        self._may("patch", key[0], "status")
         if self.objects[key]["metadata"]["resourceVersion"] != meta["resourceVersion"]:
             raise KubeError(409, "writing", "it has changed")
         self.writes.append(f"status {key[2]}")
@@ -84,6 +96,7 @@ class World:
     async def delete(
         self, kind: str, namespace: str, name: str, *, uid: str | None = None, propagation: str = "Background"
     ) -> bool:
+        self._may("delete", kind)
         found = self.objects.get((kind, namespace, name))
         if found is None or uid not in (None, found["metadata"]["uid"]):
             return False
@@ -99,7 +112,12 @@ class World:
         return True
 
     async def event(self, about: Object, reason: str, message: str, now: datetime, *, warning: bool = False) -> None:
+        self._may("create", "Event")
         self.events.append((reason, message))
+
+    def _may(self, verb: str, kind: str, subresource: str = "") -> None:
+        if asked(verb, kind, subresource) not in GRANTED:
+            raise KubeError(403, f"{verb} {kind}", "the operator has no right to that")
 
     # ---- what people and controllers do
 

@@ -1,0 +1,34 @@
+"""The kinds of objects that the operator deals with, and where Kubernetes has them. Pure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ottla.operator.objects import API_VERSION
+
+
+class Kind(NamedTuple):
+    """Where the objects of a kind are: the API's version and the plural of the name."""
+
+    api_version: str
+    plural: str
+
+
+KINDS = {
+    "Cluster": Kind(API_VERSION, "clusters"),
+    "Topic": Kind(API_VERSION, "topics"),
+    "ConfigMap": Kind("v1", "configmaps"),
+    "CustomResourceDefinition": Kind("apiextensions.k8s.io/v1", "customresourcedefinitions"),
+    "Event": Kind("v1", "events"),
+    "Namespace": Kind("v1", "namespaces"),
+    "Node": Kind("v1", "nodes"),
+    "PersistentVolumeClaim": Kind("v1", "persistentvolumeclaims"),
+    "Pod": Kind("v1", "pods"),
+    "Secret": Kind("v1", "secrets"),
+    "Service": Kind("v1", "services"),
+    "StatefulSet": Kind("apps/v1", "statefulsets"),
+    "Lease": Kind("coordination.k8s.io/v1", "leases"),
+    "CronJob": Kind("batch/v1", "cronjobs"),
+    "NetworkPolicy": Kind("networking.k8s.io/v1", "networkpolicies"),
+    "PodDisruptionBudget": Kind("policy/v1", "poddisruptionbudgets"),
+}

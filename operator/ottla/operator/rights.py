@@ -1,0 +1,113 @@
+"""What the operator may do in Kubernetes, and why: the source of its chart's rules, and of what is checked. Pure.
+
+The least that it needs. Of Secrets it may read, make and change single ones by their names, which Clusters say: it may
+not list or watch them, which would tell it of those that nobody named, nor delete any, because they go with their
+Cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from ottla.operator.kinds import KINDS
+
+LOOKED_AT = ("get", "list", "watch")
+MADE = ("create", "patch", "delete")
+
+
+class Right(NamedTuple):
+    """Verbs on kinds, or on a part of each (`subresource`)."""
+
+    kinds: tuple[str, ...]
+    verbs: tuple[str, ...]
+    why: str = ""
+    subresource: str = ""
+
+
+IN_NAMESPACES = (
+    Right(("Cluster", "Topic"), LOOKED_AT),
+    Right(("Cluster", "Topic"), ("patch",), subresource="status"),
+    Right(
+        ("Service", "ConfigMap", "PersistentVolumeClaim", "StatefulSet", "PodDisruptionBudget"),
+        (*LOOKED_AT, *MADE),
+        "It makes these for a Cluster, and mends them as soon as somebody else has changed them.",
+    ),
+    Right(("NetworkPolicy", "CronJob"), ("get", "list", *MADE)),
+    Right(
+        ("Secret",),
+        ("get", "create", "patch"),
+        "With etcd's certificates, or named by a Cluster for an etcd of somebody else's. They go with their Cluster.",
+    ),
+    Right(
+        ("Pod",),
+        (*LOOKED_AT, "patch", "delete"),
+        "A rolling restart deletes pods, and a broker's rack is told by an annotation; nothing but the StatefulSets "
+        "makes pods.",
+    ),
+    Right(("Event",), ("create",)),
+)
+"""In each namespace that the operator looks after."""
+
+OF_NO_NAMESPACE = (
+    Right(("Node",), ("get",), "The zone of a broker's node, and where clients outside find a node port."),
+    Right(("Namespace",), ("list",), "Which namespaces a Cluster takes Topics from, where it says so by labels."),
+    Right(
+        ("CustomResourceDefinition",),
+        ("get",),
+        "Whether Topics vanished with their definition: then their topics are kept.",
+    ),
+)
+"""What belongs to no namespace. Without these the operator works, and what each is for doesn't."""
+
+FOR_ITS_LEASE = (Right(("Lease",), ("get", "create", "update"), "By which one operator of several acts."),)
+"""In the operator's own namespace."""
+
+
+class Asked(NamedTuple):
+    """A single right, as the API server is asked about it."""
+
+    verb: str
+    group: str
+    resource: str
+    subresource: str = ""
+
+    def __str__(self) -> str:
+        part = f"/{self.subresource}" if self.subresource else ""
+        return f"{self.verb} {self.resource}{part}"
+
+
+def each(rights: Iterable[Right]) -> Iterator[Asked]:
+    """Every verb on every kind, one by one."""
+    for right in rights:
+        for kind in right.kinds:
+            for verb in right.verbs:
+                yield asked(verb, kind, right.subresource)
+
+
+def asked(verb: str, kind: str, subresource: str = "") -> Asked:
+    """A verb on a kind."""
+    return Asked(verb, _group(kind), KINDS[kind].plural, subresource)
+
+
+def rules(rights: Iterable[Right]) -> str:
+    """As the `rules` of a Role or ClusterRole, in YAML."""
+    lines = []
+    for right in rights:
+        if right.why:
+            lines.append(f"# {right.why}")
+        groups = dict.fromkeys(_group(kind) for kind in right.kinds)
+        for group in groups:
+            part = f"/{right.subresource}" if right.subresource else ""
+            plurals = [KINDS[kind].plural + part for kind in right.kinds if _group(kind) == group]
+            lines += [
+                "- apiGroups: [" + (group or '""') + "]",
+                f"  resources: [{', '.join(plurals)}]",
+                f"  verbs: [{', '.join(right.verbs)}]",
+            ]
+    return "\n".join(lines) + "\n"
+
+
+def _group(kind: str) -> str:
+    """Of the kind's API; empty for the core's."""
+    return KINDS[kind].api_version.rpartition("/")[0]
