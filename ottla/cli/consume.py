@@ -8,7 +8,6 @@ written out, so that a record may be printed twice after a crash but never skipp
 from __future__ import annotations
 
 import json
-import re
 import signal
 import sys
 import time
@@ -17,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 
 import typer
 
-from ottla.cli import availability, damage, lookup, records
+from ottla.cli import availability, damage, lookup, positions, ranges, records, template
 from ottla.cli.connection import explained
-from ottla.cli.errors import CommandError, ExitCode, NotFound, UsageError, nearest
+from ottla.cli.errors import ExitCode, UsageError, nearest
 from ottla.cli.options import cluster_command
 from ottla.cli.output import Output, reader_gone
 from ottla.cli.silence import Silence
@@ -53,11 +52,25 @@ def consume(
     ] = None,
     from_beginning: Annotated[bool, typer.Option("--from-beginning", help="Start with the oldest record.")] = False,
     offset: Annotated[
-        str | None, typer.Option("--offset", metavar="N|-N", help="Start at this offset; -N: so many before the end.")
+        str | None,
+        typer.Option(
+            "--offset",
+            "-o",
+            metavar="START[:END]",
+            help=f"Where to start: {ranges.START_FORMS}. The end is exclusive: {ranges.END_FORMS}.",
+        ),
     ] = None,
     timestamp: Annotated[
         str | None,
         typer.Option("--timestamp", metavar="MOMENT", help=f"Start with the first record at or after: {FORMS}."),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            "--until",
+            metavar="MOMENT|N",
+            help="End before the first record at or after this moment, or before this offset.",
+        ),
     ] = None,
     partition: Annotated[
         str | None, typer.Option("--partition", "-p", metavar="0,2-4", help="Only these partitions of every topic.")
@@ -80,8 +93,26 @@ def consume(
             "--show", "-s", metavar="key,headers,…", help=f"Print before the value: {', '.join(records.SHOWN)}, all."
         ),
     ] = None,
-    separator: Annotated[str, typer.Option("--separator", metavar="TEXT", help="Between what is printed.")] = "\\t",
-    null_marker: Annotated[str, typer.Option("--null-marker", metavar="TEXT", help="Printed for null.")] = "null",
+    separator: Annotated[
+        str | None,
+        typer.Option("--separator", metavar="TEXT", help="Between what is printed.", show_default="\\t"),
+    ] = None,
+    format_: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            "-f",
+            metavar="TEMPLATE",
+            help="Print records by this template, for instance '%k %s\\n': %k key, %s value, %h headers, %t topic, "
+            "%p partition, %o offset, %T timestamp, %K %S lengths.",
+        ),
+    ] = None,
+    null_marker: Annotated[
+        str | None,
+        typer.Option(
+            "--null-marker", metavar="TEXT", help="Printed for null.", show_default="null; with --format nothing"
+        ),
+    ] = None,
     isolation: Annotated[
         str, typer.Option("--isolation", metavar="|".join(_ISOLATION), help="Which records of transactions to read.")
     ] = _ISOLATION[0],
@@ -91,11 +122,10 @@ def consume(
         raise UsageError("which topics?", "Name topics, or give --topic-pattern REGEX.")
     if isolation not in _ISOLATION:
         raise UsageError(f"--isolation can't be '{isolation}'", f"Say one of: {', '.join(_ISOLATION)}.")
-    if sum([from_beginning, offset is not None, timestamp is not None]) > 1:
-        raise UsageError("more than one position is given", "Give one of --from-beginning, --offset, --timestamp.")
     if group is not None:
-        _check_group_alone(offset, timestamp, partition, until_end, topics or [])
-    writer = _json_line if output.as_json else records.line_writer(_shown(show), separator, null_marker)
+        _check_group_alone(offset, timestamp, until, partition, until_end, topics or [])
+    wanted = _range(from_beginning, offset, timestamp, until)
+    writer = _writer(output, format_, show, separator, null_marker)
     settings = {
         "group_id": group,
         "enable_auto_commit": False,
@@ -110,9 +140,15 @@ def consume(
     ends = None
     if group is None:
         partitions = _partitions(cluster, topics, topic_pattern, partition)
-        starts, ends = _positions(cluster, partitions, from_beginning, offset, timestamp)
-        if until_end and all(starts[one] >= ends[one] for one in partitions):
-            return
+        now = lookup.end_offsets(cluster, partitions)
+        starts = positions.starts(cluster, partitions, wanted.start, now)
+        end = ranges.LATEST if wanted.end is None and until_end else wanted.end
+        if end is not None:
+            ends = positions.ends(cluster, output, partitions, end, now)
+            starts = {one: start for one, start in starts.items() if start < ends[one]}
+            ends = {one: ends[one] for one in starts}
+            if not starts:
+                return
     else:
         if topics:
             lookup.describe_topics(cluster, topics)
@@ -129,8 +165,8 @@ def consume(
         if sys.stdout.isatty() and not (from_beginning or offset or timestamp):
             output.note("Waiting for new records (--from-beginning shows the old ones, too); Ctrl-C ends.")
         with explained("reading"):
-            limits = _Limits(max_messages, idle, ends if until_end else None)
-            silence = Silence(cluster, output, consumer, group, ends=max_messages is not None or until_end)
+            limits = _Limits(max_messages, idle, ends)
+            silence = Silence(cluster, output, consumer, group, ends=max_messages is not None or ends is not None)
             commit = None if group is None else _committing(cluster, consumer, group)
             _print_all(cluster, consumer, writer, limits, silence, commit)
     finally:
@@ -138,7 +174,12 @@ def consume(
 
 
 def _check_group_alone(
-    offset: str | None, timestamp: str | None, partition: str | None, until_end: bool, topics: list[str]
+    offset: str | None,
+    timestamp: str | None,
+    until: str | None,
+    partition: str | None,
+    until_end: bool,
+    topics: list[str],
 ) -> None:
     """Raises UsageError for an option that a group's member can't have."""
     for option, given in (("--offset", offset), ("--timestamp", timestamp)):
@@ -152,11 +193,51 @@ def _check_group_alone(
             "partitions and --group don't go together: the group shares the partitions out among its members",
             "Leave out one of them.",
         )
-    if until_end:
-        raise UsageError(
-            "--until-end and --group don't go together: which partitions end is known only to the whole group",
-            "Say --idle SECONDS or --max-messages N, or leave out --group.",
-        )
+    for option, asked in (("--until-end", until_end), ("--until", until is not None)):
+        if asked:
+            raise UsageError(
+                f"{option} and --group don't go together: which partitions end is known only to the whole group",
+                "Say --idle SECONDS or --max-messages N, or leave out --group.",
+            )
+
+
+def _range(from_beginning: bool, offset: str | None, timestamp: str | None, until: str | None) -> ranges.Range:
+    """What the options say of the start and the end."""
+    if sum([from_beginning, offset is not None, timestamp is not None]) > 1:
+        raise UsageError("more than one position is given", "Give one of --from-beginning, --offset, --timestamp.")
+    now_ms = int(time.time() * 1000)
+    start: ranges.Start = ranges.LATEST
+    end: ranges.End | None = None
+    if from_beginning:
+        start = ranges.EARLIEST
+    elif offset is not None:
+        start, end = ranges.parse_range(offset, now_ms)
+    elif timestamp is not None:
+        start = ranges.Moment(parse_moment(timestamp, now_ms))
+    if until is None:
+        return ranges.Range(start, end)
+    if end is not None:
+        raise UsageError("--offset and --until both give an end", "Leave one of them out.")
+    if start == ranges.LATEST:
+        raise UsageError("--until without a start reads nothing", "Say --from-beginning, --offset or --timestamp, too.")
+    return ranges.Range(start, ranges.parse_end(until, now_ms))
+
+
+def _writer(
+    output: Output, format_: str | None, show: list[str] | None, separator: str | None, null_marker: str | None
+) -> Callable[[Any], bytes]:
+    """What a record is printed as."""
+    if format_ is None:
+        if output.as_json:
+            return _json_line
+        default = ("\\t" if separator is None else separator, "null" if null_marker is None else null_marker)
+        return records.line_writer(_shown(show), *default)
+    for option, given in (("--json", output.as_json), ("--show", show), ("--separator", separator is not None)):
+        if given:
+            raise UsageError(f"{option} and --format are both given", "A template says all that is printed.")
+    if format_ == "json":
+        raise UsageError("--format takes a template", "Say --json for JSON.")
+    return template.writer(format_, (null_marker or "").encode())
 
 
 def _print_all(
@@ -177,7 +258,6 @@ def _print_all(
         batches = _polled(cluster, consumer, wanted)
         for partition, batch in batches.items():
             if limits.ends is not None:
-                # What came after the end that was seen at the start isn't part of this run.
                 batch = [record for record in batch if record.offset < limits.ends[partition]]
             stdout.write(b"".join(map(writer, batch)))
             printed += len(batch)
@@ -190,9 +270,12 @@ def _print_all(
             return
         if limits.ends is not None:
             # By position, not by record: the last offsets may be empty or hold transaction markers.
-            remaining = {one: end for one, end in remaining.items() if consumer.position(one) < end}
+            reached = [one for one, end in remaining.items() if consumer.position(one) >= end]
+            for one in reached:
+                del remaining[one]
             if not remaining:
                 return
+            consumer.pause(*reached)
         if limits.idle_s is not None and time.monotonic() - silence.since >= limits.idle_s:
             silence.check()
             return
@@ -230,62 +313,13 @@ def _committing(cluster: Cluster, consumer: KafkaConsumer, group: str) -> Callab
 def _partitions(
     cluster: Cluster, topics: list[str] | None, pattern: str | None, partition: str | None
 ) -> list[TopicPartition]:
-    if pattern is not None:
-        try:
-            compiled = re.compile(pattern)
-        except re.error as error:
-            raise UsageError(f"'{pattern}' is not a regular expression: {error}") from None
-        names = [name for name in lookup.topic_names(cluster) if compiled.fullmatch(name) and not name.startswith("__")]
-        if not names:
-            raise NotFound(f"no topic matches '{pattern}'", "`ottla topics list` shows them all.")
-    else:
-        names = list(topics or [])
+    names = list(topics or []) if pattern is None else lookup.matching_topics(cluster, pattern)
     if partition is not None:
         lookup.parse_partitions(partition)
         if any(":" in name for name in names):
             raise UsageError("partitions are given twice", "Give either TOPIC:PARTITIONS or --partition.")
         names = [f"{name}:{partition}" for name in names]
     return lookup.topic_partitions(cluster, names)
-
-
-def _positions(
-    cluster: Cluster, partitions: list[TopicPartition], from_beginning: bool, offset: str | None, timestamp: str | None
-) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """Where each partition is read from, and where it ends at this moment."""
-    ends = lookup.end_offsets(cluster, partitions)
-    if from_beginning or offset == "earliest":
-        return lookup.end_offsets(cluster, partitions, earliest=True), ends
-    if timestamp is not None:
-        from kafka.admin import OffsetTimestamp
-
-        moment = OffsetTimestamp(parse_moment(timestamp, int(time.time() * 1000)))
-        found = lookup.offsets_at(cluster, partitions, moment)
-        return {one: at if at >= 0 else ends[one] for one, at in found.items()}, ends
-    if offset is None or offset == "latest":
-        return ends, ends
-    try:
-        number = int(offset)
-    except ValueError:
-        raise UsageError(f"'{offset}' is not an offset", "Give a number, -N, earliest or latest.") from None
-    starts = lookup.end_offsets(cluster, partitions, earliest=True)
-    if number < 0:
-        return {one: max(starts[one], ends[one] + number) for one in partitions}, ends
-    for one in partitions:
-        if not starts[one] <= number <= ends[one]:
-            raise CommandError(
-                f"{one.topic}:{one.partition} has no offset {number}",
-                _extent(starts[one], ends[one]),
-                ExitCode.not_found,
-                1,
-            )
-    return dict.fromkeys(partitions, number), ends
-
-
-def _extent(start: int, end: int) -> str:
-    """What offsets a partition has, for a person."""
-    if start == end:
-        return f"It is empty; the next record gets {end}."
-    return f"It has {start} to {end - 1}; the next record gets {end}."
 
 
 def _shown(show: list[str] | None) -> list[str]:

@@ -5,6 +5,7 @@ A name that doesn't exist is an error with the nearest name that does; nothing h
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,34 @@ def topic_names(cluster: Cluster) -> list[str]:
         return sorted(cluster.patiently(cluster.admin.list_topics))
 
 
+def matching_topics(cluster: Cluster, pattern: str) -> list[str]:
+    """The topics whose whole name matches a regular expression, sorted; none is an error.
+
+    What `.*` must not take in stays out: an internal topic matches its own name only, another one that begins with two
+    underscores only an expression that begins with them, too.
+    """
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise UsageError(f"'{pattern}' is not a regular expression: {error}") from None
+    with explained("the list of topics"):
+        topics = cluster.patiently(cluster.admin.describe_topics)
+    hidden_too = pattern.removeprefix("^").startswith("__")
+    found = sorted(
+        topic["name"]
+        for topic in topics
+        if topic["name"] == pattern
+        or (
+            compiled.fullmatch(topic["name"])
+            and not topic["is_internal"]
+            and (hidden_too or not topic["name"].startswith("__"))
+        )
+    )
+    if not found:
+        raise NotFound(f"no topic matches '{pattern}'", "`ottla topics list` shows them all.")
+    return found
+
+
 def describe_topics(cluster: Cluster, names: Iterable[str]) -> list[dict[str, Any]]:
     """The metadata of these topics, in the order of `names`; the first that doesn't exist is an error."""
     wanted = list(dict.fromkeys(names))
@@ -73,6 +102,12 @@ def no_topic(cluster: Cluster, name: str) -> NotFound:
     )
 
 
+def no_partition(name: str, partition: int, count: int) -> NotFound:
+    """The error for a partition that a topic with `count` of them doesn't have."""
+    has = f"It has {count}: 0 to {count - 1}." if count else ""
+    return NotFound(f"topic '{name}' has no partition {partition}", has, kafka_code=3)
+
+
 def topic_partitions(cluster: Cluster, topics: Sequence[str]) -> list[TopicPartition]:
     """The partitions that `topics` (each TOPIC or TOPIC:PARTITIONS) name, all of them existing."""
     from kafka import TopicPartition
@@ -84,11 +119,7 @@ def topic_partitions(cluster: Cluster, topics: Sequence[str]) -> list[TopicParti
         there = sorted(partition["partition_index"] for partition in described[name]["partitions"])
         for partition in there if partitions is None else partitions:
             if partition not in there:
-                raise NotFound(
-                    f"topic '{name}' has no partition {partition}",
-                    f"It has {len(there)}: 0 to {len(there) - 1}." if there else "",
-                    kafka_code=3,
-                )
+                raise no_partition(name, partition, len(there))
             found[TopicPartition(name, partition)] = None
     return list(found)
 

@@ -8,21 +8,21 @@ that are known to be written.
 from __future__ import annotations
 
 import operator
-import os
-import sys
+import time
 from collections import deque
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ottla.cli import availability, lookup, records
+from ottla.cli import availability, lookup, record_source, records
 from ottla.cli.connection import explained, sentence
-from ottla.cli.errors import CommandError, NotFound, UsageError, nearest, unreadable
+from ottla.cli.errors import CommandError, NotFound, UsageError, nearest
 from ottla.cli.options import cluster_command
 from ottla.cli.output import Output, counted
+from ottla.cli.template_reader import Reader
+from ottla.cli.times import FORMS, parse_moment
 
 if TYPE_CHECKING:
     from ottla.cli.connection import Cluster
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _UNACKNOWLEDGED_MAX = 20_000
 _LONG_WAIT_S = 4.0
 _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+_FORMATS = ("lines", "json")
 _ACKS: dict[str, Any] = {"all": "all", "-1": "all", "1": 1, "0": 0}
 
 
@@ -57,8 +58,20 @@ def produce(
         str | None, typer.Option("--null-marker", metavar="TEXT", help="A key or value that is this text is null.")
     ] = None,
     format_: Annotated[
-        str, typer.Option("--format", metavar="lines|json", help="json: one object a line, as `consume --json` prints.")
+        str,
+        typer.Option(
+            "--format",
+            metavar="lines|json|TEMPLATE",
+            help="json: one object a line, as `consume --json` prints; a template: for instance '%k:%s\\n' "
+            "(%k key, %s value, %h headers, %T timestamp, %p partition, %K %S lengths).",
+        ),
     ] = "lines",
+    timestamp: Annotated[
+        str | None,
+        typer.Option(
+            "--timestamp", metavar="MOMENT", help=f"Of every record that brings none, instead of now: {FORMS}."
+        ),
+    ] = None,
     partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Write to this partition.")] = None,
     acks: Annotated[
         str, typer.Option("--acks", metavar="all|1|0", help="Who must have a record before it counts.")
@@ -67,57 +80,88 @@ def produce(
     create: Annotated[bool, typer.Option("--create", help="Create the topic if it doesn't exist.")] = False,
 ) -> None:
     """Write records: one per line of standard input, of a file, or the one in --value."""
-    _check_choices(acks, codec, format_)
+    _check_choices(acks, codec)
     if value is not None and file is not None:
         raise UsageError("--value and --file are both given", "Leave one of them out.")
+    if value is not None and format_ != "lines":
+        raise UsageError("--value and --format are both given: --value is one record as it stands", "Leave one out.")
     marker = null_marker.encode() if null_marker is not None else None
     constants = records.Constants(
         key=records.nullable(key.encode(), marker) if key is not None else None,
         headers=[records.parse_header(text) for text in header or []],
         partition=partition,
+        timestamp_ms=parse_moment(timestamp, int(time.time() * 1000)) if timestamp is not None else None,
     )
-    if format_ == "json":
-        parse = records.parse_json
-    else:
-        lines = records.LineFormat(key_separator, header_separator, marker)
-        parse = lines.parse
-    _require_topic(cluster, topic, partition, create)
+    reader = _template(format_, marker, constants, {"k": key_separator, "h": header_separator})
+    lines = records.LineFormat(key_separator, header_separator, marker)
+    partitions = _count_partitions(cluster, topic, create)
+    if partition is not None and partition >= partitions:
+        raise lookup.no_partition(topic, partition, partitions)
+
+    def complete(record: records.NewRecord) -> records.NewRecord:
+        if record.partition is not None and record.partition >= partitions:
+            error = lookup.no_partition(topic, record.partition, partitions)
+            raise UsageError(error.message, error.remedy)
+        return constants.complete(record)
+
     if value is not None:
-        raw = value.encode()
-        single = records.NewRecord(None, records.nullable(raw, marker), [], None, None)
+        single = records.NewRecord(None, records.nullable(value.encode(), marker), [], None, None)
         run = _Run(cluster, output, topic, acks, codec, prompt_delivery=True)
-        run.send_all(constants.complete(record) for record in [single])
+        run.send_all([constants.complete(single)])
     else:
-        with _opened(file) as source:
-            interactive = source.isatty()
-            if interactive:
+        with record_source.opened(file) as source:
+            if source.interactive:
                 output.note("One record per line; Ctrl-D ends.")
-            run = _Run(cluster, output, topic, acks, codec, prompt_delivery=interactive)
-            with _progress(source, file, interactive) as advance:
-                run.send_all(_parsed(source, parse, constants, interactive, advance))
+            run = _Run(cluster, output, topic, acks, codec, prompt_delivery=source.interactive)
+            if reader is None:
+                parse = records.parse_json if format_ == "json" else lines.parse
+                run.send_all(record_source.by_line(source, parse, complete))
+            else:
+                run.send_all(record_source.by_template(source, reader, complete))
     output.done(f"{counted(run.written, 'record')} written to {topic}.", run.summary())
 
 
-def _check_choices(acks: str, codec: str, format_: str) -> None:
-    for given, known, option in (
-        (acks, tuple(_ACKS), "--acks"),
-        (codec, _CODECS, "--codec"),
-        (format_, ("lines", "json"), "--format"),
-    ):
+def _check_choices(acks: str, codec: str) -> None:
+    for given, known, option in ((acks, tuple(_ACKS), "--acks"), (codec, _CODECS, "--codec")):
         if given not in known:
             raise UsageError(f"{option} can't be '{given}'", f"Say one of: {', '.join(known)}.{nearest(given, known)}")
 
 
-def _require_topic(cluster: Cluster, topic: str, partition: int | None, create: bool) -> None:
-    name = topic if partition is None else f"{topic}:{partition}"
+def _template(
+    format_: str, marker: bytes | None, constants: records.Constants, separators: Mapping[str, str | None]
+) -> Reader | None:
+    """What reads the input by a template; None where --format isn't one. Refuses what would be said twice."""
+    if format_ in _FORMATS:
+        return None
+    if "%" not in format_:
+        raise UsageError(
+            f"--format can't be '{format_}'",
+            f"Say one of: {', '.join(_FORMATS)}, or a template such as '%k:%s\\n'.{nearest(format_, _FORMATS)}",
+        )
+    reader = Reader(format_, marker)
+    for option, given, field in (
+        ("--key-separator", separators["k"] is not None, ""),
+        ("--header-separator", separators["h"] is not None, ""),
+        ("--key", constants.key is not None, "k"),
+        ("--partition", constants.partition is not None, "p"),
+        ("--timestamp", constants.timestamp_ms is not None, "T"),
+    ):
+        if given and (not field or field in reader.names):
+            what = f"%{field}" if field else "a template"
+            raise UsageError(f"{option} and {what} are both given", "Leave one of them out.")
+    return reader
+
+
+def _count_partitions(cluster: Cluster, topic: str, create: bool) -> int:
     try:
-        lookup.topic_partitions(cluster, [name])
-    except NotFound as error:
-        if not create or error.kafka_code != 3 or "has no partition" in error.message:
+        return len(lookup.topic_partitions(cluster, [topic]))
+    except NotFound:
+        if not create:
             raise
-        with explained(f"creating topic '{topic}'"):
-            cluster.admin.create_topics([topic], timeout_ms=cluster.timeout_ms)
-            cluster.admin.wait_for_topics([topic], timeout_ms=cluster.timeout_ms)
+    with explained(f"creating topic '{topic}'"):
+        cluster.admin.create_topics([topic], timeout_ms=cluster.timeout_ms)
+        cluster.admin.wait_for_topics([topic], timeout_ms=cluster.timeout_ms)
+    return len(lookup.topic_partitions(cluster, [topic]))
 
 
 class _Run:
@@ -250,60 +294,3 @@ class _Run:
             except CommandError as reason:
                 return reason
         return sentence(error, f"topic '{self.topic}'")
-
-
-@contextmanager
-def _opened(file: Path | None) -> Iterator[BinaryIO]:
-    if file is None or str(file) == "-":
-        yield sys.stdin.buffer
-        return
-    try:
-        source = file.open("rb")
-    except OSError as error:
-        raise unreadable(file, error) from error
-    with source:
-        yield source
-
-
-def _parsed(
-    source: BinaryIO, parse: Any, constants: records.Constants, interactive: bool, advance: Any
-) -> Iterator[records.NewRecord]:
-    number = 0
-    while True:
-        if interactive:
-            print("> ", end="", file=sys.stderr, flush=True)
-        line = source.readline()
-        if not line:
-            if interactive:
-                print(file=sys.stderr)
-            return
-        number += 1
-        advance(len(line))
-        try:
-            yield constants.complete(parse(line.removesuffix(b"\n").removesuffix(b"\r")))
-        except UsageError as error:
-            raise UsageError(f"line {number}: {error.message}", error.remedy) from error
-
-
-@contextmanager
-def _progress(source: BinaryIO, file: Path | None, interactive: bool) -> Iterator[Any]:
-    """A progress bar on stderr for a person who watches; nothing in scripts and while a person types."""
-    if interactive or not sys.stderr.isatty():
-        yield lambda size: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-
-    total = os.fstat(source.fileno()).st_size if file is not None else None
-    columns = (TextColumn("{task.fields[lines]:,} records"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("", total=total or None, lines=0)
-        seen = [0, 0]
-
-        def advance(size: int) -> None:
-            seen[0] += 1
-            seen[1] += size
-            if seen[0] % 1000 == 1:
-                progress.update(task, completed=seen[1], lines=seen[0])
-
-        yield advance

@@ -19,6 +19,7 @@ from ottla.cli.times import moment_text
 
 Headers = list[tuple[str, bytes]]
 
+TIMESTAMP_MS_MAX = 2**63 - 1
 SHOWN = ("topic", "partition", "offset", "timestamp", "headers", "key")
 
 
@@ -39,13 +40,15 @@ class Constants:
     key: bytes | None = None
     headers: Headers = field(default_factory=list)
     partition: int | None = None
+    timestamp_ms: int | None = None
 
     def complete(self, record: NewRecord) -> NewRecord:
         """The record with the constants filled in; constant headers stand first."""
         return record._replace(
             key=self.key if record.key is None else record.key,
             headers=[*self.headers, *record.headers],
-            partition=record.partition if self.partition is None else self.partition,
+            partition=self.partition if record.partition is None else record.partition,
+            timestamp_ms=self.timestamp_ms if record.timestamp_ms is None else record.timestamp_ms,
         )
 
 
@@ -60,6 +63,21 @@ def parse_header(text: str) -> tuple[str, bytes]:
     if not equals:
         raise UsageError(f"'{text}' is not NAME=VALUE", "For instance: --header source=test.")
     return name, value.encode()
+
+
+def parse_headers(text: bytes, between: bytes) -> Headers:
+    """`a:1,b:2`, with `between` (here the colon) between name and value."""
+    headers: Headers = []
+    for part in text.split(b",") if text else []:
+        name, found, value = part.partition(between)
+        if not found:
+            form = f"name{between.decode()}value"
+            raise UsageError(f"{_excerpt(part)} is not a header", f"Headers are written {form},{form}.")
+        try:
+            headers.append((name.decode(), value))
+        except UnicodeDecodeError:
+            raise UsageError(f"the header's name {_excerpt(name)} is not UTF-8") from None
+    return headers
 
 
 class LineFormat:
@@ -79,7 +97,7 @@ class LineFormat:
             text, found, line = line.partition(self._header_separator)
             if not found:
                 raise UsageError(f"there is no header separator in {_excerpt(text)}")
-            headers = self._headers(text)
+            headers = parse_headers(text, b":")
         key = None
         if self._key_separator is not None:
             raw_key, found, line_value = line.partition(self._key_separator)
@@ -87,15 +105,6 @@ class LineFormat:
                 raise UsageError(f"there is no key separator in {_excerpt(line)}")
             key, line = nullable(raw_key, self._null_marker), line_value
         return NewRecord(key, nullable(line, self._null_marker), headers, None, None)
-
-    def _headers(self, text: bytes) -> Headers:
-        headers: Headers = []
-        for part in text.split(b",") if text else []:
-            name, colon, value = part.partition(b":")
-            if not colon:
-                raise UsageError(f"{_excerpt(part)} is not a header", "Headers are written name:value,name:value.")
-            headers.append((name.decode("utf-8", "replace"), value))
-        return headers
 
 
 def parse_json(line: bytes) -> NewRecord:
@@ -107,7 +116,7 @@ def parse_json(line: bytes) -> NewRecord:
     if not isinstance(data, dict):
         raise UsageError("not an object", 'Write {"key": …, "value": …}; other fields are headers and timestamp.')
     timestamp = data.get("timestamp")
-    if timestamp is not None and (not isinstance(timestamp, int) or isinstance(timestamp, bool)):
+    if timestamp is not None and (type(timestamp) is not int or timestamp > TIMESTAMP_MS_MAX):
         raise UsageError("timestamp is not a number of milliseconds")
     headers = data.get("headers") or []
     if isinstance(headers, dict):

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from ottla.cli.errors import UsageError
 
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_AGO = re.compile(r"(\d+)([smhd])(?: ago)?")
+_DURATION = re.compile(r"[+-]?(\d+)([smhd])(?: ago)?")
 FORMS = "2026-01-31T12:00:00, 2026-01-31, 1767225600000 (milliseconds), or 90s, 15m, 2h, 7d (before now)"
 
 
@@ -20,9 +20,9 @@ def parse_moment(text: str, now_ms: int) -> int:
     text = text.strip()
     if text.isdecimal():
         return int(text)
-    ago = _AGO.fullmatch(text.removeprefix("-"))
-    if ago:
-        return now_ms - int(ago[1]) * _UNITS_MS[ago[2]]
+    ago = duration_ms(text)
+    if ago is not None and text[0] != "+":
+        return now_ms - ago
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -30,6 +30,12 @@ def parse_moment(text: str, now_ms: int) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return int(moment.timestamp() * 1000)
+
+
+def duration_ms(text: str) -> int | None:
+    """`15m` in ms, whatever its sign; None for what is no duration."""
+    found = _DURATION.fullmatch(text)
+    return int(found[1]) * _UNITS_MS[found[2]] if found else None
 
 
 def moment_text(timestamp_ms: int) -> str:

@@ -9,7 +9,7 @@ import typer
 
 from ottla.cli import health, lookup, moves, reassign
 from ottla.cli.connection import explained
-from ottla.cli.errors import CommandError, Failures, UsageError, explain_code, nearest
+from ottla.cli.errors import CommandError, Failures, NotFound, UsageError, explain_code, nearest
 from ottla.cli.offsets import confirm
 from ottla.cli.options import cluster_command
 from ottla.cli.output import Output, counted
@@ -328,11 +328,24 @@ def delete(
     cluster: Cluster,
     output: Output,
     names: Annotated[list[str], typer.Argument(metavar="NAME…", help="Which topics.")],
+    regex: Annotated[
+        bool,
+        typer.Option("--regex", "-r", help="The names are regular expressions; each must match whole names of topics."),
+    ] = False,
     if_exists: Annotated[bool, typer.Option("--if-exists", help="A topic that doesn't exist is no error.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")] = False,
 ) -> None:
     """Delete topics with all their records."""
-    confirm(f"Delete {', '.join(names)} with all records?", yes, output)
+    if regex:
+        names = _matching(cluster, output, names, if_exists)
+        if not names:
+            output.rows([], {})
+            return
+        if not yes:
+            output.note(f"{counted(len(names), 'topic')}: {', '.join(names)}")
+        confirm(f"Delete {counted(len(names), 'topic')} with all records?", yes, output)
+    else:
+        confirm(f"Delete {', '.join(names)} with all records?", yes, output)
     with explained(f"deleting {', '.join(names)}"):
         answer = cluster.admin.delete_topics(names, raise_errors=False, timeout_ms=cluster.timeout_ms)
     deleted: list[str] = []
@@ -350,6 +363,19 @@ def delete(
         for name in deleted:
             print(f"Topic {name} deleted.")
     raise_all(failures)
+
+
+def _matching(cluster: Cluster, output: Output, patterns: list[str], if_exists: bool) -> list[str]:
+    """The topics that match any of the regular expressions."""
+    found: set[str] = set()
+    for pattern in patterns:
+        try:
+            found.update(lookup.matching_topics(cluster, pattern))
+        except NotFound as error:
+            if not if_exists:
+                raise
+            output.note(f"{error.message[:1].upper()}{error.message[1:]}.")
+    return sorted(found)
 
 
 @app.command()

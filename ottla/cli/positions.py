@@ -1,0 +1,81 @@
+"""Where each partition is read from and to: a range of `ranges` as offsets, asked of the cluster.
+
+An end that lies beyond what a partition holds now is the partition's end: nothing is waited for that may never come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from ottla.cli import lookup
+from ottla.cli.errors import CommandError, ExitCode
+from ottla.cli.output import Output
+from ottla.cli.ranges import EARLIEST, End, FromEnd, FromStart, Moment, Offset, Start
+
+if TYPE_CHECKING:
+    from kafka import TopicPartition
+
+    from ottla.cli.connection import Cluster
+
+    Offsets = dict[TopicPartition, int]
+
+_NAMED_MAX = 3
+
+
+def starts(cluster: Cluster, partitions: list[TopicPartition], start: Start, ends: Offsets) -> Offsets:
+    """The offset at which reading begins; `ends` are the partitions' ends now."""
+    if isinstance(start, Moment):
+        return _at(cluster, start, partitions, ends)
+    if isinstance(start, FromEnd) and not start.count:
+        return ends
+    firsts = lookup.end_offsets(cluster, partitions, earliest=True)
+    if start == EARLIEST:
+        return firsts
+    if isinstance(start, FromEnd):
+        return {one: max(firsts[one], ends[one] - start.count) for one in partitions}
+    if isinstance(start, FromStart):
+        return {one: min(firsts[one] + start.count, ends[one]) for one in partitions}
+    for one in partitions:
+        if not firsts[one] <= start.number <= ends[one]:
+            raise CommandError(
+                f"{one.topic}:{one.partition} has no offset {start.number}",
+                _extent(firsts[one], ends[one]),
+                ExitCode.not_found,
+                1,
+            )
+    return dict.fromkeys(partitions, start.number)
+
+
+def ends(cluster: Cluster, output: Output, partitions: list[TopicPartition], end: End, now: Offsets) -> Offsets:
+    """The offset before which reading ends; `now` are the partitions' ends."""
+    if isinstance(end, Moment):
+        return _at(cluster, end, partitions, now)
+    if not isinstance(end, Offset):
+        return now
+    short = [one for one in partitions if now[one] < end.number]
+    if short:
+        output.warn(
+            f"no record has offset {end.number - 1} yet in {_named(short)}", "It is read as far as it goes now."
+        )
+    return {one: min(end.number, now[one]) for one in partitions}
+
+
+def _at(cluster: Cluster, moment: Moment, partitions: Iterable[TopicPartition], ends: Offsets) -> Offsets:
+    from kafka.admin import OffsetTimestamp
+
+    found = lookup.offsets_at(cluster, partitions, OffsetTimestamp(moment.ms))
+    return {one: at if at >= 0 else ends[one] for one, at in found.items()}
+
+
+def _named(partitions: list[TopicPartition]) -> str:
+    names = [f"{one.topic}:{one.partition}" for one in partitions]
+    more = f" and {len(names) - _NAMED_MAX} others" if len(names) > _NAMED_MAX else ""
+    return ", ".join(names[:_NAMED_MAX]) + more
+
+
+def _extent(start: int, end: int) -> str:
+    """What offsets a partition has, for a person."""
+    if start == end:
+        return f"It is empty; the next record gets {end}."
+    return f"It has {start} to {end - 1}; the next record gets {end}."

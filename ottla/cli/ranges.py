@@ -1,0 +1,156 @@
+"""Where reading begins and ends, as people write it: `100`, `-5`, `10:20`, `@2h:`, `@2026-01-01:@2026-02-01`. Pure.
+
+Owns the words of `consume --offset` and `--until`. The forms are rpk's, moments those of `times`. An end is exclusive.
+Where a form would mean one thing to rpk and another to the other commands here (`@DATE:1h`: an hour from the date, or
+an hour ago?), it is refused, and both are named.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ottla.cli.errors import UsageError
+from ottla.cli.times import FORMS, duration_ms, parse_moment
+
+START_FORMS = "N, -N (before the end), +N (behind the first), @MOMENT, earliest, latest"
+END_FORMS = "N, @MOMENT"
+_MOMENT_DIGITS_MIN = 9
+_OFFSET_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Offset:
+    """An offset of a partition."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class FromStart:
+    """So many offsets behind the first one that the partition has."""
+
+    count: int
+
+
+@dataclass(frozen=True)
+class FromEnd:
+    """So many offsets before the partition's end; 0 is the end."""
+
+    count: int
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The first record at or after a time, in ms since 1970."""
+
+    ms: int
+
+
+Start = Offset | FromStart | FromEnd | Moment
+End = Offset | FromEnd | Moment
+
+
+class Range(NamedTuple):
+    """What to read of each partition; without an end reading goes on."""
+
+    start: Start
+    end: End | None
+
+
+EARLIEST, LATEST = FromStart(0), FromEnd(0)
+_WORDS: dict[str, Start] = {"earliest": EARLIEST, "latest": LATEST}
+
+
+def parse_range(text: str, now_ms: int) -> Range:
+    """The value of `--offset`: START, START:, :END or START:END."""
+    if text.startswith("@"):
+        found = _times(text, now_ms)
+    else:
+        first, colon, last = text.partition(":")
+        start = _start(first) if first or not colon else EARLIEST
+        found = Range(start, parse_end(last, now_ms) if last else None)
+    match found:
+        case Range(Offset(first_wanted), Offset(behind)) | Range(Moment(first_wanted), Moment(behind)):
+            empty = behind <= first_wanted
+        case _:
+            empty = False
+    if empty:
+        raise UsageError(f"nothing lies in the range '{text}'", "The end is exclusive: 10:20 reads 10 to 19.")
+    return found
+
+
+def parse_end(text: str, now_ms: int) -> End:
+    """The value of `--until`, and what stands behind the colon of a range."""
+    if text == "end":
+        return LATEST
+    if text.isascii() and text.isdigit():
+        return Offset(_number(text))
+    if re.fullmatch(r"[+-]\d+", text):
+        raise UsageError(f"'{text}' is not an end", f"Write one of: {END_FORMS}.")
+    return _moment(text.removeprefix("@"), now_ms)
+
+
+def _start(text: str) -> Start:
+    if text in _WORDS:
+        return _WORDS[text]
+    if re.fullmatch(r"[+-]?[0-9]+", text) is None:
+        raise UsageError(
+            f"'{text}' is not an offset", f"Write one of: {START_FORMS}; behind a colon an end: {END_FORMS}."
+        )
+    number = _number(text.lstrip("+-"))
+    return FromEnd(number) if text[0] == "-" else FromStart(number) if text[0] == "+" else Offset(number)
+
+
+def _number(digits: str) -> int:
+    if len(digits) > 19 or int(digits) > _OFFSET_MAX:
+        raise UsageError(f"'{digits}' is not an offset", f"Offsets are at most {_OFFSET_MAX}.")
+    return int(digits)
+
+
+def _times(text: str, now_ms: int) -> Range:
+    """`@MOMENT`, `@MOMENT:`, `@:END` and `@MOMENT:END`; moments have colons of their own."""
+    rest = text[1:]
+    first, between, last = rest.partition(":@")
+    if between:
+        return Range(_moment(first, now_ms) if first else EARLIEST, _moment(last, now_ms))
+    if rest.startswith(":"):
+        return Range(EARLIEST, _end_of_time(rest[1:], None, now_ms))
+    if _is_moment(rest.removesuffix(":")):
+        return Range(_moment(rest.removesuffix(":"), now_ms), None)
+    for colon in (index for index, character in enumerate(rest) if character == ":"):
+        first, last = rest[:colon], rest[colon + 1 :]
+        if _is_moment(first) and (last == "end" or _is_moment(last.removeprefix("+"))):
+            return Range(_moment(first, now_ms), _end_of_time(last, first, now_ms))
+    raise UsageError(f"'{text}' has no moment that can be read", f"A moment is {FORMS}; a range is @MOMENT:@MOMENT.")
+
+
+def _end_of_time(text: str, first: str | None, now_ms: int) -> End:
+    """The end of a range of time that begins at `first`: here a number is a time, too, as it is to rpk."""
+    if text == "end":
+        return LATEST
+    if first is not None and duration_ms(first) is None and duration_ms(text) is not None and text[0] != "-":
+        length = text.removeprefix("+")
+        if text[0] != "+":
+            raise UsageError(
+                f"'{text}' behind a date can mean two things",
+                f"Say +{length} (after the date) or -{length} (before now).",
+            )
+        return Moment(parse_moment(first, now_ms) + (duration_ms(text) or 0))
+    return _moment(text, now_ms)
+
+
+def _moment(text: str, now_ms: int) -> Moment:
+    return Moment(parse_moment(text, now_ms))
+
+
+def _is_moment(text: str) -> bool:
+    """Whether it is one beyond doubt: a few digits may be the hours of a time."""
+    if text.isdigit() and len(text) < _MOMENT_DIGITS_MIN:
+        return False
+    try:
+        parse_moment(text, 0)
+    except UsageError:
+        return False
+    return True
