@@ -281,6 +281,11 @@ class Connection:
             self._out.extend(reply)
         return True
 
+    def owns(self, frame: Memory) -> bool:
+        """Whether the frame that is being served lies in memory of this connection's own, which isn't used for another
+        one: whoever keeps a view of it keeps the frame."""
+        return frame is not self._server.receive_buffer
+
     def begin_work(self, size_bytes: int, *, postponable: bool = True) -> Work | None:
         """Memory of `size_bytes` for work in the background on the request that is being served; None where none is
         free, unless the request isn't `postponable`: its reply is POSTPONED then."""

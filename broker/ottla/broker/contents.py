@@ -12,90 +12,156 @@ Kafka answers UNKNOWN_SERVER_ERROR, which producers, unlike CORRUPT_MESSAGE, don
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 from crc32c import crc32c
 
 from ottla.broker.admission import AdmissionRules, Admitted
+from ottla.broker.loop_quota import LoopQuota
 from ottla.protocol import batches
 from ottla.protocol.batches import HEADER_SIZE, BatchHeader
 from ottla.protocol.codecs import Codec, compress_pieces
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.protocol.received import Buffer
+from ottla.protocol.packed_heads import BLOCK_BYTES_MIN, claimed_bytes, links_blocks, working_bytes
+from ottla.protocol.received import Buffer, Memory
 from ottla.protocol.record_walk import NAMED_MAX, SLICE_BYTES, RecordWalk, walk_of
-from ottla.protocol.unpacking import PIECE_BYTES, links_blocks, pieces, working_bytes
+from ottla.protocol.unpacking import PIECE_BYTES, pieces
 
-LOOP_BYTES = {Codec.gzip: 64 << 10, Codec.snappy: 256 << 10, Codec.lz4: 256 << 10, Codec.zstd: 256 << 10}
-"""What is unpacked on the event loop of one batch: about a quarter of a millisecond's work. A thread costs a tenth of
-one, and the batches behind it their way without a task."""
-
-SMALLEST_IN_TURN_BYTES = min(LOOP_BYTES.values()) // 4
-"""No smaller batch leaves the event loop for its size."""
-
-_PACKED = 4  # how many times smaller a batch is taken to be than what it holds
-_CODECS = frozenset(LOOP_BYTES)
-_NO_QUOTA = 1 << 62
+_CODEC_AT = batches.CRC_START + 1
+_CODECS = frozenset(codec for codec in Codec if codec)
+_LIKELY_RATIO_MAX = 16  # a small batch claims a whole block of its codec
 _SHOWN = 3  # records that an error's sentence names
 
 
-def leaves_loop(codec: int, size_bytes: int) -> bool:
-    """Whether a batch of that size and codec takes longer to look at than others on the event loop should wait."""
-    return size_bytes > (_loop_bytes(codec) // _PACKED if codec else SLICE_BYTES)
+def leaves_loop(batch: memoryview, quota: LoopQuota) -> bool:
+    """Whether that batch takes longer to look at than others on the event loop should wait, as far as its heads say."""
+    return loop_cost(batch, quota) is None
 
 
-def memory_bytes(batch: Buffer, wanted_codec: int | None, message_bytes_max: int) -> int:
-    """What `inspect` takes beside the batch, in bytes, at most."""
+def loop_cost(batch: memoryview, quota: LoopQuota) -> tuple[int, int] | None:
+    """The codec of that batch, and about how many bytes it unpacks to; None where it leaves the loop."""
+    codec = codec_of(batch)
+    if codec not in _CODECS:
+        return (codec, 0) if len(batch) <= SLICE_BYTES else None
+    left = quota.bytes_left(codec)
+    claimed = claimed_bytes(codec, batch[HEADER_SIZE:], left)
+    return (codec, min(claimed, _LIKELY_RATIO_MAX * len(batch))) if claimed <= left else None
+
+
+def is_packed(frame: Memory, start: int, end: int) -> bool:
+    """Whether the batch frame[start:end] names a codec."""
+    return end - start > _CODEC_AT and frame[start + _CODEC_AT] & batches.CODEC_MASK != 0
+
+
+def codec_of(batch: memoryview) -> int:
+    """The codec that a batch's attributes name, which may be one that nobody knows; 0 where they aren't there."""
+    return batch[_CODEC_AT] & batches.CODEC_MASK if len(batch) > _CODEC_AT else 0
+
+
+def memory_bytes(batch: memoryview, wanted_codec: int | None, message_bytes_max: int) -> int:
+    """What an `Inspection` takes beside the batch, in bytes, at most."""
     if len(batch) < HEADER_SIZE:
         return 0
-    codec = batch[batches.CRC_START + 1] & batches.CODEC_MASK
+    codec = codec_of(batch)
     needed = 0
     if codec != Codec.none:
-        needed = PIECE_BYTES + working_bytes(codec, memoryview(batch)[HEADER_SIZE:])
+        needed = PIECE_BYTES + working_bytes(codec, batch[HEADER_SIZE:])
     if wanted_codec not in (None, codec):
         needed += PIECE_BYTES + message_bytes_max
     return needed
 
 
 def inspect(
-    batch: memoryview,
-    header: BatchHeader,
-    rules: AdmissionRules,
-    now_ms: int,
-    wanted_codec: int | None = None,
-    on_loop: bool = False,
+    batch: memoryview, header: BatchHeader, rules: AdmissionRules, now_ms: int, quota: LoopQuota
 ) -> Admitted | None:
-    """`batch` as it may be appended: looked at, its greatest timestamp put right, and in `wanted_codec`, unless None.
-
-    None where it holds more than may be unpacked `on_loop`: nothing has happened then. Raises KafkaError:
-    INVALID_RECORD and INVALID_TIMESTAMP, which may name records; UNKNOWN_SERVER_ERROR for what can't be unpacked;
-    MESSAGE_TOO_LARGE where the batch in `wanted_codec` exceeds the topic's `max.message.bytes`.
-    """
-    walk = _walk(header, rules, now_ms) if rules.validate_records else None
-    if wanted_codec == header.codec:
-        wanted_codec = None
-    try:
-        if wanted_codec is not None:
-            batch, header = _packed(batch, header, walk, wanted_codec, rules.message_bytes_max)
-        elif walk is not None:
-            if not header.codec and len(batch) <= SLICE_BYTES:
-                walk.feed(batch, HEADER_SIZE, len(batch))
-            else:
-                quota_bytes = _loop_bytes(header.codec) if on_loop else _NO_QUOTA
-                for _ in _walked(batch, header, walk, quota_bytes):
-                    pass
-    except _OverQuota:
-        return None
-    if walk is None:
-        return batch, header
+    """What an `Inspection` finds, on the event loop and within `quota`, of a batch that doesn't leave the loop by what
+    its heads say; None where they lied, and there is more to look at."""
+    if header.codec:
+        left = max(quota.bytes_left(header.codec), BLOCK_BYTES_MIN)
+        inspection = Inspection(batch, header, rules, now_ms, piece_bytes=min(left, PIECE_BYTES))
+        found = inspection.go_on(left)
+        quota.spend(header.codec, inspection.unpacked_bytes)
+        return found
+    walk = _walk(header, rules, now_ms)
+    walk.feed(batch, HEADER_SIZE, len(batch))
     return _judged(batch, header, walk, rules, now_ms)
 
 
-def _loop_bytes(codec: int) -> int:
-    return LOOP_BYTES[Codec(codec)] if codec in _CODECS else SLICE_BYTES
+class Inspection:
+    """Looks into a batch, as far at a time as it is told, so that one that holds GBs doesn't keep a thread for itself.
 
+    The batch comes out as it may be appended: looked at, its greatest timestamp put right, and in `wanted_codec`,
+    unless None.
+    """
 
-class _OverQuota(Exception):
-    """More is to be unpacked than the caller waits for."""
+    __slots__ = ("_header", "_piece_bytes", "_steps", "unpacked_bytes")
+
+    def __init__(
+        self,
+        batch: memoryview,
+        header: BatchHeader,
+        rules: AdmissionRules,
+        now_ms: int,
+        wanted_codec: int | None = None,
+        *,
+        piece_bytes: int = PIECE_BYTES,
+    ) -> None:
+        self._header = header
+        self._piece_bytes = piece_bytes
+        self._steps = self._look(batch, rules, now_ms, None if wanted_codec == header.codec else wanted_codec)
+        self.unpacked_bytes = 0
+        """So far; pieces smaller than a block count for one."""
+
+    @property
+    def codec(self) -> int:
+        """The batch's own."""
+        return self._header.codec
+
+    def go_on(self, quota_bytes: int) -> Admitted | None:
+        """Looks at `quota_bytes` more, and a piece at most; None unless that was all.
+
+        Raises KafkaError: INVALID_RECORD and INVALID_TIMESTAMP, which may name records; UNKNOWN_SERVER_ERROR for what
+        can't be unpacked; MESSAGE_TOO_LARGE where the batch in the wanted codec exceeds the topic's
+        `max.message.bytes`.
+        """
+        until = self.unpacked_bytes + quota_bytes
+        try:
+            while self.unpacked_bytes <= until:
+                next(self._steps)
+        except StopIteration as end:
+            found: Admitted = end.value
+            return found
+        return None
+
+    def _look(
+        self, batch: memoryview, rules: AdmissionRules, now_ms: int, wanted_codec: int | None
+    ) -> Generator[None, None, Admitted]:
+        header = self._header
+        walk = _walk(header, rules, now_ms) if rules.validate_records else None
+        records = self._walked(batch, walk)
+        if wanted_codec is not None:
+            batch, header = yield from _packed(batch, header, records, wanted_codec, rules.message_bytes_max)
+        elif walk is not None:
+            for _ in records:
+                yield
+        return (batch, header) if walk is None else _judged(batch, header, walk, rules, now_ms)
+
+    def _walked(self, batch: memoryview, walk: RecordWalk | None) -> Iterator[Buffer]:
+        """The records in pieces, of which each has been looked at."""
+        codec = self._header.codec
+        payload = batch[HEADER_SIZE:]
+        try:
+            if walk is not None and links_blocks(codec, payload):
+                raise KafkaError(ErrorCode.corrupt_message, "its LZ4 blocks aren't independent of one another")
+            for piece in pieces(codec, payload, self._piece_bytes, one_frame=walk is not None):
+                self.unpacked_bytes += max(len(piece), BLOCK_BYTES_MIN)
+                if walk is not None:
+                    walk.feed(piece)
+                yield piece
+        except KafkaError as error:
+            if error.code == ErrorCode.corrupt_message:
+                raise KafkaError(ErrorCode.unknown_server_error, error.message) from error
+            raise
 
 
 def _walk(header: BatchHeader, rules: AdmissionRules, now_ms: int) -> RecordWalk:
@@ -109,31 +175,12 @@ def _walk(header: BatchHeader, rules: AdmissionRules, now_ms: int) -> RecordWalk
     )
 
 
-def _walked(batch: memoryview, header: BatchHeader, walk: RecordWalk | None, quota_bytes: int) -> Iterator[Buffer]:
-    """The records in pieces, of which each has been looked at."""
-    payload = batch[HEADER_SIZE:]
-    left = quota_bytes
-    try:
-        if walk is not None and links_blocks(header.codec, payload):
-            raise KafkaError(ErrorCode.corrupt_message, "its LZ4 blocks aren't independent of one another")
-        for piece in pieces(header.codec, payload, min(PIECE_BYTES, quota_bytes), one_frame=walk is not None):
-            left -= len(piece)
-            if left < 0:
-                raise _OverQuota
-            if walk is not None:
-                walk.feed(piece)
-            yield piece
-    except KafkaError as error:
-        if error.code == ErrorCode.corrupt_message:
-            raise KafkaError(ErrorCode.unknown_server_error, error.message) from error
-        raise
-
-
 def _packed(
-    batch: memoryview, header: BatchHeader, walk: RecordWalk | None, codec: int, size_max: int
-) -> tuple[memoryview, BatchHeader]:
+    batch: memoryview, header: BatchHeader, records: Iterator[Buffer], codec: int, size_max: int
+) -> Generator[None, None, tuple[memoryview, BatchHeader]]:
     out = bytearray(batch[:HEADER_SIZE])
-    for piece in compress_pieces(codec, _walked(batch, header, walk, _NO_QUOTA)):
+    for piece in compress_pieces(codec, records):
+        yield
         out += piece
         if len(out) > size_max:
             raise KafkaError(

@@ -23,6 +23,7 @@ from ottla.broker.awaited_elections import AwaitedElections
 from ottla.broker.coordinator import GroupService
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.fetch_sessions import FetchSessionCache
+from ottla.broker.inspectors import Inspectors
 from ottla.broker.internal_topics import InternalTopics
 from ottla.broker.isr import IsrChanges
 from ottla.broker.lineage_file import keep_known, read_known
@@ -30,6 +31,7 @@ from ottla.broker.log.compactor import CompactionLimits, Compactor
 from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.moves import Moves
 from ottla.broker.log.upkeep import Upkeep, UpkeepIntervals
+from ottla.broker.loop_quota import LoopQuota
 from ottla.broker.monitoring import Monitoring
 from ottla.broker.partition import Partition
 from ottla.broker.partitions import PartitionTable
@@ -149,7 +151,8 @@ class Broker:
             surroundings.open_socket,
             surroundings.busy_poll_seconds,
         )
-        self.inspectors = surroundings.threads(INSPECTORS)  # of producers' batches
+        self.inspectors = Inspectors(surroundings.threads(INSPECTORS), INSPECTORS)  # of producers' batches
+        self.loop_quota = LoopQuota(lambda renew: asyncio.get_running_loop().call_soon(renew))
         self.turns: int = 0  # batches that wait for one of them, or for one another
         self.compactor = Compactor(self.logs, now_ms, _compaction(config))
         self.moves = Moves(self.logs, lambda: self.config.get_int("replica.alter.log.dirs.io.max.bytes.per.second"))
@@ -320,7 +323,7 @@ class Broker:
         # Nothing may touch a log while threads close it. The controller of this process ends here too: what becomes of
         # this broker's partitions is another one's business, and without another one nothing needs to be written.
         await self._cancel(self._tasks - {self._keeping_alive})
-        self.inspectors.shutdown(wait=False, cancel_futures=True)
+        self.inspectors.stop()
         await asyncio.to_thread(self.logs.close, self.replicas.broker_epoch)
         await self._cancel(self._tasks)
         if self._registration is not None:

@@ -22,14 +22,16 @@ from ottla.broker.commits import Commits
 from ottla.broker.counters import TopicCounters
 from ottla.broker.log.log import Log
 from ottla.broker.log.segment import DamagedSegment, FileRange
+from ottla.broker.loop_quota import LoopQuota
 from ottla.broker.replica.leader import LeaderState
-from ottla.broker.turns import Turn
+from ottla.broker.turns import Turn, needs_turn
 from ottla.metadata import model
 from ottla.metadata.image import INTERNAL_TOPICS
 from ottla.protocol import batches
 from ottla.protocol.batches import BatchHeader
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.received import Buffer, Memory
+from ottla.protocol.record_walk import SLICE_BYTES
 
 logger = logging.getLogger(__name__)
 
@@ -325,23 +327,27 @@ class Partition:
         """Below it no transaction is undecided; without transactions the high watermark."""
         return self.high_watermark
 
-    def append(self, frame: Memory, start: int, end: int, version: int) -> Appended | None:
+    def append(self, frame: Memory, start: int, end: int, version: int, quota: LoopQuota) -> Appended | None:
         """Appends the record set frame[start:end] of a Produce request; its offsets are patched in place.
 
-        None where it goes by `ottla.broker.turns`, because others wait before it or because it holds more than the
-        event loop looks at. A repeat of one of the producer's last five batches yields the original's offsets and
-        writes nothing. Raises KafkaError with the code for the producer.
+        None where it goes by `ottla.broker.turns`, because others wait before it, because it needs another codec, or
+        because it holds more than the event loop looks at. A repeat of one of the producer's last five batches yields
+        the original's offsets and writes nothing. Raises KafkaError with the code for the producer.
         """
         if self._last_turn is not None:
             return None
+        rules = self.rules
+        if self.target_codec is not None or end - start > SLICE_BYTES or contents.is_packed(frame, start, end):
+            batch = memoryview(frame)[max(start, 0) : max(end, 0)]
+            if needs_turn(self, batch) or (rules.validate_records and contents.leaves_loop(batch, quota)):
+                return None
         self.counters.produce_requests += 1
         if self.leader_epoch == NO_EPOCH or self.offline:
             self.check_leader_epoch(-1)
-        rules = self.rules
         now_ms = self.now_ms()
         batch, header = admit(frame, start, end, rules, version, now_ms)
         if rules.validate_records:
-            admitted = contents.inspect(batch, header, rules, now_ms, on_loop=True)
+            admitted = contents.inspect(batch, header, rules, now_ms, quota)
             if admitted is None:
                 self.counters.produce_requests -= 1  # it comes again
                 return None

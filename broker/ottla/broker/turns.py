@@ -7,13 +7,14 @@ whatever runs first.
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import Executor
+from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
 from ottla.broker import contents
 from ottla.broker.admission import Admitted, admit
-from ottla.protocol import batches
-from ottla.protocol.received import Buffer, Memory
+from ottla.broker.inspectors import Inspectors
+from ottla.broker.loop_quota import LoopQuota
+from ottla.protocol.received import Memory
 
 if TYPE_CHECKING:
     from ottla.broker.partition import Partition
@@ -49,25 +50,37 @@ class Turn:
             self._partition.turn_ended(self)
 
 
-def takes_turn(partition: Partition, frame: Memory, start: int, end: int) -> bool:
-    """Whether the batch frame[start:end] needs a turn: it needs another codec, is large, or others wait before it."""
+class Received:
+    """A record set in the memory that it came in, which stays as it is for as long as this lives: the view pins it."""
+
+    __slots__ = ("memory", "start", "stop", "view")
+
+    def __init__(self, memory: Memory, start: int, stop: int) -> None:
+        self.memory = memory
+        self.start = max(start, 0)  # a null one has no bytes
+        self.stop = max(stop, 0)
+        self.view = memoryview(memory)[self.start : self.stop]
+
+    def copied(self) -> Received:
+        """The same in memory of its own."""
+        return Received(bytearray(self.view), 0, len(self.view))
+
+
+def needs_turn(partition: Partition, batch: memoryview) -> bool:
+    """Whether a batch needs a turn whatever it holds: it needs another codec, or others wait before it."""
     if partition.in_turns:
         return True
-    codec_at = start + batches.CRC_START + 1
-    if codec_at >= end:
-        return False
-    codec = frame[codec_at] & batches.CODEC_MASK
-    if partition.target_codec is not None and codec != partition.target_codec:
-        return True
-    return partition.rules.validate_records and contents.leaves_loop(codec, end - start)
+    return partition.target_codec is not None and contents.codec_of(batch) != partition.target_codec
 
 
-def memory_bytes(partition: Partition, batch: Buffer) -> int:
+def memory_bytes(partition: Partition, batch: memoryview) -> int:
     """What `admit_in_turn` takes beside that batch, in bytes, at most."""
     return contents.memory_bytes(batch, partition.target_codec, partition.rules.message_bytes_max)
 
 
-async def admit_in_turn(partition: Partition, batch: bytearray, version: int, threads: Executor) -> Admitted:
+async def admit_in_turn(
+    partition: Partition, batch: Received, version: int, quota: LoopQuota, inspectors: Inspectors, holder: Hashable
+) -> Admitted:
     """Makes a batch whose turn has come ready for `Partition.append_admitted`: in a thread where its records have to be
     compressed anew, as `compression.type` asks, or there is much to look at. Raises KafkaError.
 
@@ -75,15 +88,12 @@ async def admit_in_turn(partition: Partition, batch: bytearray, version: int, th
     partition.counters.produce_requests += 1
     partition.check_leader_epoch(-1)
     rules, codec, now_ms = partition.rules, partition.target_codec, partition.now_ms()
-    view, header = admit(batch, 0, len(batch), rules, version, now_ms)
+    view, header = admit(batch.memory, batch.start, batch.stop, rules, version, now_ms)
     if codec is None or codec == header.codec:
         if not rules.validate_records:
             return view, header
-        if not contents.leaves_loop(header.codec, len(batch)):
-            found = contents.inspect(view, header, rules, now_ms, on_loop=True)
+        if not contents.leaves_loop(view, quota):
+            found = contents.inspect(view, header, rules, now_ms, quota)
             if found is not None:
                 return found
-    loop = asyncio.get_running_loop()
-    found = await loop.run_in_executor(threads, contents.inspect, view, header, rules, now_ms, codec)
-    assert found is not None
-    return found
+    return await inspectors.look(holder, contents.Inspection(view, header, rules, now_ms, codec))

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ottla.broker.admission import AdmissionRules, admit
-from ottla.broker.contents import inspect
+from ottla.broker.contents import Inspection
 from ottla.protocol.batches import Record, build_batch, read_header, records, stamp_append_time, stamp_create_time
 from ottla.protocol.errors import ErrorCode, KafkaError
 
@@ -22,7 +22,7 @@ def batch_at(*times: int) -> bytearray:
 
 
 def admitted(batch: bytearray, rules: AdmissionRules = RULES):
-    found = inspect(*admit(batch, 0, len(batch), rules, 11, NOW), rules, NOW)
+    found = Inspection(*admit(batch, 0, len(batch), rules, 11, NOW), rules, NOW).go_on(1 << 30)
     assert found is not None
     return found[1]
 

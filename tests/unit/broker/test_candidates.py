@@ -14,6 +14,7 @@ import pytest
 
 from ottla.broker.counters import TopicCounters
 from ottla.broker.isr import IsrChanges
+from ottla.broker.loop_quota import LoopQuota
 from ottla.broker.partition import Partition
 from ottla.metadata import model
 from ottla.metadata.image import Changed
@@ -68,7 +69,7 @@ class Leader:
     def append(self, count: int = 1) -> None:
         for _ in range(count):
             batch = batch_of([b"x"])
-            self.partition.append(batch, 0, len(batch), 9)
+            self.partition.append(batch, 0, len(batch), 9, LoopQuota(lambda renew: None))
 
     def fetched(self, replica: int, offset: int, epoch: int | None = None) -> None:
         """As a Fetch request does."""

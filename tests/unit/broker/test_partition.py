@@ -12,11 +12,12 @@ from uuid import UUID
 
 import pytest
 
-from ottla.broker import contents
 from ottla.broker.counters import TopicCounters
+from ottla.broker.inspectors import Inspectors
 from ottla.broker.log.log import Log
+from ottla.broker.loop_quota import LoopQuota
 from ottla.broker.partition import Partition
-from ottla.broker.turns import admit_in_turn
+from ottla.broker.turns import Received, admit_in_turn
 from ottla.metadata import model
 from ottla.protocol.codecs import Codec
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -35,7 +36,7 @@ def state(epoch: int, leader: int = 0, *isr: int) -> model.Partition:
 
 def produce(partition: Partition, sequence: int) -> int:
     batch = batch_of([b"x"], producer=(1, 0, sequence))
-    return partition.append(batch, 0, len(batch), 9).base_offset
+    return partition.append(batch, 0, len(batch), 9, LoopQuota(lambda renew: None)).base_offset
 
 
 def test_a_high_watermark_rises_though_nobody_can_say_by_how_many_bytes(
@@ -61,7 +62,7 @@ def test_a_high_watermark_rises_though_nobody_can_say_by_how_many_bytes(
     ("kept", "meanwhile", "outcome"), [(2, 2, 2), (1, None, ErrorCode.out_of_order_sequence_number), (2, None, 2)]
 )
 def test_what_a_producer_wrote_is_asked_again_after_a_recompression(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int, meanwhile: int | None, outcome: int
+    tmp_path: Path, kept: int, meanwhile: int | None, outcome: int
 ) -> None:
     """While sequence 2 is recompressed others lead: they keep as many records, and maybe get a repeat of it."""
     partition = partition_of(tmp_path)
@@ -70,23 +71,22 @@ def test_what_a_producer_wrote_is_asked_again_after_a_recompression(
     produce(partition, 1)
     partition.target_codec = Codec.gzip
 
-    real = contents.inspect
-
-    def recompress(*arguments: Any) -> Any:
-        partition.become_follower(state(1, 1, 1))
-        partition.truncate_to(kept)
-        partition.become_leader(state(2, 0, 0))
-        monkeypatch.setattr(contents, "inspect", real)
-        if meanwhile is not None:
-            produce(partition, meanwhile)
-        return real(*arguments)
-
-    monkeypatch.setattr(contents, "inspect", recompress)
+    class WhileOthersLead(ThreadPoolExecutor):
+        def submit(self, work: Any, /, *arguments: Any, **more: Any) -> Any:
+            partition.become_follower(state(1, 1, 1))
+            partition.truncate_to(kept)
+            partition.become_leader(state(2, 0, 0))
+            partition.target_codec = None
+            if meanwhile is not None:
+                produce(partition, meanwhile)
+            return super().submit(work, *arguments, **more)
 
     async def main() -> int:
+        inspectors = Inspectors(WhileOthersLead(1), 1)
         try:
             batch = batch_of([b"x"], producer=(1, 0, 2))
-            admitted = await admit_in_turn(partition, batch, 9, ThreadPoolExecutor(1))
+            received, quota = Received(batch, 0, len(batch)), LoopQuota(lambda renew: None)
+            admitted = await admit_in_turn(partition, received, 9, quota, inspectors, "a connection")
             return partition.append_admitted(*admitted).base_offset
         except KafkaError as error:
             return error.code

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import itertools
 import random
+import sys
+import time
 import tracemalloc
 
 import cramjam
@@ -13,9 +15,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.protocol.codecs import Codec, compress, compress_pieces
+from ottla.protocol.codecs import XERIAL_MAGIC, Codec, compress, compress_pieces
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.protocol.unpacking import PIECE_BYTES, decompress, links_blocks, pieces, working_bytes
+from ottla.protocol.packed_heads import BLOCK_BYTES_MIN, claimed_bytes, links_blocks, working_bytes
+from ottla.protocol.unpacking import PIECE_BYTES, decompress, pieces
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 PACKED = [codec for codec in Codec if codec != Codec.none]
 every_codec = pytest.mark.parametrize("codec", PACKED, ids=lambda codec: codec.name)
@@ -60,6 +68,7 @@ def test_damage_is_refused_or_harmless(codec: Codec, data: st.DataObject) -> Non
         assert bytes(decompress(codec, payload[:end])) == found
     working_bytes(codec, payload[:end])
     links_blocks(codec, payload[:end])
+    claimed_bytes(codec, payload[:end], 1 << 20)
 
 
 @every_codec
@@ -109,6 +118,47 @@ def test_what_is_kept_beside_the_pieces_is_known_beforehand() -> None:
     assert working_bytes(Codec.lz4, compress(Codec.lz4, MIXED)) == 256 << 10
     assert working_bytes(Codec.zstd, compress(Codec.zstd, MIXED)) in (2 << 20, len(MIXED))
     assert working_bytes(Codec.zstd, compress(Codec.zstd, b"small")) == 5
+
+
+@every_codec
+@given(st.integers(0, len(MIXED)), st.booleans())
+@settings(max_examples=30, deadline=None)
+def test_nobody_claims_less_than_there_is(codec: Codec, size: int, zeros: bool) -> None:
+    content = bytes(size) if zeros else MIXED[:size]
+    packed = compress(codec, content)
+    claimed = claimed_bytes(codec, packed, 1 << 30)
+    assert claimed >= size
+    if codec in (Codec.gzip, Codec.snappy):
+        assert claimed <= max(size + BLOCK_BYTES_MIN, len(packed))
+    else:
+        assert claimed <= size + (128 << 10)
+    assert claimed_bytes(codec, packed, size // 2) > size // 2 or not size, "enough is known to be exceeded"
+
+
+def test_frames_of_every_shape_claim_what_they_hold() -> None:
+    for block_size in (4, 5, 6, 7):
+        for checksums in (False, True):
+            packed = lz4.frame.compress(
+                MIXED, block_size=block_size, block_linked=False, block_checksum=checksums, content_checksum=checksums
+            )
+            assert len(MIXED) <= claimed_bytes(Codec.lz4, packed, 1 << 30) < len(MIXED) + (4 << 20)
+    for content in (b"", b"x", b"y" * 300, bytes(70_000), MIXED):  # content sizes of 1, 2 and 4 bytes
+        for parameter in (zstd.CompressionParameter.content_size_flag, zstd.CompressionParameter.checksum_flag):
+            for flag in (0, 1):
+                packed = zstd.compress(content, options={parameter: flag})
+                claimed = claimed_bytes(Codec.zstd, packed, 1 << 30)
+                stated = zstd.get_frame_info(packed).decompressed_size
+                assert claimed == len(content) if stated is not None else claimed >= len(content)
+    raw = bytes(cramjam.snappy.compress_raw(MIXED))
+    assert claimed_bytes(Codec.snappy, raw, 1 << 30) == len(MIXED)
+
+
+def test_a_payload_of_nothing_but_empty_blocks_is_not_looked_through_on_the_loop() -> None:
+    empty = XERIAL_MAGIC + bytes(8) + (b"\x00\x00\x00\x01" + b"\x00") * 200_000
+    began = time.process_time()
+    assert claimed_bytes(Codec.snappy, empty, 1 << 20) > 1 << 20
+    assert working_bytes(Codec.snappy, empty) <= 22 * len(empty)
+    assert time.process_time() - began < 0.05, "which all of its blocks would take"
 
 
 def test_linked_blocks_are_told_from_independent_ones() -> None:

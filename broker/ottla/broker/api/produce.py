@@ -11,9 +11,9 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.broker.api.registry import Api
-from ottla.broker.contents import SMALLEST_IN_TURN_BYTES
+from ottla.broker.contents import is_packed, loop_cost
 from ottla.broker.current_leaders import CurrentLeaders
-from ottla.broker.turns import Turn, admit_in_turn, memory_bytes, takes_turn
+from ottla.broker.turns import Received, Turn, admit_in_turn, memory_bytes, needs_turn
 from ottla.net.connection import POSTPONED, Connection
 from ottla.net.pending import Pending
 from ottla.protocol.current_leader import PRODUCE_VERSION, produce_leader_tags
@@ -27,6 +27,7 @@ from ottla.protocol.produce import (
     write_produce_answer,
 )
 from ottla.protocol.received import Memory
+from ottla.protocol.record_walk import SLICE_BYTES
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
@@ -56,12 +57,13 @@ def serve(broker: Broker, connection: Connection, header: RequestHeader, frame: 
     """Appends what the request brings; answers at once, or returns a Pending that will, or POSTPONED."""
     request = read_produce_request(header.api_version, frame, body, end)
     produce = _Produce(broker, connection, header, request)
-    partitions = broker.partitions
-    if (end - body > SMALLEST_IN_TURN_BYTES or partitions.any_takes_turns or broker.turns) and produce.takes_turns(
+    if _is_one_batch(request):
+        pass  # nothing is appended before it is known whether it takes a turn
+    elif (_is_suspect(request, frame) or broker.partitions.any_takes_turns or broker.turns) and produce.takes_turns(
         frame
     ):
         return produce.take_turns(frame, 0)
-    version = header.api_version
+    version, quota = header.api_version, broker.loop_quota
     done = 0
     for topic, sets in request.topics:
         answers: list[PartitionAnswer] = []
@@ -69,7 +71,7 @@ def serve(broker: Broker, connection: Connection, header: RequestHeader, frame: 
         for index, start, stop in sets:
             try:
                 partition = produce.find(topic, index)
-                appended = partition.append(frame, start, stop, version)
+                appended = partition.append(frame, start, stop, version, quota)
                 if appended is None:
                     return produce.take_turns(frame, done)
                 answers.append(produce.appended(partition, appended, answers))
@@ -87,14 +89,27 @@ def serve(broker: Broker, connection: Connection, header: RequestHeader, frame: 
     return pending
 
 
+def _is_one_batch(request: ProduceRequest) -> bool:
+    return len(request.topics) == 1 and len(request.topics[0][1]) == 1
+
+
+def _is_suspect(request: ProduceRequest, frame: Memory) -> bool:
+    """Whether any of the batches may be more than is looked at on the event loop."""
+    return any(
+        stop - start > SLICE_BYTES or is_packed(frame, start, stop)
+        for _, partitions in request.topics
+        for _, start, stop in partitions
+    )
+
+
 class _InTurn(NamedTuple):
-    """A batch that couldn't be appended where it was received: its copy, and its place in the partition's order; no
-    place where there is no such partition."""
+    """A batch that wasn't appended where it was received, and its place in the partition's order; no place where there
+    is no such partition."""
 
     topic: str | bytes
     answers: list[PartitionAnswer]  # of the topic
     index: int  # type: ignore[assignment]  # hides tuple.index
-    batch: bytearray
+    batch: Received
     turn: Turn | None
 
 
@@ -141,29 +156,44 @@ class _Produce:
         return PartitionAnswer(index, error.code, message=error.message or None, record_errors=error.record_errors)
 
     def takes_turns(self, frame: Memory) -> bool:
-        """Whether any of the batches needs a thread or follows one that does."""
-        get = self._broker.partitions.find_or_none
-        return any(
-            start >= 0 and (partition := get(topic, index)) is not None and takes_turn(partition, frame, start, stop)
-            for topic, partitions in self._request.topics
-            for index, start, stop in partitions
-        )
+        """Whether any of the batches needs a thread or follows one that does, or all of them are too much for the event
+        loop's turn."""
+        get, quota = self._broker.partitions.find_or_none, self._broker.loop_quota
+        costs: list[tuple[int, int]] = []
+        for topic, partitions in self._request.topics:
+            for index, start, stop in partitions:
+                partition = get(topic, index)
+                if partition is None or start < 0:
+                    continue
+                batch = memoryview(frame)[start:stop]
+                if needs_turn(partition, batch):
+                    return True
+                if partition.rules.validate_records:
+                    cost = loop_cost(batch, quota)
+                    if cost is None:
+                        return True
+                    costs.append(cost)
+        return not quota.fits(costs)
 
     def take_turns(self, frame: Memory, done: int) -> Reply:
-        """Takes a place for each batch after the first `done`, in the order of the request, and copies it, because the
-        frame's memory is reused when `serve` has returned. POSTPONED, if there is no memory for that now."""
+        """Takes a place for each batch after the first `done`, in the order of the request. POSTPONED, if there is no
+        memory for that now.
+
+        The frame stays where it is until all are appended, if it is the connection's own and mostly of those batches;
+        otherwise these are copied, because the frame's memory is reused when `serve` has returned."""
         broker, get = self._broker, self._broker.partitions.find_or_none
         sets = [
-            (place, topic, index, memoryview(frame)[start:stop] if start >= 0 else memoryview(b""))
+            (place, topic, index, Received(frame, start, stop))
             for place, (topic, partitions) in enumerate(self._request.topics)
             for index, start, stop in partitions
         ][done:]
         size = beside = 0
         for _, topic, index, batch in sets:
-            size += len(batch)
+            size += len(batch.view)
             if (partition := get(topic, index)) is not None:
-                beside = max(beside, memory_bytes(partition, batch))
-        work = self._connection.begin_work(size + beside, postponable=not done)
+                beside = max(beside, memory_bytes(partition, batch.view))
+        kept = self._connection.owns(frame) and 2 * size > len(frame)
+        work = self._connection.begin_work((len(frame) if kept else size) + beside, postponable=not done)
         if work is None:
             return POSTPONED
         if not done:
@@ -174,7 +204,7 @@ class _Produce:
         for place, topic, index, batch in sets:
             partition = get(topic, index)
             turn = None if partition is None else partition.take_turn()
-            left.append(_InTurn(topic, self.answers[place][1], index, bytearray(batch), turn))
+            left.append(_InTurn(topic, self.answers[place][1], index, batch if kept else batch.copied(), turn))
         broker.turns += len(left)
         pending = Pending(self._connection, API.key)
         broker.spawn(self._append_in_turn(left, work, pending))
@@ -212,13 +242,20 @@ class _Produce:
         topic, answers, index, batch, _ = waiting
         try:
             partition = self.find(topic, index)
-            admitted = await admit_in_turn(partition, batch, self._header.api_version, self._broker.inspectors)
+            admitted = await admit_in_turn(
+                partition,
+                batch,
+                self._header.api_version,
+                self._broker.loop_quota,
+                self._broker.inspectors,
+                self._connection,
+            )
             if self.find(topic, index) is not partition:  # deleted and made anew while a thread looked at the batch
                 raise KafkaError(ErrorCode.not_leader_or_follower)
             partition.check_leader_epoch(-1)
             answers.append(self.appended(partition, partition.append_admitted(*admitted), answers))
         except KafkaError as error:
-            answers.append(self.refused(topic, index, len(batch), error))
+            answers.append(self.refused(topic, index, len(batch.view), error))
 
     async def answer_later(self, pending: Pending) -> None:
         """Waits until everything is committed and flushed, at most the request's time-out: then nobody knows."""

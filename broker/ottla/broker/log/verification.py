@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 
 from ottla.protocol.batches import HEADER_SIZE, MAGIC, BatchHeader, crc_valid, read_header
 from ottla.protocol.errors import KafkaError
+from ottla.protocol.packed_heads import links_blocks
 from ottla.protocol.record_walk import walk_of
-from ottla.protocol.unpacking import links_blocks, pieces
+from ottla.protocol.unpacking import pieces
 
 from . import names
 from .dump import DumpedIndexEntry, DumpedTimeEntry, UnknownFile, dump, plain_name

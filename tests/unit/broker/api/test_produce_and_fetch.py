@@ -16,10 +16,11 @@ from uuid import UUID
 
 import pytest
 
-from ottla.broker import contents as contents_of_batches
 from ottla.broker.api import delete_records, fetch, produce
 from ottla.broker.counters import TopicCounters
 from ottla.broker.fetch_sessions import FetchSessionCache
+from ottla.broker.inspectors import Inspectors
+from ottla.broker.loop_quota import LoopQuota
 from ottla.broker.partition import Partition
 from ottla.broker.partitions import PartitionTable
 from ottla.broker.replica.selector import RACK_AWARE
@@ -32,6 +33,7 @@ from ottla.protocol.codecs import Codec
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.frames import RequestHeader
 from ottla.protocol.messages import read_response, write_request
+from ottla.protocol.received import Memory
 from tests.unit.broker.log.workbench import Workbench, contents
 from tests.unit.broker.log.workbench import batch_of as plain_batch_of
 
@@ -49,11 +51,15 @@ class Client:
         self.answered_count = 0
 
         self.memory = BufferedMemory(1 << 28)
+        self.owns_frames = True
 
     def begin_work(self, size_bytes: int, *, postponable: bool = True) -> Work | None:
         if postponable and not self.memory.reserve_work(self, size_bytes, 0.0, lambda: None):
             return None
         return self.memory.begin_work(self, size_bytes, 0.0)
+
+    def owns(self, frame: Memory) -> bool:
+        return self.owns_frames
 
     def close(self, reason: str = "") -> None:
         self.closed = True
@@ -77,12 +83,14 @@ class Stage:
             self.logs.append(log)
         self.sessions = FetchSessionCache(10, 120.0, Random(1))
         self.client = Client()
+        self.frame = bytearray()  # of the last request
         self.failures: list[BaseException] = []
         self._tasks: list[asyncio.Task[None]] = []
         self.broker: Any = SimpleNamespace(
             partitions=self.partitions,
             fetch_sessions=self.sessions,
-            inspectors=ThreadPoolExecutor(1),
+            inspectors=Inspectors(ThreadPoolExecutor(1), 1),
+            loop_quota=LoopQuota(lambda renew: asyncio.get_running_loop().call_soon(renew)),
             turns=0,
             config=SimpleNamespace(fetch_bytes_max=1 << 20),
             spawn=lambda coroutine: self._tasks.append(asyncio.ensure_future(coroutine)),
@@ -98,7 +106,7 @@ class Stage:
         self.partitions.any_takes_turns = True
 
     def ask(self, module: Any, key: int, request: dict[str, Any], version: int = VERSION) -> Any:
-        body = bytearray(write_request(key, version, request))
+        self.frame = body = bytearray(write_request(key, version, request))
         return module.serve(self.broker, self.client, RequestHeader(key, version, 1, "me", 0), body, 0, len(body))
 
     def produce(self, written: dict[int, bytearray], acks: int = 1, version: int = VERSION) -> Any:
@@ -163,17 +171,20 @@ def test_no_batch_overtakes_one_that_is_recompressed(play: Any) -> None:
 
 
 def test_a_recompression_that_breaks_cuts_off_its_client_and_nobody_else(
-    play: Any, monkeypatch: pytest.MonkeyPatch
+    play: Any,
 ) -> None:
+    class BreaksOnce(ThreadPoolExecutor):
+        broken = False
+
+        def submit(self, work: Any, /, *arguments: Any, **more: Any) -> Any:
+            if not self.broken:
+                self.broken = True
+                raise RuntimeError("broken")
+            return super().submit(work, *arguments, **more)
+
     async def body(stage: Stage) -> None:
         stage.recompress_to(Codec.lz4)
-        real = contents_of_batches.inspect
-
-        def breaks_once(*arguments: Any) -> Any:
-            monkeypatch.setattr(contents_of_batches, "inspect", real)
-            raise RuntimeError("broken")
-
-        monkeypatch.setattr(contents_of_batches, "inspect", breaks_once)
+        stage.broker.inspectors = Inspectors(BreaksOnce(1), 1)
         stage.produce({0: batch_of([b"lost"]), 1: batch_of([b"lost too"])})
         other = stage.client = Client()
         stage.produce({1: batch_of([b"1"]), 0: batch_of([b"0"])})

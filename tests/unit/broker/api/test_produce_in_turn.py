@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
 
 import pytest
+from crc32c import crc32c
 
-from ottla.broker import contents as contents_of_batches
 from ottla.broker.admission import AdmissionRules
+from ottla.broker.api import produce
+from ottla.broker.inspectors import Inspectors
+from ottla.broker.loop_quota import LOOP_MICROSECONDS, bytes_in
 from ottla.metadata import model
 from ottla.net.connection import POSTPONED
 from ottla.net.memory import BufferedMemory
@@ -50,7 +54,7 @@ class HeldThreads(Executor):
 def play(tmp_path: Path) -> Callable[[Callable[[Stage, HeldThreads], Coroutine[Any, Any, None]]], None]:
     async def scene(body: Callable[[Stage, HeldThreads], Coroutine[Any, Any, None]]) -> None:
         stage, threads = Stage(tmp_path), HeldThreads()
-        stage.broker.inspectors = threads
+        stage.broker.inspectors = Inspectors(threads, 4)
         await body(stage, threads)
         assert stage.broker.turns == 0
         assert stage.client.memory.used_bytes == 0
@@ -63,7 +67,7 @@ def play(tmp_path: Path) -> Callable[[Callable[[Stage, HeldThreads], Coroutine[A
 
 def large(mark: bytes) -> bytearray:
     """A packed batch that unpacks to more than the event loop looks at."""
-    return batch_of([mark + bytes(400_000)], codec=Codec.lz4)
+    return batch_of([mark + bytes(8_000_000)], codec=Codec.lz4)
 
 
 def marks(stage: Stage, index: int) -> list[bytes]:
@@ -82,7 +86,7 @@ async def some_turns() -> None:
 
 def test_a_small_batch_that_unpacks_large_leaves_the_loop_and_is_not_overtaken(play: Any) -> None:
     async def body(stage: Stage, threads: HeldThreads) -> None:
-        assert len(large(b"a")) < contents_of_batches.SMALLEST_IN_TURN_BYTES
+        assert len(large(b"a")) < SLICE_BYTES / 8
         first = stage.produce({0: large(b"a")}, 1, VERSION)
         second = stage.produce({0: batch_of([b"b"])}, 1, VERSION)
         other = stage.produce({1: batch_of([b"c"])}, 1, VERSION)
@@ -214,16 +218,93 @@ def test_a_request_that_finds_no_memory_has_not_begun(play: Any) -> None:
 
 
 def test_each_partition_of_a_request_gets_its_own_answer(play: Any) -> None:
-    """The first is appended at once, the second leaves the loop, the third waits behind it."""
+    """The first needs no thread, the second does."""
 
     async def body(stage: Stage, threads: HeldThreads) -> None:
         waiting = stage.produce({0: batch_of([b"a"]), 1: large(b"b")}, 1, VERSION)
-        assert marks(stage, 0) == [b"a"]
         await some_turns()
+        assert (marks(stage, 0), marks(stage, 1)) == ([b"a"], [])
         threads.go_on()
         await stage.settle()
         assert codes(waiting) == [0, 0]
         assert (marks(stage, 0), marks(stage, 1)) == ([b"a"], [b"b"])
+
+    play(body)
+
+
+def test_a_batch_that_lies_about_its_size_leaves_the_loop_behind_what_is_appended_already(play: Any) -> None:
+    async def body(stage: Stage, threads: HeldThreads) -> None:
+        lying = batch_of([b"b" + bytes(8_000_000)], codec=Codec.gzip)
+        lying[-4:] = (100).to_bytes(4, "little")  # what a gzip member says that it holds
+        struct.pack_into(">I", lying, 17, crc32c(memoryview(lying)[21:]))
+        waiting = stage.produce({0: batch_of([b"a"]), 1: lying}, 1, VERSION)
+        assert marks(stage, 0) == [b"a"]
+        await some_turns()
+        while threads.held:
+            threads.go_on()
+            await some_turns()
+        await stage.settle()
+        assert codes(waiting) == [ErrorCode.none, ErrorCode.unknown_server_error]
+        assert (marks(stage, 0), marks(stage, 1)) == ([b"a"], [])
+
+    play(body)
+
+
+def test_a_request_of_many_small_packed_batches_lets_the_loop_turn(play: Any) -> None:
+    """Each of them is looked at on the loop, all of them together are too many for one of its turns."""
+
+    async def body(stage: Stage, threads: HeldThreads) -> None:
+        records = {0: batch_of([b"x" * 60_000], codec=Codec.gzip), 1: batch_of([b"y" * 60_000], codec=Codec.gzip)}
+        sent = [{"index": index, "records": bytes(batch)} for _ in range(20) for index, batch in records.items()]
+        request = {"acks": 1, "timeout": 1000, "topic_data": [{"name": "t", "partition_data": sent}]}
+        stage.ask(produce, PRODUCE, request, VERSION)
+        turns = 0
+        while stage.broker.turns:
+            appended = len(values(stage, 0)) + len(values(stage, 1))
+            await asyncio.sleep(0)
+            turns += 1
+            more = len(values(stage, 0)) + len(values(stage, 1)) - appended
+            assert more * 60_000 <= bytes_in(LOOP_MICROSECONDS, Codec.gzip) + 60_000, "in one turn"
+            if threads.held:
+                threads.go_on()
+        assert turns >= 40 * 60_000 // bytes_in(LOOP_MICROSECONDS, Codec.gzip)
+        await stage.settle()
+        assert len(values(stage, 0)) == len(values(stage, 1)) == 20
+
+    play(body)
+
+
+def test_many_requests_in_one_turn_of_the_loop_share_its_quota(play: Any) -> None:
+    async def body(stage: Stage, threads: HeldThreads) -> None:
+        packed = batch_of([b"x" * 100_000], codec=Codec.gzip)
+        answers = [stage.produce({0: bytearray(packed)}, 1, VERSION) for _ in range(10)]
+        at_once = len(values(stage, 0))
+        assert 1 <= at_once <= bytes_in(LOOP_MICROSECONDS, Codec.gzip) // 100_000 + 1
+        while stage.broker.turns:
+            await asyncio.sleep(0)
+            if threads.held:
+                threads.go_on()
+        await stage.settle()
+        assert len(values(stage, 0)) == len(answers)
+
+    play(body)
+
+
+def test_what_waits_for_a_thread_keeps_its_frame_or_is_copied_from_memory_that_all_share(play: Any) -> None:
+    async def body(stage: Stage, threads: HeldThreads) -> None:
+        for shared in (False, True):
+            stage.client.owns_frames = not shared
+            stage.produce({0: large(b"b" if shared else b"a")}, 1, VERSION)
+            await some_turns()
+            if shared:
+                stage.frame[:] = bytes(len(stage.frame))  # the next request's
+            else:
+                with pytest.raises(BufferError):
+                    del stage.frame[:4]  # as a connection does with what has been served
+            threads.go_on()
+            await some_turns()
+        await stage.settle()
+        assert marks(stage, 0) == [b"a", b"b"]
 
     play(body)
 

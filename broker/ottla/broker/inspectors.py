@@ -1,0 +1,87 @@
+"""The threads that look into producers' batches, shared fairly by the connections that bring these.
+
+A batch of a few KB may hold GBs, and such a batch is valid. So a thread looks at a batch for a turn of some 10 ms
+(`loop_quota.THREAD_MICROSECONDS`); a batch that holds more waits for its next turn. The next turn is the connection's
+that has the fewest threads, and of several such connections the one that has waited longest. A connection has all of
+the threads only while nobody else wants one. The rule it protects: a batch that fits one turn waits for no more than a
+turn of each other connection, whatever the others unpack.
+
+Owned by the event loop; batches are looked at in the threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Hashable
+from concurrent.futures import Executor
+
+from ottla.broker.admission import Admitted
+from ottla.broker.contents import Inspection
+from ottla.broker.loop_quota import THREAD_MICROSECONDS, bytes_in
+
+
+class Inspectors:
+    """`count` threads of `executor`, by turns."""
+
+    def __init__(self, executor: Executor, count: int) -> None:
+        self._executor = executor
+        self._idle = count
+        self._running: dict[Hashable, int] = {}  # by holder; nobody has none
+        self._waiting: OrderedDict[Hashable, deque[asyncio.Future[None]]] = OrderedDict()
+
+    async def look(self, holder: Hashable, inspection: Inspection) -> Admitted:
+        """What the inspection finds, when the turns of `holder` have sufficed for it. Raises KafkaError."""
+        loop = asyncio.get_running_loop()
+        quota_bytes = bytes_in(THREAD_MICROSECONDS, inspection.codec)
+        turn = self._queue(holder)
+        self._give_away()
+        while True:
+            await self._comes(holder, turn)
+            try:
+                found = await loop.run_in_executor(self._executor, inspection.go_on, quota_bytes)
+                if found is not None:
+                    return found
+                turn = self._queue(holder)  # before the thread is given away, so that this connection has its turn, too
+            finally:
+                self._ended(holder)
+
+    def stop(self) -> None:
+        """No thread begins anything any more."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _queue(self, holder: Hashable) -> asyncio.Future[None]:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(holder, deque()).append(turn)
+        return turn
+
+    async def _comes(self, holder: Hashable, turn: asyncio.Future[None]) -> None:
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._ended(holder)  # it had got a thread just now
+            raise
+
+    def _ended(self, holder: Hashable) -> None:
+        self._idle += 1
+        self._running[holder] -= 1
+        if not self._running[holder]:
+            del self._running[holder]
+        self._give_away()
+
+    def _give_away(self) -> None:
+        while self._idle and self._waiting:
+            self._give(min(self._waiting, key=lambda waiting: self._running.get(waiting, 0)))
+
+    def _give(self, holder: Hashable) -> None:
+        turns = self._waiting[holder]
+        turn = turns.popleft()
+        if turns:
+            self._waiting.move_to_end(holder)
+        else:
+            del self._waiting[holder]
+        if not turn.done():  # a task that was cancelled waits no more
+            self._idle -= 1
+            self._running[holder] = self._running.get(holder, 0) + 1
+            turn.set_result(None)

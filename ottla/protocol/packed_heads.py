@@ -1,0 +1,205 @@
+"""What a compressed payload says of itself before it is unpacked: how much it holds, and what unpacking it takes. Pure.
+
+Nothing here is believed: a payload may be damaged, and a gzip member may lie about its size. Who unpacks counts.
+
+Source: RFC 1952 (gzip), snappy-java's blocks, the LZ4 frame format 1.6, RFC 8878 (Zstandard).
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Iterator
+
+import cramjam
+
+from .codecs import XERIAL_HEADER_BYTES, XERIAL_MAGIC, Codec
+from .received import Buffer
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+ZSTD_WINDOW_LOG_MAX = 27  # what Kafka's consumers take
+
+BLOCK_BYTES_MIN = 2 << 10
+"""What a block of Snappy counts for at least where bytes stand for time: unpacking an empty one takes as long."""
+
+_SNAPPY_RATIO_MAX = 22  # its best element makes 64 bytes of 3
+_SNAPPY_BLOCKS_LOOKED_AT = 1_000
+_GZIP_RATIO_MAX = 1032
+_LZ4_HEAD = struct.Struct("<IBB")
+_LZ4_MAGIC = 0x184D2204
+_LZ4_INDEPENDENT = 0x20
+_LZ4_BLOCK_CHECKSUM = 0x10
+_LZ4_CONTENT_SIZE = 0x08
+_LZ4_DICTIONARY = 0x01
+_LZ4_SIZE_MASK = 0x7FFFFFFF
+_LZ4_BLOCK_BYTES = {4: 64 << 10, 5: 256 << 10, 6: 1 << 20, 7: 4 << 20}
+_LZ4_WINDOW_BYTES = 128 << 10
+_ZSTD_HEAD = struct.Struct("<IB")
+_ZSTD_MAGIC = 0xFD2FB528
+_ZSTD_SINGLE_SEGMENT = 0x20
+_ZSTD_BLOCK_BYTES = 128 << 10
+_ZSTD_DICTIONARY_BYTES = (0, 1, 2, 4)
+_ZSTD_CONTENT_SIZE_BYTES = (0, 2, 4, 8)
+_ZSTD_CONTENT_SIZE_OF_TWO_BYTES = 256  # is added to it
+_ZSTD_RLE = 1
+_int32 = struct.Struct(">i")
+_uint32_little = struct.Struct("<I")
+
+
+class Unreadable(Exception):
+    """The payload isn't what the codec makes."""
+
+
+def claimed_bytes(codec: int, data: Buffer, enough: int) -> int:
+    """How much the first frame of `data` holds unpacked, in bytes, at most: what gzip's end or Zstandard's head states,
+    or else what its blocks may hold, one of Snappy for at least `BLOCK_BYTES_MIN`.
+
+    Counting ends once it is more than `enough`, or where `data` can't be read any further."""
+    view = memoryview(data)
+    if codec == Codec.gzip:
+        if len(view) < _uint32_little.size:
+            return 0
+        (claimed,) = _uint32_little.unpack_from(view, len(view) - _uint32_little.size)
+        return max(len(view), min(int(claimed), _GZIP_RATIO_MAX * len(view)))
+    if codec == Codec.snappy:
+        return _claimed_by_snappy(view, enough)
+    if codec == Codec.lz4:
+        return _claimed_by_lz4(view, enough)
+    if codec == Codec.zstd:
+        return _claimed_by_zstd(view, enough)
+    return len(view)
+
+
+def working_bytes(codec: int, data: Buffer) -> int:
+    """What unpacking one frame, `data`, keeps in memory beside its pieces, in bytes, at most: the window that it
+    refers back to, the block that has to be unpacked as a whole. 0 where `data` can't be read."""
+    view = memoryview(data)
+    if codec == Codec.snappy:
+        return _largest_of_snappy(view)
+    if codec == Codec.lz4 and len(view) >= _LZ4_HEAD.size:
+        _, _, descriptor = _LZ4_HEAD.unpack_from(view)
+        return 2 * _LZ4_BLOCK_BYTES.get(descriptor >> 4 & 7, 0) + _LZ4_WINDOW_BYTES
+    if codec == Codec.zstd:
+        return _zstd_window(view)
+    return 0
+
+
+def links_blocks(codec: int, data: Buffer) -> bool:
+    """Whether `data` is an LZ4 frame whose blocks refer to one another: Kafka's clients in Java can't read one."""
+    if codec != Codec.lz4 or len(data) < _LZ4_HEAD.size:
+        return False
+    magic, flags, _ = _LZ4_HEAD.unpack_from(data)
+    return bool(magic == _LZ4_MAGIC and not flags & _LZ4_INDEPENDENT)
+
+
+def snappy_blocks(view: memoryview) -> Iterator[memoryview]:
+    """The blocks of a payload in snappy-java's framing, or all of it as one. Raises Unreadable."""
+    if bytes(view[: len(XERIAL_MAGIC)]) != XERIAL_MAGIC:
+        yield view
+        return
+    position = XERIAL_HEADER_BYTES
+    if len(view) < position:
+        raise Unreadable("it ends inside its head")
+    while position < len(view):
+        if len(view) - position < _int32.size:
+            raise Unreadable("it ends inside a block's size")
+        (size,) = _int32.unpack_from(view, position)
+        position += _int32.size
+        if not 0 <= size <= len(view) - position:
+            raise Unreadable("it ends inside a block")
+        yield view[position : position + size]
+        position += size
+
+
+def snappy_claim(block: memoryview) -> int:
+    """The bytes that a block of Snappy says it holds, if it can. Raises Unreadable, cramjam.DecompressionError."""
+    claimed = int(cramjam.snappy.decompress_raw_len(block))
+    if claimed > _SNAPPY_RATIO_MAX * len(block):
+        raise Unreadable(f"a block of {len(block)} bytes claims to hold {claimed}")
+    return claimed
+
+
+def _claimed_by_snappy(view: memoryview, enough: int) -> int:
+    claimed = 0
+    try:
+        for block in snappy_blocks(view):
+            claimed += max(snappy_claim(block), BLOCK_BYTES_MIN)
+            if claimed > enough:
+                break
+    except (Unreadable, cramjam.DecompressionError):
+        pass
+    return claimed
+
+
+def _largest_of_snappy(view: memoryview) -> int:
+    largest = 0
+    try:
+        for number, block in enumerate(snappy_blocks(view)):
+            if number == _SNAPPY_BLOCKS_LOOKED_AT:
+                return _SNAPPY_RATIO_MAX * len(view)
+            largest = max(largest, snappy_claim(block))
+    except (Unreadable, cramjam.DecompressionError):
+        return 0
+    return largest
+
+
+def _claimed_by_lz4(view: memoryview, enough: int) -> int:
+    if len(view) < _LZ4_HEAD.size:
+        return 0
+    magic, flags, descriptor = _LZ4_HEAD.unpack_from(view)
+    block_bytes = _LZ4_BLOCK_BYTES.get(descriptor >> 4 & 7, 0)
+    if magic != _LZ4_MAGIC or not block_bytes:
+        return 0
+    checksum = 4 if flags & _LZ4_BLOCK_CHECKSUM else 0
+    position = _LZ4_HEAD.size + 1 + (8 if flags & _LZ4_CONTENT_SIZE else 0) + (4 if flags & _LZ4_DICTIONARY else 0)
+    claimed, end = 0, len(view) - _uint32_little.size
+    while position <= end and claimed <= enough:
+        (size,) = _uint32_little.unpack_from(view, position)
+        if not size:
+            break
+        claimed += block_bytes
+        position += _uint32_little.size + (size & _LZ4_SIZE_MASK) + checksum
+    return claimed
+
+
+def _claimed_by_zstd(view: memoryview, enough: int) -> int:
+    if len(view) <= _ZSTD_HEAD.size:
+        return 0
+    magic, descriptor = _ZSTD_HEAD.unpack_from(view)
+    if magic != _ZSTD_MAGIC:
+        return 0
+    single = bool(descriptor & _ZSTD_SINGLE_SEGMENT)
+    size_bytes = _ZSTD_CONTENT_SIZE_BYTES[descriptor >> 6] or int(single)
+    position = _ZSTD_HEAD.size + (not single) + _ZSTD_DICTIONARY_BYTES[descriptor & 3]
+    if size_bytes:  # blocks that are partly filled would count for more
+        size = int.from_bytes(view[position : position + size_bytes], "little")
+        return size + (_ZSTD_CONTENT_SIZE_OF_TWO_BYTES if size_bytes == 2 else 0)
+    claimed, last = 0, False
+    while not last and position + 3 <= len(view) and claimed <= enough:
+        head = view[position] | view[position + 1] << 8 | view[position + 2] << 16
+        last, kind, size = bool(head & 1), head >> 1 & 3, head >> 3
+        claimed += min(size, _ZSTD_BLOCK_BYTES) if kind <= _ZSTD_RLE else _ZSTD_BLOCK_BYTES
+        position += 3 + (1 if kind == _ZSTD_RLE else size)
+    return claimed
+
+
+def _zstd_window(view: memoryview) -> int:
+    """The window of a frame (RFC 8878, 3.1.1.1); of one in a single segment it is the whole content."""
+    if len(view) <= _ZSTD_HEAD.size:
+        return 0
+    magic, descriptor = _ZSTD_HEAD.unpack_from(view)
+    if magic != _ZSTD_MAGIC:
+        return 0
+    if descriptor & _ZSTD_SINGLE_SEGMENT:
+        try:
+            window = zstd.get_frame_info(view).decompressed_size or 0
+        except zstd.ZstdError:
+            return 0
+    else:
+        exponent, mantissa = view[_ZSTD_HEAD.size] >> 3, view[_ZSTD_HEAD.size] & 7
+        window = (1 << 10 + exponent) * (8 + mantissa) // 8
+    return window if window <= 1 << ZSTD_WINDOW_LOG_MAX else 0  # beyond, it is refused

@@ -1,0 +1,192 @@
+"""Threads for batches, shared by connections: who waits for whom, and that nobody who goes away keeps a thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor, Future
+from typing import Any
+
+import pytest
+
+from ottla.broker.admission import AdmissionRules, admit
+from ottla.broker.contents import Inspection
+from ottla.broker.inspectors import Inspectors
+from ottla.broker.loop_quota import THREAD_MICROSECONDS, LoopQuota, bytes_in
+from ottla.protocol.codecs import Codec
+from ottla.protocol.errors import ErrorCode, KafkaError
+from tests.unit.broker.log.workbench import batch_of
+
+TURN_BYTES = bytes_in(THREAD_MICROSECONDS, Codec.lz4)
+RULES = AdmissionRules()
+THREADS = 2
+
+
+class Scripted:
+    """An inspection that takes so many turns, and notes each."""
+
+    codec = Codec.lz4
+
+    def __init__(self, name: str, turns: int, history: list[str]) -> None:
+        self._name = name
+        self._turns = turns
+        self._history = history
+
+    def go_on(self, quota_bytes: int) -> Any:
+        assert quota_bytes == TURN_BYTES
+        self._history.append(self._name)
+        self._turns -= 1
+        return None if self._turns else self._name
+
+
+class Threads(Executor):
+    """Work ends when it is told to, the oldest first."""
+
+    def __init__(self) -> None:
+        self.held: list[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]]] = []
+
+    def submit(self, work: Callable[..., Any], /, *arguments: Any, **more: Any) -> Future[Any]:
+        assert not more
+        assert len(self.held) < THREADS, "more than there are threads"
+        future: Future[Any] = Future()
+        self.held.append((future, work, arguments))
+        return future
+
+    def end_one(self) -> None:
+        future, work, arguments = self.held.pop(0)
+        if future.set_running_or_notify_cancel():
+            future.set_result(work(*arguments))
+
+
+def play(scene: Callable[[Inspectors, Threads], Coroutine[Any, Any, None]]) -> None:
+    async def main() -> None:
+        threads = Threads()
+        await scene(Inspectors(threads, THREADS), threads)
+
+    asyncio.run(main())
+
+
+async def settle() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def test_four_bombs_do_not_hold_the_threads() -> None:
+    async def scene(inspectors: Inspectors, threads: Threads) -> None:
+        history: list[str] = []
+        bombs: list[Any] = [Scripted(f"bomb {number}", 1000, history) for number in range(4)]
+        tasks = [asyncio.ensure_future(inspectors.look(number, bomb)) for number, bomb in enumerate(bombs)]
+        await settle()
+        honest: Any = Scripted("honest", 1, history)
+        waiting = asyncio.ensure_future(inspectors.look("another connection", honest))
+        await settle()
+        while not waiting.done():
+            threads.end_one()
+            await settle()
+        assert len(history) <= 2 + len(bombs) + 1, "a turn of each other connection at most"
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    play(scene)
+
+
+def test_a_connection_of_many_bombs_gets_no_more_turns_than_one_of_one() -> None:
+    async def scene(inspectors: Inspectors, threads: Threads) -> None:
+        history: list[str] = []
+        bombs: list[Any] = [Scripted("bomb", 1000, history) for _ in range(20)]
+        tasks = [asyncio.ensure_future(inspectors.look("bomber", bomb)) for bomb in bombs]
+        await settle()
+        assert len(threads.held) == THREADS, "while nobody else wants one it has them all"
+        honest: Any = Scripted("honest", 5, history)
+        waiting = asyncio.ensure_future(inspectors.look("another connection", honest))
+        await settle()
+        while not waiting.done():
+            threads.end_one()
+            await settle()
+        assert history.count("bomb") <= 5 + THREADS
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    play(scene)
+
+
+def test_who_goes_away_while_it_waits_or_has_just_got_a_thread_keeps_none() -> None:
+    async def scene(inspectors: Inspectors, threads: Threads) -> None:
+        history: list[str] = []
+        scripted: list[Any] = [Scripted(str(number), 1, history) for number in range(6)]
+        tasks = [asyncio.ensure_future(inspectors.look(number, each)) for number, each in enumerate(scripted)]
+        await settle()
+        tasks[2].cancel()  # waits
+        threads.end_one()
+        tasks[3].cancel()  # may have got the thread of the first
+        await settle()
+        while threads.held:
+            threads.end_one()
+            await settle()
+        done = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [each for each in done if isinstance(each, str)] == ["0", "1", "4", "5"]
+        last: Any = Scripted("last", 1, history)
+        again = [asyncio.ensure_future(inspectors.look("x", last)), asyncio.ensure_future(inspectors.look("y", last))]
+        await settle()
+        assert len(threads.held) == THREADS, "all threads are free again"
+        for task in again:
+            task.cancel()
+        await asyncio.gather(*again, return_exceptions=True)
+
+    play(scene)
+
+
+def test_a_batch_that_fails_gives_its_thread_back() -> None:
+    class Fails(Scripted):
+        def go_on(self, quota_bytes: int) -> Any:
+            raise KafkaError(ErrorCode.invalid_record)
+
+    class AtOnce(Executor):
+        def submit(self, work: Callable[..., Any], /, *arguments: Any, **more: Any) -> Future[Any]:
+            future: Future[Any] = Future()
+            try:
+                future.set_result(work(*arguments))
+            except KafkaError as error:
+                future.set_exception(error)
+            return future
+
+    async def main() -> None:
+        inspectors = Inspectors(AtOnce(), 1)
+        for _ in range(3):
+            failing: Any = Fails("", 1, [])
+            with pytest.raises(KafkaError):
+                await inspectors.look("x", failing)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("codec", [Codec.gzip, Codec.snappy, Codec.lz4, Codec.zstd])
+def test_a_valid_batch_that_unpacks_large_is_accepted_turn_by_turn(codec: Codec) -> None:
+    value = bytes(8 << 20)
+    batch = batch_of([value] * 6, codec=codec)
+    rules = AdmissionRules(message_bytes_max=16 << 20)
+    inspection = Inspection(*admit(batch, 0, len(batch), rules, 9, 1_000_000), rules, 1_000_000)
+    turns = 1
+    while inspection.go_on(1 << 20) is None:
+        turns += 1
+        assert inspection.unpacked_bytes <= turns * (2 << 20) + (48 << 20) * (codec == Codec.snappy)
+    assert turns >= 20
+    assert inspection.unpacked_bytes >= 48 << 20
+
+
+def test_the_loops_quota_is_renewed_once_a_turn() -> None:
+    renewals: list[Callable[[], None]] = []
+    quota = LoopQuota(renewals.append)
+    whole = quota.bytes_left(Codec.lz4)
+    assert quota.fits([(Codec.lz4, whole // 2), (Codec.gzip, quota.bytes_left(Codec.gzip) // 2)])
+    assert not quota.fits([(Codec.lz4, whole // 2), (Codec.gzip, quota.bytes_left(Codec.gzip) // 2 + 100)])
+    for _ in range(3):
+        quota.spend(Codec.lz4, whole // 3)
+    assert quota.bytes_left(Codec.lz4) < 10
+    quota.spend(Codec.lz4, whole)
+    assert quota.bytes_left(Codec.gzip) == 0
+    [renew] = renewals
+    renew()
+    assert quota.bytes_left(Codec.lz4) == whole
