@@ -92,7 +92,12 @@ class Operator:
             else None
         )
         self._page = Page(
-            self.queues, self.watched, lambda: kube.writes, lambda: self._clusters.conditions, self._troubles
+            self.queues,
+            self.watched,
+            lambda: kube.writes,
+            lambda: self._clusters.conditions,
+            self._troubles,
+            lambda: self._clusters.failing,
         )
         self._stop = asyncio.Event()
 

@@ -1,6 +1,7 @@
 """Keeps the etcd of a cluster as it is to be: formed once, its members there, replaced when they lost their data.
 
-One step at a time, each decided by `plan/etcd_members.py` from what etcd and Kubernetes say now.
+Each public method that takes a visit is a part of a Cluster's reconcile. One step at a time, each decided by
+`plan/etcd_members.py` from what etcd and Kubernetes say now.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from time import monotonic
-from typing import NamedTuple
 
 from ottla.net.names import Address
 from ottla.operator.certificates import Identity
@@ -20,7 +20,8 @@ from ottla.operator.etcd_client import EtcdClient, EtcdUnreachable
 from ottla.operator.found import Found
 from ottla.operator.kube import Kube
 from ottla.operator.objects import Object, Ref, going
-from ottla.operator.plan import disruption, etcd_pods, names
+from ottla.operator.parts import NotYet
+from ottla.operator.plan import etcd_pods, names
 from ottla.operator.plan.broker_file import ETCD_PORT
 from ottla.operator.plan.broker_pods import BROKER
 from ottla.operator.plan.etcd_members import (
@@ -38,24 +39,15 @@ from ottla.operator.plan.etcd_upkeep import to_defragment, too_full
 from ottla.operator.plan.lost import waits_for_its_volume
 from ottla.operator.plan.observed import address, is_current, outdated, stuck
 from ottla.operator.plan.observed import etcd_pods as seen_pods
-from ottla.operator.plan.snapshots import snapshot_objects
+from ottla.operator.plan.snapshots import last_snapshot, late
 from ottla.operator.plan.storage import claims_of
 from ottla.operator.queue import Tell
 from ottla.operator.spec.cluster import Cluster, Etcd
+from ottla.operator.visit import Visit
 
 logger = logging.getLogger(__name__)
 
 UPKEEP_S = 300.0
-
-
-class Kept(NamedTuple):
-    """How an etcd is, after a look."""
-
-    formed: bool  # brokers can be started on it
-    serves: bool  # a majority answers
-    waits_for: str  # until all members answer
-    storage_waits_for: str  # what can't be done about a volume
-    roll_waits_for: str  # what keeps an outdated member from being restarted
 
 
 class EtcdKeeper:
@@ -87,60 +79,123 @@ class EtcdKeeper:
         if (known := self._clients.pop(cluster, None)) is not None:
             await known[1].close()
 
-    async def certify(self, cluster: Cluster, etcd: Etcd, found: Found, tell: Tell) -> Cluster:
-        """Makes and renews what clients and members prove who they are with; the Cluster, with digests of what they
-        read."""
-        key = cluster.ref
+    async def certify(self, visit: Visit, etcd: Etcd) -> None:
+        """Makes and renews what clients and members prove who they are with: pods mount it, and the Cluster gets
+        digests of what they read."""
+        key = visit.cluster.ref
+        visit.cluster = replace(visit.cluster, metadata=_as_formed(visit.cluster, etcd, visit.found))
         if not etcd.tls:
             if key not in self._clients:
                 self._clients[key] = ("", self._make_client(None))
-            return cluster
-        cluster, identity = await certified(self._kube, cluster, etcd, found, tell, self._utc())
+            return
+        formed = visit.cluster.metadata
+        assert isinstance(formed, Etcd)
+        visit.cluster, identity = await certified(
+            self._kube, visit.cluster, formed, visit.found, visit.tell, self._utc()
+        )
         before = self._clients.get(key)
-        if before is None or before[0] != cluster.certificates:
-            self._clients[key] = (cluster.certificates, self._make_client(identity))
+        if before is None or before[0] != visit.cluster.certificates:
+            self._clients[key] = (visit.cluster.certificates, self._make_client(identity))
             if before is not None:
                 await before[1].close()
-        return cluster
 
     def _client(self, cluster: Cluster) -> EtcdClient:
         return self._clients[cluster.ref][1]
 
-    async def keep(self, cluster: Cluster, etcd: Etcd, found: Found, tell: Tell, *, window_open: bool) -> Kept:
-        """The next step. `window_open`: members may be restarted for changes."""
-        etcd = _as_formed(cluster, etcd, found)
-        cluster = replace(cluster, metadata=etcd)
-        pods = found.all("Pod", etcd_pods.ETCD)
-        seen = seen_pods(pods)
-        members = await self._members(cluster, pods)
-        formed = self._formed(cluster, found) or (members is not None and len(members) > 0)
-        volume_trouble = await self._apply(cluster, etcd, found, members, formed)
-        if members is not None:
-            ready = {pod.name for pod in seen if pod.ready}
-            answering = [_endpoint(pod) for pod in pods if pod["metadata"]["name"] in ready]
-            await self._step(cluster, etcd, members, seen, answering, tell)
-            await self._replace_lost(cluster, etcd, pods, ready, tell)
-        await self._tidy(cluster, etcd, found, members, tell)
-        roll_waits_for = await self._roll(cluster, etcd, found, pods, seen, tell, window_open=window_open)
-        answer = sum(pod.ready for pod in seen)
+    async def look(self, visit: Visit, etcd: Etcd) -> None:
+        """How many members answer: each is ready only while it reaches a majority."""
+        pods = visit.found.all("Pod", etcd_pods.ETCD)
+        answer = sum(pod.ready for pod in seen_pods(pods))
         troubles = [f"{pod['metadata']['name']}: {why}" for pod in pods if (why := stuck(pod))]
         waits_for = "" if answer >= etcd.members else f"{answer} of {etcd.members} members answer"
         if waits_for and troubles:
             waits_for += f" ({troubles[0]})"
-        return Kept(formed, answer > etcd.members // 2, waits_for, volume_trouble, roll_waits_for)
+        visit.findings.metadata_serves = answer > etcd.members // 2
+        visit.findings.metadata_waits_for = waits_for
+        visit.busy |= bool(waits_for)
 
-    def wanted(self, cluster: Cluster, etcd: Etcd) -> list[Object]:
-        """What there is to be of it, as far as it has a name."""
-        return [
-            etcd_pods.config_map(cluster, {}),
-            etcd_pods.member_service(cluster),
-            disruption.etcd(cluster),
-            *snapshot_objects(cluster, etcd),
-        ]
+    async def configure(self, visit: Visit, etcd: Etcd) -> None:
+        """Asks for the list of members, and writes down what each may do at its start."""
+        cluster, found = visit.cluster, visit.found
+        members = visit.members = await self._members(cluster, found.all("Pod", etcd_pods.ETCD))
+        formed = self.formed(visit)
+        present = found.get("ConfigMap", names.etcd_set(cluster))
+        if members is None and formed and present is not None:
+            rules = {name: value for name, value in (present.get("data") or {}).items() if name != "start.sh"}
+        else:
+            rules = start_rules(cluster, etcd, members, formed=formed)
+        await found.apply(etcd_pods.config_map(cluster, rules))
 
-    async def upkeep(self, cluster: Cluster, etcd: Etcd, found: Found, tell: Tell) -> str:
-        """Makes a member's database smaller where that is worth it, and takes the quota's alarm back afterwards; what a
-        person has to do where that doesn't help."""
+    async def keep_set(self, visit: Visit, etcd: Etcd) -> None:
+        """The StatefulSet: a member that goes has its pod until it is off the list."""
+        cluster, found = visit.cluster, visit.found
+        present = found.get("StatefulSet", names.etcd_set(cluster))
+        there = 0 if present is None else present["spec"].get("replicas", 0)
+        count = replicas(cluster, etcd, visit.members, max(there, len(found.all("Pod", etcd_pods.ETCD))))
+        _, visit.findings.storage_waits_for = await found.apply_set(etcd_pods.member_set(cluster, etcd, count))
+
+    async def form(self, visit: Visit, etcd: Etcd) -> None:
+        """Brokers can be started on an etcd that was formed once."""
+        if not self.formed(visit):
+            visit.busy = True
+            raise NotYet("etcd to be formed")
+
+    async def mend(self, visit: Visit, etcd: Etcd) -> None:
+        """One change of the list, and a member whose volume is lost begins anew."""
+        if visit.members is None:
+            return
+        pods = visit.found.all("Pod", etcd_pods.ETCD)
+        seen = seen_pods(pods)
+        ready = {pod.name for pod in seen if pod.ready}
+        answering = [_endpoint(pod) for pod in pods if pod["metadata"]["name"] in ready]
+        await self._step(visit.cluster, etcd, visit.members, seen, answering, visit.tell)
+        await self._replace_lost(visit.cluster, etcd, pods, ready, visit.tell)
+
+    async def tidy(self, visit: Visit, etcd: Etcd) -> None:
+        """Takes away the volumes of members that went, once their pods have gone."""
+        cluster, found = visit.cluster, visit.found
+        pods = {pod["metadata"]["name"] for pod in found.all("Pod", etcd_pods.ETCD)}
+        claims = [item["metadata"]["name"] for item in found.all("PersistentVolumeClaim", etcd_pods.ETCD)]
+        for claim in left_behind(cluster, etcd, visit.members, claims):
+            if claim.removeprefix("data-") not in pods:
+                await visit.tell("EtcdVolumeDeleted", f"volume {claim} was of a member that isn't wanted any more")
+                await self._kube.delete("PersistentVolumeClaim", cluster.namespace, claim)
+
+    async def roll(self, visit: Visit, etcd: Etcd) -> None:
+        """Replaces one outdated member while all others answer, or one that is stuck."""
+        cluster, found = visit.cluster, visit.found
+        stateful_set = found.get("StatefulSet", names.etcd_set(cluster))
+        if stateful_set is None or not is_current(stateful_set):
+            return
+        pods = found.all("Pod", etcd_pods.ETCD)
+        ready = {pod.name for pod in seen_pods(pods) if pod.ready}
+        old = [(pod, why) for pod in pods if not going(pod) and (why := outdated(stateful_set, pod))]
+        turn = [(pod, why) for pod, why in old if pod["metadata"]["name"] not in ready and stuck(pod)]
+        if not turn and old and len(ready) == etcd.members:
+            if not visit.window_open:
+                visit.findings.metadata_roll_waits_for = (
+                    f"the next maintenance window, to restart {old[0][0]['metadata']['name']}"
+                )
+                return
+            turn = [await self._leader_last(cluster, old)]
+        for pod, why in turn[:1]:
+            await visit.tell("RollingRestart", f"{pod['metadata']['name']} is restarted: {why}")
+            await self._kube.delete("Pod", cluster.namespace, pod["metadata"]["name"], uid=pod["metadata"]["uid"])
+
+    async def look_at_snapshots(self, visit: Visit, etcd: Etcd) -> None:
+        """Whether they are taken as asked for."""
+        if etcd.snapshots is not None:
+            job = visit.found.get("CronJob", names.snapshots(visit.cluster))
+            visit.findings.last_snapshot = last_snapshot(job)
+            visit.findings.snapshots_wait_for = late(job, etcd.snapshots.schedule, visit.now)
+
+    async def upkeep(self, visit: Visit, etcd: Etcd) -> None:
+        """Makes a member's database smaller where that is worth it, and takes the quota's alarm back afterwards."""
+        if self.formed(visit) and not visit.findings.metadata_waits_for:
+            visit.findings.metadata_full = await self._upkeep(visit.cluster, etcd, visit.found, visit.tell)
+
+    async def _upkeep(self, cluster: Cluster, etcd: Etcd, found: Found, tell: Tell) -> str:
+        """What a person has to do where it doesn't help."""
         key = cluster.ref
         if self._clock() < self._next_upkeep.get(key, 0.0):
             return ""
@@ -183,35 +238,16 @@ class EtcdKeeper:
         except EtcdUnreachable:
             return None
 
-    def _formed(self, cluster: Cluster, found: Found) -> bool:
-        """Whether there was an etcd once: its own ConfigMap says so, or brokers run on it.
+    def formed(self, visit: Visit) -> bool:
+        """Whether there was an etcd once: it has members, its own ConfigMap says so, or brokers run on it.
 
         Where it is lost for good, a person scales the brokers to nothing and deletes the ConfigMap, to begin anew.
         """
-        rules = found.get("ConfigMap", names.etcd_set(cluster))
+        found = visit.found
+        rules = found.get("ConfigMap", names.etcd_set(visit.cluster))
         noted = rules is not None and (rules.get("data") or {}).get("state") == "existing"
         wanted = any(item["spec"].get("replicas") for item in found.all("StatefulSet", BROKER))
-        return noted or wanted or bool(found.all("Pod", BROKER))
-
-    async def _apply(
-        self, cluster: Cluster, etcd: Etcd, found: Found, members: list[Member] | None, formed: bool
-    ) -> str:
-        """What can't be done about a volume."""
-        present = found.get("ConfigMap", names.etcd_set(cluster))
-        if members is None and formed and present is not None:
-            rules = {name: value for name, value in (present.get("data") or {}).items() if name != "start.sh"}
-        else:
-            rules = start_rules(cluster, etcd, members, formed=formed)
-        await found.apply(etcd_pods.config_map(cluster, rules))
-        await found.apply(etcd_pods.member_service(cluster))
-        await found.apply(disruption.etcd(cluster))
-        present_set = found.get("StatefulSet", names.etcd_set(cluster))
-        there = 0 if present_set is None else present_set["spec"].get("replicas", 0)
-        count = replicas(cluster, etcd, members, max(there, len(found.all("Pod", etcd_pods.ETCD))))
-        for each in snapshot_objects(cluster, etcd):
-            await found.apply(each)
-        _, trouble = await found.apply_set(etcd_pods.member_set(cluster, etcd, count))
-        return trouble
+        return bool(visit.members) or noted or wanted or bool(found.all("Pod", BROKER))
 
     async def _step(
         self,
@@ -247,42 +283,6 @@ class EtcdKeeper:
                     await self._kube.delete("PersistentVolumeClaim", cluster.namespace, claim)
                 await self._kube.delete("Pod", cluster.namespace, name, uid=pod["metadata"]["uid"])
                 return
-
-    async def _tidy(self, cluster: Cluster, etcd: Etcd, found: Found, members: list[Member] | None, tell: Tell) -> None:
-        """Takes away the volumes of members that went, once their pods have gone."""
-        pods = {pod["metadata"]["name"] for pod in found.all("Pod", etcd_pods.ETCD)}
-        claims = [item["metadata"]["name"] for item in found.all("PersistentVolumeClaim", etcd_pods.ETCD)]
-        for claim in left_behind(cluster, etcd, members, claims):
-            if claim.removeprefix("data-") not in pods:
-                await tell("EtcdVolumeDeleted", f"volume {claim} was of a member that isn't wanted any more")
-                await self._kube.delete("PersistentVolumeClaim", cluster.namespace, claim)
-
-    async def _roll(
-        self,
-        cluster: Cluster,
-        etcd: Etcd,
-        found: Found,
-        pods: list[Object],
-        seen: list[Seen],
-        tell: Tell,
-        *,
-        window_open: bool,
-    ) -> str:
-        """Replaces one outdated member while all others answer, or one that is stuck; what is waited for."""
-        stateful_set = found.get("StatefulSet", names.etcd_set(cluster))
-        if stateful_set is None or not is_current(stateful_set):
-            return ""
-        ready = {pod.name for pod in seen if pod.ready}
-        old = [(pod, why) for pod in pods if not going(pod) and (why := outdated(stateful_set, pod))]
-        turn = [(pod, why) for pod, why in old if pod["metadata"]["name"] not in ready and stuck(pod)]
-        if not turn and old and len(ready) == etcd.members:
-            if not window_open:
-                return f"the next maintenance window, to restart {old[0][0]['metadata']['name']}"
-            turn = [await self._leader_last(cluster, old)]
-        for pod, why in turn[:1]:
-            await tell("RollingRestart", f"{pod['metadata']['name']} is restarted: {why}")
-            await self._kube.delete("Pod", cluster.namespace, pod["metadata"]["name"], uid=pod["metadata"]["uid"])
-        return ""
 
     async def _leader_last(self, cluster: Cluster, old: list[tuple[Object, str]]) -> tuple[Object, str]:
         """The first that doesn't lead: a leader that stops costs an election."""

@@ -10,12 +10,14 @@ from ottla.operator.kafka import BROKER as BROKER_RESOURCE
 from ottla.operator.kafka import KafkaAdmin, said
 from ottla.operator.kube import Kube, KubeError
 from ottla.operator.objects import Object, Ref, ref_of
-from ottla.operator.plan import external, names
-from ottla.operator.plan.external import NodePorts, address, external_services, node_address, node_ports, told
+from ottla.operator.plan import external, names, services
+from ottla.operator.plan.external import address, external_services, node_address, node_ports, told
 from ottla.operator.plan.observed import address as pod_address
 from ottla.operator.plan.observed import is_ready
 from ottla.operator.queue import Tell
+from ottla.operator.refusals import Refusals
 from ottla.operator.spec.cluster import REPLICATION_PORT, Cluster
+from ottla.operator.visit import Visit
 from ottla.protocol.errors import KafkaError
 
 ADDRESSES = "ottla.listener.addresses"
@@ -28,18 +30,29 @@ class Exposure:
         self._kube = kube
         self._told: dict[Ref, tuple[str, str]] = {}  # pod → its uid, and the addresses that its broker was seen to have
 
-    async def services(
-        self, cluster: Cluster, found: Found, pods: Mapping[int, str], noted: NodePorts
-    ) -> tuple[list[Object], NodePorts]:
-        """Makes the Services: what they are to be like, and the node ports that brokers have or had (`noted` so far).
+    def wanted(self, visit: Visit) -> list[Object]:
+        """The Services of listeners, one for each broker that is there, so that none loses its own while it leads."""
+        cluster, pods = visit.cluster, visit.pod_names()
+        known = node_ports(cluster, pods, _services(visit.found), visit.findings.node_ports)
+        return external_services(cluster, pods, known)
 
-        `pods`: broker → the pod's name, of all that are there, so that none loses its Service while it leads.
-        """
-        known = node_ports(cluster, pods, _services(found), noted)
-        wanted = external_services(cluster, pods, known)
-        for each in wanted:
-            await self._make(cluster, found, each)
-        return wanted, node_ports(cluster, pods, _services(found), noted)
+    async def keep(self, visit: Visit) -> None:
+        """Makes the Services, and notes the node ports that brokers have or had."""
+        refusals = Refusals()
+        for each in self.wanted(visit):
+            with refusals.gathered():
+                await self._make(visit.cluster, visit.found, each)
+        present, noted = _services(visit.found), visit.findings.node_ports
+        visit.findings.node_ports = node_ports(visit.cluster, visit.pod_names(), present, noted)
+        refusals.told()
+
+    async def look(self, visit: Visit) -> None:
+        """Where brokers are reached from outside, and where clients begin, as far as it is known yet."""
+        cluster, found = visit.cluster, visit.found
+        visit.addresses = await self.addresses(cluster, found, visit.broker_pods())
+        staying = {broker: each for broker, each in visit.addresses.items() if broker in cluster.broker_ids}
+        outside = self.bootstrap(cluster, found, staying)
+        visit.findings.bootstrap = {**services.bootstrap_servers(cluster), **outside}
 
     async def _make(self, cluster: Cluster, found: Found, wanted: Object) -> None:
         """Applies a Service; without the port that it had in another life, where somebody else has got that since."""

@@ -3,6 +3,9 @@
 Reading is by the labels that every object of a cluster carries, and anybody may write those on anything. So of
 StatefulSets and pods only those count that owner references say are the Cluster's. Nothing is taken over that belongs
 to somebody else, and only what the Cluster itself owns is taken away.
+
+Without StatefulSets and pods nothing is known. A list of another kind that is refused is missed only by whoever asks
+for objects of that kind.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from ottla.operator.objects import OPERATOR, Object, going
 from ottla.operator.plan import names
 from ottla.operator.plan.storage import grown, has_to_be_made_again, kept
 from ottla.operator.queue import Retry
+from ottla.operator.refusals import Refusals
 from ottla.operator.spec.cluster import Cluster
 
 OWNED = (
@@ -38,8 +42,11 @@ class NameTaken(Retry):
 class Found:
     """The objects of one cluster, by kind and name."""
 
-    def __init__(self, kube: Kube, cluster: Cluster, objects: dict[str, dict[str, Object]]) -> None:
+    def __init__(
+        self, kube: Kube, cluster: Cluster, objects: dict[str, dict[str, Object]], unread: Mapping[str, KubeError]
+    ) -> None:
         self._kube = kube
+        self._unread = unread
         self._cluster = cluster
         self._news: list[tuple[str, str]] = []
         self._made: list[str] = []
@@ -47,32 +54,38 @@ class Found:
 
     @classmethod
     async def look(cls, kube: Kube, cluster: Cluster) -> Found:
-        """Reads everything anew."""
+        """Reads everything anew. Raises KubeError where StatefulSets or pods can't be read."""
         selector = names.selector(cluster.name)
         # StatefulSets first: a pod that is listed after them names one of these, or was let go for another one to take.
         sets = await kube.list("StatefulSet", cluster.namespace, selector)
         kinds = [kind for kind in (*OWNED, *SEEN) if kind != "StatefulSet"]
-        lists = await asyncio.gather(*(kube.list(kind, cluster.namespace, selector) for kind in kinds))
-        found = {
-            kind: {item["metadata"]["name"]: item for item in items} for kind, items in zip(kinds, lists, strict=True)
-        }
+        lists = await asyncio.gather(*(_listed(kube, kind, cluster.namespace, selector) for kind in kinds))
+        found: dict[str, dict[str, Object]] = {}
+        unread: dict[str, KubeError] = {}
+        for kind, items in zip(kinds, lists, strict=True):
+            if isinstance(items, KubeError):
+                unread[kind] = items
+            else:
+                found[kind] = {item["metadata"]["name"]: item for item in items}
+        if "Pod" in unread:
+            raise unread["Pod"]
         found["StatefulSet"] = {
             item["metadata"]["name"]: item for item in sets if _owned_by(item, cluster.uid) or _adoptable(item)
         }
         found["Pod"] = {
             name: pod for name, pod in found["Pod"].items() if _is_made_by(pod, found["StatefulSet"], cluster)
         }
-        return cls(kube, cluster, found)
+        return cls(kube, cluster, found, unread)
 
     def get(self, kind: str, name: str) -> Object | None:
-        """One object, as it was read or applied last."""
-        return self._objects[kind].get(name)
+        """One object, as it was read or applied last. Raises KubeError where its kind couldn't be read."""
+        return self._of(kind).get(name)
 
     def all(self, kind: str, component: str = "") -> list[Object]:
-        """All of a kind, in the order of their names; of one component, if it is named."""
+        """All of a kind, in the order of their names; of one component, if it is named. Raises KubeError as `get`."""
         return [
             item
-            for _, item in sorted(self._objects[kind].items())
+            for _, item in sorted(self._of(kind).items())
             if not component or item["metadata"]["labels"].get(names.COMPONENT) == component
         ]
 
@@ -91,6 +104,14 @@ class Found:
             self._made.append(f"{kind} {name}")
         self._objects[kind][name] = done
         return done
+
+    async def apply_each(self, wanted: Iterable[Object]) -> None:
+        """Applies all of them, whatever becomes of one. Raises Retry with the first refusal."""
+        refusals = Refusals()
+        for each in wanted:
+            with refusals.gathered():
+                await self.apply(each)
+        refusals.told()
 
     async def apply_set(self, wanted: Object) -> tuple[bool, str]:
         """Applies a StatefulSet and its volumes' sizes: (whether it is there, what can't be done about a volume)."""
@@ -117,22 +138,38 @@ class Found:
         return True, trouble
 
     async def prune(self, wanted: Iterable[tuple[str, str]]) -> None:
-        """Deletes what nothing wants any more; `wanted` are kinds and names."""
+        """Deletes what nothing wants any more; `wanted` are kinds and names. Raises Retry with the first refusal."""
         kept = set(wanted)
+        refusals = Refusals()
         for kind in PRUNED:
             for name, item in list(self._objects[kind].items()):
-                if (kind, name) not in kept and self._owns(item) and not going(item):
+                if (kind, name) in kept or not self._owns(item) or going(item):
+                    continue
+                with refusals.gathered():
                     await self._kube.delete(kind, self._cluster.namespace, name, uid=item["metadata"]["uid"])
                     self._news.append(("ObjectDeleted", f"{kind} {name} isn't wanted any more"))
                     del self._objects[kind][name]
+        refusals.told()
 
     def told(self) -> list[tuple[str, str]]:
         """The Events to write: their reasons and sentences."""
         made = [("ObjectsMade", ", ".join(self._made))] if self._made else []
         return [*made, *self._news]
 
+    def _of(self, kind: str) -> dict[str, Object]:
+        if kind in self._unread:
+            raise self._unread[kind]
+        return self._objects[kind]
+
     def _owns(self, item: Object) -> bool:
         return _owned_by(item, self._cluster.uid)
+
+
+async def _listed(kube: Kube, kind: str, namespace: str, selector: str) -> list[Object] | KubeError:
+    try:
+        return await kube.list(kind, namespace, selector)
+    except KubeError as error:
+        return error
 
 
 def _owned_by(item: Object, *uids: str) -> bool:

@@ -31,6 +31,10 @@ HELP = {
         "Requests to Kubernetes that may change something, other than to renew the lease.",
     ),
     "ottla_operator_cluster_condition": ("gauge", "Whether a condition of a Cluster is True."),
+    "ottla_operator_cluster_part_failing": (
+        "gauge",
+        "Whether a part of a Cluster wasn't done at its last reconcile: it was refused, failed, or needs one that was.",
+    ),
     "ottla_operator_impeded": ("gauge", "Whether the operator lacks the lease's state or a right to read (1)."),
     "ottla_operator_leading": ("gauge", "Whether this process acts (1) or stands by."),
 }
@@ -86,8 +90,11 @@ class Page:
         writes: Callable[[], int],
         conditions: Callable[[], Mapping[Ref, Mapping[str, bool]]] = dict,
         troubles: Callable[[], Iterable[str]] = tuple,
+        failing: Callable[[], Mapping[Ref, Mapping[str, bool]]] = dict,
     ) -> None:
-        """`conditions`: of each Cluster, by their types; `troubles`: what keeps the operator from its work."""
+        """`conditions`: of each Cluster, by their types; `troubles`: what keeps the operator from its work; `failing`:
+        of each Cluster, whether a part of it wasn't done, by the part's name."""
+        self._failing = failing
         self._troubles = troubles
         self._conditions = conditions
         self.leading = False
@@ -123,10 +130,8 @@ class Page:
             rows["ottla_operator_failing_resources"].append((label, len(queue.counters.failing)))
         rows["ottla_operator_last_event_age_seconds"].append(("", self._watched.age_s))
         rows["ottla_operator_kubernetes_writes_total"].append(("", self._writes()))
-        for cluster, conditions in sorted(self._conditions().items()):
-            for kind, holds in sorted(conditions.items()):
-                label = f'{{cluster_namespace="{cluster.namespace}",cluster="{cluster.name}",type="{kind}"}}'
-                rows["ottla_operator_cluster_condition"].append((label, int(holds)))
+        rows["ottla_operator_cluster_condition"] = list(_of_clusters("type", self._conditions()))
+        rows["ottla_operator_cluster_part_failing"] = list(_of_clusters("part", self._failing()))
         rows["ottla_operator_impeded"].append(("", int(any(self._troubles()))))
         rows["ottla_operator_leading"].append(("", int(self.leading)))
         lines = []
@@ -147,6 +152,14 @@ class Page:
         if troubles := list(self._troubles()):
             return web.Response(status=503, text="".join(f"{trouble}\n" for trouble in troubles))
         return web.Response(text="it acts\n" if self.leading else "it stands by\n")
+
+
+def _of_clusters(named: str, found: Mapping[Ref, Mapping[str, bool]]) -> Iterator[tuple[str, float]]:
+    """Rows of something that is so or isn't so of each Cluster."""
+    for cluster, each in sorted(found.items()):
+        for name, holds in sorted(each.items()):
+            label = f'{{cluster_namespace="{cluster.namespace}",cluster="{cluster.name}",{named}="{name}"}}'
+            yield label, int(holds)
 
 
 def _histogram(kind: str, counters: Counters) -> Iterator[tuple[str, float]]:

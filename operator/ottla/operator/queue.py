@@ -36,6 +36,7 @@ class Result:
 
     requeue_after: float | None = None
     gone: bool = False  # the resource doesn't exist any more, and nothing is left to do for it
+    failure: str = ""  # why a part of it wasn't done, though the rest was
 
 
 class Reconciler(Protocol):
@@ -155,8 +156,11 @@ class Queue:
         try:
             async with asyncio.timeout(RECONCILE_S_MAX):
                 result = await self._reconciler.reconcile(key)
-            self.counters.failing.pop(key, None)
-            self._said.pop(key, None)
+            if result.failure:
+                self._counted(key, result.failure)
+            else:
+                self.counters.failing.pop(key, None)
+                self._said.pop(key, None)
             if not result.gone:
                 after = RESYNC_S if result.requeue_after is None else result.requeue_after
         except Exception as error:
@@ -173,11 +177,8 @@ class Queue:
 
     def _failed(self, key: Ref, error: Exception) -> float:
         """Counts and logs a failure; the pause before the next attempt."""
-        failures = self.counters.failing.get(key, 0) + 1
-        self.counters.failing[key] = failures
-        self.counters.errors += 1
-        said, self._said[key] = self._said.get(key), str(error)
-        pause = min(PAUSE_S_MIN * 2.0 ** min(failures - 1, 16), PAUSE_S_MAX)
+        said = self._counted(key, str(error))
+        pause = min(PAUSE_S_MIN * 2.0 ** min(self.counters.failing[key] - 1, 16), PAUSE_S_MAX)
         if isinstance(error, Retry | TimeoutError):
             text = str(error) or "it took too long"
         else:
@@ -186,3 +187,10 @@ class Queue:
         level = logging.DEBUG if said == str(error) else logging.WARNING
         logger.log(level, "%s %s: %s; again in %.1f s", self.kind, key, text, pause)
         return pause
+
+    def _counted(self, key: Ref, message: str) -> str | None:
+        """Counts a failure; why the one before it failed, if that failed, too."""
+        self.counters.failing[key] = self.counters.failing.get(key, 0) + 1
+        self.counters.errors += 1
+        said, self._said[key] = self._said.get(key), message
+        return said

@@ -7,7 +7,7 @@ not written: nothing here may make one reconcile lead to the next.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -22,6 +22,21 @@ class Condition:
     holds: bool | None
     reason: str
     message: str = ""
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """A part of a reconcile that wasn't done though nothing outside was to be waited for."""
+
+    part: str
+    reason: str  # Refused, Unexpected or Waiting
+    message: str
+    error: Exception | None = field(default=None, compare=False)
+
+    @property
+    def failed(self) -> bool:
+        """Whether it was this part itself, and not one that it needs."""
+        return self.reason != "Waiting"
 
 
 def conditions(

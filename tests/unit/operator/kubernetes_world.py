@@ -28,23 +28,31 @@ class World:
     def __init__(self) -> None:
         self.objects: dict[tuple[str, str, str], Object] = {}
         self.events: list[tuple[str, str]] = []
+        self.warnings: list[tuple[str, str]] = []  # those of the events that are some
         self.foreground: list[str] = []  # deleted only after what they own
         self.writes: list[str] = []
         self.bad_images: set[str] = set()
         self.alarms: list[Object] = []  # of etcd
         self.used_bytes = 1000  # by etcd
         self.taken_ports: set[int] = set()  # node ports of others
+        self.refusals: dict[str, Exception] = {}  # "verb kind name" (a list has no name) → what is raised instead
         self._versions = itertools.count(1)
 
     # ---- what `Kube` offers
 
+    def _asked(self, request: str) -> None:
+        if request in self.refusals:
+            raise self.refusals[request]
+
     async def get(self, kind: str, namespace: str, name: str) -> Object | None:
         self._may("get", kind)
+        self._asked(f"get {kind} {name}")
         found = self.objects.get((kind, namespace, name))
         return copy.deepcopy(found) if found is not None else None
 
     async def list(self, kind: str, namespace: str = "", labels: str = "") -> list[Object]:
         self._may("list", kind)
+        self._asked(f"list {kind}")
         wanted = dict(part.split("=") for part in labels.split(",") if part)
         return [
             copy.deepcopy(item)
@@ -56,6 +64,7 @@ class World:
 
     async def apply(self, wanted: Object, observed: Object | None = None) -> Object:
         key = (wanted["kind"], wanted["metadata"].get("namespace", ""), wanted["metadata"]["name"])
+        self._asked(f"apply {key[0]} {key[2]}")
         present = self.objects.get(key)
         self._may("patch", key[0])
         if present is None:
@@ -76,6 +85,7 @@ class World:
 
     async def merge(self, kind: str, namespace: str, name: str, patch: Object, subresource: str = "") -> Object:
         self._may("patch", kind, subresource)
+        self._asked(f"merge {kind} {name}")
         self.writes.append(f"merge {kind} {name}")
         item = self.objects[kind, namespace, name]
         _merge(item, {name: value for name, value in patch.items() if name != "metadata"})
@@ -97,6 +107,7 @@ class World:
         self, kind: str, namespace: str, name: str, *, uid: str | None = None, propagation: str = "Background"
     ) -> bool:
         self._may("delete", kind)
+        self._asked(f"delete {kind} {name}")
         found = self.objects.get((kind, namespace, name))
         if found is None or uid not in (None, found["metadata"]["uid"]):
             return False
@@ -114,6 +125,8 @@ class World:
     async def event(self, about: Object, reason: str, message: str, now: datetime, *, warning: bool = False) -> None:
         self._may("create", "Event")
         self.events.append((reason, message))
+        if warning:
+            self.warnings.append((reason, message))
 
     def _may(self, verb: str, kind: str, subresource: str = "") -> None:
         if asked(verb, kind, subresource) not in GRANTED:

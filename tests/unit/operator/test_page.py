@@ -30,7 +30,8 @@ def test_metrics_are_readable() -> None:
 
     asyncio.run(run())
     conditions = {Ref("shop", "k"): {"Ready": True, "Rolling": False}}
-    page = Page({"Cluster": queue}, Watched(), lambda: 7, lambda: conditions)
+    failing = {Ref("shop", "k"): {"Snapshots": True}}
+    page = Page({"Cluster": queue}, Watched(), lambda: 7, lambda: conditions, failing=lambda: failing)
     page.leading = True
     found = {family.name: family.samples[0].value for family in text_string_to_metric_families(page.text())}
     assert found["ottla_operator_reconciles"] == 1
@@ -45,6 +46,8 @@ def test_metrics_are_readable() -> None:
         ({"cluster_namespace": "shop", "cluster": "k", "type": "Ready"}, 1),
         ({"cluster_namespace": "shop", "cluster": "k", "type": "Rolling"}, 0),
     ]
+    assert "ottla_operator_cluster_part_failing" in page.text()
+    assert found["ottla_operator_cluster_part_failing"] == 1
 
 
 def test_durations_are_counted_in_every_bucket_that_holds_them() -> None:

@@ -18,7 +18,7 @@ from ottla.operator.plan.pods import found_by
 from ottla.operator.plan.roll import Decision, Pod, named
 from ottla.operator.plan.scale import Scaling
 from ottla.operator.spec.cluster import Cluster
-from ottla.operator.status import Condition, conditions
+from ottla.operator.status import Condition, Trouble, conditions
 
 MESSAGE_MAX = 1024
 PASSING = (
@@ -27,13 +27,14 @@ PASSING = (
     "ListenersReady",
     "SnapshotsTaken",
 )  # conditions that aren't there at all while they mean nothing
+_RECONCILED = "Reconciled"
 
 
 @dataclass
 class Findings:
     """What a reconcile has learnt, as far as it came."""
 
-    pods: list[Pod] = field(default_factory=list)
+    pods: list[Pod] | None = None  # None: they weren't looked at
     version: str = ""
     cluster_id: str = ""
     decision: Decision | None = None
@@ -47,23 +48,42 @@ class Findings:
     scaling: Scaling = field(default_factory=Scaling)
     bootstrap: dict[str, str] = field(default_factory=dict)
     node_ports: NodePorts = field(default_factory=dict)
-    listeners_wait_for: str = ""
+    listeners_wait_for: str | None = None  # None: nobody was told
     storage_waits_for: str = ""
     racks_wait_for: str = ""
     brokers_wait_for: str = ""  # why none of them answered the operator
     refusal: str = ""  # why the spec isn't followed, but the one before it
-    failure: str = ""  # why the rest wasn't reached
+    troubles: list[Trouble] = field(default_factory=list)  # parts that weren't done
     topics_held: Condition | None = None
+
+    @property
+    def failure(self) -> str:
+        """Why the first part that failed did; empty where none has."""
+        return next((trouble.message for trouble in self.troubles if trouble.failed), "")
+
+
+def part_condition(part: str) -> str:
+    """The type of the condition that is there while a part of the reconcile isn't done."""
+    return part + _RECONCILED
 
 
 def refused(resource: Object, why: str, now: datetime) -> Object:
     """The status of a spec that can't be carried out: the rest stays as it was."""
+    status = _unready(resource, "InvalidSpec", why, now)
+    return {**status, "observedGeneration": resource["metadata"].get("generation", 0)}
+
+
+def not_looked_at(resource: Object, why: str, now: datetime) -> Object:
+    """The status where it can't be known what there is: nothing was done, and the rest stays as it was."""
+    return _unready(resource, "NotApplied", why, now)
+
+
+def _unready(resource: Object, reason: str, why: str, now: datetime) -> Object:
     before = resource.get("status") or {}
     generation = resource["metadata"].get("generation", 0)
-    found = [Condition("Ready", False, "InvalidSpec", why)]
+    found = [Condition("Ready", False, reason, why)]
     return {
         **before,
-        "observedGeneration": generation,
         "message": why[:MESSAGE_MAX],
         "conditions": conditions(before.get("conditions") or (), found, generation, now),
     }
@@ -71,7 +91,8 @@ def refused(resource: Object, why: str, now: datetime) -> Object:
 
 def cluster_status(cluster: Cluster, findings: Findings, before: Mapping[str, Any], now: datetime) -> Object:
     """The status as it is now."""
-    pods = [pod for pod in findings.pods if pod.id in cluster.broker_ids]
+    seen = findings.pods or []
+    pods = [pod for pod in seen if pod.id in cluster.broker_ids]
     ready = sum(pod.ready for pod in pods)
     message = _message(cluster, findings, ready, len(pods))
     status: Object = {
@@ -80,20 +101,22 @@ def cluster_status(cluster: Cluster, findings: Findings, before: Mapping[str, An
         "brokers": {
             "desired": len(cluster.broker_ids),
             "ready": ready,
-            "replicas": sum(bool(pod.uid) for pod in findings.pods),
+            "replicas": sum(bool(pod.uid) for pod in seen),
             "summary": f"{ready}/{len(cluster.broker_ids)}",
             "selector": ",".join(f"{name}={value}" for name, value in sorted(found_by(cluster, BROKER).items())),
         },
-        "pools": [_pool(pool.name, pool.first_id, pool.ids, findings.pods) for pool in cluster.pools],
+        "pools": [_pool(pool.name, pool.first_id, pool.ids, seen) for pool in cluster.pools],
         "listeners": _listeners(findings.bootstrap) or before.get("listeners") or [],
         "conditions": _written(_conditions(cluster, findings, message, ready), before, cluster.generation, now),
     }
+    if findings.pods is None:  # nobody knows better than before
+        status |= {name: before[name] for name in ("brokers", "pools", "version") if name in before}
     if findings.version:
         status["version"] = findings.version
     if cluster_id := findings.cluster_id or before.get("clusterId"):
         status["clusterId"] = cluster_id
     if (unled := _without_leader(findings)) is not None:
-        status["underReplicatedPartitions"] = sum(pod.report.under_replicated for pod in findings.pods if pod.report)
+        status["underReplicatedPartitions"] = sum(pod.report.under_replicated for pod in seen if pod.report)
         status["offlinePartitions"] = len(unled)
     if findings.node_ports:
         status["nodePorts"] = ports_noted(findings.node_ports)
@@ -111,12 +134,16 @@ def cluster_status(cluster: Cluster, findings: Findings, before: Mapping[str, An
 def _written(found: list[Condition], before: Mapping[str, Any], generation: int, now: datetime) -> list[Object]:
     meant = {condition.type for condition in found}
     written = conditions(before.get("conditions") or (), found, generation, now)
-    return [condition for condition in written if condition["type"] in meant or condition["type"] not in PASSING]
+    return [condition for condition in written if condition["type"] in meant or not _passes(condition["type"])]
+
+
+def _passes(kind: str) -> bool:
+    return kind in PASSING or kind.endswith(_RECONCILED)
 
 
 def _without_leader(findings: Findings) -> tuple[str, ...] | None:
     """Partitions that nobody leads, as the broker says whose metadata is the newest; None where none answers."""
-    reports = [pod.report for pod in findings.pods if pod.report]
+    reports = [pod.report for pod in findings.pods or () if pod.report]
     return max(reports, key=lambda report: report.revision).without_leader if reports else None
 
 
@@ -190,13 +217,17 @@ def _conditions(cluster: Cluster, findings: Findings, message: str, ready: int) 
         found.append(Condition("ConfigApplied", not waits_for, "Refused" if waits_for else "Applied", waits_for))
     if any(listener.external for listener in cluster.listeners):
         # Of its own, because clients inside are served, and addresses may take as long as somebody else likes.
-        waits_for = findings.listeners_wait_for
-        reason = "NoAddress" if waits_for else "Advertised"
-        found.append(Condition("ListenersReady", not waits_for, reason, waits_for))
+        if (missing := findings.listeners_wait_for) is None:
+            found.append(Condition("ListenersReady", None, "NotTold", "brokers weren't told their addresses yet"))
+        else:
+            reason = "NoAddress" if missing else "Advertised"
+            found.append(Condition("ListenersReady", not missing, reason, missing))
     if cluster.paused:
         found.append(Condition("Paused", True, "SpecPaused", "spec.paused is true: nothing is changed"))
     if findings.topics_held is not None:
         found.append(findings.topics_held)
+    for trouble in findings.troubles:
+        found.append(Condition(part_condition(trouble.part), False, trouble.reason, trouble.message))
     return found
 
 

@@ -1,0 +1,112 @@
+"""What is asked of a cluster's brokers by Kafka's admin protocol: settings, addresses, replicas, lost volumes.
+
+A broker that stops closes its connections: that is no failure of the cluster, so a part that gets no answer waits for
+one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from ottla.operator.broker_sets import BrokerSets
+from ottla.operator.exposure import Exposure
+from ottla.operator.kafka import KafkaAdmins, Unreachable, said
+from ottla.operator.kube import Kube
+from ottla.operator.objects import Ref
+from ottla.operator.parts import NotYet
+from ottla.operator.plan import services
+from ottla.operator.plan.broker_pods import BROKER
+from ottla.operator.plan.lost import only_there, waits_for_its_volume
+from ottla.operator.plan.storage import claims_of
+from ottla.operator.queue import Retry
+from ottla.operator.scaling import scale
+from ottla.operator.settings import apply_settings
+from ottla.operator.visit import Visit, ordinal
+from ottla.protocol.errors import KafkaError
+
+_Does = Callable[[Visit], Awaitable[None]]
+
+
+def asking(does: _Does) -> _Does:
+    """A part that asks brokers, and waits while none answers."""
+
+    async def part(visit: Visit) -> None:
+        try:
+            await does(visit)
+        except Unreachable as error:
+            visit.findings.brokers_wait_for = str(error)
+            visit.busy = True
+            raise NotYet(str(error)) from error
+
+    return part
+
+
+class Administration:
+    """Asks the brokers of any cluster."""
+
+    def __init__(self, kube: Kube, exposure: Exposure, sets: BrokerSets) -> None:
+        self._kube = kube
+        self._exposure = exposure
+        self._sets = sets
+        self._admins = KafkaAdmins()
+
+    def close(self) -> None:
+        """Ends all connections to brokers."""
+        self._admins.close()
+
+    def forget(self, key: Ref) -> None:
+        """Ends the connection to the brokers of a cluster that is gone."""
+        self._admins.forget(key)
+
+    async def answer(self, visit: Visit) -> None:
+        """Whether any broker answers."""
+        if not any(pod.ready for pod in visit.findings.pods or ()):
+            raise NotYet("no broker is ready")
+        bootstrap = services.bootstrap_servers(visit.cluster)[visit.cluster.internal.name]
+        admin = self._admins.get(visit.cluster.ref, bootstrap)
+        visit.findings.cluster_id = await admin.cluster_id()
+        visit.admin = admin
+
+    async def settings(self, visit: Visit) -> None:
+        """Settings that change while brokers run."""
+        visit.findings.config_waits_for = await apply_settings(visit.asked, visit.cluster, visit.tell)
+
+    async def addresses(self, visit: Visit) -> None:
+        """Tells brokers their addresses outside; those that come later are told by the watch of Services."""
+        waits_for = await self._exposure.tell(visit.broker_pods(), visit.addresses, visit.tell)
+        visit.findings.listeners_wait_for = waits_for
+
+    async def scale(self, visit: Visit) -> None:
+        """Drains, then takes pods away; or gives new brokers their share."""
+        cluster, findings, leaving = visit.cluster, visit.findings, visit.leaving
+        before = findings.scaling
+        try:
+            scaling = findings.scaling = await scale(visit.asked, cluster, before, leaving)
+        except KafkaError as error:
+            raise Retry(f"replicas can't be moved: {said(error)}") from error
+        if stay := (before.draining - scaling.draining) & cluster.broker_ids:
+            await visit.tell("DrainEnded", f"broker {', '.join(map(str, sorted(stay)))} stays after all")
+        if scaling.reason and scaling.reason != before.reason:
+            await visit.tell("MovingReplicas", scaling.reason)
+        visit.busy |= bool(leaving or scaling.reason or scaling.waits_for)
+        if leaving and scaling.drained:
+            await self._sets.shrink(visit)
+
+    async def replace_lost(self, visit: Visit) -> None:
+        """A broker whose volume is lost begins anew, one at a time, if others have all that it had."""
+        cluster, after_s = visit.cluster, visit.cluster.lost_after_s
+        lost = [
+            pod
+            for pod in visit.found.all("Pod", BROKER)
+            if after_s is not None and waits_for_its_volume(pod, after_s, visit.now)
+        ]
+        if not lost:
+            return
+        pod, name = lost[0], lost[0]["metadata"]["name"]
+        if left := only_there(await visit.asked.look(internal=True), ordinal(pod)):
+            visit.findings.storage_waits_for = f"the volume of {name} is lost, and partition {left[0]} is nowhere else"
+            return
+        await visit.tell("LostVolumeReplaced", f"{name} begins anew: its volume's node is gone")
+        for claim in claims_of(pod):
+            await self._kube.delete("PersistentVolumeClaim", cluster.namespace, claim)
+        await self._kube.delete("Pod", cluster.namespace, name, uid=pod["metadata"]["uid"])

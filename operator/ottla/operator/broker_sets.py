@@ -1,0 +1,68 @@
+"""The StatefulSets of brokers and controllers: one for each pool, made smaller only after a drain."""
+
+from __future__ import annotations
+
+from ottla.operator.found import Found
+from ottla.operator.kube import Kube
+from ottla.operator.objects import going
+from ottla.operator.plan import broker_pods, names
+from ottla.operator.plan.broker_pods import BROKER
+from ottla.operator.plan.observed import broker_sets
+from ottla.operator.refusals import Refusals
+from ottla.operator.spec.cluster import Cluster, Pool
+from ottla.operator.visit import Visit, ordinal
+
+
+class BrokerSets:
+    """Keeps them, for any cluster."""
+
+    def __init__(self, kube: Kube) -> None:
+        self._kube = kube
+
+    async def keep(self, visit: Visit) -> None:
+        """All pools' StatefulSets, with at least the brokers that are there; whatever becomes of one of them."""
+        cluster, found = visit.cluster, visit.found
+        refusals = Refusals()
+        for pool in cluster.pools:
+            wanted = broker_pods.broker_set(cluster, pool, max(pool.replicas, _there(found, cluster, pool)))
+            with refusals.gathered():
+                made, trouble = await found.apply_set(wanted)
+                visit.busy |= not made
+                visit.findings.storage_waits_for = visit.findings.storage_waits_for or trouble
+        refusals.told()
+
+    async def shrink(self, visit: Visit) -> None:
+        """Takes the pods of drained brokers away; a pool that isn't in the spec any more goes with its last one."""
+        cluster, found = visit.cluster, visit.found
+        pools = {names.broker_set(cluster, pool): pool for pool in cluster.pools}
+        for item in found.all("StatefulSet", BROKER):
+            name = item["metadata"]["name"]
+            pool, (ids,) = pools.get(name), broker_sets([item]).values()
+            if pool is not None and len(ids) > pool.replicas:
+                await visit.tell("ScalingDown", f"{name} goes from {len(ids)} to {pool.replicas} brokers")
+                await found.apply_set(broker_pods.broker_set(cluster, pool, pool.replicas))
+            elif pool is None and not going(item):
+                await visit.tell("ScalingDown", f"{name} is deleted: its pool isn't wanted any more")
+                uid = item["metadata"]["uid"]
+                # It goes after its pods: without it they would be nobody's, and drained no longer while they run.
+                await self._kube.delete("StatefulSet", cluster.namespace, name, uid=uid, propagation="Foreground")
+
+    async def retire_controllers(self, visit: Visit) -> None:
+        """Controllers with pods of their own go once every broker's process stands for controller."""
+        cluster, decision = visit.cluster, visit.findings.decision
+        name = names.controller_set(cluster)
+        if cluster.controllers.replicas or decision is None or decision.rolling or not decision.evictable:
+            return
+        if (present := visit.found.get("StatefulSet", name)) is not None:
+            await visit.tell("ControllersRetired", f"{name} is deleted: every broker stands for controller")
+            await self._kube.delete("StatefulSet", cluster.namespace, name, uid=present["metadata"]["uid"])
+
+
+def _there(found: Found, cluster: Cluster, pool: Pool) -> int:
+    """How many brokers a pool has, those that are to go included: they stay until nothing is left on them."""
+    name = names.broker_set(cluster, pool)
+    if (present := found.get("StatefulSet", name)) is not None:
+        return len(broker_sets([present])[name])
+    # It is being made again around its pods.
+    pods = [ordinal(pod) for pod in found.all("Pod", BROKER) if pod["metadata"]["name"].rpartition("-")[0] == name]
+    return max(pods, default=pool.first_id - 1) + 1 - pool.first_id

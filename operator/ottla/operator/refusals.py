@@ -1,0 +1,31 @@
+"""Several objects are each brought to what they are to be, whatever becomes of one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ottla.operator.queue import Retry
+
+
+class Refusals:
+    """Gathers what was refused, to be told once everything was tried."""
+
+    def __init__(self) -> None:
+        self._errors: list[Retry] = []
+
+    @contextmanager
+    def gathered(self) -> Iterator[None]:
+        """Around one object."""
+        try:
+            yield
+        except Retry as error:
+            self._errors.append(error)
+
+    def told(self) -> None:
+        """Raises the first refusal, and says how many other ones there were."""
+        others = {str(error) for error in self._errors} - {str(error) for error in self._errors[:1]}
+        if others:
+            raise Retry(f"{self._errors[0]} (and {len(others)} more)") from self._errors[0]
+        if self._errors:
+            raise self._errors[0]

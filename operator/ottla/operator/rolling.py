@@ -1,0 +1,76 @@
+"""Carries out what `plan/roll.py` decides: looks at brokers, says what a drain of nodes may take away, restarts one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ottla.operator.brokers import BrokerPages
+from ottla.operator.kube import Kube
+from ottla.operator.objects import Object
+from ottla.operator.plan import disruption, names
+from ottla.operator.plan.broker_pods import BROKER
+from ottla.operator.plan.observed import addresses, broker_pod, is_current, versions
+from ottla.operator.plan.roll import Pod, decide
+from ottla.operator.spec.cluster import Pool
+from ottla.operator.visit import Visit
+
+
+class Rolling:
+    """Looks after the pods of the brokers of any cluster."""
+
+    def __init__(self, kube: Kube, pages: BrokerPages) -> None:
+        self._kube = kube
+        self._pages = pages
+
+    async def look(self, visit: Visit) -> None:
+        """The pods, and what the brokers in them say."""
+        cluster, found = visit.cluster, visit.found
+        pods = visit.broker_pods()
+        reports = await self._pages.reports(addresses(pods))
+        claims = {claim["metadata"]["name"]: claim for claim in found.all("PersistentVolumeClaim", BROKER)}
+        seen: list[Pod] = []
+        for pool in cluster.pools:
+            name = names.broker_set(cluster, pool)
+            stateful_set = found.get("StatefulSet", name)
+            for broker in _ids(pool, name, pods):
+                pod = pods.get(broker)
+                report = reports.get(broker)
+                seen.append(broker_pod(broker, f"{name}-{broker}", stateful_set, pod, report, claims, visit.now))
+            visit.current &= stateful_set is not None and is_current(stateful_set)
+        for broker in sorted(pods.keys() - {pod.id for pod in seen}):  # of a pool that isn't in the spec any more
+            name = pods[broker]["metadata"]["name"]
+            stateful_set = found.get("StatefulSet", name.rpartition("-")[0])
+            seen.append(broker_pod(broker, name, stateful_set, pods[broker], reports.get(broker), claims, visit.now))
+        visit.findings.pods = seen
+        visit.findings.version = versions(pods.values())
+
+    async def decide(self, visit: Visit) -> None:
+        """Whether a pod is to be restarted, and whether somebody else may take one away."""
+        findings = visit.findings
+        assert findings.pods is not None
+        held = visit.leaving & findings.scaling.draining  # one that can't go yet is rolled like any other
+        decision = decide(findings.pods, window_open=visit.window_open, held=held)
+        if not visit.current:
+            waits_for = decision.waits_for or "Kubernetes to take note of the change"
+            decision = replace(decision, restart=None, waits_for=waits_for, evictable=False)
+        findings.decision = decision
+        visit.busy |= decision.rolling or not decision.evictable
+
+    def budget(self, visit: Visit) -> list[Object]:
+        """The budget for evictions: none where it isn't known what brokers say."""
+        decision = visit.findings.decision
+        return [disruption.brokers(visit.cluster, evictable=decision is not None and decision.evictable)]
+
+    async def restart_one(self, visit: Visit) -> None:
+        """The pod whose turn it is."""
+        decision = visit.findings.decision
+        assert decision is not None
+        if (restart := decision.restart) is not None:
+            await visit.tell(restart.reason, restart.message)
+            await self._kube.delete("Pod", visit.cluster.namespace, restart.pod.name, uid=restart.pod.uid)
+
+
+def _ids(pool: Pool, name: str, pods: dict[int, Object]) -> list[int]:
+    """The ids that a pool wants, and those of pods that it still has."""
+    present = {broker for broker, pod in pods.items() if pod["metadata"]["name"] == f"{name}-{broker}"}
+    return sorted(present | set(pool.ids))

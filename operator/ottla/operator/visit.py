@@ -1,0 +1,68 @@
+"""One reconcile of one Cluster: what was found, and what its parts learn and leave for those after them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from ottla.operator.found import Found
+from ottla.operator.kafka import KafkaAdmin
+from ottla.operator.objects import Object
+from ottla.operator.plan.broker_pods import BROKER
+from ottla.operator.plan.cluster_status import Findings
+from ottla.operator.plan.etcd_members import Member
+from ottla.operator.plan.observed import broker_names, broker_sets
+from ottla.operator.queue import Tell
+from ottla.operator.spec.cluster import Cluster
+
+
+@dataclass
+class Visit:
+    """What the parts of a reconcile share."""
+
+    resource: Object
+    cluster: Cluster
+    spec: Object  # that the cluster was read from
+    found: Found
+    findings: Findings
+    now: datetime
+    tell: Tell
+    leaving: frozenset[int] = frozenset()  # brokers that are there and aren't wanted
+    busy: bool = False  # look again soon
+    current: bool = True  # which pods are outdated is known
+    members: list[Member] | None = None  # of etcd; None where no majority answers
+    addresses: dict[int, dict[str, str]] = field(default_factory=dict)  # broker → external listener → host:port
+    admin: KafkaAdmin | None = None  # that answers
+
+    @property
+    def window_open(self) -> bool:
+        """Whether pods may be restarted for changes now."""
+        return not self.cluster.windows or any(window.open_at(self.now) for window in self.cluster.windows)
+
+    @property
+    def asked(self) -> KafkaAdmin:
+        """The brokers, for parts that need their answer."""
+        assert self.admin is not None
+        return self.admin
+
+    def broker_pods(self) -> dict[int, Object]:
+        """The pods of brokers, by their ids."""
+        return {ordinal(pod): pod for pod in self.found.all("Pod", BROKER)}
+
+    def pod_names(self) -> Mapping[int, str]:
+        """The names of all brokers' pods, of those that are wanted and those that are there."""
+        return broker_names(self.cluster, self.found.all("StatefulSet", BROKER), self.found.all("Pod", BROKER))
+
+
+def leaving(cluster: Cluster, found: Found) -> frozenset[int]:
+    """The brokers that are there and aren't wanted."""
+    sets = broker_sets(found.all("StatefulSet", BROKER)).values()
+    present = {broker for ids in sets for broker in ids}
+    present |= {ordinal(pod) for pod in found.all("Pod", BROKER)}
+    return frozenset(present - cluster.broker_ids)
+
+
+def ordinal(pod: Object) -> int:
+    """The number of a StatefulSet's pod, which is its broker's id."""
+    return int(pod["metadata"]["name"].rpartition("-")[2])

@@ -1,0 +1,189 @@
+"""One refused object, or one thing that nobody thought of, stops only its part of a Cluster, in a world in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+import pytest
+
+from ottla.operator.kube import KubeError
+from ottla.operator.plan.roll import Report
+from tests.unit.operator.test_cluster import Scene, running
+
+FORBIDDEN = KubeError(403, "applying", "forbidden: exceeded quota")
+
+
+def _troubles(scene: Scene) -> dict[str, tuple[str, str]]:
+    return {
+        each["type"].removesuffix("Reconciled"): (each["reason"], each["message"])
+        for each in scene.status["conditions"]
+        if each["type"].endswith("Reconciled")
+    }
+
+
+def test_a_budget_that_is_refused_stops_nothing_and_is_mended_with_its_condition() -> None:
+    scene = running()
+    scene.world.refusals["apply PodDisruptionBudget k-brokers"] = FORBIDDEN
+    scene.pages.said = {0: Report(risks={"below_min_isr": ("orders-1",)})}
+    scene.rounds(2)
+    assert _troubles(scene) == {"BrokerBudget": ("Refused", "applying: forbidden: exceeded quota")}
+    assert scene.condition("Ready") == ("False", "NotApplied")
+    assert scene.world.warnings == [
+        ("NotApplied", "applying: forbidden: exceeded quota"),
+        ("BrokerBudgetFailed", "applying: forbidden: exceeded quota"),
+    ]
+    failing = scene.reconciler.failing[scene.key]
+    assert [part for part, fails in failing.items() if fails] == ["BrokerBudget"]
+    scene.world.refusals.clear()
+    scene.rounds(1)
+    assert scene.budget() == 0
+    assert _troubles(scene) == {}
+    assert scene.condition("Ready") == ("True", "BrokersServe")
+    assert not any(scene.reconciler.failing[scene.key].values())
+
+
+def test_a_service_whose_port_is_taken_stops_neither_etcd_nor_rolls_nor_the_budget() -> None:
+    """It was seen live: a second Cluster with a taken node port never got an etcd, and its budget stayed at 1."""
+    listeners = [
+        {"name": "plain", "port": 9092, "type": "Internal"},
+        {"name": "node", "port": 9095, "type": "NodePort", "nodePorts": {"first": 31000}},
+    ]
+    first = running()
+    first.world.taken_ports.add(31001)
+    scene = Scene("m", first.world, listeners=listeners)
+    scene.rounds(8)
+    assert scene.pods() == ["m-broker-0", "m-broker-1", "m-broker-2"]
+    assert ("Service", "shop", "m-broker-2-node") in scene.world.objects
+    assert _troubles(scene).keys() == {"ExternalServices"}
+    assert "already allocated" in scene.status["message"]
+    scene.pages.said = {1: Report(risks={"below_min_isr": ("orders-1",)})}
+    scene.rounds(1)
+    assert scene.budget() == 0
+    scene.pages.said.clear()
+    scene.world.edit("Cluster", "m", lambda spec: spec.update(image="ottla:2"))
+    scene.rounds(10)
+    assert scene.status["version"] == "2"
+    first.rounds(2)
+    assert first.condition("Ready") == ("True", "BrokersServe")
+    assert _troubles(first) == {}
+    scene.world.taken_ports.clear()
+    scene.rounds(2)
+    assert _troubles(scene) == {}
+
+
+@pytest.mark.parametrize("status", [0, 403, 409, 422, 500])
+@pytest.mark.parametrize(
+    ("object_", "part"),
+    [
+        ("apply Service k-brokers", "BrokerService"),
+        ("apply Service k-bootstrap", "BootstrapService"),
+        ("apply Service k-etcd", "EtcdService"),
+        ("apply ConfigMap k-config", "BrokerConfig"),
+        ("apply ConfigMap k-client", "ClientConfig"),
+        ("apply ConfigMap k-followed", "FollowedSpec"),
+        ("apply ConfigMap k-etcd", "EtcdConfig"),
+        ("apply StatefulSet k-etcd", "EtcdMembers"),
+        ("apply StatefulSet k-broker", "Brokers"),
+        ("apply PodDisruptionBudget k-etcd", "EtcdBudget"),
+        ("apply PodDisruptionBudget k-brokers", "BrokerBudget"),
+        ("list CronJob", "Snapshots"),
+        ("list NetworkPolicy", "NetworkPolicies"),
+    ],
+)
+def test_one_refusal_is_one_condition_and_a_roll_goes_on(object_: str, part: str, status: int) -> None:
+    scene = running(
+        networkPolicy={"enabled": True}, metadata={"etcd": {"members": 1, "snapshots": {"schedule": "0 * * * *"}}}
+    )
+    scene.world.edit("Cluster", "k", lambda spec: spec.update(image="ottla:2"))
+    scene.reconcile()  # everything is applied, and the roll has begun
+    scene.world.settle()
+    scene.world.refusals[object_] = KubeError(status, "asking", "no")
+    scene.rounds(14)
+    assert scene.status["version"] == "2"
+    troubles = _troubles(scene)
+    assert troubles[part] == ("Refused", "asking: no")
+    needing = {name for name, (reason, _) in troubles.items() if reason == "Waiting"}
+    known = {each.name: each for each in scene.reconciler.parts}
+    assert all(set(known[name].needs) & troubles.keys() for name in needing)
+    scene.world.refusals.clear()
+    scene.rounds(2)
+    assert _troubles(scene) == {}
+    assert scene.condition("Ready") == ("True", "BrokersServe")
+
+
+def test_a_part_that_needs_a_refused_one_says_so_and_is_not_done() -> None:
+    scene = Scene()
+    scene.world.refusals["apply ConfigMap k-config"] = FORBIDDEN
+    scene.rounds(5)
+    assert _troubles(scene)["Brokers"] == ("Waiting", "waits for BrokerConfig, which isn't done")
+    assert scene.pods() == []
+    assert scene.condition("MetadataReady") == ("True", "EtcdAnswers")
+    assert scene.reconciler.failing[scene.key]["Brokers"], "it isn't done, whoever is to blame"
+    assert ("BrokersFailed", _troubles(scene)["Brokers"][1]) not in scene.world.warnings
+
+
+def test_what_nobody_thought_of_stops_only_its_part() -> None:
+    scene = running()
+    scene.world.refusals["apply Service k-bootstrap"] = KeyError("ports")
+    scene.world.edit("Cluster", "k", lambda spec: spec.update(image="ottla:2"))
+    scene.rounds(12)
+    said = "BootstrapService failed unexpectedly (KeyError): 'ports'"
+    assert _troubles(scene) == {"BootstrapService": ("Unexpected", said)}
+    assert [reason for reason, _ in scene.world.warnings] == ["NotApplied", "BootstrapServiceFailed"], "told once"
+    assert scene.status["version"] == "2"
+
+
+def test_a_plan_that_can_not_be_made_keeps_what_is_there_from_being_deleted() -> None:
+    scene = running(networkPolicy={"enabled": True})
+    policies = {key for key in scene.world.objects if key[0] == "NetworkPolicy"}
+    scene.cluster["spec"]["networkPolicy"]["clients"] = ["no object"]
+    (part,) = (each for each in scene.reconciler.parts if each.name == "NetworkPolicies")
+
+    def plans(visit: object) -> list[dict[str, object]]:
+        raise TypeError("a plan")
+
+    object.__setattr__(part, "plans", plans)
+    scene.rounds(2)
+    assert policies <= scene.world.objects.keys()
+    assert _troubles(scene)["Pruning"] == ("Unexpected", "Pruning failed unexpectedly (TypeError): a plan")
+
+
+def test_the_budget_lets_nobody_go_while_it_is_not_known_what_brokers_say() -> None:
+    scene = running()
+    scene.world.refusals["list PersistentVolumeClaim"] = FORBIDDEN
+    scene.rounds(1)
+    assert scene.budget() == 0
+    assert "BrokerStates" in _troubles(scene)
+    assert scene.status["brokers"]["summary"] == "3/3", "nobody knows better than before"
+
+
+def test_an_api_server_that_lists_no_pods_is_told() -> None:
+    scene = running()
+    scene.world.refusals["list Pod"] = KubeError(403, "listing Pod", "forbidden")
+    with pytest.raises(KubeError):
+        scene.reconcile()
+    assert scene.condition("Ready") == ("False", "NotApplied")
+    assert scene.status["message"] == "listing Pod: forbidden"
+    assert ("NotApplied", "listing Pod: forbidden") in scene.world.warnings
+
+
+def test_every_part_of_the_table_has_a_line_on_the_page(pytestconfig: pytest.Config) -> None:
+    page = (pytestconfig.rootpath / "docs" / "kubernetes.md").read_text()
+    lines = re.findall(r"^\| `(\w+)Reconciled` \|.*\| (.*) ?\|$", page, re.MULTILINE)
+    told = [(name, tuple(re.findall(r"`(\w+)`", needs))) for name, needs in lines]
+    assert told == [(part.name, part.needs) for part in Scene().reconciler.parts]
+
+
+def test_a_part_that_hangs_leaves_time_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = running()
+    monkeypatch.setattr("ottla.operator.parts.PART_S_MAX", 0.05)
+
+    async def hang(*_: object) -> None:
+        await asyncio.sleep(60)
+
+    scene.kafka.settings = hang  # type: ignore[assignment, method-assign]
+    scene.pages.said = {0: Report(risks={"below_min_isr": ("orders-1",)})}
+    scene.rounds(1)
+    assert _troubles(scene) == {"Settings": ("Refused", "Settings took too long")}
+    assert scene.budget() == 0
