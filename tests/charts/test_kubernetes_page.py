@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from ottla.operator.kinds import KINDS
 from ottla.operator.manifests.values import Value, read_values
 from ottla.operator.page import HELP
 from tests.peers.tools import ROOT
@@ -46,8 +47,9 @@ def reasons_of_events() -> Iterator[str]:
                 parts = [node.value]
             for part in parts:
                 for inner in ast.walk(part):
-                    if isinstance(inner, ast.Constant) and re.fullmatch(r"([A-Z][a-z]+){2,}", str(inner.value)):
-                        yield str(inner.value)
+                    word = str(inner.value) if isinstance(inner, ast.Constant) else ""
+                    if re.fullmatch(r"([A-Z][a-z]+){2,}", word) and word not in KINDS:
+                        yield word
 
 
 EVENTS_KEPT_IN = {"told", "made", "reason"}
