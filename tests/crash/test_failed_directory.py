@@ -1,8 +1,10 @@
-"""A log directory that fails takes its partitions offline, and nothing else; a start without it loses nothing."""
+"""A log directory that fails takes its partitions offline, and nothing else; a start without it loses nothing. What is
+wrong with one log is that log's alone."""
 
 from __future__ import annotations
 
 import json
+import struct
 import time
 import urllib.request
 from collections import Counter
@@ -19,8 +21,8 @@ from tests.peers.wire import Wire, free_port
 
 TOPIC = "spread"
 PARTITIONS = 4
-PRODUCE, FETCH, DESCRIBE_LOG_DIRS = 0, 1, 35
-NONE, KAFKA_STORAGE_ERROR = 0, 56
+PRODUCE, FETCH, LIST_OFFSETS, DESCRIBE_LOG_DIRS = 0, 1, 2, 35
+NONE, CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR = 0, 2, 56
 BATCHES = 5
 HTTP = free_port()
 
@@ -53,8 +55,9 @@ def broker(tmp_path: Path) -> Iterator[OttlaBroker]:
 acknowledged: Counter[int] = Counter()  # by partition
 
 
-def produce(wire: Wire, partition: int) -> int:
-    batch = bytes(build_batch([Record(0, int(time.time() * 1000), b"key", b"value" * 100, [])]))
+def produce(wire: Wire, partition: int, timestamp_ms: int | None = None) -> int:
+    when = int(time.time() * 1000) if timestamp_ms is None else timestamp_ms
+    batch = bytes(build_batch([Record(0, when, b"key", b"value" * 100, [])]))
     data = [{"name": TOPIC, "partition_data": [{"index": partition, "records": batch}]}]
     answer = wire.call(PRODUCE, 9, {"acks": -1, "timeout_ms": 5000, "topic_data": data})
     error = int(answer.responses[0].partition_responses[0].error_code)
@@ -62,9 +65,9 @@ def produce(wire: Wire, partition: int) -> int:
     return error
 
 
-def fetch(wire: Wire, partition: int) -> tuple[int, int]:
+def fetch(wire: Wire, partition: int, offset: int = 0) -> tuple[int, int]:
     """(error, high watermark)."""
-    wanted = [{"partition": partition, "fetch_offset": 0, "partition_max_bytes": 1 << 20}]
+    wanted = [{"partition": partition, "fetch_offset": offset, "partition_max_bytes": 1 << 20}]
     topics = [{"topic": TOPIC, "partitions": wanted}]
     message = {"replica_id": -1, "max_wait_ms": 100, "min_bytes": 1, "max_bytes": 1 << 20, "topics": topics}
     answer = wire.call(FETCH, 11, message)
@@ -86,6 +89,22 @@ def eventually(condition: Callable[[], bool]) -> None:
 def page(path: str) -> Any:
     with urllib.request.urlopen(f"http://127.0.0.1:{HTTP}{path}", timeout=10) as answer:
         return json.load(answer)
+
+
+def find(wire: Wire, partition: int, timestamp_ms: int) -> tuple[int, int]:
+    """(error, the offset of a time)."""
+    topics = [{"name": TOPIC, "partitions": [{"partition_index": partition, "timestamp": timestamp_ms}]}]
+    answer = wire.call(LIST_OFFSETS, 5, {"replica_id": -1, "isolation_level": 0, "topics": topics})
+    found = answer.topics[0].partitions[0]
+    return int(found.error_code), int(found.offset)
+
+
+def offline_replicas() -> int:
+    """What the metric says."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{HTTP}/metrics", timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    (line,) = [line for line in lines if line.startswith("kafka_server_replicamanager_offlinereplicacount ")]
+    return int(float(line.split()[1]))
 
 
 def others_serve(wire: Wire, healthy: set[int], lost: set[int]) -> bool:
@@ -123,6 +142,7 @@ def test_failed_log_directory(broker: OttlaBroker, tmp_path: Path) -> None:
         admin.create_topics([NewTopic("later", 2, 1)])["later"].result(20)
         assert len(list((tmp_path / "one").glob("later-[0-9]"))) == 2, "new topics go where there is a disk"
     assert page("/v1/caught-up")["offline"]["partitions"] == names_of_lost
+    assert offline_replicas() == len(lost), "a start without the log directory counted none"
     assert partitions_in(tmp_path / "one") == healthy
 
     (tmp_path / "two").unlink()
@@ -132,3 +152,32 @@ def test_failed_log_directory(broker: OttlaBroker, tmp_path: Path) -> None:
         assert others_serve(wire, healthy | lost, set())
         for partition in range(PARTITIONS):
             assert fetch(wire, partition) == (NONE, acknowledged[partition]), "all that was acknowledged is there"
+
+
+@pytest.mark.timeout(120)
+def test_a_misleading_index_costs_one_log(broker: OttlaBroker, tmp_path: Path) -> None:
+    """A lookup in it took the log directory offline, with everything in it."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+    admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1, config={"index.interval.bytes": "1000"})])[TOPIC].result(20)
+    bad, good = sorted(partitions_in(tmp_path / "one"))
+    now_ms = int(time.time() * 1000)
+    with Wire(broker.bootstrap) as wire:
+        for number in range(30):
+            assert produce(wire, bad, now_ms + number) == produce(wire, good, now_ms + number) == NONE
+    broker.restart()
+    (index,) = (tmp_path / "one" / f"{TOPIC}-{bad}").glob("*.index")
+    entries = list(struct.iter_unpack(">ii", index.read_bytes()))
+    assert len(entries) > 5
+    offset = entries[2][0]
+    behind = offset + 1
+    with index.open("r+b") as file:
+        file.seek(2 * 8)
+        file.write(struct.pack(">ii", offset, -7))
+    with Wire(broker.bootstrap) as wire:
+        assert find(wire, bad, now_ms + behind)[0] == CORRUPT_MESSAGE
+        assert fetch(wire, bad, behind)[0] == CORRUPT_MESSAGE
+        assert fetch(wire, bad, 0) == (NONE, 30)
+        assert find(wire, good, now_ms + behind) == (NONE, behind)
+        assert fetch(wire, good, behind) == (NONE, 30)
+        assert produce(wire, good) == produce(wire, bad) == NONE
+    assert offline_replicas() == 0

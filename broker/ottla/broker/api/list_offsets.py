@@ -11,6 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.registry import Api, RequestContext
+from ottla.broker.log.segment import DamagedSegment
 from ottla.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -74,6 +75,8 @@ async def _look_up(
             found = await asyncio.to_thread(log.offset_of_max_timestamp)
         else:
             found = await asyncio.to_thread(log.offset_for_timestamp, target)
+    except DamagedSegment as error:  # these bytes make no sense: the directory's others do
+        raise KafkaError(ErrorCode.corrupt_message, str(error)) from error
     except OSError as error:
         partition.check_leader_epoch(asked.current_leader_epoch)
         raise partition.failed(error) from error

@@ -6,6 +6,7 @@ lines), MetaProperties (version 1), CleanShutdownFileHandler, PartitionMetadataF
 
 from __future__ import annotations
 
+import errno
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable
@@ -49,12 +50,16 @@ def read_offsets(disk: Disk, directory: str, name: str) -> Offsets:
 
 
 def read_properties(disk: Disk, directory: str) -> dict[str, str]:
-    """`meta.properties`; empty where there is none."""
+    """`meta.properties`; empty where there is none. Raises OSError, also where it isn't text."""
     path = f"{directory}/{names.META_PROPERTIES}"
     if not disk.exists(path):
         return {}
     found = {}
-    for line in disk.read(path).decode().splitlines():
+    try:
+        text = disk.read(path).decode()
+    except UnicodeDecodeError as error:
+        raise OSError(errno.EINVAL, f"{path} isn't text: {error}") from error
+    for line in text.splitlines():
         name, equals, value = line.partition("=")
         if equals and not name.lstrip().startswith("#"):
             found[name.strip()] = value.strip()

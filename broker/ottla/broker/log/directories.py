@@ -2,12 +2,13 @@
 
 Rules: a partition's directory belongs to the topic id in its `partition.metadata`, whatever its name; it is deleted
 only when somebody says so by that id, and one that isn't wanted is set aside under a name of its own, never removed. A
-directory that fails takes its logs offline and leaves the others alone; a full one is no failed one. A log that may
-lie in a failed directory is lost for now: no empty one takes its place elsewhere.
+directory that fails takes its logs offline and leaves the others alone; a full one is no failed one. A log that can't
+be opened although its disk answers is offline alone. A log that may lie in a failed directory is lost for now: no empty
+one takes its place elsewhere.
 
 Everything but `open` and `close` runs on the event loop, which leaves the making of new logs to a thread
 (`create_ahead`) and makes only what that couldn't.
-Source: Kafka's LogManager.
+Source: Kafka's LogManager, for which an unforeseen error in one log ends the start of the broker.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ from .disk import NO_ROOM, OUT_OF_RESOURCES, Disk, RealDisk
 from .home import UNKNOWN_EPOCH, ForeignDirectory, Home, common_epoch, emptiest
 from .log import Log
 from .offset_files import OffsetFile, OffsetFiles
-from .recovery import Opened, open_log
-from .segment import OpenFiles, files_to_keep_open
+from .recovery import BadLog, Opened, open_log
+from .segment import DamagedSegment, OpenFiles, files_to_keep_open
 from .surroundings import LogSurroundings
 from .survey import FoundLog, InterruptedMove, survey
 from .troubles import Troubles
@@ -76,6 +77,7 @@ class LogDirectories:
         self.logs: dict[LogKey, Log] = {}
         self.lost: dict[LogKey, OSError] = {}
         self._unclaimed: dict[tuple[str, int], str] = {}  # hold records and don't say of which topic id
+        self._unopened: dict[str, tuple[Home, FoundLog]] = {}  # by directory: theirs hasn't failed
         self._without_room: dict[LogKey, Callable[[LogConfig], Opened]] = {}  # lost until there is some
         self.failed: dict[str, OSError] = {}
         self.full: dict[str, OSError] = {}
@@ -207,17 +209,35 @@ class LogDirectories:
             for home, item, result in pool.map(opened, found):
                 done += 1
                 if isinstance(result, OSError):
-                    logger.error("%s can't be opened: %s", item.directory, result)
-                    self.lost[item.topic_id, item.partition] = result
-                    if result.errno in NO_ROOM:
-                        self._without_room[item.topic_id, item.partition] = partial(self._open_log, home, item)
-                    self.directory_failed(home.path, result)
+                    self._not_opened(home, item, result)
                     continue
                 self._hold(item, self._told(result))
                 if time.monotonic() - said >= _PROGRESS_SECONDS:
                     said = time.monotonic()
                     logger.info("opened %d of %d logs", done, len(found))
         self._drop_offline()
+
+    def _not_opened(self, home: Home, item: FoundLog, error: OSError) -> None:
+        """The log is offline: alone, if that isn't its log directory's doing."""
+        key = item.topic, item.partition
+        self.lost[item.topic_id, item.partition] = error
+        self._unopened[item.directory] = home, item
+        self.offset_files.keep(home.path, names.RECOVERY_POINTS, key, home.recovery_points)
+        self.offset_files.keep(home.path, names.LOG_STARTS, key, home.log_starts)
+        self.offset_files.keep(home.path, names.COMPACTED_OFFSETS, key, home.compacted)
+        self.offset_files.keep(home.path, names.HIGH_WATERMARKS, key, self.high_watermarks)
+        if isinstance(error, BadLog):
+            logger.error("%s; its partition is offline here, the others aren't", error.strerror, exc_info=error)
+            return
+        logger.error("%s can't be opened: %s", item.directory, error)
+        if error.errno in NO_ROOM:
+            self._without_room[item.topic_id, item.partition] = partial(self._open_log, home, item)
+        self.directory_failed(home.path, error)
+
+    def _no_longer_unopened(self, directory: str) -> None:
+        if (found := self._unopened.pop(directory, None)) is not None:
+            home, item = found
+            self.offset_files.forget(home.path, (item.topic, item.partition))
 
     def _told(self, opened: Opened) -> Log:
         """The log, once what it lost is said and kept for those who ask."""
@@ -273,6 +293,7 @@ class LogDirectories:
         if (again := self._without_room.get((topic_id, index))) is not None:
             log = self.logs[topic_id, index] = self._told(again(config))
             del self._without_room[topic_id, index], self.lost[topic_id, index]
+            self._no_longer_unopened(log.directory)
             return log
         if (topic, index) in self._unclaimed:
             self.lost.setdefault((topic_id, index), self._claim_refused(topic, index, topic_id))
@@ -347,6 +368,7 @@ class LogDirectories:
         """A directory of that name that belongs to another topic id, or to none, is set aside."""
         if self.disk.exists(directory):
             target = self._set_aside(directory, topic, index)
+            self._no_longer_unopened(directory)
             for key, log in list(self.logs.items()):
                 if log.directory == directory:
                     del self.logs[key]
@@ -413,12 +435,14 @@ class LogDirectories:
     # ---- failures
 
     def directory_failed(self, path: str, error: OSError) -> None:
-        """Hears of an OSError. A full directory serves reads and waits for room; what the process lacks passes; any
-        other error ends the directory's use."""
-        if error.errno in OUT_OF_RESOURCES and self._opened:
+        """Hears of an OSError. A full directory serves reads and waits for room; what the process lacks passes; what is
+        wrong with one log is its own; any other error ends the directory's use."""
+        of_one_log = isinstance(error, (BadLog, DamagedSegment))
+        if of_one_log or (error.errno in OUT_OF_RESOURCES and self._opened):
             if self._now_ms() - self._lack_told_ms >= _TOLD_AGAIN_MS:
                 self._lack_told_ms = self._now_ms()
-                logger.error("log directory %s can't be used just now: %s", path, error)
+                what = "a log in %s is damaged: %s" if of_one_log else "log directory %s can't be used just now: %s"
+                logger.error(what, path, error)
             return
         if error.errno in NO_ROOM:
             if path not in self.full:
@@ -488,7 +512,8 @@ class LogDirectories:
     def close(self, broker_epoch: int = UNKNOWN_EPOCH) -> None:
         """Closes every log, and marks each log directory where that worked as cleanly stopped. Blocks.
 
-        What wasn't opened stays as it was found, and as whole where the broker never registered (epoch −1)."""
+        What wasn't opened stays as it was found, and as whole where the broker never registered (epoch −1). A log
+        directory isn't marked in which a log was to be recovered and couldn't be (Kafka's KAFKA-15375)."""
         if not self._opened:
             self._release()
             return
@@ -502,8 +527,17 @@ class LogDirectories:
         for file in self.recovery_points() + self.high_watermark_checkpoints():
             self._at_the_end(file.path.rpartition("/")[0], partial(self.offset_files.write, file))
         for home in self._online():
+            if not home.clean and self._has_unrecovered(home):
+                logger.warning(
+                    "log directory %s isn't marked as cleanly stopped: not every log was recovered", home.path
+                )
+                continue
             self._at_the_end(home.path, partial(write_clean_marker, self.disk, home.path, epoch))
         self._release()
+
+    def _has_unrecovered(self, home: Home) -> bool:
+        inside = f"{home.path}/"
+        return any(path.startswith(inside) for path in chain(self._unopened, self._unclaimed.values()))
 
     def _at_the_end(self, home: str, write: Callable[[], None]) -> None:
         """A log directory where something couldn't be written isn't marked clean."""

@@ -35,7 +35,7 @@ COMPACTED_OFFSETS = "cleaner-offset-checkpoint"
 LINEAGE = "ottla-lineage-checkpoint"
 
 _DIRECTORY_NAME_MAX = 255
-_partition = re.compile(r"(.+)-(\d+)\Z")
+_partition = re.compile(r"([a-zA-Z0-9._-]+)-([0-9]+)\Z")  # other names would break the lines of checkpoints
 _renamed = re.compile(r"(.+)-(\d+)\.([0-9a-f]{32})-(delete|stray|future)\Z")
 _offset = re.compile(r"(\d{20})(\.[a-z.]+)\Z")
 

@@ -3,7 +3,8 @@
 Their lines name a partition by topic and index, as Kafka's do, and not by topic id. So a line that outlived its log
 would be taken, after a kill, for one about a log that was made since under the same name: its first records would count
 as deleted, its unsynced ones as synced. Before such a log is made the files are therefore written without the line
-(Kafka writes them when a log is deleted), and a file that was rendered earlier is never written over a later one.
+(Kafka writes them when a log is deleted), and a file that was rendered earlier is never written over a later one. The
+line about a log that couldn't be opened stays: without it deleted records would be there again once it can.
 
 Rendered on the event loop, written in threads.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from . import names
@@ -41,6 +43,7 @@ class OffsetFiles:
         self._turn = 0
         self._on_disk: dict[str, dict[int, bytes]] = {}  # by path and turn: what is there, or may be by now
         self._parsed: dict[int, frozenset[tuple[str, int]]] = {}  # of those, by turn: whom they name
+        self._kept: dict[str, Offsets] = {}  # by path: lines about logs that couldn't be opened
         self._lock = threading.Lock()  # for those two, and for moments: the event loop waits for it
         self._writing = threading.Lock()
 
@@ -85,11 +88,22 @@ class OffsetFiles:
     def rendered(self, directory: str, name: str, offsets: Iterable[tuple[str, int, int]]) -> OffsetFile:
         """A checkpoint of (topic, partition, offset), to be written."""
         path = f"{directory}/{name}"
-        content = render_offsets(offsets)
+        kept = ((topic, index, offset) for (topic, index), offset in self._kept.get(path, {}).items())
+        content = render_offsets(chain(offsets, kept))
         with self._lock:
             self._turn += 1
             self._on_disk.setdefault(path, {})[self._turn] = content
             return OffsetFile(path, content, self._turn)
+
+    def keep(self, directory: str, name: str, partition: tuple[str, int], offsets: Offsets) -> None:
+        """What a checkpoint says about a log that couldn't be opened stays in it: `offsets` is what was read."""
+        if partition in offsets:
+            self._kept.setdefault(f"{directory}/{name}", {})[partition] = offsets[partition]
+
+    def forget(self, directory: str, partition: tuple[str, int]) -> None:
+        """That log was opened, or isn't there any more."""
+        for name in _FILES:
+            self._kept.get(f"{directory}/{name}", {}).pop(partition, None)
 
     def write(self, file: OffsetFile) -> None:
         """Replaces a checkpoint, unless by a later one already. Raises OSError. Blocks."""

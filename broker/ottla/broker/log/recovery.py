@@ -15,6 +15,7 @@ ones one that was not and go, `.deleted` ones go. Source: Kafka's LogLoader.
 
 from __future__ import annotations
 
+import errno
 import logging
 from itertools import pairwise
 from typing import NamedTuple
@@ -30,10 +31,14 @@ from .epochs import LeaderEpochs
 from .log import Log
 from .producers import Producers
 from .replay import note_marker, replay_producers, restore_snapshot, write_snapshot
-from .segment import Segment
+from .segment import DamagedSegment, Segment
 from .surroundings import LogSurroundings
 
 logger = logging.getLogger(__name__)
+
+
+class BadLog(OSError):
+    """A log can't be opened for what its files hold, or by a fault of ours: its disk answered."""
 
 
 class Damage(NamedTuple):
@@ -93,10 +98,18 @@ def open_log(
     """Opens the log in `directory`, which exists; a directory without segments becomes an empty log.
 
     `clean`: the last stop was a clean one. The offsets come from the checkpoints. Blocks; may run in any thread.
-    Raises OSError.
+    Raises BadLog, and any other OSError of the disk's.
     """
     told = recovery_point, log_start_offset, compacted_to
-    return _Opening(surroundings, directory, topic, index, config, *told).run(clean)
+    try:
+        return _Opening(surroundings, directory, topic, index, config, *told).run(clean)
+    except MemoryError:
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and not isinstance(error, DamagedSegment):
+            raise
+        problem = str(error) or type(error).__name__
+        raise BadLog(errno.EIO, f"{directory} can't be opened: {problem}") from error
 
 
 class _Opening:
@@ -139,7 +152,7 @@ class _Opening:
         if self.epochs_lost:
             first = 0
         elif not clean:
-            first = min(first, self._first_running_on(self._first_unsynced()))
+            first = self._first_running_on(min(first, self._first_unsynced()))
         replay_from = 0
         if first < len(self.segments):
             base = self.segments[first].base_offset
@@ -209,9 +222,11 @@ class _Opening:
                     self.disk.remove(f"{self.directory}/{entry.name}")
                 continue
             segment = self._segment(offset, found)
-            if segment.size and not self._indexes_plausible(segment, found):
+            if not self._indexes_plausible(segment, found):
                 unindexed.append(len(self.segments))
             self.segments.append(segment)
+        if self.segments and len(self.segments) - 1 not in unindexed and not _resumable(self.segments[-1]):
+            unindexed.append(len(self.segments) - 1)
         return unindexed
 
     def _segment(self, offset: int, found: dict[str, Entry]) -> Segment:
@@ -232,12 +247,14 @@ class _Opening:
 
     def _indexes_plausible(self, segment: Segment, found: dict[str, Entry]) -> bool:
         index, times = found.get(names.OFFSET_INDEX), found.get(names.TIME_INDEX)
+        if not segment.size:
+            return not len(segment.offsets)
         if index is None or times is None or index.size % 8 or times.size % 12:
             return False
         if not index.size:
             return segment.size <= 2 * self.config.index_interval_bytes or not self._has_several_batches(segment)
         last = segment.offsets.last()
-        return last.offset > segment.base_offset and last.position < segment.size
+        return last.offset > segment.base_offset and 0 <= last.position < segment.size
 
     def _has_several_batches(self, segment: Segment) -> bool:
         """Whether an index without entries is wrong for a segment of this size: it is right for one great batch."""
@@ -410,6 +427,23 @@ def recover_segment(
     with unless_full():  # what an index lacks stays in memory until the next sync
         segment.seal()
     return next_offset, reason
+
+
+def _resumable(segment: Segment) -> bool:
+    """Whether the last entry of the offset index names a batch: where a log ends is read from there on.
+
+    In a directory of Kafka's an entry may tell the end of several batches, of which this is the first, and batches of
+    an older magic, whose headers are others.
+    """
+    if not segment.size or not len(segment.offsets):
+        return True
+    last = segment.offsets.last()
+    header = segment.header_at(last.position)
+    if header is None or not HEADER_SIZE <= header.size <= segment.size - last.position:
+        return False
+    if header.magic != MAGIC:
+        return 0 <= header.magic < MAGIC
+    return segment.base_offset <= header.base_offset <= header.last_offset <= last.offset
 
 
 def _is_hole(end: int, base_offset: int) -> bool:

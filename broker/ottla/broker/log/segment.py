@@ -341,6 +341,8 @@ class Segment:
             return 0 if self.size else None
         position = self.offsets.floor(offset).position
         end = self.size
+        if not 0 <= position <= end and end:
+            raise DamagedSegment(f"{self._path}: its offset index names position {position}")
         wanted = _FIRST_SCAN_SIZE
         while position < end:
             chunk = self.file.pread(min(wanted, end - position), position)

@@ -27,6 +27,16 @@ def _reassigning(broker: Broker) -> int:
     return count
 
 
+def _offline(broker: Broker) -> int:
+    """Those that were lost while the broker ran, and those that its start has never seen."""
+    count = sum(partition.offline for partition in broker.partitions)
+    for key in broker.logs.lost:
+        state = broker.image.partition(*key)
+        if state is not None and broker.id in state.replicas and broker.partitions.get_by_id(*key) is None:
+            count += 1
+    return count
+
+
 def _uncleanable(broker: Broker) -> Iterator[Sample]:
     directories = Counter(broker.logs.directory_of(log) for log in broker.compactor.uncleanable())
     for path in broker.logs.paths:
@@ -79,8 +89,9 @@ METRICS = (
         _REPLICAS + "AtMinIsrPartitionCount",
     ),
     Metric(
-        "kafka_server_replicamanager_offlinereplicacount", GAUGE, "Replicas here whose log directory failed.",
-        count_of(lambda partition: partition.offline), _REPLICAS + "OfflineReplicaCount",
+        "kafka_server_replicamanager_offlinereplicacount", GAUGE,
+        "Replicas here whose log directory failed, or whose log couldn't be opened.",
+        single(_offline), _REPLICAS + "OfflineReplicaCount",
     ),
     Metric(
         "kafka_server_replicamanager_reassigningpartitions", GAUGE,

@@ -1,0 +1,229 @@
+"""A log that can't be opened, whatever the reason, is offline by itself: the broker starts, the other logs are served.
+
+What a checkpoint says about such a log is kept until it is opened, and its log directory isn't marked as cleanly
+stopped for logs that nobody has recovered.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import struct
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from ottla.broker.log.checkpoints import encode_uuid, parse_offsets
+from ottla.broker.log.config import LogConfig
+from ottla.broker.log.directories import LogDirectories
+from ottla.broker.log.disk import Disk, Entry, RealDisk
+from ottla.broker.log.segment import DamagedSegment
+from tests.unit.broker.log.workbench import contents, fill
+
+CONFIG = LogConfig(segment_bytes=4000, index_interval_bytes=200)
+END = 79
+IDS = [UUID(int=number) for number in range(3)]
+
+
+class Astonishing(RealDisk):
+    """A disk of which one directory can't be listed, for a reason of which nobody thought."""
+
+    def __init__(self, path: Path, error: Exception) -> None:
+        self._path = str(path)
+        self._error = error
+        self.healed = False
+
+    def list(self, path: str) -> list[Entry]:
+        if path == self._path and not self.healed:
+            raise self._error
+        return super().list(path)
+
+
+def opened(*paths: Path, disk: Disk | None = None) -> LogDirectories:
+    logs = LogDirectories([str(path) for path in paths], lambda: 5000, disk=disk)
+    logs.open("c", 1, lambda topic: CONFIG)
+    return logs
+
+
+def crash(logs: LogDirectories) -> None:
+    for home in logs._homes.values():
+        home.lock = None
+
+
+def filled(path: Path) -> LogDirectories:
+    """Three logs of END records, of which the first ten are deleted."""
+    logs = opened(path)
+    for index, topic_id in enumerate(IDS):
+        log = logs.open_or_create("t", index, topic_id, CONFIG)
+        fill(log, 40)
+        log.delete_records_before(10)
+    return logs
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ValueError("no number"), AssertionError(), struct.error("4 bytes"), DamagedSegment("no batch at 7")],
+    ids=repr,
+)
+def test_an_unforeseen_error_costs_one_log_and_not_the_start(
+    tmp_path: Path, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled(tmp_path).close()
+    logs = opened(tmp_path, disk=Astonishing(tmp_path / "t-1", error))
+    assert set(logs.logs) == {(IDS[0], 0), (IDS[2], 2)}
+    assert set(logs.lost) == {(IDS[1], 1)}
+    assert not logs.failed
+    assert "t-1 can't be opened" in caplog.text
+    with pytest.raises(OSError, match="t-1"):
+        logs.open_or_create("t", 1, IDS[1], CONFIG)
+    assert logs.stopped_epoch == -1
+    fill(logs.logs[IDS[0], 0], 5)
+    logs.close(broker_epoch=9)
+    assert all(len(contents(log)) for log in opened(tmp_path).logs.values())
+
+
+def test_a_disk_that_fails_still_costs_the_log_directory(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    for path in (one, two):
+        crash(filled(path))
+    logs = opened(one, two, disk=Astonishing(one / "t-1", OSError(errno.EIO, "Input/output error")))
+    assert list(logs.failed) == [str(one)]
+    assert {logs.directory_of(log) for log in logs.logs.values()} == {str(two)}
+
+
+def test_what_checkpoints_say_about_an_unopened_log_is_kept(tmp_path: Path) -> None:
+    """Its next start had forgotten where it begins: deleted records were there again."""
+    logs = filled(tmp_path)
+    logs.close()
+    before = {path.name: parse_offsets(path.read_bytes()) for path in tmp_path.glob("*-checkpoint")}
+    assert sum(("t", 1) in lines for lines in before.values()) == 3
+    logs = opened(tmp_path, disk=Astonishing(tmp_path / "t-1", ValueError()))
+    logs.close()
+    assert {path.name: parse_offsets(path.read_bytes()) for path in tmp_path.glob("*-checkpoint")} == before
+    again = opened(tmp_path)
+    assert [log.log_start_offset for log in again.logs.values()] == [10, 10, 10]
+
+
+def test_what_was_never_recovered_is_not_marked_as_whole(tmp_path: Path) -> None:
+    """A torn end in a log that couldn't be opened was taken for a sound one at the start after."""
+    crash(filled(tmp_path))
+    torn = max((tmp_path / "t-1").glob("*.log"))
+    whole = torn.stat().st_size
+    with torn.open("ab") as file:
+        file.write(bytes(100))
+    logs = opened(tmp_path, disk=Astonishing(tmp_path / "t-1", ValueError()))
+    logs.close(broker_epoch=9)
+    assert not (tmp_path / ".kafka_cleanshutdown").exists()
+    log = opened(tmp_path).logs[IDS[1], 1]
+    assert torn.stat().st_size == whole
+    assert log.log_end_offset == END
+
+
+def test_of_a_log_that_was_whole_and_is_not_opened_the_marker_may_tell(tmp_path: Path) -> None:
+    """As Kafka has it (LogManager.shutdown): after a clean stop nothing was left to be recovered."""
+    filled(tmp_path).close()
+    opened(tmp_path, disk=Astonishing(tmp_path / "t-1", ValueError())).close()
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
+
+
+def test_an_unopened_log_of_an_earlier_topic_gives_way_with_its_checkpoints(tmp_path: Path) -> None:
+    filled(tmp_path).close()
+    disk = Astonishing(tmp_path / "t-1", ValueError())
+    logs = opened(tmp_path, disk=disk)
+    disk.healed = True
+    logs.delete_topic(IDS[1])
+    log = logs.open_or_create("t", 1, UUID(int=9), CONFIG)
+    fill(log, 3)
+    crash(logs)
+    assert opened(tmp_path).logs[UUID(int=9), 1].log_start_offset == 0
+
+
+def indexes(logs: LogDirectories) -> list[Path]:
+    """The offset indexes of a log, of which each names several batches."""
+    return [Path(segment.offsets.path) for segment in logs.logs[IDS[1], 1].segments]
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["clean", "killed"])
+@pytest.mark.parametrize("at", [0, -1], ids=["first", "last"])
+@pytest.mark.parametrize("position", [-1, -(1 << 31), (1 << 31) - 1])
+def test_an_index_that_names_no_position_is_built_anew(tmp_path: Path, position: int, at: int, clean: bool) -> None:
+    """One damaged index took the whole log directory offline, by "Invalid argument"."""
+    logs = filled(tmp_path)
+    index = indexes(logs)[at]
+    expected = contents(logs.logs[IDS[1], 1])
+    logs.close()
+    if not clean:
+        (tmp_path / ".kafka_cleanshutdown").unlink()
+    content = index.read_bytes()
+    index.write_bytes(content[:-4] + struct.pack(">i", position))
+    again = opened(tmp_path)
+    assert not again.failed
+    assert not again.lost
+    assert contents(again.logs[IDS[1], 1]) == expected
+    again.close()
+    assert index.read_bytes() == content
+
+
+@pytest.mark.parametrize("position", [7, 61, 1000])
+def test_where_a_log_ends_is_not_read_from_between_batches(tmp_path: Path, position: int) -> None:
+    """An index whose last entry named no batch made the log end at its base offset, or at a random one."""
+    logs = filled(tmp_path)
+    index = indexes(logs)[-1]
+    logs.close()
+    index.write_bytes(index.read_bytes()[:-4] + struct.pack(">i", position))
+    log = opened(tmp_path).logs[IDS[1], 1]
+    assert log.log_end_offset == END
+
+
+def test_entries_of_an_empty_segment_name_nothing(tmp_path: Path) -> None:
+    logs = filled(tmp_path)
+    index = indexes(logs)[-1]
+    logs.close()
+    index.write_bytes(struct.pack(">ii", 5, -7))
+    index.with_suffix(".log").write_bytes(b"")
+    again = opened(tmp_path)
+    assert not again.failed
+    assert again.logs[IDS[1], 1].log_end_offset == int(index.stem)
+
+
+def test_what_an_index_misleads_is_one_log(tmp_path: Path) -> None:
+    """While the broker runs: a read says that the log is damaged, and nobody takes its directory for failed."""
+    logs = filled(tmp_path)
+    log = logs.logs[IDS[1], 1]
+    logs.close()
+    index = indexes(logs)[0]
+    content = bytearray(index.read_bytes())
+    content[4:8] = struct.pack(">i", -7)  # the first of several entries
+    index.write_bytes(content)
+    logs = opened(tmp_path)
+    log = logs.logs[IDS[1], 1]
+    first = struct.unpack_from(">i", content)[0]
+    with pytest.raises(DamagedSegment, match="names position -7") as caught:
+        log.read_bytes(first + 1, 100, log.log_end_offset)
+    log.directory_failed(caught.value)
+    assert not logs.failed
+    assert log.read_bytes(log.segments[-1].base_offset, 100, log.log_end_offset)
+
+
+def test_a_directory_of_no_topics_name_breaks_no_checkpoint(tmp_path: Path) -> None:
+    """Its line couldn't be written, or made the whole checkpoint unreadable: deleted records were there again."""
+    filled(tmp_path).close()
+    for name in ("a b-0", os.fsdecode(b"\xff-0"), "t-\u0663"):
+        shutil.copytree(tmp_path / "t-0", tmp_path / name)
+        identity = f"version: 0\ntopic_id: {encode_uuid(UUID(int=7))}"
+        (tmp_path / name / "partition.metadata").write_text(identity)
+    opened(tmp_path).close()
+    again = opened(tmp_path)
+    assert [log.log_start_offset for log in again.logs.values()] == [10, 10, 10]
+
+
+def test_properties_that_are_no_text_cost_one_log_directory(tmp_path: Path) -> None:
+    """The broker's start ended in a traceback."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    opened(one, two).close()
+    (one / "meta.properties").write_bytes(b"\xff\xfe=1\n")
+    logs = opened(one, two)
+    assert list(logs.failed) == [str(one)]
+    assert (one / "meta.properties").read_bytes() == b"\xff\xfe=1\n"
