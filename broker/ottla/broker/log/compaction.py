@@ -9,7 +9,9 @@ start of the log to the end of the map:
 - offsets never change. A batch without records left goes, except where it carries an active producer's last sequence,
   or ends the round or a new segment: then its header stays, empty. So each segment still ends where the next begins,
   and recovery can tell a hole from what compaction took (Kafka keeps those of the round only);
-- records of aborted transactions go at once, and never count as the last of their key; markers stay.
+- records of aborted transactions go at once, and never count as the last of their key; markers stay;
+- a batch that unpacks to more than fits in memory stays as it is, and its records take nothing away. Tombstones behind
+  it stay, too, because what one of them deletes may stand in that batch.
 
 What stays of a record is its bytes; only where the base timestamp changes are records written anew. Source: Kafka's
 LogCleaner (Cleaner.cleanInto, buildOffsetMap) and MemoryRecords.filterTo.
@@ -39,7 +41,7 @@ from ottla.protocol.batches import (
 from ottla.protocol.codecs import compress
 from ottla.protocol.errors import ErrorCode, KafkaError, ProtocolError
 from ottla.protocol.received import Buffer
-from ottla.protocol.unpacking import decompress
+from ottla.protocol.unpacking import MAX_BYTES, decompress
 from ottla.protocol.varints import read_varint
 
 from .config import MAX_RELATIVE_OFFSET
@@ -59,7 +61,8 @@ class AbortedTransaction(NamedTuple):
 @dataclass(slots=True)
 class Cleaning:
     """One pass over one log. `segment_ends`: where the new segments are to end. `producers`: of each active one, the
-    last data offset (−1 where only a marker is left) and the epoch."""
+    last data offset (−1 where only a marker is left) and the epoch. `unpacked_bytes_max`: what a batch may hold that is
+    looked into; `too_large`: how many others were met on the way from the log's start."""
 
     now_ms: int
     delete_retention_ms: int
@@ -68,6 +71,8 @@ class Cleaning:
     latest: dict[bytes, int] = field(default_factory=dict)
     producers: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     aborted: Sequence[AbortedTransaction] = ()
+    unpacked_bytes_max: int = MAX_BYTES
+    too_large: int = 0
 
 
 class _RawRecord(NamedTuple):
@@ -89,8 +94,11 @@ def note_keys(cleaning: Cleaning, batch: Buffer, header: BatchHeader) -> None:
     cleaning.end_offset = header.last_offset + 1
     if header.is_control or _aborted(cleaning, header):
         return
+    payload = _payload(batch, header, cleaning.unpacked_bytes_max)
+    if payload is None:
+        return
     latest = cleaning.latest
-    for raw in _raw_records(_payload(batch, header), header):
+    for raw in _raw_records(payload, header):
         if raw.key is not None:
             latest[fingerprint(raw.key)] = raw.offset
 
@@ -101,12 +109,11 @@ def filtered(cleaning: Cleaning, batch: Buffer, header: BatchHeader) -> Buffer |
         return batch
     if header.is_control:
         return batch
-    payload = _payload(batch, header)
-    kept = (
-        []
-        if _aborted(cleaning, header)
-        else [raw for raw in _raw_records(payload, header) if _stays(cleaning, header, raw)]
-    )
+    payload = b"" if _aborted(cleaning, header) else _payload(batch, header, cleaning.unpacked_bytes_max)
+    if payload is None:
+        cleaning.too_large += 1
+        return batch
+    kept = [raw for raw in _raw_records(payload, header) if _stays(cleaning, header, raw)] if payload else []
     if not kept:
         return _empty(header) if _header_stays(cleaning, header) else None
     if header.delete_horizon is None and any(raw.is_tombstone for raw in kept):
@@ -126,7 +133,7 @@ def _stays(cleaning: Cleaning, header: BatchHeader, raw: _RawRecord) -> bool:
     if raw.key is None or raw.offset < cleaning.latest.get(fingerprint(raw.key), -1):
         return False
     horizon = header.delete_horizon
-    return not raw.is_tombstone or horizon is None or cleaning.now_ms < horizon
+    return not raw.is_tombstone or horizon is None or cleaning.now_ms < horizon or cleaning.too_large > 0
 
 
 def _header_stays(cleaning: Cleaning, header: BatchHeader) -> bool:
@@ -183,8 +190,16 @@ def _assemble(header: BatchHeader, body: bytes) -> bytes:
     return bytes(start) + payload
 
 
-def _payload(batch: Buffer, header: BatchHeader) -> bytes:
-    payload = decompress(header.codec, memoryview(batch)[HEADER_SIZE : header.size]) if header.count else b""
+def _payload(batch: Buffer, header: BatchHeader, max_bytes: int) -> bytes | None:
+    """The batch's records, uncompressed; None where they are more than that."""
+    if not header.count:
+        return b""
+    try:
+        payload = decompress(header.codec, memoryview(batch)[HEADER_SIZE : header.size], max_bytes)
+    except KafkaError as error:
+        if error.code == ErrorCode.record_list_too_large:
+            return None
+        raise
     return payload if isinstance(payload, bytes) else bytes(payload)
 
 

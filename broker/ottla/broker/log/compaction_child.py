@@ -64,12 +64,14 @@ class NewSegment:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """`end_offset`: the log is clean below it."""
+    """`end_offset`: the log is clean below it. `too_large`: batches that stayed as they are, because they unpack to
+    more than is held in memory."""
 
     end_offset: int
     segments: list[NewSegment]
     bytes_before: int
     bytes_after: int
+    too_large: int
 
 
 def encode(message: Job | Result) -> bytes:
@@ -126,7 +128,13 @@ class _Compaction:
         groups = grouped(below, segment_bytes=self.job.segment_bytes, segment_index_bytes=self.job.segment_index_bytes)
         self.cleaning.segment_ends = frozenset(group[-1].end_offset for group in groups)
         written = [self._clean(group) for group in groups]
-        return Result(end, written, sum(sizes.size for sizes in below), sum(segment.sizes[0] for segment in written))
+        return Result(
+            end,
+            written,
+            sum(sizes.size for sizes in below),
+            sum(segment.sizes[0] for segment in written),
+            self.cleaning.too_large,
+        )
 
     def _segment(self, sizes: SegmentSizes) -> Segment:
         return Segment(self.disk, self.job.directory, sizes.base_offset, open_files=self.open_files, size=sizes.size)

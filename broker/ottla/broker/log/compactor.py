@@ -20,6 +20,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ottla.protocol.unpacking import MAX_BYTES
+
 from . import names
 from .compaction import Cleanable, SegmentSizes, cleanable
 from .compaction_child import DAMAGED_STATUS, Damaged, Job, Result, decode_result, encode
@@ -64,6 +66,7 @@ class Compactor:
         self.limits = limits
         self.compacted = 0  # logs, since the start
         self.bytes_reclaimed = 0
+        self.too_large = 0  # batches that a round left as they were, for their size; of all rounds
         self._logs = logs
         self._now_ms = now_ms
         self._damaged: set[Log] = set()
@@ -189,6 +192,12 @@ class Compactor:
             "%r: compacted to offset %d, from %d to %d bytes",
             log, result.end_offset, result.bytes_before, result.bytes_after,
         )  # fmt: skip
+        if result.too_large:
+            self.too_large += result.too_large
+            logger.warning(
+                "%r: %d batches unpack to more than %d MiB: they stay as they are, and so do tombstones behind them",
+                log, result.too_large, MAX_BYTES >> 20,
+            )  # fmt: skip
         try:
             await asyncio.to_thread(self._logs.offset_files.write, self._logs.compacted_checkpoint(log))
         except OSError as error:  # the others' duty writes it again; a start without it compacts the same again

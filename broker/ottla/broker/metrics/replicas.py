@@ -145,6 +145,12 @@ METRICS = (
         ("logdirectory",),
     ),
     Metric(
+        "ottla_compaction_too_large_batches_total", COUNTER,
+        "Batches that a round of compaction left as they were, because they unpack to more than 128 MiB; tombstones "
+        "behind such a batch stay, too.",
+        single(lambda broker: broker.compactor.too_large),
+    ),
+    Metric(
         "ottla_log_duty_failures_total", COUNTER,
         "How often the care of a replica's log failed (retention, compaction, sync, expiry of producers) and is tried "
         "again. The broker's log says why.",

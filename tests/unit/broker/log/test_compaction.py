@@ -234,6 +234,47 @@ def test_a_tombstone_is_stamped_kept_and_then_dropped() -> None:
     assert read_header(after).last_offset == 11
 
 
+def test_a_batch_that_unpacks_too_large_stays_and_takes_nothing_away() -> None:
+    batch = batch_of([b"v" * 4000, b"w"], codec=Codec.zstd)
+    cleaning = Cleaning(0, HORIZON, unpacked_bytes_max=2000)
+    note_keys(cleaning, batch, read_header(batch))
+    assert cleaning.end_offset == 12
+    assert cleaning.latest == {}, "older records of its keys stay"
+    cleaning.latest[b"k0"] = 40
+    cleaning.end_offset = 50
+    assert cleaned(cleaning, batch) == batch
+    assert cleaning.too_large == 1
+
+
+def test_what_a_tombstone_deletes_in_a_batch_that_is_too_large_does_not_come_back() -> None:
+    tombstone = build_batch([Record(20, 500, b"k0", None)], base_offset=20)
+    marked = cleaned(Cleaning(0, HORIZON, end_offset=50), tombstone)
+    assert marked is not None
+    large = batch_of([b"v" * 4000], codec=Codec.zstd)
+    long_after = Cleaning(1 << 40, HORIZON, end_offset=50, latest={b"k0": 20}, unpacked_bytes_max=2000)
+    assert cleaned(long_after, marked) is None, "nothing before it that it could delete"
+    assert cleaned(long_after, large) == large
+    assert cleaned(long_after, marked) == marked
+
+
+def test_a_compaction_goes_on_behind_a_batch_that_is_too_large(logs: LogDirectories) -> None:
+    log = logs.open_or_create("t", 0, UUID(int=1), CONFIG)
+    overwrite(log, 50)
+    large = bytearray(build_batch([Record(0, 0, b"large", bytes(129 << 20))], codec=Codec.zstd))
+    assign(large, 0, log.log_end_offset, 0)
+    log.append(large, read_header(large), log.log_end_offset, 0)
+    overwrite(log, 50)
+    offset, size = 50, log.size
+    compactor = Compactor(logs, lambda: 1_000_000, CompactionLimits())
+    asyncio.run(compactor.compact(log, compactor.cleanable(log)))
+    assert log.compacted_to > 60
+    assert log.size < size
+    assert compactor.too_large == 1
+    assert compactor.uncleanable() == []
+    kept = [batch for segment in log.segments for _, header, batch in segment.batches() if header.base_offset == offset]
+    assert [bytes(batch) for batch in kept] == [bytes(large)]
+
+
 def test_records_without_a_key_go() -> None:
     batch = build_batch([Record(0, 0, None, b"v")])
     assert cleaned(Cleaning(0, HORIZON, end_offset=50), batch) is None
