@@ -154,7 +154,7 @@ class Broker:
         self.inspectors = Inspectors(surroundings.threads(INSPECTORS), INSPECTORS)  # of producers' batches
         self.loop_quota = LoopQuota(lambda renew: asyncio.get_running_loop().call_soon(renew))
         self.turns: int = 0  # batches that wait for one of them, or for one another
-        self.compactor = Compactor(self.logs, now_ms, _compaction(config))
+        self.compactor: Compactor = Compactor(self.logs, now_ms, _compaction(config))
         self.moves = Moves(self.logs, lambda: self.config.get_int("replica.alter.log.dirs.io.max.bytes.per.second"))
         self.endpoints: dict[str, Endpoint] = {}
         self._ports: dict[str, int] = {}
