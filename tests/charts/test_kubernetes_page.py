@@ -7,8 +7,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import yaml
+
+from ottla.broker.metrics.catalogue import METRICS
 from ottla.operator.kinds import KINDS
 from ottla.operator.manifests.values import Value, read_values
+from ottla.operator.objects import API_VERSION
 from ottla.operator.page import HELP
 from tests.peers.tools import ROOT
 
@@ -81,6 +85,14 @@ def anchors(page: Path) -> set[str]:
     """The headings of a page as GitHub makes links of them."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.M)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_keda_is_shown_a_cluster_and_a_metric_that_exist() -> None:
+    (shown,) = (yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.S) if "keda.sh" in block)
+    assert shown["spec"]["scaleTargetRef"] == {"apiVersion": API_VERSION, "kind": "Cluster", "name": "flights"}
+    (trigger,) = shown["spec"]["triggers"]
+    assert re.findall(r"rate\((\w+)\{", trigger["metadata"]["query"])[0] in {metric.name for metric in METRICS}
+    assert "keepReplicas=true" in PAGE
 
 
 def test_values_exist_that_commands_set() -> None:
