@@ -16,6 +16,7 @@ import typer
 
 from ottla.cli import (
     adopt,
+    balance,
     broker,
     cluster,
     configs,
@@ -68,6 +69,7 @@ app.add_typer(cluster.brokers_app, name="brokers", rich_help_panel=_CLUSTER)
 cluster.brokers_app.command("drain")(drain.drain)
 cluster.brokers_app.command("undrain")(drain.undrain)
 app.add_typer(reassign.app, name="reassign", rich_help_panel=_CLUSTER)
+app.add_typer(balance.app, name="balance", rich_help_panel=_CLUSTER)
 app.command("log-dirs", rich_help_panel=_CLUSTER)(cluster.log_dirs)
 app.command("dev", rich_help_panel=_RUNNING)(dev.dev)
 app.add_typer(broker.app, name="broker", rich_help_panel=_RUNNING)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ottla.cli import health
 from ottla.cli.configs import alter_resource, described_settings
 from ottla.cli.connection import explained, sentence
 from ottla.cli.errors import CommandError, Failures, UsageError, unreadable
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
     Moves = Mapping[PartitionName, Replicas]
 
+
+_ANY = "any"  # a log directory that the broker is to choose
 _SIDES = ("leader", "follower")
 
 
@@ -60,7 +63,7 @@ def plan(
     without: Collection[int] = (),
 ) -> tuple[dict[PartitionName, Replicas], dict[PartitionName, Replicas]]:
     """(what is, what should change) so that the brokers have alike; `brokers` None: all that are there."""
-    from ottla.balance import Target, balanced
+    from ottla.balance.counts import Target, balanced
 
     racks = cluster.racks()
     unknown = sorted(set(brokers or ()).difference(racks))
@@ -107,26 +110,42 @@ def resizing(
         ) from error
 
 
-def to_file(moves: Moves) -> dict[str, Any]:
+class Plan(NamedTuple):
+    """Replicas of partitions, and log directories of some of those replicas, each by its partition and broker."""
+
+    replicas: Moves
+    directories: Mapping[tuple[PartitionName, int], str]
+
+
+def to_file(plan: Plan) -> dict[str, Any]:
     """A plan as `kafka-reassign-partitions` reads it."""
     return {
         "version": 1,
         "partitions": [
-            {"topic": topic, "partition": index, "replicas": list(replicas), "log_dirs": ["any"] * len(replicas)}
-            for (topic, index), replicas in sorted(moves.items())
+            {
+                "topic": name[0],
+                "partition": name[1],
+                "replicas": list(replicas),
+                "log_dirs": [plan.directories.get((name, broker), _ANY) for broker in replicas],
+            }
+            for name, replicas in sorted(plan.replicas.items())
         ],
     }
 
 
-def from_file(path: str) -> dict[PartitionName, Replicas]:
+def from_file(path: str) -> Plan:
     """The plan in a file. Raises UsageError for anything else."""
+    replicas: dict[PartitionName, Replicas] = {}
+    directories: dict[tuple[PartitionName, int], str] = {}
     try:
         with open(path) as file:
             document = json.load(file)
-        moves = {
-            (str(one["topic"]), int(one["partition"])): tuple(int(broker) for broker in one["replicas"])
-            for one in document["partitions"]
-        }
+        for one in document["partitions"]:
+            name = str(one["topic"]), int(one["partition"])
+            replicas[name] = tuple(int(broker) for broker in one["replicas"])
+            for broker, directory in zip(replicas[name], one.get("log_dirs") or (), strict=False):
+                if directory != _ANY:
+                    directories[name, broker] = str(directory)
     except OSError as error:
         raise unreadable(path, error, "`ottla reassign plan --out FILE` makes a plan.") from None
     except (ValueError, KeyError, TypeError):
@@ -134,9 +153,9 @@ def from_file(path: str) -> dict[PartitionName, Replicas]:
             f"{path} is not a plan",
             "`ottla reassign plan --out FILE` or kafka-reassign-partitions --generate make one.",
         ) from None
-    if not moves:
+    if not replicas:
         raise UsageError(f"{path} holds no partition")
-    return moves
+    return Plan(replicas, directories)
 
 
 def begin(cluster: Cluster, moves: Mapping[PartitionName, Replicas | None]) -> None:
@@ -153,6 +172,50 @@ def begin(cluster: Cluster, moves: Mapping[PartitionName, Replicas | None]) -> N
     ]
     if failures:
         raise failures[0] if len(failures) == 1 else Failures(failures)
+
+
+def move_directories(cluster: Cluster, wanted: Mapping[tuple[PartitionName, int], str]) -> int:
+    """Asks brokers to move replicas that they have to other log directories; how many aren't there already. Raises
+    what a broker refuses, one error a replica."""
+    from kafka.structs import TopicPartitionReplica
+
+    where = _directories_of(cluster, wanted)
+    left = {at: path for at, path in wanted.items() if where.get(at) != (path, False)}
+    if not left:
+        return 0
+    asked = {TopicPartitionReplica(*name, broker_id=broker): path for (name, broker), path in left.items()}
+    with explained("the log directories"):
+        answer = cluster.admin.alter_replica_log_dirs(asked)
+    failures = [
+        sentence(error() if isinstance(error, type) else error, f"the replica of '{one.topic}-{one.partition}'")
+        for one, error in sorted(answer.items())
+        if error is not None and error.errno
+    ]
+    if failures:
+        raise failures[0] if len(failures) == 1 else Failures(failures)
+    return len(left)
+
+
+def directories_under_way(cluster: Cluster, wanted: Mapping[tuple[PartitionName, int], str]) -> int:
+    """How many replicas are being copied to the log directories that they are to be in."""
+    where = _directories_of(cluster, wanted)
+    return sum(where.get(at, (path, False)) != (path, False) for at, path in wanted.items())
+
+
+def _directories_of(cluster: Cluster, asked: Iterable[tuple[PartitionName, int]]) -> dict[Any, tuple[str, bool]]:
+    """(the directory, whether a copy in another one is being made) of these replicas, by partition and broker."""
+    found: dict[Any, tuple[str, bool]] = {}
+    copied: set[Any] = set()
+    for answer in health.described(cluster, {broker for _, broker in asked}):
+        for directory in answer["log_dirs"]:
+            for topic in directory["topics"]:
+                for partition in topic["partitions"]:
+                    at = (topic["name"], partition["partition_index"]), answer["broker"]
+                    if partition["is_future_key"]:
+                        copied.add(at)
+                    else:
+                        found[at] = directory["log_dir"], False
+    return {at: (path, at in copied) for at, (path, _) in found.items()}
 
 
 def throttle(cluster: Cluster, present: Moves, moves: Moves, bytes_per_second: int) -> None:

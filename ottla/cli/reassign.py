@@ -46,7 +46,7 @@ def plan(
     if topic:
         lookup.describe_topics(cluster, topic)
     present, planned = moves.plan(cluster, topic, broker, without or ())
-    document = moves.to_file(planned)
+    document = moves.to_file(moves.Plan(planned, {}))
     if out is not None:
         with open(out, "w") as file:
             json.dump(document, file, indent=1)
@@ -76,11 +76,18 @@ def execute(
     ] = None,
 ) -> None:
     """Begin the moves of a plan. `ottla reassign status FILE` tells how far they are, and ends the throttle."""
-    planned = moves.from_file(file)
+    planned, directories = moves.from_file(file)
     present = moves.assignments(cluster)
     _check_known(present, planned)
     if throttle is not None:
         moves.throttle(cluster, present, planned, throttle)
+    moves.move_directories(cluster, {at: path for at, path in directories.items() if at[1] in present[at[0]]})
+    if coming := [at for at in directories if at[1] not in present[at[0]]]:
+        (topic, index), broker = min(coming)
+        output.warn(
+            f"broker {broker} itself chooses a log directory for its replica of {topic}-{index}, as for all that come",
+            "Execute the plan again once they are there.",
+        )
     moves.begin(cluster, planned)
     if wait is None:
         output.done(f"{counted(len(planned), 'move')} begun.", {"begun": len(planned)})
@@ -115,7 +122,7 @@ def status(
         columns = {"topic": "TOPIC", "partition": "PARTITION", "replicas": "REPLICAS"}
         output.rows(rows, columns | {"adding": "ADDING", "removing": "REMOVING"}, empty="Nothing is being moved.")
         return
-    planned = moves.from_file(file)
+    planned = moves.from_file(file).replicas
     present = moves.assignments(cluster)
     states = [
         {"topic": name[0], "partition": name[1], "to": list(replicas), "state": _state(name, replicas, present, active)}
@@ -141,7 +148,7 @@ def cancel(
     if (file is None) == (not everything):
         raise UsageError("which moves?", "Name the file of a plan, or say --all.")
     active = moves.under_way(cluster)
-    names = sorted(active if file is None else set(moves.from_file(file)).intersection(active))
+    names = sorted(active if file is None else set(moves.from_file(file).replicas).intersection(active))
     if names:
         moves.begin(cluster, dict.fromkeys(names))
     moves.unthrottle(cluster, {name[0] for name in names})

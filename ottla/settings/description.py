@@ -14,7 +14,7 @@ from typing import Any
 
 from ottla.settings.catalogue import BROKER, CLIENT_METRICS, GROUP, TOPIC
 from ottla.settings.config import BrokerConfig
-from ottla.settings.own import OVERRIDES, RECOVERED, TOPIC_SETTINGS
+from ottla.settings.own import LOAD, OVERRIDES, RECOVERED, TOPIC_SETTINGS
 from ottla.settings.setting import Kind, Setting, Update, format_value
 from ottla.settings.sources import known_setting
 from ottla.settings.topic_config import TopicConfig
@@ -94,6 +94,20 @@ def describe_overrides(overrides: Mapping[str, str]) -> Description:
         "config_source": Source.TOPIC,
         "config_type": Kind.STRING.value,
         "documentation": "All settings that were given to the topic.",
+    }
+
+
+def describe_load(cpu_seconds: float, partitions: Mapping[str, Mapping[int, tuple[int, int]]]) -> Description:
+    """What a broker has worked since its start, in one value: of the process the CPU time, of each topic's partitions
+    (bytes appended by clients here, bytes that consumers read here). All of them only grow, until they begin at 0."""
+    value = {"cpu_seconds": round(cpu_seconds, 3), "partitions": partitions}
+    return {
+        "name": LOAD,
+        "value": json.dumps(value, separators=(",", ":")),
+        "read_only": True,
+        "config_source": Source.STATIC,
+        "config_type": Kind.STRING.value,
+        "documentation": "What the broker has worked since its start.",
     }
 
 

@@ -133,5 +133,8 @@ TOPIC_SETTINGS = (
 OVERRIDES = "ottla.overrides"
 """A name under which DescribeConfigs tells all that was given to a topic, as JSON; for those who ask for it by name."""
 
+LOAD = "ottla.load"
+"""A name under which DescribeConfigs tells what a broker has worked since its start, as JSON."""
+
 RECOVERED = "ottla.recovered"
 """A name under which DescribeConfigs tells what the recovery of logs cut off at a broker's start, as JSON."""

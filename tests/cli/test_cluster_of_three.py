@@ -131,3 +131,39 @@ def test_leaders_are_elected(three: Ottla) -> None:
     assert len(done(three("topics", "elect", "elect", "--json"))) == 1
     assert done(three("topics", "elect", "--unclean", "--yes", "--json")) == []
     assert done(three("cluster", "--json"))["without_leader"] == 0
+
+
+def test_brokers_are_levelled_by_what_they_bear(three: Ottla, tmp_path: Path) -> None:
+    """A topic stands on one broker of three; a plan is made, carried out, and leaves nothing to do a second time."""
+    done(three("topics", "create", "heavy", "-p", "6", "-r", "1", "--json"))
+    skewed = {"version": 1, "partitions": [{"topic": "heavy", "partition": n, "replicas": [1]} for n in range(6)]}
+    (tmp_path / "skewed.json").write_text(json.dumps(skewed))
+    done(three("reassign", "execute", str(tmp_path / "skewed.json"), "--wait", "60", "--json"))
+    records = (b"x" * 1000 + b"\n") * 2000
+    done(three("produce", "heavy", "--json", input=records))
+
+    status = done(three("balance", "status", "--window", "1", "--json"))
+    rows = {row["broker"]: row for row in status["brokers"]}
+    assert rows[1]["disk_bytes"] > rows[2]["disk_bytes"]
+    assert "leaders" in rows[1]["out_of_balance"]
+    assert all(row["cores"] is not None for row in rows.values())
+
+    file = tmp_path / "level.json"
+    planned = done(three("balance", "plan", "--window", "0.1", "--out", str(file), "--json"))
+    assert json.loads(file.read_text())["partitions"] == planned["partitions"] != []
+    assert {effect["goal"] for effect in planned["effects"]} == {"replicas", "disk", "cpu", "leaders"}
+    moved = done(three("balance", "run", str(file), "--throttle", "50000000", "--at-once", "1", "--json"))
+    assert moved == {"moved": len(planned["partitions"])}
+    assert done(three("balance", "run", str(file), "--json")) == {"moved": 0}
+    levelled = done(three("balance", "status", "--goal", "replicas", "--goal", "leaders", "--window", "0.1", "--json"))
+    assert [row["out_of_balance"] for row in levelled["brokers"]] == [[], [], []]
+    settings = done(three("configs", "describe", "topic", "heavy", "--json"))
+    assert not [row for row in settings if "throttled.replicas" in row["name"] and row["value"]]
+
+
+def test_a_goal_that_there_isnt(three: Ottla) -> None:
+    refused = three("balance", "plan", "--goal", "speed")
+    assert (refused.code, refused.stderr) == (
+        2,
+        "error: 'speed' is no goal. Goals are racks, replicas, disk, cpu, leaders.\n",
+    )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -55,6 +57,21 @@ def test_replicas_are_moved_with_a_throttle(three: OttlaCluster, tmp_path: Path)
     assert [replicas(three, "moved", index) for index in (0, 1)] == list(wanted.values())
     listed = tool("reassign-partitions", "--bootstrap-server", three.bootstrap, "--list")
     assert "No partition reassignments found" in listed
+
+
+def test_a_plan_of_ottlas_balance_is_executed(three: OttlaCluster, tmp_path: Path) -> None:
+    create(three, "level", ",".join(["0"] * 6))
+    file = tmp_path / "plan.json"
+    asked = ("balance", "plan", "--goal", "leaders", "--window", "0.1", "--out", str(file))
+    command = (sys.executable, "-m", "ottla.cli.main", *asked, "--bootstrap", three.bootstrap)
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    wanted = {one["partition"]: one["replicas"] for one in json.loads(file.read_text())["partitions"]}
+    assert len(wanted) >= 2
+    options = ("--bootstrap-server", three.bootstrap, "--reassignment-json-file", str(file))
+    assert "Successfully started" in tool("reassign-partitions", *options, "--execute")
+    three.wait("the moves", lambda: "still in progress" not in tool("reassign-partitions", *options, "--verify"))
+    for one in json.loads(file.read_text())["partitions"]:
+        assert replicas(three, one["topic"], one["partition"]) == one["replicas"]
 
 
 def test_leaders_are_elected(three: OttlaCluster) -> None:

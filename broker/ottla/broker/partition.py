@@ -80,6 +80,8 @@ class Partition:
         "_flushing",
         "_last_turn",
         "_next_flush",
+        "bytes_in",
+        "bytes_out",
         "counters",
         "elected_uncleanly",
         "elr",
@@ -122,6 +124,8 @@ class Partition:
         self.internal = topic in INTERNAL_TOPICS
         self.log = log
         self.counters = counters
+        self.bytes_in = 0  # that clients appended here
+        self.bytes_out = 0  # that consumers read here
         self.now_ms = now_ms
         self._clock = clock
         self.rules = AdmissionRules()
@@ -384,6 +388,7 @@ class Partition:
         counters = self.counters
         counters.messages_in += header.count
         counters.bytes_in += len(batch)
+        self.bytes_in += len(batch)
         return _new(Appended, (base_offset, base_offset + header.last_offset_delta, append_time))
 
     def append_batch(self, batch: bytearray, leader_epoch: int) -> int:

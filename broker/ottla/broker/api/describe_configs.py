@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from ottla.settings.description import (
     describe_client_metrics,
     describe_cluster_default,
     describe_group,
+    describe_load,
     describe_loggers,
     describe_overrides,
     describe_recovered,
@@ -31,8 +33,9 @@ API = Api(
     key=32,
     versions=(1, 4),
     gaps=(
-        f"Beyond Kafka: asked for `{own.OVERRIDES}` alone, it tells all that was given to a topic, and for "
-        f"`{own.RECOVERED}` alone what a broker's recovery cut off at its start, as JSON.",
+        f"Beyond Kafka: asked for `{own.OVERRIDES}` alone, it tells all that was given to a topic; for "
+        f"`{own.RECOVERED}` alone what a broker's recovery cut off at its start, and for `{own.LOAD}` alone what the "
+        "broker has worked since then; as JSON.",
     ),
 )
 
@@ -64,6 +67,15 @@ def _asked(description: Description, request: Any) -> Description:
     return {**description, "synonyms": synonyms, "documentation": documentation}
 
 
+def _traffic(broker: Broker) -> dict[str, dict[int, tuple[int, int]]]:
+    """By topic and partition the bytes that clients brought and took; nothing of those without any."""
+    traffic: dict[str, dict[int, tuple[int, int]]] = {}
+    for partition in broker.partitions:
+        if partition.bytes_in or partition.bytes_out:
+            traffic.setdefault(partition.topic, {})[partition.index] = (partition.bytes_in, partition.bytes_out)
+    return traffic
+
+
 def _describe(broker: Broker, kind: int, name: str, keys: Sequence[str] | None) -> Iterable[Description]:
     image = broker.image
     if kind == ResourceType.TOPIC:
@@ -80,6 +92,8 @@ def _describe(broker: Broker, kind: int, name: str, keys: Sequence[str] | None) 
         if keys is not None and list(keys) == [own.RECOVERED]:
             cuts = broker.logs.cuts
             return [describe_recovered(cuts.logs, cuts.bytes_dropped, (cut._asdict() for cut in cuts.kept))]
+        if keys is not None and list(keys) == [own.LOAD]:
+            return [describe_load(time.process_time(), _traffic(broker))]
         return describe_broker(broker.config)
     if kind == ResourceType.BROKER_LOGGER:
         if not name:

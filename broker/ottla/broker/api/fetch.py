@@ -241,6 +241,7 @@ class _Fetch:
                 counters.fetch_requests += 1
                 if not self.follower:
                     counters.bytes_out += answer.size
+                    partition.bytes_out += answer.size
             if session is not None:
                 news = asked.news(answer.error, answer.size, answer.high_watermark, answer.log_start_offset)
                 told = news or answer.preferred_read_replica != NONE or answer.tags != NO_TAGS

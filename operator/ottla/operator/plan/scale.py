@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from ottla.balance import Target, balanced
+from ottla.balance.counts import Target, balanced
 from ottla.operator.plan.replication import resized
 from ottla.operator.plan.topic import (
     THROTTLED_FOLLOWERS,

@@ -10,7 +10,7 @@ from typing import Any
 import hypothesis.strategies as st
 from hypothesis import example, given, settings
 
-from ottla.balance import Target, balanced
+from ottla.balance.counts import Target, balanced
 
 
 @st.composite

@@ -1,0 +1,52 @@
+"""Moves between the log directories of one broker after which its volumes are as full as each other. Pure.
+
+As for brokers (`loads.py`), a directory outside the band around its part of all bytes is brought to the band's edge, by
+the largest replicas that fit, so that few bytes are copied in few moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from ottla.balance.loads import FULLEST, TOLERANCE
+from ottla.placement import PartitionName
+
+
+class Placed(NamedTuple):
+    """A replica in a directory."""
+
+    directory: str
+    size_bytes: float
+
+
+def levelled_directories(
+    capacities: Mapping[str, float | None], replicas: Mapping[PartitionName, Placed], tolerance: float = TOLERANCE
+) -> dict[PartitionName, str]:
+    """The directories that replicas of one broker are to move to.
+
+    `capacities` are the bytes that the volume of each directory has for logs; where one isn't known (None), all
+    directories are to hold the same. No directory is filled beyond `FULLEST` of its capacity.
+    """
+    load = dict.fromkeys(capacities, 0.0)
+    held: dict[str, list[PartitionName]] = {path: [] for path in capacities}
+    for name, placed in sorted(replicas.items(), key=lambda each: (-each[1].size_bytes, each[0])):
+        load[placed.directory] += placed.size_bytes
+        held[placed.directory].append(name)
+    whole = sum(load.values())
+    known = {path: capacity for path, capacity in capacities.items() if capacity}
+    parts = known if len(known) == len(capacities) else dict.fromkeys(capacities, 1.0)
+    fair = {path: whole * part / sum(parts.values()) for path, part in parts.items()}
+    moves: dict[PartitionName, str] = {}
+    for giver in sorted(capacities, key=lambda path: (fair[path] - load[path], path)):
+        for name in held[giver]:
+            if load[giver] <= fair[giver] * (1 + tolerance):
+                break
+            size = replicas[name].size_bytes
+            taker = min(capacities, key=lambda path: (load[path] - fair[path], path))
+            most = min(fair[taker] * (1 + tolerance), FULLEST * known.get(taker, float("inf")))
+            if load[taker] + size <= most and load[giver] - size >= fair[giver] * (1 - tolerance):
+                moves[name] = taker
+                load[giver] -= size
+                load[taker] += size
+    return moves

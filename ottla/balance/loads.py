@@ -1,0 +1,439 @@
+"""Moves after which brokers bear alike what was measured: bytes on disk, work, replicas and leaders. Pure.
+
+Each goal is a band around the average (for bytes on disk: around the broker's part of all capacity), and brokers that
+are outside it are brought to its edge, not to its middle: that is what keeps the copied bytes few. Goals have an order.
+A move for one of them never takes a broker out of the band of an earlier one, and none ever puts a partition on fewer
+racks, nor fills a broker beyond `FULLEST` of its capacity. What only needs another leader is done by the order of
+replicas, which copies nothing, before any replica moves.
+
+As Cruise Control's goals (`ResourceDistributionGoal`, `LeaderReplicaDistributionGoal`), with one difference: the bytes
+a second that brokers handle stand for CPU and network together. A broker's CPU time goes where those bytes go, so that
+a partition's share of them is the best measure there is of the CPU time that it costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from enum import StrEnum
+from math import ceil, floor, inf
+from types import MappingProxyType
+from typing import NamedTuple
+
+from ottla.placement import PartitionName, Replicas
+
+FULLEST = 0.9  # of a broker's capacity: beyond it no move puts anything
+TOLERANCE = 0.1  # half of a band's width, as a part of the average
+_TAKERS_TRIED = 12  # of the emptiest, for each replica
+_EXCHANGES_TRIED = 200  # replicas of a broker for which another one's smaller ones are looked at
+_ROUNDS = 4
+
+
+class Goal(StrEnum):
+    """What brokers are to bear alike, in the order in which it matters."""
+
+    racks = "racks"
+    replicas = "replicas"
+    disk = "disk"
+    cpu = "cpu"
+    leaders = "leaders"
+
+
+_LEVELLED = (Goal.replicas, Goal.disk, Goal.cpu, Goal.leaders)
+_BY_LEADING = (Goal.cpu, Goal.leaders)
+
+
+class BrokerLoad(NamedTuple):
+    """A broker that may have replicas; `capacity_bytes` of all its volumes together, None where nobody knows it."""
+
+    id: int
+    rack: str | None = None
+    capacity_bytes: float | None = None
+
+
+class PartitionLoad(NamedTuple):
+    """What a partition costs those that have it.
+
+    `leading` and `following` are bytes a second that its leader and each of its followers handle.
+    """
+
+    replicas: Replicas
+    size_bytes: float = 0.0
+    leading: float = 0.0
+    following: float = 0.0
+
+
+class Band(NamedTuple):
+    """How much of something a broker is to bear at least and at most, and how much it bears."""
+
+    low: float
+    high: float
+    load: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether it bears neither less nor more."""
+        return self.low <= self.load <= self.high
+
+
+class LoadPlan(NamedTuple):
+    """New replicas, preferred leader first, of those partitions that are to change, and what comes of them."""
+
+    targets: dict[PartitionName, Replicas]
+    bytes_to_copy: float
+    before: dict[Goal, dict[int, Band]]
+    after: dict[Goal, dict[int, Band]]
+
+
+def levelled(
+    partitions: Mapping[PartitionName, PartitionLoad],
+    brokers: Iterable[BrokerLoad],
+    goals: Collection[Goal] = tuple(Goal),
+    movable: Collection[str] | None = None,
+    tolerance: float = TOLERANCE,
+    slack: Mapping[Goal, float] = MappingProxyType({}),
+) -> LoadPlan:
+    """The moves that bring all brokers into the bands of `goals`, as far as there are such moves.
+
+    Brokers that aren't among `brokers` lose their replicas. `movable` are the topics that may be touched (None: all);
+    the others count as load. Half of a band's width is `tolerance` of the average, and at least the goal's `slack`.
+    Raises ValueError where there is no broker.
+    """
+    planner = _Planner(partitions, brokers, [goal for goal in Goal if goal in goals], movable, tolerance, slack)
+    before = planner.bands()
+    planner.run()
+    targets = {name: target for name, target in planner.replicas.items() if target != partitions[name].replicas}
+    copied = sum(
+        partitions[name].size_bytes * len(set(target).difference(partitions[name].replicas))
+        for name, target in targets.items()
+    )
+    return LoadPlan(targets, copied, before, planner.bands())
+
+
+class _Planner:
+    def __init__(
+        self,
+        partitions: Mapping[PartitionName, PartitionLoad],
+        brokers: Iterable[BrokerLoad],
+        goals: Sequence[Goal],
+        movable: Collection[str] | None,
+        tolerance: float,
+        slack: Mapping[Goal, float],
+    ) -> None:
+        self.partitions = partitions
+        self.brokers = {broker.id: broker for broker in sorted(brokers)}
+        if not self.brokers:
+            raise ValueError("there is no broker that replicas could go to")
+        self.goals = [goal for goal in goals if goal in _LEVELLED]
+        self.racked = Goal.racks in goals
+        self.rack_of = {broker.id: broker.rack for broker in self.brokers.values()}
+        self.replicas = {name: partition.replicas for name, partition in partitions.items()}
+        self.names = sorted(name for name in partitions if movable is None or name[0] in movable)
+        self.load = {goal: dict.fromkeys(self.brokers, 0.0) for goal in _LEVELLED}
+        # Dictionaries for sets: the same input is to give the same plan in each process.
+        self.held: dict[int, dict[PartitionName, None]] = {broker: {} for broker in self.brokers}
+        for partition in partitions.values():
+            for broker in partition.replicas:
+                if broker in self.brokers:
+                    self._bear(broker, partition, 1, leads=broker == partition.replicas[0])
+        for name in self.names:
+            for broker in self.replicas[name]:
+                self.held.setdefault(broker, {})[name] = None
+        self.low, self.high = self._limits(tolerance, slack)
+
+    def run(self) -> None:
+        """All goals in their order, again while later ones opened a way for earlier ones."""
+        self._evacuate()
+        if self.racked:
+            self._spread_over_racks()
+        for _ in range(_ROUNDS):
+            if not sum([self._level(goal) for goal in self.goals]):
+                return
+
+    def bands(self) -> dict[Goal, dict[int, Band]]:
+        """What each broker bears, and is to bear."""
+        return {
+            goal: {
+                broker: Band(self.low[goal][broker], self.high[goal][broker], self.load[goal][broker])
+                for broker in self.brokers
+            }
+            for goal in self.goals
+        }
+
+    # ---- what brokers are to bear
+
+    def _limits(
+        self, tolerance: float, slack: Mapping[Goal, float]
+    ) -> tuple[dict[Goal, dict[int, float]], dict[Goal, dict[int, float]]]:
+        low: dict[Goal, dict[int, float]] = {}
+        high: dict[Goal, dict[int, float]] = {}
+        totals = self._totals()
+        for goal in _LEVELLED:
+            fair = {broker: totals[goal] * part for broker, part in self._parts(goal).items()}
+            half = {broker: max(amount * tolerance, slack.get(goal, 0.0)) for broker, amount in fair.items()}
+            low[goal] = {broker: amount - half[broker] for broker, amount in fair.items()}
+            high[goal] = {broker: amount + half[broker] for broker, amount in fair.items()}
+            if goal in (Goal.replicas, Goal.leaders):
+                low[goal] = {broker: min(low[goal][broker], floor(amount)) for broker, amount in fair.items()}
+                high[goal] = {broker: max(high[goal][broker], ceil(amount)) for broker, amount in fair.items()}
+        return low, high
+
+    def _totals(self) -> dict[Goal, float]:
+        """Of everything there is, whoever has it now."""
+        each = self.partitions.values()
+        return {
+            Goal.disk: sum(len(one.replicas) * one.size_bytes for one in each),
+            Goal.cpu: sum(one.leading + (len(one.replicas) - 1) * one.following for one in each),
+            Goal.replicas: float(sum(len(one.replicas) for one in each)),
+            Goal.leaders: float(len(self.partitions)),
+        }
+
+    def _parts(self, goal: Goal) -> dict[int, float]:
+        """Each broker's fair part: of bytes on disk by its capacity where all capacities are known, else the same."""
+        capacities = {broker.id: broker.capacity_bytes or 0.0 for broker in self.brokers.values()}
+        if goal is Goal.disk and all(capacities.values()):
+            whole = sum(capacities.values())
+            return {broker: capacity / whole for broker, capacity in capacities.items()}
+        return dict.fromkeys(self.brokers, 1 / len(self.brokers))
+
+    # ---- the goals
+
+    def _evacuate(self) -> None:
+        for broker in [broker for broker in self.held if broker not in self.brokers]:
+            for name in list(self.held[broker]):
+                takers = self._takers(Goal.disk if Goal.disk in self.goals else Goal.replicas)
+                free = [taker for taker in takers if taker not in self.replicas[name] and self._has_room(taker, name)]
+                if free:
+                    self._move(name, broker, max(free, key=lambda taker: self._racks(name, broker, taker)))
+
+    def _spread_over_racks(self) -> None:
+        """Takes replicas apart that share a rack, where that adds a rack to the partition's."""
+        if len(set(self.rack_of.values())) < 2:
+            return
+        for name in self.names:
+            for broker in reversed(self.replicas[name]):
+                present = self._racks(name)
+                if present == min(len(self.replicas[name]), len(set(self.rack_of.values()))):
+                    break
+                for taker in self._takers(Goal.disk):
+                    if (
+                        taker not in self.replicas[name]
+                        and self._racks(name, broker, taker) > present
+                        and self._has_room(taker, name)
+                    ):
+                        self._move(name, broker, taker)
+                        break
+
+    def _level(self, goal: Goal) -> int:
+        """Brings brokers into a goal's band; returns how many replicas and leaders moved."""
+        moved = 0
+        load, high, low = self.load[goal], self.high[goal], self.low[goal]
+        for giver in sorted(self.brokers, key=lambda broker: (high[broker] - load[broker], broker)):
+            if load[giver] > high[giver]:
+                moved += self._give(goal, giver)
+        for taker in sorted(self.brokers, key=lambda broker: (load[broker] - low[broker], broker)):
+            if load[taker] < low[taker]:
+                moved += self._take(goal, taker)
+        return moved
+
+    def _give(self, goal: Goal, giver: int) -> int:
+        """Takes from a broker until it is in the band; leaders first, for they cost nothing."""
+        moved = 0
+        if goal in _BY_LEADING:
+            for name in self._by_effect(goal, self._led_by(giver)):
+                if self.load[goal][giver] <= self.high[goal][giver]:
+                    return moved
+                others = sorted(self.replicas[name][1:], key=lambda other: self.load[goal].get(other, inf))
+                moved += any(self._try_lead(goal, name, giver, other) for other in others)
+        takers = self._takers(goal)
+        for name in self._by_effect(goal, self.held[giver], self.load[goal][giver] - self.low[goal][giver], giver):
+            if self.load[goal][giver] <= self.high[goal][giver]:
+                break
+            if self._give_one(goal, name, giver, takers):
+                moved += 1
+                takers = self._takers(goal)
+        if goal is not Goal.replicas and self.load[goal][giver] > self.high[goal][giver]:
+            for taker in self._takers(goal)[:_TAKERS_TRIED]:
+                moved += self._exchange(goal, giver, taker)
+        return moved
+
+    def _exchange(self, goal: Goal, giver: int, taker: int) -> int:
+        """Gives replicas that cost much for such that cost little, until one of the two brokers is in the band that was
+        outside it: the numbers of replicas stay."""
+        exchanged = 0
+        load, high, low = self.load[goal], self.high[goal], self.low[goal]
+        for name in self._by_effect(goal, self.held[giver], giver=giver)[:_EXCHANGES_TRIED]:
+            if load[giver] <= high[giver] and load[taker] >= low[taker]:
+                break
+            cheap = self._by_effect(goal, self.held[taker], giver=taker, smallest=True)[:_TAKERS_TRIED]
+            exchanged += 2 * any(self._try_exchange(goal, name, giver, other, taker) for other in cheap)
+        return exchanged
+
+    def _give_one(self, goal: Goal, name: PartitionName, giver: int, takers: Sequence[int]) -> bool:
+        """Moves a replica to the first that may take it of those that are emptiest on racks that it may go to."""
+        closed = self._closed_racks(name, giver)
+        tried = 0
+        for taker in takers:
+            if self.rack_of[taker] in closed or taker in self.replicas[name]:
+                continue
+            if self._try_move(goal, name, giver, taker):
+                return True
+            tried += 1
+            if tried == _TAKERS_TRIED:
+                break
+        return False
+
+    def _closed_racks(self, name: PartitionName, giver: int) -> Collection[str | None]:
+        """Where a replica of `giver` can't go without that its partition would be on fewer racks."""
+        others = [self.rack_of[broker] for broker in self.replicas[name] if broker != giver and broker in self.rack_of]
+        return () if self.rack_of.get(giver) in others else others
+
+    def _take(self, goal: Goal, taker: int) -> int:
+        """Gives to a broker until it is in the band, from those that have most."""
+        moved = 0
+        load, low = self.load[goal], self.low[goal]
+        for giver in self._takers(goal)[::-1]:
+            if load[taker] >= low[taker] or giver == taker:
+                break
+            if goal in _BY_LEADING:
+                for name in self._by_effect(goal, self._led_by(giver)):
+                    if load[taker] >= low[taker] or load[giver] <= low[giver]:
+                        break
+                    if taker in self.replicas[name]:
+                        moved += self._try_lead(goal, name, giver, taker)
+            room = min(load[giver] - low[giver], self.high[goal][taker] - load[taker])
+            for name in self._by_effect(goal, self.held[giver], room, giver):
+                if load[taker] >= low[taker]:
+                    break
+                if self.rack_of[taker] not in self._closed_racks(name, giver) and taker not in self.replicas[name]:
+                    moved += self._try_move(goal, name, giver, taker)
+            if goal is not Goal.replicas and load[taker] < low[taker]:
+                moved += self._exchange(goal, giver, taker)
+        return moved
+
+    def _led_by(self, broker: int) -> list[PartitionName]:
+        return [name for name in self.held[broker] if self.replicas[name][0] == broker]
+
+    def _by_effect(
+        self,
+        goal: Goal,
+        names: Iterable[PartitionName],
+        most: float = inf,
+        giver: int | None = None,
+        smallest: bool = False,
+    ) -> list[PartitionName]:
+        """Those that bring most for what they cost, without those that would bring more than `most`.
+
+        Of bytes the largest first (the same bytes in fewer moves), of work most work for each byte that is copied, of
+        counts the smallest. With `smallest` those first that bring least.
+        """
+        partitions = self.partitions
+        if smallest:
+            amounts = {name: self._effect(goal, name, giver) for name in names}
+            return sorted(amounts, key=lambda name: (amounts[name], name))
+        if goal is Goal.disk:
+            fitting = [name for name in names if 0 < partitions[name].size_bytes <= most]
+            return sorted(fitting, key=lambda name: (-partitions[name].size_bytes, name))
+        if goal is Goal.cpu:
+            work = {name: self._effect(goal, name, giver) for name in names}
+            fitting = [name for name, amount in work.items() if 0 < amount <= most]
+            return sorted(fitting, key=lambda name: (-work[name] / (partitions[name].size_bytes + 1), name))
+        fitting = [name for name in names if self._effect(goal, name, giver)]
+        return sorted(fitting, key=lambda name: (partitions[name].size_bytes, name))
+
+    def _effect(self, goal: Goal, name: PartitionName, broker: int | None) -> float:
+        """How much less of a goal's load a broker bears once it has no replica of that; None: once another leads it."""
+        partition = self.partitions[name]
+        if broker is None:
+            return {Goal.cpu: partition.leading - partition.following, Goal.leaders: 1.0}.get(goal, 0.0)
+        leads = self.replicas[name][0] == broker
+        if goal is Goal.disk:
+            return partition.size_bytes
+        if goal is Goal.cpu:
+            return partition.leading if leads else partition.following
+        return 1.0 if goal is Goal.replicas else float(leads)
+
+    def _takers(self, goal: Goal) -> list[int]:
+        """The brokers, those with most room first."""
+        load, high = self.load[goal], self.high[goal]
+        return sorted(self.brokers, key=lambda broker: (load[broker] / high[broker] if high[broker] else 0.0, broker))
+
+    # ---- single moves
+
+    def _try_move(self, goal: Goal, name: PartitionName, giver: int, taker: int) -> bool:
+        """Whether a replica may go there, where its partition has none and no rack would be lost; then it's moved."""
+        effect = {each: self._effect(each, name, giver) for each in self.goals}
+        if not self._has_room(taker, name) or not self._allowed(goal, effect, giver, taker):
+            return False
+        self._move(name, giver, taker)
+        return True
+
+    def _try_exchange(self, goal: Goal, name: PartitionName, giver: int, other: PartitionName, taker: int) -> bool:
+        if taker in self.replicas[name] or giver in self.replicas[other] or not self._has_room(taker, name):
+            return False
+        racks = self.rack_of
+        if racks[taker] in self._closed_racks(name, giver) or racks[giver] in self._closed_racks(other, taker):
+            return False
+        effect = {each: self._effect(each, name, giver) - self._effect(each, other, taker) for each in self.goals}
+        if effect[goal] <= 0 or not self._allowed(goal, effect, giver, taker):
+            return False
+        self._move(name, giver, taker)
+        self._move(other, taker, giver)
+        return True
+
+    def _try_lead(self, goal: Goal, name: PartitionName, giver: int, taker: int) -> bool:
+        effect = {each: self._effect(each, name, None) for each in self.goals}
+        if taker not in self.brokers or not self._allowed(goal, effect, giver, taker):
+            return False
+        self._lead(name, taker)
+        return True
+
+    def _allowed(self, goal: Goal, effect: Mapping[Goal, float], giver: int, taker: int) -> bool:
+        """Whether it takes nobody out of the bands of this goal and of earlier ones, nor further out."""
+        for each in self.goals:
+            amount = effect.get(each, 0.0)
+            if amount:
+                load = self.load[each]
+                full, empty = (taker, giver) if amount > 0 else (giver, taker)
+                if (
+                    load[full] + abs(amount) > self.high[each][full]
+                    or load[empty] - abs(amount) < self.low[each][empty]
+                ):
+                    return False
+            if each is goal:
+                break
+        return True
+
+    def _has_room(self, broker: int, name: PartitionName) -> bool:
+        capacity = self.brokers[broker].capacity_bytes
+        return capacity is None or self.load[Goal.disk][broker] + self.partitions[name].size_bytes <= FULLEST * capacity
+
+    def _racks(self, name: PartitionName, giver: int | None = None, taker: int | None = None) -> int:
+        """On how many racks the partition is, or would be after a move."""
+        racks = self.rack_of
+        brokers = [taker if broker == giver else broker for broker in self.replicas[name]]
+        return len({racks[broker] for broker in brokers if broker in racks})
+
+    def _move(self, name: PartitionName, giver: int, taker: int) -> None:
+        replicas, partition = self.replicas[name], self.partitions[name]
+        leads = replicas[0] == giver
+        if giver in self.brokers:
+            self._bear(giver, partition, -1, leads=leads)
+        self._bear(taker, partition, 1, leads=leads)
+        self.replicas[name] = tuple(taker if broker == giver else broker for broker in replicas)
+        del self.held[giver][name]
+        self.held[taker][name] = None
+
+    def _lead(self, name: PartitionName, taker: int) -> None:
+        replicas, partition = self.replicas[name], self.partitions[name]
+        giver, place = replicas[0], replicas.index(taker)
+        for broker, sign in ((giver, -1), (taker, 1)):
+            if broker in self.brokers:
+                self.load[Goal.cpu][broker] += sign * (partition.leading - partition.following)
+                self.load[Goal.leaders][broker] += sign
+        self.replicas[name] = (taker, *replicas[1:place], giver, *replicas[place + 1 :])
+
+    def _bear(self, broker: int, partition: PartitionLoad, sign: int, *, leads: bool) -> None:
+        self.load[Goal.disk][broker] += sign * partition.size_bytes
+        self.load[Goal.cpu][broker] += sign * (partition.leading if leads else partition.following)
+        self.load[Goal.replicas][broker] += sign
+        self.load[Goal.leaders][broker] += sign * leads

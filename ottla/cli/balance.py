@@ -1,0 +1,353 @@
+"""`ottla balance`: level what brokers were measured to bear, by moves that copy as little as can be.
+
+`ottla reassign plan` gives brokers the same number of replicas; this looks at what the replicas cost. A plan is a file
+of `kafka-reassign-partitions`, which that tool executes, too. Nothing is kept between two runs but the plan: what is
+done and what is left is seen in the cluster, so that a run that was interrupted is gone on with by the same command.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ottla.cli import lookup, moves
+from ottla.cli.connection import explained
+from ottla.cli.errors import CommandError, ExitCode, UsageError, explain_code
+from ottla.cli.offsets import confirm
+from ottla.cli.options import cluster_command
+from ottla.cli.output import Output, counted, size_text
+from ottla.cli.reassign import progress
+
+if TYPE_CHECKING:
+    from ottla.balance.loads import Band, Goal
+    from ottla.cli.connection import Cluster
+    from ottla.cli.measuring import Measured
+    from ottla.placement import PartitionName
+
+app = typer.Typer(no_args_is_help=True, help="Level what brokers bear: disk, CPU, replicas, leaders.")
+
+_LOOK_S = 0.5
+_ELECTION_NOT_NEEDED = 84
+
+GoalOption = Annotated[
+    list[str] | None,
+    typer.Option("--goal", metavar="GOAL", help="Only racks, replicas, disk, cpu or leaders; may be repeated."),
+]
+TopicOption = Annotated[list[str] | None, typer.Option("--topic", help="Move only these topics; may be repeated.")]
+WithoutOption = Annotated[
+    list[int] | None,
+    typer.Option("--without", metavar="BROKER", help="Take everything off these brokers; may be repeated."),
+]
+WindowOption = Annotated[
+    float, typer.Option("--window", min=0.1, metavar="SECONDS", help="How long traffic and CPU are measured.")
+]
+ToleranceOption = Annotated[
+    float, typer.Option("--tolerance", min=1, max=100, metavar="PERCENT", help="How far from the average is level.")
+]
+_COLUMNS = {"topic": "TOPIC", "partition": "PARTITION", "from": "FROM", "to": "TO", "copied": "COPIED"}
+
+
+@app.command()
+@cluster_command
+def status(
+    cluster: Cluster,
+    output: Output,
+    goal: GoalOption = None,
+    window: WindowOption = 10.0,
+    tolerance: ToleranceOption = 10.0,
+) -> None:
+    """Show what each broker bears, and what of it is out of balance."""
+    from ottla.balance.loads import levelled
+    from ottla.cli.measuring import measure
+
+    goals = _goals(goal)
+    measured = measure(cluster, window)
+    plan = levelled(measured.partitions, measured.brokers.values(), goals, (), tolerance / 100, measured.slack)
+    rows = [_broker_row(broker, measured, plan.before) for broker in sorted(measured.brokers)]
+    moving = len(moves.under_way(cluster))
+    if output.as_json:
+        output.document({"brokers": rows, "moving": moving})
+        return
+    for row in rows:
+        for each in row["out_of_balance"]:
+            row[f"{each}_text"] += " *"
+    columns = {"broker": "BROKER", "rack": "RACK", "disk_text": "DISK", "filled": "FILLED", "cpu_text": "CPU"}
+    columns |= {"traffic": "TRAFFIC", "replicas_text": "REPLICAS", "leaders_text": "LEADERS"}
+    output.rows(rows, columns)
+    if any(row["out_of_balance"] for row in rows):
+        output.note("* out of balance. Find the moves: ottla balance plan --out FILE")
+    else:
+        output.note("The brokers are in balance.")
+    if moving:
+        output.note(f"{counted(moving, 'partition')} being moved: ottla reassign status")
+    _say_what_is_unknown(output, measured)
+
+
+@app.command()
+@cluster_command
+def plan(
+    cluster: Cluster,
+    output: Output,
+    goal: GoalOption = None,
+    topic: TopicOption = None,
+    without: WithoutOption = None,
+    window: WindowOption = 10.0,
+    tolerance: ToleranceOption = 10.0,
+    out: Annotated[str | None, typer.Option("--out", metavar="FILE", help="Write the plan to a file.")] = None,
+) -> None:
+    """Measure, and find the moves that level the brokers; nothing is moved yet."""
+    planned, rows, effects = _planned(cluster, output, goal, topic, without, window, tolerance)
+    if out is not None:
+        with open(out, "w") as file:
+            json.dump(moves.to_file(planned), file, indent=1)
+            file.write("\n")
+    if output.as_json:
+        output.document({**moves.to_file(planned), "effects": effects})
+        return
+    output.rows(rows, _COLUMNS, empty="Nothing to move: the brokers are in balance, or no move would help.")
+    if rows:
+        output.title("")
+        output.rows(effects, {"goal": "GOAL", "before": "BEFORE", "after": "AFTER", "outside": "STILL OUTSIDE"})
+        output.note(_summary(rows) + f" Begin: ottla balance run {out or 'FILE (--out FILE keeps this plan)'}")
+
+
+@app.command()
+@cluster_command
+def run(
+    cluster: Cluster,
+    output: Output,
+    file: Annotated[
+        str | None, typer.Argument(metavar="[FILE]", help="A plan; left out, the brokers are measured now.")
+    ] = None,
+    goal: GoalOption = None,
+    topic: TopicOption = None,
+    without: WithoutOption = None,
+    window: WindowOption = 10.0,
+    tolerance: ToleranceOption = 10.0,
+    throttle: Annotated[
+        int | None,
+        typer.Option("--throttle", min=1, metavar="BYTES", help="At most so many bytes a second to or from a broker."),
+    ] = None,
+    at_once: Annotated[
+        int, typer.Option("--at-once", min=1, metavar="PARTITIONS", help="Move so many at the same time.")
+    ] = 20,
+    wait: Annotated[
+        float | None, typer.Option("--wait", min=0, metavar="SECONDS", help="Give up after so long.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")] = False,
+) -> None:
+    """Carry out a plan, a few partitions at a time. Interrupted, it is gone on with by the same command."""
+    if file is not None:
+        if goal or topic or without:
+            raise UsageError("a plan's file says what moves", "Leave out FILE, or --goal, --topic and --without.")
+        planned = moves.from_file(file)
+    else:
+        planned, rows, _ = _planned(cluster, output, goal, topic, without, window, tolerance)
+        if not rows:
+            output.done("Nothing to move: the brokers are in balance, or no move would help.", {"moved": 0})
+            return
+        output.note(_summary(rows))
+        if not output.as_json:
+            confirm("Move them?", yes, output)
+    moved = _carry_out(cluster, output, planned, throttle, at_once, wait)
+    output.done(f"{counted(moved, 'partition')} moved.", {"moved": moved})
+
+
+def _planned(
+    cluster: Cluster,
+    output: Output,
+    goal: list[str] | None,
+    topic: list[str] | None,
+    without: list[int] | None,
+    window: float,
+    tolerance: float,
+) -> tuple[moves.Plan, list[dict[str, Any]], list[dict[str, Any]]]:
+    """(the moves, a row for each, a row for each goal)."""
+    from ottla.balance.loads import levelled
+    from ottla.cli.measuring import measure
+
+    goals = _goals(goal)
+    if topic:
+        lookup.describe_topics(cluster, topic)
+    measured = measure(cluster, window)
+    unknown = sorted(set(without or ()).difference(measured.brokers))
+    if unknown:
+        raise UsageError(f"there is no broker {unknown[0]}", "`ottla brokers list` shows which there are.")
+    brokers = [broker for broker in measured.brokers.values() if broker.id not in (without or ())]
+    if not brokers:
+        raise UsageError("no broker would be left", "Name fewer brokers with --without.")
+    found = levelled(measured.partitions, brokers, goals, topic or None, tolerance / 100, measured.slack)
+    directories = _directories(measured, found.targets, topic, tolerance / 100) if "disk" in goals else {}
+    _say_what_is_unknown(output, measured)
+    present = {name: partition.replicas for name, partition in measured.partitions.items()}
+    rows = [
+        {
+            "topic": name[0],
+            "partition": name[1],
+            "from": list(present[name]),
+            "to": list(target),
+            "copied": size_text(int(measured.partitions[name].size_bytes * len(set(target).difference(present[name])))),
+            "bytes": int(measured.partitions[name].size_bytes * len(set(target).difference(present[name]))),
+        }
+        for name, target in sorted(found.targets.items())
+    ]
+    for (name, broker), path in sorted(directories.items()):
+        size = int(measured.placed[broker][name].size_bytes)
+        before = f"{broker}:{measured.placed[broker][name].directory}"
+        rows.append(
+            {"topic": name[0], "partition": name[1], "from": before, "to": f"{broker}:{path}"}
+            | {"copied": size_text(size), "bytes": size}
+        )
+    effects = [_effect(each, found.before[each], found.after[each]) for each in found.before]
+    targets = {name: present[name] for name, _ in directories} | found.targets
+    return moves.Plan(targets, directories), rows, effects
+
+
+def _directories(
+    measured: Measured,
+    targets: Mapping[PartitionName, object],
+    topics: list[str] | None,
+    tolerance: float,
+) -> dict[tuple[PartitionName, int], str]:
+    """New log directories of replicas that stay on their broker."""
+    from ottla.balance.directories import levelled_directories
+
+    found = {}
+    for broker, capacities in measured.capacities.items():
+        if len(capacities) > 1:
+            movable = {
+                name: one
+                for name, one in measured.placed[broker].items()
+                if name in measured.partitions and name not in targets and (not topics or name[0] in topics)
+            }
+            for name, path in levelled_directories(capacities, movable, tolerance).items():
+                found[name, broker] = path
+    return found
+
+
+def _goals(names: list[str] | None) -> list[Goal]:
+    from ottla.balance.loads import Goal
+
+    known = [goal.value for goal in Goal]
+    for name in names or ():
+        if name not in known:
+            raise UsageError(f"'{name}' is no goal", f"Goals are {', '.join(known)}.")
+    return [goal for goal in Goal if not names or goal.value in names]
+
+
+def _broker_row(broker: int, measured: Measured, bands: Mapping[Goal, Mapping[int, Band]]) -> dict[str, Any]:
+    held = measured.placed.get(broker, {})
+    disk = sum(one.size_bytes for one in held.values())
+    capacity = measured.brokers[broker].capacity_bytes
+    led = [each for each in measured.partitions.values() if each.replicas and each.replicas[0] == broker]
+    followed = [each for each in measured.partitions.values() if broker in each.replicas[1:]]
+    traffic = sum(each.leading for each in led) + sum(each.following for each in followed)
+    cores = measured.cores.get(broker)
+    outside = [goal.value for goal, band in bands.items() if not band[broker].holds]
+    return {
+        "broker": broker,
+        "rack": measured.brokers[broker].rack,
+        "disk_bytes": int(disk),
+        "capacity_bytes": None if capacity is None else int(capacity),
+        "cores": None if cores is None else round(cores, 3),
+        "traffic_bytes_per_second": int(traffic),
+        "replicas": len(led) + len(followed),
+        "leaders": len(led),
+        "out_of_balance": outside,
+        "disk_text": size_text(int(disk)),
+        "filled": "-" if not capacity else f"{100 * disk / capacity:.0f}%",
+        "cpu_text": "-" if cores is None else f"{100 * cores:.0f}%",
+        "traffic": f"{size_text(int(traffic))}/s",
+        "replicas_text": str(len(led) + len(followed)),
+        "leaders_text": str(len(led)),
+    }
+
+
+def _effect(goal: Goal, before: Mapping[int, Band], after: Mapping[int, Band]) -> dict[str, Any]:
+    """The spread of a goal's load over the brokers, as parts of the average."""
+
+    def spread(bands: Mapping[int, Band]) -> str:
+        loads = [band.load for band in bands.values()]
+        mean = sum(loads) / len(loads)
+        return f"{100 * min(loads) / mean:.0f}% to {100 * max(loads) / mean:.0f}%" if mean else "nothing measured"
+
+    outside = [broker for broker, band in after.items() if not band.holds]
+    return {"goal": goal.value, "before": spread(before), "after": spread(after), "outside": outside}
+
+
+def _summary(rows: list[dict[str, Any]]) -> str:
+    return f"{counted(len(rows), 'move')}, {size_text(sum(row['bytes'] for row in rows))} to copy."
+
+
+def _say_what_is_unknown(output: Output, measured: Measured) -> None:
+    silent = sorted(set(measured.brokers).difference(measured.cores))
+    if silent:
+        names = ", ".join(map(str, silent))
+        output.warn(
+            f"nobody says what broker {names} works", "It is away, or not an Ottla broker; its CPU counts as nothing."
+        )
+
+
+def _carry_out(
+    cluster: Cluster, output: Output, planned: moves.Plan, throttle: int | None, at_once: int, wait: float | None
+) -> int:
+    """Begins the moves that aren't done yet, so many at once, until all are; returns how many partitions changed."""
+    present = moves.assignments(cluster)
+    gone = sorted(set(planned.replicas).difference(present))
+    if gone:
+        output.warn(f"there is no partition {gone[0][0]}-{gone[0][1]} any more", "The rest of the plan is carried out.")
+    wanted = {name: replicas for name, replicas in planned.replicas.items() if name in present}
+    left = {name: replicas for name, replicas in wanted.items() if present[name] != replicas}
+    deadline = None if wait is None else time.monotonic() + wait
+    if throttle is not None:
+        moves.throttle(cluster, present, left, throttle)
+    changed = len(left)
+    with progress(len(wanted)) as show:
+        while True:
+            active = moves.under_way(cluster)
+            ours = set(active).intersection(wanted)
+            show(len(wanted) - len(left) - len(ours))
+            begun = dict(sorted(left.items())[: max(0, at_once - len(active))])
+            if begun:
+                moves.begin(cluster, begun)
+                left = {name: replicas for name, replicas in left.items() if name not in begun}
+            elif not left and not ours:
+                break
+            _check_time(deadline, len(left) + len(ours))
+            time.sleep(_LOOK_S)
+    _elect(cluster, wanted)
+    moved = moves.move_directories(cluster, {at: path for at, path in planned.directories.items() if at[0] in present})
+    while left_over := moves.directories_under_way(cluster, planned.directories):
+        _check_time(deadline, left_over)
+        time.sleep(_LOOK_S)
+    moves.unthrottle(cluster, {name[0] for name in wanted})
+    return changed + moved
+
+
+def _check_time(deadline: float | None, left: int) -> None:
+    if deadline is not None and time.monotonic() > deadline:
+        raise CommandError(
+            f"{counted(left, 'partition')} not moved when the time was over",
+            "Moves that were begun go on; the same command with the plan's FILE goes on with the rest.",
+            ExitCode.timed_out,
+        )
+
+
+def _elect(cluster: Cluster, wanted: moves.Moves) -> None:
+    """Lets the first replicas lead: an order alone moves nobody's leadership."""
+    partitions: dict[str, list[int]] = {}
+    for topic, index in sorted(wanted):
+        partitions.setdefault(topic, []).append(index)
+    if not partitions:
+        return
+    with explained("the elections"):
+        answer = cluster.admin.elect_leaders(0, partitions, timeout_ms=cluster.timeout_ms, raise_errors=False)
+    for topic in answer.replica_election_results:
+        for result in topic.partition_result:
+            if result.error_code not in (0, _ELECTION_NOT_NEEDED):
+                subject = f"partition '{topic.topic}-{result.partition_id}'"
+                raise explain_code(result.error_code, subject, result.error_message)
