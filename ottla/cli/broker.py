@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ottla.cli.errors import CommandError, ExitCode, Failures, NotFound, UsageError, unreadable
+from ottla.cli.help import App
 from ottla.cli.options import DebugOption, JsonOption, output_command
 from ottla.cli.output import Output
 from ottla.cli.processes import PidFile, server_command, serving, tail
@@ -22,7 +23,7 @@ from ottla.cli.processes import PidFile, server_command, serving, tail
 if TYPE_CHECKING:
     from ottla.settings.config import BrokerConfig
 
-app = typer.Typer(
+app = App(
     help="Start one broker from a server.properties file.",
     epilog="Every setting can also come from the environment: OTTLA_LOG_SEGMENT_BYTES is log.segment.bytes.",
 )

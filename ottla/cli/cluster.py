@@ -11,14 +11,15 @@ from ottla.cli import health
 from ottla.cli.availability import brokers_text, min_isr
 from ottla.cli.connection import explained
 from ottla.cli.errors import NotFound
+from ottla.cli.help import App
 from ottla.cli.options import cluster_command
 from ottla.cli.output import Output, counted, size_text
 
 if TYPE_CHECKING:
     from ottla.cli.connection import Cluster
 
-app = typer.Typer(invoke_without_command=True)
-brokers_app = typer.Typer(no_args_is_help=True, help="The brokers of the cluster.")
+app = App(invoke_without_command=True)
+brokers_app = App(no_args_is_help=True, help="The brokers of the cluster.")
 
 DRAINED = "ottla.brokers.drained"
 _CUTS_SHOWN_MAX = 10

@@ -12,13 +12,14 @@ import typer
 from ottla.cli import lookup
 from ottla.cli.connection import explained
 from ottla.cli.errors import CommandError, ExitCode, NotFound, UsageError, explain_code, nearest
+from ottla.cli.help import App
 from ottla.cli.options import cluster_command
 from ottla.cli.output import Output
 
 if TYPE_CHECKING:
     from ottla.cli.connection import Cluster
 
-app = typer.Typer(no_args_is_help=True, help="Settings of topics, brokers and groups.")
+app = App(no_args_is_help=True, help="Settings of topics, brokers and groups.")
 
 _KINDS = ("topic", "broker", "group", "client-metrics")
 _ALTER_FAILURE = re.compile(r"\[Error (-?\d+)\] \w+(?:: (.*))?", re.DOTALL)

@@ -17,10 +17,11 @@ from typing import Annotated
 import typer
 
 from ottla.cli.errors import CommandError, NotFound, UsageError, nearest
+from ottla.cli.help import App
 from ottla.cli.options import output_command
 from ottla.cli.output import Output
 
-app = typer.Typer(no_args_is_help=True, help="Names for clusters, so that nobody types addresses.")
+app = App(no_args_is_help=True, help="Names for clusters, so that nobody types addresses.")
 
 
 @dataclass(frozen=True)

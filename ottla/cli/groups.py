@@ -11,6 +11,7 @@ import typer
 from ottla.cli import availability, lookup
 from ottla.cli.connection import explained
 from ottla.cli.errors import CommandError, NotFound, UsageError, explain_code, nearest
+from ottla.cli.help import App
 from ottla.cli.offsets import confirm
 from ottla.cli.options import cluster_command
 from ottla.cli.output import Output, counted
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from ottla.cli.connection import Cluster
 
-app = typer.Typer(no_args_is_help=True, help="Consumer groups, their lag and their offsets.")
+app = App(no_args_is_help=True, help="Consumer groups, their lag and their offsets.")
 
 
 def _listed(cluster: Cluster) -> list[dict[str, Any]]:

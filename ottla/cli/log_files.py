@@ -13,11 +13,12 @@ from typing import Annotated, Any
 import typer
 
 from ottla.cli.errors import CommandError, UsageError, unreadable
+from ottla.cli.help import App
 from ottla.cli.options import output_command
 from ottla.cli.output import Output, cell, counted
 from ottla.cli.records import content_to_json
 
-app = typer.Typer(no_args_is_help=True, help="Look into the files of a log.")
+app = App(no_args_is_help=True, help="Look into the files of a log.")
 
 FileArgument = Annotated[
     Path, typer.Argument(metavar="FILE", help="A .log, .index, .timeindex, .txnindex, .snapshot or checkpoint file.")

@@ -36,19 +36,19 @@ from ottla.cli import (
     topics,
 )
 from ottla.cli.errors import CommandError, ExitCode, Failures, PipeClosed, sentences
+from ottla.cli.help import App
 from ottla.cli.options import output_command
 from ottla.cli.output import Output
 
 # The parser's own base of all usage errors; typer doesn't export it by a name of its own.
 _ParserError: type[Exception] = typer.BadParameter.__mro__[2]
 
-app = typer.Typer(
+app = App(
     name="ottla",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Ottla: Apache Kafka's system in Python. Start with [bold]ottla dev[/bold].",
+    help="Ottla: Apache Kafka's system in Python. Start with `ottla dev`.",
     epilog="Exit codes: 0 done, 1 failed, 2 wrong use, 3 cluster not reachable, 4 no such thing, 5 no answer in time.",
 )
 
@@ -164,8 +164,10 @@ def _run(arguments: list[str], debug: bool) -> int:
 def _usage(error: Exception) -> int:
     context = getattr(error, "ctx", None)
     if type(error).__name__ == "NoArgsIsHelpError" and context is not None:
-        # With rich, making the help text is printing it.
-        print(context.get_help() or "", end="")
+        try:
+            print(context.get_help())
+        except BrokenPipeError:
+            return ExitCode.pipe_closed
         return ExitCode.usage
     path = context.command_path if context else "ottla"
     message = str(error.format_message()) if hasattr(error, "format_message") else str(error)

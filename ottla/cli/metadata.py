@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ottla.cli.errors import CommandError, NotFound, UsageError, nearest
+from ottla.cli.help import App
 from ottla.cli.options import output_command
 from ottla.cli.output import Output, reader_gone
 
 if TYPE_CHECKING:
     from ottla.metadata.store import Entry, Store
 
-app = typer.Typer(no_args_is_help=True, help="Look into the metadata store.")
+app = App(no_args_is_help=True, help="Look into the metadata store.")
 
 StoreOption = Annotated[
     str | None,

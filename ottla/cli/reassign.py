@@ -13,6 +13,7 @@ import typer
 
 from ottla.cli import lookup, moves
 from ottla.cli.errors import CommandError, ExitCode, UsageError
+from ottla.cli.help import App
 from ottla.cli.options import cluster_command
 from ottla.cli.output import Output, counted
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from ottla.cli.connection import Cluster
     from ottla.placement import PartitionName, Replicas
 
-app = typer.Typer(no_args_is_help=True, help="Move replicas between brokers.")
+app = App(no_args_is_help=True, help="Move replicas between brokers.")
 
 _LOOK_S = 0.5
 

@@ -10,6 +10,7 @@ import typer
 from ottla.cli import health, lookup, moves, reassign
 from ottla.cli.connection import explained
 from ottla.cli.errors import CommandError, Failures, NotFound, UsageError, explain_code, nearest
+from ottla.cli.help import App
 from ottla.cli.offsets import confirm
 from ottla.cli.options import cluster_command
 from ottla.cli.output import Output, counted
@@ -18,7 +19,7 @@ from ottla.metadata.keys import uuid_text
 if TYPE_CHECKING:
     from ottla.cli.connection import Cluster
 
-app = typer.Typer(no_args_is_help=True, help="Create, list, describe, alter and delete topics.")
+app = App(no_args_is_help=True, help="Create, list, describe, alter and delete topics.")
 
 TOPIC_EXISTS = 36
 INVALID_CONFIG = 40
