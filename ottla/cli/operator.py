@@ -7,22 +7,14 @@ by their addresses all the same.
 from __future__ import annotations
 
 import os
-from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ottla.cli.errors import CommandError, UsageError
 from ottla.cli.options import DebugOption
-
-
-class LogLevel(StrEnum):
-    """What the operator logs."""
-
-    debug = "debug"
-    info = "info"
-    warning = "warning"
-    error = "error"
+from ottla.operator.log_level import LogLevel, set_log_level
 
 
 def operator(
@@ -67,6 +59,14 @@ def operator(
     log_level: Annotated[
         LogLevel, typer.Option(envvar="OTTLA_OPERATOR_LOG_LEVEL", help="What is logged.")
     ] = LogLevel.info,
+    log_level_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            envvar="OTTLA_OPERATOR_LOG_LEVEL_FILE",
+            help="A file that holds the level, and may change while the operator runs.",
+        ),
+    ] = None,
     debug: DebugOption = False,
 ) -> None:
     """Run the Kubernetes operator, until SIGTERM or Ctrl-C. A chart does that: ottla-operator."""
@@ -80,10 +80,8 @@ def operator(
         raise UsageError(
             f"the operator needs a package that isn't installed ({error.name})", "pip install 'ottla[operator]'"
         ) from error
-    logging.basicConfig(
-        level=log_level.value.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
-    )
-    logging.getLogger("kopf").setLevel(max(logging.getLogger().level, logging.WARNING))
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
+    set_log_level(log_level)
     options = Options(
         defaults=Defaults(image, etcd_image),
         namespaces=frozenset(part.strip() for part in namespaces.split(",") if part.strip()),
@@ -92,6 +90,7 @@ def operator(
         lease_namespace=namespace,
         identity=pod or os.uname().nodename,
         http_port=port,
+        log_level_file=log_level_file,
     )
     try:
         asyncio.run(operate(options))

@@ -118,6 +118,24 @@ def test_without_rights_on_the_cluster_there_is_no_cluster_role(helm: Helm) -> N
     assert sorted(places) == ["data", "data", "web"]  # data twice: the Lease is in the release's own
 
 
+def test_another_log_level_is_no_other_pod(helm: Helm) -> None:
+    found = [objects(helm.template("ottla-operator", "--set", f"logLevel={level}")) for level in ("info", "debug")]
+    deployments, configs = (
+        [one for each in found for one in each if one["kind"] == kind] for kind in ("Deployment", "ConfigMap")
+    )
+    assert deployments[0] == deployments[1]
+    assert [config["data"]["log.level"] for config in configs] == ["info", "debug"]
+    variables = {each["name"]: each.get("value") for each in container(deployments[0])["env"]}
+    (mount,) = (each for each in container(deployments[0])["volumeMounts"] if each["name"] == "config")
+    assert variables["OTTLA_OPERATOR_LOG_LEVEL_FILE"] == f"{mount['mountPath']}/log.level"
+
+
+def container(deployment: dict[str, Any]) -> dict[str, Any]:
+    """The operator's."""
+    (only,) = deployment["spec"]["template"]["spec"]["containers"]
+    return dict(only)
+
+
 def test_network_policies_of_clusters_know_the_operator(helm: Helm) -> None:
     found = objects(helm.template("ottla-operator", "--set", "nameOverride=kafka"))
     (deployment,) = (one for one in found if one["kind"] == "Deployment")

@@ -25,6 +25,11 @@ def test_helm_upgrade(operator: Operator) -> None:
         helm("helm", "test", RELEASE, "--namespace", NAMESPACE)
         before = scene.births()
         operator.install("--set", "logLevel=debug")
+        (acting,) = operator.pods()
+        wait("the operator logs more", lambda: "the log level is debug now" in operator.kube("logs", acting), 180)
+        assert operator.pods() == [acting], "it wasn't restarted for that"
+        operator.install("--set", "logLevel=debug,podAnnotations.again=yes")
+        assert acting not in operator.pods(), "this was an upgrade under clients"
         helm(
             "helm",
             "upgrade",

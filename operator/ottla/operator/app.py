@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, NoReturn
 
 import kopf
@@ -24,6 +25,7 @@ from ottla.operator.cluster import ClusterReconciler
 from ottla.operator.etcd import EtcdKeeper
 from ottla.operator.kube import Kube
 from ottla.operator.lease import Lease, LeaseLost
+from ottla.operator.log_level import FollowedLogLevel
 from ottla.operator.objects import GROUP, OPERATOR, VERSION, Ref, ref_of
 from ottla.operator.page import Page, Watched
 from ottla.operator.plan.names import INSTANCE, MANAGED_BY
@@ -58,6 +60,7 @@ class Options:
     lease_namespace: str = "default"
     identity: str = "operator"
     http_port: int = 9100
+    log_level_file: Path | None = None
 
 
 class Operator:
@@ -111,14 +114,18 @@ class Operator:
         for name in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(name, self._stop.set)
         lease = self._lease
-        looking = asyncio.create_task(self._access.keep_looking(), name="access")
+        aside = [asyncio.create_task(self._access.keep_looking(), name="access")]
+        if self._options.log_level_file is not None:
+            followed = FollowedLogLevel(self._options.log_level_file)
+            aside.append(asyncio.create_task(followed.keep_following(), name="log level"))
         try:
             if lease is not None and not await self._unless_stopped(lease.acquire()):
                 return 0
             self._page.leading = True
             return await self._act(lease)
         finally:
-            looking.cancel()
+            for task in aside:
+                task.cancel()
             self._page.leading = False
             if lease is not None:
                 await lease.release()
