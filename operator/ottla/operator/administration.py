@@ -64,7 +64,9 @@ class Administration:
             raise NotYet("no broker is ready")
         bootstrap = services.bootstrap_servers(visit.cluster)[visit.cluster.internal.name]
         admin = self._admins.get(visit.cluster.ref, bootstrap)
+        visit.findings.answers = False
         visit.findings.cluster_id = await admin.cluster_id()
+        visit.findings.answers = True
         visit.admin = admin
 
     async def settings(self, visit: Visit) -> None:

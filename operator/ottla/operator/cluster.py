@@ -44,7 +44,12 @@ from ottla.operator.visit import Visit, leaving
 logger = logging.getLogger(__name__)
 
 SOON_S = 3.0
-WARNED = ("InvalidSpec", "NotApplied", "ConfigNotApplied")  # reasons of Ready that somebody has to look at
+WARNED = (
+    "InvalidSpec",
+    "NotApplied",
+    "ConfigNotApplied",
+    "KafkaDoesNotAnswer",
+)  # reasons of Ready that somebody has to look at
 QUIET_S = 30.0  # what brokers say makes no event: so often they are asked whether a pod may be evicted
 
 

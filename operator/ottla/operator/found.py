@@ -15,11 +15,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from ottla.operator.kube import Kube, KubeError
-from ottla.operator.objects import OPERATOR, Object, going
+from ottla.operator.objects import API_VERSION, OPERATOR, Object, going
 from ottla.operator.plan import names
 from ottla.operator.plan.storage import grown, has_to_be_made_again, kept
 from ottla.operator.queue import Retry
-from ottla.operator.refusals import Refusals
+from ottla.operator.refusals import Awaited, Refusals
 from ottla.operator.spec.cluster import Cluster
 
 OWNED = (
@@ -90,12 +90,17 @@ class Found:
         ]
 
     async def apply(self, wanted: Object) -> Object:
-        """Brings one object to what is wanted. Raises NameTaken, KubeError."""
+        """Brings one object to what is wanted. Raises NameTaken, Awaited, KubeError."""
         kind, name = wanted["kind"], wanted["metadata"]["name"]
         present = self.get(kind, name)
         if present is None:
             present = await self._kube.get(kind, self._cluster.namespace, name)
         if present is not None and not self._owns(present) and not _adoptable(present):
+            if _is_predecessors(present, self._cluster):
+                raise Awaited(
+                    f"the {kind} {name} is still there from the Cluster of this name that was deleted: "
+                    "Kubernetes takes it away, and then it is made again"
+                )
             raise NameTaken(
                 f"the {kind} {name} is there already and isn't this Cluster's: rename one of them, or delete it"
             )
@@ -186,6 +191,14 @@ def _is_made_by(pod: Object, sets: Mapping[str, Object], cluster: Cluster) -> bo
     of, _, ordinal = pod["metadata"]["name"].rpartition("-")
     known = {*sets, *names.sets(cluster)}
     return not pod["metadata"].get("ownerReferences") and of in known and ordinal.isdecimal()
+
+
+def _is_predecessors(item: Object, cluster: Cluster) -> bool:
+    """Whether it belongs to a Cluster that had the same name: two of one name are never there at once."""
+    return any(
+        (owner.get("kind"), owner.get("apiVersion"), owner.get("name")) == ("Cluster", API_VERSION, cluster.name)
+        for owner in item["metadata"].get("ownerReferences") or ()
+    )
 
 
 def _adoptable(item: Object) -> bool:

@@ -1,8 +1,9 @@
 """The parts of a reconcile: what is done, in which order, and what each part needs.
 
 A part that fails stops only those that declare that they need it: whatever is refused, the rest goes on. What becomes
-of a part is told in one of three ways. It is done; or it waits for something outside (`NotYet`), which its own
-findings tell; or it fails, which is a `Trouble`, and each part that needed it is one, too, because it wasn't done.
+of a part is told in one of these ways. It is done; or it waits for something outside, which its own findings tell
+(`NotYet`) or a `Trouble` that is nobody's failure (`Awaited`); or it fails, which is a `Trouble`, and each part that
+needed it is one, too, because it wasn't done.
 
 The time of a visit is divided, so that a part that gets no answer can't keep the last ones from being reached.
 """
@@ -17,6 +18,7 @@ from typing import Generic, TypeVar
 
 from ottla.operator.objects import Object
 from ottla.operator.queue import Retry, why
+from ottla.operator.refusals import Awaited
 from ottla.operator.status import Trouble
 
 PART_S_MAX = 45.0
@@ -77,6 +79,8 @@ async def carry_out(
                     await part.does(visit)
             except NotYet:
                 later.add(part.name)
+            except Awaited as error:
+                troubles[part.name] = Trouble(part.name, "Waiting", str(error))
             except Retry as error:
                 troubles[part.name] = Trouble(part.name, "Refused", str(error), error)
             except TimeoutError as error:

@@ -8,6 +8,10 @@ from contextlib import contextmanager
 from ottla.operator.queue import Retry
 
 
+class Awaited(Retry):
+    """It isn't refused, but has to wait for something that happens by itself."""
+
+
 class Refusals:
     """Gathers what was refused, to be told once everything was tried."""
 
@@ -24,8 +28,10 @@ class Refusals:
 
     def told(self) -> None:
         """Raises the first refusal, and says how many other ones there were."""
+        self._errors.sort(key=lambda error: isinstance(error, Awaited))
         others = {str(error) for error in self._errors} - {str(error) for error in self._errors[:1]}
         if others:
-            raise Retry(f"{self._errors[0]} (and {len(others)} more)") from self._errors[0]
+            kind = Awaited if isinstance(self._errors[0], Awaited) else Retry
+            raise kind(f"{self._errors[0]} (and {len(others)} more)") from self._errors[0]
         if self._errors:
             raise self._errors[0]

@@ -20,11 +20,12 @@ PASSING = (ErrorCode.unknown_topic_or_partition, ErrorCode.no_reassignment_in_pr
 
 def noted(cluster: Cluster, status: Mapping[str, Any]) -> Scaling:
     """What the status says. Without a word every broker has its share: a new cluster has nothing to share."""
-    settled = status.get("settled")
+    settled, reassignment = status.get("settled"), status.get("reassignment") or {}
     return Scaling(
         draining=frozenset(status.get("draining") or ()),
         settled=frozenset(cluster.broker_ids if settled is None else settled) & cluster.broker_ids,
-        reason=(status.get("reassignment") or {}).get("reason", ""),
+        reason=reassignment.get("reason", ""),
+        remaining=reassignment.get("remaining", 0),
     )
 
 

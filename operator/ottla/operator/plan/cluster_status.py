@@ -11,16 +11,17 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from ottla.operator.objects import Object
+from ottla.operator.objects import Object, condition, holds, seconds_since
 from ottla.operator.plan.broker_pods import BROKER
 from ottla.operator.plan.external import NodePorts, ports_noted
 from ottla.operator.plan.pods import found_by
 from ottla.operator.plan.roll import Decision, Pod, named
 from ottla.operator.plan.scale import Scaling
-from ottla.operator.spec.cluster import Cluster
+from ottla.operator.spec.cluster import Cluster, Etcd
 from ottla.operator.status import Condition, Trouble, conditions
 
 MESSAGE_MAX = 1024
+UNANSWERED_S_MAX = 20.0  # until a Cluster that was Ready isn't any more because no broker answers
 PASSING = (
     "Paused",
     "TopicsHeld",
@@ -51,7 +52,8 @@ class Findings:
     listeners_wait_for: str | None = None  # None: nobody was told
     storage_waits_for: str = ""
     racks_wait_for: str = ""
-    brokers_wait_for: str = ""  # why none of them answered the operator
+    brokers_wait_for: str = ""  # why something that was asked of them got no answer
+    answers: bool | None = None  # whether a broker answered by Kafka's protocol; None: it isn't known
     refusal: str = ""  # why the spec isn't followed, but the one before it
     troubles: list[Trouble] = field(default_factory=list)  # parts that weren't done
     topics_held: Condition | None = None
@@ -60,6 +62,11 @@ class Findings:
     def failure(self) -> str:
         """Why the first part that failed did; empty where none has."""
         return next((trouble.message for trouble in self.troubles if trouble.failed), "")
+
+    @property
+    def awaited(self) -> str:
+        """What the first part that can't be done yet waits for."""
+        return next((trouble.message for trouble in self.troubles if not trouble.failed), "")
 
 
 def part_condition(part: str) -> str:
@@ -95,6 +102,7 @@ def cluster_status(cluster: Cluster, findings: Findings, before: Mapping[str, An
     pods = [pod for pod in seen if pod.id in cluster.broker_ids]
     ready = sum(pod.ready for pod in pods)
     message = _message(cluster, findings, ready, len(pods))
+    silent = findings.answers is not True and not _may_be_a_moment(before, now)
     status: Object = {
         "observedGeneration": cluster.generation,
         "message": message[:MESSAGE_MAX],
@@ -107,7 +115,7 @@ def cluster_status(cluster: Cluster, findings: Findings, before: Mapping[str, An
         },
         "pools": [_pool(pool.name, pool.first_id, pool.ids, seen) for pool in cluster.pools],
         "listeners": _listeners(findings.bootstrap) or before.get("listeners") or [],
-        "conditions": _written(_conditions(cluster, findings, message, ready), before, cluster.generation, now),
+        "conditions": _written(_conditions(cluster, findings, message, ready, silent), before, cluster.generation, now),
     }
     if findings.pods is None:  # nobody knows better than before
         status |= {name: before[name] for name in ("brokers", "pools", "version") if name in before}
@@ -152,24 +160,25 @@ def _listeners(bootstrap: Mapping[str, str]) -> list[Object]:
 
 
 def _message(cluster: Cluster, findings: Findings, ready: int, known: int) -> str:
-    """The first of what is worth a line."""
+    """The first of what is worth a line; what is in the way doesn't hide how far a roll is."""
     if cluster.paused:
         return "paused: nothing is changed"
-    if findings.refusal or findings.failure:
-        return findings.refusal or findings.failure
-    if findings.metadata_waits_for:
-        return f"waiting for etcd: {findings.metadata_waits_for}"
-    if findings.metadata_full:
-        return f"etcd: {findings.metadata_full}"
+    trouble = findings.refusal or findings.failure or findings.awaited
+    if not trouble and findings.metadata_waits_for:
+        trouble = f"waiting for etcd: {findings.metadata_waits_for}"
+    elif not trouble and findings.metadata_full:
+        trouble = f"etcd: {findings.metadata_full}"
     decision = findings.decision
     if decision is not None and decision.rolling:
-        return decision.message
+        return f"{decision.message} ({trouble})" if trouble else decision.message
+    if trouble:
+        return trouble
     if findings.scaling.waits_for:
         return findings.scaling.waits_for
     if findings.scaling.reason:
         return f"{findings.scaling.reason}: {findings.scaling.remaining} partitions to go"
-    if trouble := findings.storage_waits_for or findings.racks_wait_for:
-        return trouble
+    if waits_for := findings.storage_waits_for or findings.racks_wait_for:
+        return waits_for
     if decision is not None and decision.message:
         return f"waiting for {decision.message}"
     if findings.metadata_roll_waits_for:
@@ -184,8 +193,9 @@ def _message(cluster: Cluster, findings: Findings, ready: int, known: int) -> st
     return f"{ready} of {known} brokers serve"
 
 
-def _conditions(cluster: Cluster, findings: Findings, message: str, ready: int) -> list[Condition]:
-    found = [_ready(cluster, findings, message, ready)]
+def _conditions(cluster: Cluster, findings: Findings, message: str, ready: int, silent: bool) -> list[Condition]:
+    """What holds; what isn't known now is Unknown, whatever was known before."""
+    found = [_ready(cluster, findings, message, ready, silent)]
     busy = bool(
         (findings.decision and (findings.decision.rolling or findings.decision.waits_for))
         or findings.scaling.reason
@@ -193,35 +203,24 @@ def _conditions(cluster: Cluster, findings: Findings, message: str, ready: int) 
         or findings.metadata_waits_for
         or findings.metadata_roll_waits_for
         or findings.failure
+        or findings.awaited
         or findings.brokers_wait_for
     )
     found.append(Condition("Progressing", busy and not cluster.paused, "Changing" if busy else "AsWanted", message))
-    if (unled := _without_leader(findings)) is not None:
-        message = f"{named(unled)} without a leader" if unled else ""
-        found.append(Condition("PartitionsLed", not unled, "NoLeader" if unled else "AllLed", message))
-    if findings.metadata_waits_for is not None:
-        waits_for = findings.metadata_waits_for or findings.metadata_full
-        away = bool(findings.metadata_waits_for)
-        full = "EtcdFull" if waits_for else "EtcdAnswers"
-        found.append(Condition("MetadataReady", not waits_for, "EtcdAway" if away else full, waits_for))
+    found.append(_led(findings))
+    found.append(_answers(findings))
+    if isinstance(cluster.metadata, Etcd):
+        found.append(_metadata(findings))
     if (late := findings.snapshots_wait_for) is not None:
         found.append(Condition("SnapshotsTaken", not late, "SnapshotLate" if late else "OnTime", late))
-    if (decision := findings.decision) is not None:
-        reason = "Waiting" if decision.rolling and decision.waits_for else "Rolling" if decision.rolling else "UpToDate"
-        found.append(Condition("Rolling", decision.rolling, reason, decision.message if decision.rolling else ""))
+    found.append(_rolling(cluster, findings))
     scaling = findings.scaling
     reason = "ReplicasMove" if scaling.reason else "Waiting" if scaling.waits_for else "InPlace"
     found.append(Condition("Reassigning", bool(scaling.reason), reason, scaling.waits_for or scaling.reason))
-    if findings.config_waits_for is not None:
-        waits_for = findings.config_waits_for
-        found.append(Condition("ConfigApplied", not waits_for, "Refused" if waits_for else "Applied", waits_for))
+    found.append(_waits("ConfigApplied", cluster, findings.config_waits_for, "Applied", "Refused"))
     if any(listener.external for listener in cluster.listeners):
         # Of its own, because clients inside are served, and addresses may take as long as somebody else likes.
-        if (missing := findings.listeners_wait_for) is None:
-            found.append(Condition("ListenersReady", None, "NotTold", "brokers weren't told their addresses yet"))
-        else:
-            reason = "NoAddress" if missing else "Advertised"
-            found.append(Condition("ListenersReady", not missing, reason, missing))
+        found.append(_waits("ListenersReady", cluster, findings.listeners_wait_for, "Advertised", "NoAddress"))
     if cluster.paused:
         found.append(Condition("Paused", True, "SpecPaused", "spec.paused is true: nothing is changed"))
     if findings.topics_held is not None:
@@ -231,7 +230,59 @@ def _conditions(cluster: Cluster, findings: Findings, message: str, ready: int) 
     return found
 
 
-def _ready(cluster: Cluster, findings: Findings, message: str, ready: int) -> Condition:
+def _led(findings: Findings) -> Condition:
+    unled = _without_leader(findings)
+    if unled is None:
+        return Condition("PartitionsLed", None, "NotAsked", "no broker says which partitions have a leader")
+    message = f"{named(unled)} without a leader" if unled else ""
+    return Condition("PartitionsLed", not unled, "NoLeader" if unled else "AllLed", message)
+
+
+def _answers(findings: Findings) -> Condition:
+    if findings.answers is None:
+        return Condition("KafkaAnswers", False, "NoBrokerReady", "no broker is ready that could be asked")
+    reason = "Answers" if findings.answers else "NoAnswer"
+    return Condition("KafkaAnswers", findings.answers, reason, "" if findings.answers else findings.brokers_wait_for)
+
+
+def _metadata(findings: Findings) -> Condition:
+    if findings.metadata_waits_for is None:
+        return Condition("MetadataReady", None, "NotAsked", "etcd wasn't looked at")
+    if findings.metadata_waits_for:
+        return Condition("MetadataReady", False, "EtcdAway", findings.metadata_waits_for)
+    full = findings.metadata_full
+    return Condition("MetadataReady", not full, "EtcdFull" if full else "EtcdAnswers", full)
+
+
+def _rolling(cluster: Cluster, findings: Findings) -> Condition:
+    if cluster.paused:
+        outdated = sum(bool(pod.outdated) for pod in findings.pods or ())
+        later = f"{outdated} pods are outdated, and are restarted after the pause" if outdated else ""
+        return Condition("Rolling", False, "SpecPaused", later)
+    if (decision := findings.decision) is None:
+        return Condition("Rolling", None, "NotAsked", "the brokers weren't looked at")
+    if not decision.rolling:
+        return Condition("Rolling", False, "UpToDate")
+    return Condition("Rolling", True, "Waiting" if decision.waits_for else "Rolling", decision.message)
+
+
+def _waits(kind: str, cluster: Cluster, waits_for: str | None, done: str, refused: str) -> Condition:
+    """A condition that only brokers can tell. `waits_for` None: they weren't asked."""
+    if waits_for is None:
+        why = "nothing is asked of brokers while spec.paused is true" if cluster.paused else "no broker was asked"
+        return Condition(kind, None, "NotAsked", why)
+    return Condition(kind, not waits_for, refused if waits_for else done, waits_for)
+
+
+def _may_be_a_moment(before: Mapping[str, Any], now: datetime) -> bool:
+    """Whether it isn't long that no broker answers: one that stops closes its connections, and another one is next."""
+    if not holds(before, "Ready"):
+        return False
+    answered = condition(before, "KafkaAnswers")
+    return answered.get("status") != "False" or seconds_since(answered["lastTransitionTime"], now) < UNANSWERED_S_MAX
+
+
+def _ready(cluster: Cluster, findings: Findings, message: str, ready: int, silent: bool) -> Condition:
     if findings.refusal:
         return Condition("Ready", False, "InvalidSpec", findings.refusal)
     if findings.failure:
@@ -240,6 +291,8 @@ def _ready(cluster: Cluster, findings: Findings, message: str, ready: int) -> Co
         return Condition("Ready", False, "MetadataNotReady", message)
     if ready < len(cluster.broker_ids):
         return Condition("Ready", False, "BrokersNotReady", message)
+    if silent:
+        return Condition("Ready", False, "KafkaDoesNotAnswer", findings.brokers_wait_for)
     if findings.config_waits_for:
         return Condition("Ready", False, "ConfigNotApplied", findings.config_waits_for)
     return Condition("Ready", True, "BrokersServe", "")
