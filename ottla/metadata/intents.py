@@ -9,6 +9,10 @@ A guard that fails means that somebody else was faster: what is there now decide
 What changes nothing is a transaction too, of guards alone: another broker may have written what our image doesn't show
 yet, which must not be taken for what was asked for. A write of unknown outcome is looked for in the image by the id or
 the revision that only it could have brought.
+
+Whatever depends on who is registered is decided only when the image has everybody who was registered when it was asked
+for. So a broker counts as soon as it has said that it is ready, whoever is asked: as with Kafka, whose controller
+decides by the log that made it ready.
 """
 
 from __future__ import annotations
@@ -94,15 +98,12 @@ class Intents:
                 ErrorCode.invalid_topic_exception, f"Topic '{name}' collides with existing topic: {min(colliding)}"
             )
 
-    def plan_topic(self, topic: NewTopic) -> TopicIntent:
-        """The intent that `create_topic` would write. Raises KafkaError for what Kafka refuses."""
-        self.check_new_topic_name(topic.name)
-        return TopicIntent(topic.name, self._random_topic_id(), self._assignments(topic))
-
     async def create_topic(self, topic: NewTopic, timeout_s: float, *, validate_only: bool = False) -> CreatedTopic:
         """Creates a topic and waits until it is visible here. Raises KafkaError."""
         _check_deadline(timeout_s)
-        intent = self.plan_topic(topic)
+        self.check_new_topic_name(topic.name)
+        timeout_s = await self._know_who_is_registered(timeout_s)
+        intent = TopicIntent(topic.name, self._random_topic_id(), self._assignments(topic))
         created = CreatedTopic(intent.id, len(intent.assignments), len(intent.assignments[0]))
         if validate_only:
             return created
@@ -144,6 +145,7 @@ class Intents:
     ) -> None:
         """Adds partitions up to `partition_count` and waits until they are visible here. Raises KafkaError."""
         _check_deadline(timeout_s)
+        timeout_s = await self._know_who_is_registered(timeout_s)
         intent = self._image.intents.get(name)
         while True:
             if intent is None:
@@ -244,6 +246,8 @@ class Intents:
 
         Of two administrators who ask at the same time one is refused (REASSIGNMENT_IN_PROGRESS). Raises KafkaError.
         """
+        if target is not None:
+            timeout_s = await self._know_who_is_registered(timeout_s)
         before = self._reassignable(topic, index)
         while True:
             image = self._image
@@ -279,6 +283,7 @@ class Intents:
 
     async def unregister_broker(self, broker_id: int, timeout_s: float = 30.0) -> None:
         """Deletes a broker's registration; one that lives registers anew. Raises KafkaError."""
+        timeout_s = await self._know_who_is_registered(timeout_s)
         while True:
             broker = self._image.brokers.get(broker_id)
             if broker is None and broker_id in self._known([broker_id]):
@@ -465,6 +470,20 @@ class Intents:
             await self._follower.wait_for_revision(revision, timeout_s)
         except TimeoutError:
             raise KafkaError(ErrorCode.request_timed_out) from None
+
+    async def _know_who_is_registered(self, timeout_s: float) -> float:
+        """Waits until the image has every broker that is registered at this moment; how much of the time is left.
+
+        A broker that has just said that it is ready may be missing there, and whoever has waited for that counts on it.
+        """
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            registered = (await self._store.read(keys.BROKERS)).entries
+        except StoreUnavailable as reason:
+            raise KafkaError(ErrorCode.request_timed_out, f"The metadata store can't be reached: {reason}") from reason
+        await self._until_revision(max((entry.mod_revision for entry in registered), default=0), timeout_s)
+        return timeout_s - (loop.time() - began)
 
     async def _until_settled(self, *settled: str) -> None:
         """Waits until the image is as new as what the store holds under these keys now.

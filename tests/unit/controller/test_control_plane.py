@@ -189,6 +189,44 @@ def test_a_node_id_that_lives_is_refused_and_named(tmp_path: Path) -> None:
     asyncio.run(body())
 
 
+def test_a_broker_that_is_ready_counts_whoever_is_asked(tmp_path: Path) -> None:
+    """The one that is asked hasn't heard of the others yet: it finds out before it refuses, and before it places."""
+
+    async def body() -> None:
+        async with machine(tmp_path) as begin:
+            one = await begin(1)
+            await one.intents.create_topic(NewTopic("grown", 1, 1), 5)
+            await one.intents.create_topic(NewTopic("moved", assignments=[(0, [1])]), 5)
+            hears = asyncio.Event()
+
+            async def hear(image: Any, changed: Any) -> None:
+                await hears.wait()
+
+            one.follower.prepare(hear)
+            await begin(2)
+            await begin(3)
+            assert set(one.follower.image.brokers) == {1}
+            asked = [
+                asyncio.ensure_future(one.intents.create_topic(NewTopic("a", 6, 3), 10)),
+                asyncio.ensure_future(one.intents.create_topic(NewTopic("b", 6, 1), 10)),
+                asyncio.ensure_future(one.intents.create_topic(NewTopic("c", assignments=[(0, [3])]), 10)),
+                asyncio.ensure_future(one.intents.create_partitions("grown", 3, [[2], [3]], 10)),
+                asyncio.ensure_future(one.intents.reassign("moved", 0, [2], False, 10)),
+            ]
+            await asyncio.sleep(0.2)
+            assert not any(task.done() for task in asked), [task.exception() for task in asked if task.done()]
+            hears.set()
+            await asyncio.gather(*asked)
+            topics = one.follower.image.topics
+            assert {replica for state in topics["a"].partitions.values() for replica in state.replicas} == {1, 2, 3}
+            assert {state.leader for state in topics["b"].partitions.values()} == {1, 2, 3}
+            with pytest.raises(KafkaError) as raised:
+                await one.intents.create_topic(NewTopic("d", 1, 4), 10)
+            assert "only 3 broker(s) are registered" in str(raised.value)
+
+    asyncio.run(body())
+
+
 def test_settings_are_edited_on_what_is_there_now(tmp_path: Path) -> None:
     async def body() -> None:
         async with machine(tmp_path) as begin:
