@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from ottla.cli.errors import PipeClosed
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 _TYPE = re.compile(r"<(?:list\[)?([\w|]+)\]?(?: range)?>$")
@@ -24,7 +26,18 @@ _NAMES_WIDTH_MAX = 28
 _NAMES_WIDTH_MAX_NARROW = 16
 
 
-class _Command(TyperCommand):
+class _Piped:
+    """Help whose reader has gone away ends as every other output does; the parser would make exit code 1 of it."""
+
+    def make_context(self, *arguments: Any, **settings: Any) -> Any:
+        """Parses the command line, and prints the help where that is asked for."""
+        try:
+            return super().make_context(*arguments, **settings)  # type: ignore[misc]
+        except BrokenPipeError as error:
+            raise PipeClosed from error
+
+
+class _Command(_Piped, TyperCommand):
     """A command whose own options stand before the shared ones."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
@@ -36,7 +49,7 @@ class _Command(TyperCommand):
         _write_parameters(self, ctx, formatter)
 
 
-class _Group(TyperGroup):
+class _Group(_Piped, TyperGroup):
     """A command with commands below it, in the sections that they were given."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:

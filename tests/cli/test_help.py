@@ -50,7 +50,7 @@ def test_a_family_without_a_command_shows_its_help(environment: Environment) -> 
     assert shown.stdout.endswith("exit.\n")
 
 
-@pytest.mark.parametrize(("arguments", "unbuffered"), [("topics", "1"), ("topics", ""), ("consume --help", "")])
+@pytest.mark.parametrize(("arguments", "unbuffered"), [("topics", "1"), ("topics --help", ""), ("consume --help", "1")])
 def test_whoever_reads_it_may_go_away(environment: Environment, arguments: str, unbuffered: str) -> None:
     process = subprocess.Popen(
         [*OTTLA, *arguments.split()],
