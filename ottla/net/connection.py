@@ -507,6 +507,19 @@ class Connection:
         return len(self._unanswered)
 
     @property
+    def waits_for_broker(self) -> bool:
+        """Whether the peer has done its part: its request is whole, its answers are taken, and what its request waits
+        behind are only those of the pipelined APIs, which are as long under way as the broker has work with them. (A
+        peer that sends behind a request which waits by its own wish, as JoinGroup does, chose to.)"""
+        pipelined = self._server.pipelined
+        return (
+            self._blocked
+            and not self._writing
+            and bool(self._unanswered)
+            and all(pending.api_key in pipelined for pending in self._unanswered)
+        )
+
+    @property
     def idle(self) -> bool:
         """Nothing is under way in either direction, or the peer takes nothing of what it asked for."""
         return self._writing or (not self._unanswered and not self._out)

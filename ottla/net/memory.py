@@ -6,8 +6,13 @@ Rules: a frame that doesn't fit the shared receive buffer gets memory of its own
 first served; connections that get none stop reading. A request of a kind whose answers have been large
 (`large_answers`) starts only when there is room for such an answer. A holder that is slow while others wait is dropped,
 so that peers that announce large frames and never send them, or ask for large answers and never read them, can't shut
-the others out. Work that waits for memory may hold some already, its frame's. So that nobody waits for another's for
-ever, work may begin whenever no other is under way.
+the others out. Room for an answer that the broker hasn't made yet is nobody's slowness: it lapses, and the answer
+counts when it is there.
+
+Nobody waits for ever: (1) whoever waits for memory to work or to answer may hold some already, its frame's, and frames
+may hold it all; so work may begin whenever no other is under way, and a request with a large answer whenever none has
+room for one. (2) Work ends without asking for memory, and so does the sending of an answer. (3) Frames and answers that
+don't end are their peers' slowness.
 """
 
 from __future__ import annotations
@@ -34,6 +39,7 @@ class BufferedMemory:
         self.large_answers: dict[int, int] = {}
         self._frames: _Holdings = {}
         self._answers: _Holdings = {}
+        self._reserved: _Holdings = {}  # for answers that aren't there yet
         self._work: _Holdings = {}
         self._waiters: OrderedDict[Hashable, tuple[int, _Holdings, Callable[[], None]]] = OrderedDict()
 
@@ -70,32 +76,26 @@ class BufferedMemory:
     def reserve_answer(self, holder: Hashable, api_key: int, now: float, granted: Callable[[], None]) -> bool:
         """Whether `holder` may start a request now; if not, `granted` is called when it may."""
         size_bytes = self.large_answers.get(api_key, 0)
-        if not size_bytes or holder in self._answers or self._acquire(self._answers, holder, size_bytes, now):
+        if not size_bytes or holder in self._reserved or holder in self._answers:
             return True
-        self._waiters[holder] = (size_bytes, self._answers, granted)
-        return False
+        return self._begin(self._reserved, bool(self._answers), holder, size_bytes, now, granted)
 
     def hold_answer(self, holder: Hashable, size_bytes: int, now: float) -> None:
         """`holder` has this much that its peer doesn't take. It is there already, so nobody is asked."""
+        self.used_bytes -= self._reserved.pop(holder, (0, 0.0))[0]
         self._hold(self._answers, holder, size_bytes, now)
 
     def answer_sent(self, holder: Hashable, now: float) -> None:
         """`holder` holds no answer any more, and waits for none."""
-        self._give_back(self._answers, holder, now)
+        self.used_bytes -= self._answers.pop(holder, (0, 0.0))[0]
+        self._give_back(self._reserved, holder, now)
 
     # ---- work
 
     def reserve_work(self, holder: Hashable, size_bytes: int, now: float, granted: Callable[[], None]) -> bool:
         """Whether `holder` may begin a request that keeps `size_bytes` while it is worked on; if not, `granted` is
         called when it may. What is granted is taken over by `begin_work`, or given back by `forget_work`."""
-        if holder in self._work or self._acquire(self._work, holder, size_bytes, now):
-            return True
-        if not self._work:
-            self._waiters.pop(holder, None)
-            self._grant(self._work, holder, size_bytes, now)
-            return True
-        self._waiters[holder] = (size_bytes, self._work, granted)
-        return False
+        return holder in self._work or self._begin(self._work, False, holder, size_bytes, now, granted)
 
     def begin_work(self, holder: Hashable, size_bytes: int, now: float) -> Work:
         """Work of `size_bytes`, which counts until its end, in place of what `holder` was granted for it."""
@@ -114,6 +114,8 @@ class BufferedMemory:
         """The holders that were too slow, if anybody waits for their memory."""
         if not self._waiters:
             return []
+        for holder in [holder for holder, (_, deadline) in self._reserved.items() if deadline < now]:
+            self._give_back(self._reserved, holder, now)
         return [
             holder
             for holdings in (self._frames, self._answers, self._work)
@@ -125,6 +127,25 @@ class BufferedMemory:
     def waiting(self) -> int:
         """How many connections wait for memory."""
         return len(self._waiters)
+
+    def _begin(
+        self,
+        holdings: _Holdings,
+        others_under_way: bool,
+        holder: Hashable,
+        size_bytes: int,
+        now: float,
+        granted: Callable[[], None],
+    ) -> bool:
+        """Takes memory of a kind of which somebody may always have some; queues `holder` where others do."""
+        if self._acquire(holdings, holder, size_bytes, now):
+            return True
+        if not holdings and not others_under_way:
+            self._waiters.pop(holder, None)
+            self._grant(holdings, holder, size_bytes, now)
+            return True
+        self._waiters[holder] = (size_bytes, holdings, granted)
+        return False
 
     def _acquire(self, holdings: _Holdings, holder: Hashable, size_bytes: int, now: float) -> bool:
         if self._waiters or (self.used_bytes and self.used_bytes + size_bytes > self.limit_bytes):
@@ -155,12 +176,14 @@ class BufferedMemory:
             self._grant(wanted, waiter, size_bytes, now)
             granted()
         if not self._work:
-            self._let_work_begin(now)
+            self._let_begin(self._work, now)
+        if not self._reserved and not self._answers:
+            self._let_begin(self._reserved, now)
 
-    def _let_work_begin(self, now: float) -> None:
-        """Grants the first wish for work, if there is one, however little is free: no other is under way."""
+    def _let_begin(self, holdings: _Holdings, now: float) -> None:
+        """Grants the first wish of that kind, if there is one, however little is free."""
         for waiter, (size_bytes, wanted, granted) in self._waiters.items():
-            if wanted is self._work:
+            if wanted is holdings:
                 del self._waiters[waiter]
                 self._grant(wanted, waiter, size_bytes, now)
                 granted()

@@ -159,7 +159,7 @@ class Server:
 
     def _sweep_once(self, now: float) -> None:
         for holder in self.memory.overdue(now):
-            if isinstance(holder, Connection):
+            if isinstance(holder, Connection) and not holder.waits_for_broker:
                 holder.close("it sends a large frame, or reads a large answer, too slowly while others wait")
         excess = self.connection_count - self.limits.connections_max
         if excess > 0:

@@ -346,6 +346,31 @@ def test_large_frames_that_wait_for_an_answer_count_in_the_budget():
     run(scenario, buffered_memory_bytes=1_000_000)
 
 
+@pytest.mark.parametrize(("api_key", "stays"), [(PIPELINED, True), (ORDINARY, False)])
+def test_a_connection_that_waits_for_the_broker_itself_is_not_closed_as_slow(api_key, stays):
+    """The broker works for minutes on what was sent before, and others wait for the memory of a frame that is whole."""
+
+    async def scenario(server, port, echo):
+        reader, writer = await connect(port)
+        writer.write(frame(api_key, b"later") + frame(api_key, b"y" * 400_000))
+        await eventually(lambda: len(echo.later) == 1)
+        await eventually(lambda: server.memory.used_bytes > 400_000)
+        [connection] = server.listeners["PLAINTEXT"].connections
+        await eventually(lambda: connection._blocked)
+        _, other = await connect(port)
+        other.write(frame(api_key, b"z" * 400_000))
+        await eventually(lambda: server.memory.waiting == 1)
+        server._sweep_once(asyncio.get_running_loop().time() + 1000)
+        assert not connection.closed if stays else connection.closed
+        if stays:
+            [(pending, payload)] = echo.later
+            pending.answer([payload])
+            assert await reader.readexactly(400_005) == b"later" + b"y" * 400_000
+        await eventually(lambda: server.memory.waiting == 0)
+
+    run(scenario, buffered_memory_bytes=500_000, unanswered_max=1)
+
+
 def test_who_takes_nothing_of_an_answer_is_idle():
     async def scenario(server, port, echo):
         _, writer = await connect(port)

@@ -47,6 +47,65 @@ def test_work_begins_however_full_the_memory_is_where_no_other_is_under_way() ->
     assert memory.used_bytes == 100
 
 
+def test_a_large_answer_is_begun_however_full_the_memory_is_where_no_other_is_under_way() -> None:
+    """Whole frames hold all of the memory, and the answer to each needs more: nobody would ever go on."""
+    memory = BufferedMemory(100)
+    memory.large_answers[3] = 30
+    for holder in range(5):
+        assert memory.acquire(holder, 20, 0.0)
+    memory.wait("a sixth", 20, lambda: None)
+    begun: list[int] = []
+    assert memory.reserve_answer(0, 3, 0.0, lambda: None)
+    for holder in range(1, 5):
+        assert not memory.reserve_answer(holder, 3, 0.0, lambda holder=holder: begun.append(holder))  # type: ignore[misc]
+    for holder in range(5):
+        assert begun == list(range(1, holder + 1))
+        memory.hold_answer(holder, 40, 0.0)
+        assert begun == list(range(1, holder + 1)), "its peer takes it yet"
+        memory.answer_sent(holder, 0.0)
+    assert memory.used_bytes == 100
+    for holder in range(5):
+        memory.release(holder, 0.0)
+    assert (memory.used_bytes, memory.waiting) == (20, 0)
+
+
+def test_an_answer_waits_for_work_that_holds_everything_and_then_goes_on() -> None:
+    memory = BufferedMemory(100)
+    memory.large_answers[3] = 30
+    assert memory.reserve_answer("reads", 3, 0.0, lambda: None)
+    memory.hold_answer("reads", 30, 0.0)
+    work = memory.begin_work("works", 100, 0.0)
+    granted: list[str] = []
+    assert not memory.reserve_answer("asks", 3, 0.0, lambda: granted.append("asks"))
+    assert not memory.reserve_work("works too", 50, 0.0, lambda: granted.append("works too"))
+    memory.answer_sent("reads", 0.0)
+    assert granted == ["asks"], "no other answer is under way, and this one's frame may be in the work's way"
+    memory.answer_sent("asks", 0.0)
+    work.end(0.0)
+    assert granted == ["asks", "works too"]
+
+
+def test_room_for_an_answer_that_the_broker_has_not_made_lapses_and_closes_nobody() -> None:
+    """A JoinGroup waits for the group's other members, a minute if need be."""
+    memory = BufferedMemory(100)
+    memory.large_answers[11] = 60
+    assert memory.reserve_answer("joins", 11, 0.0, lambda: None)
+    granted: list[str] = []
+    memory.wait("sends", 50, lambda: granted.append("sends"))
+    assert memory.overdue(5.0) == []
+    assert granted == [], "it may be answered soon"
+    assert memory.overdue(1000.0) == []
+    assert granted == ["sends"]
+    memory.wait("sends too", 60, lambda: granted.append("sends too"))
+    memory.hold_answer("joins", 60, 1000.0)
+    assert "joins" not in memory.overdue(1001.0)
+    assert "joins" in memory.overdue(2000.0), "its peer doesn't take it"
+    memory.answer_sent("joins", 2000.0)
+    memory.release("sends", 2000.0)
+    memory.release("sends too", 2000.0)
+    assert (memory.used_bytes, memory.waiting) == (0, 0)
+
+
 def test_a_closed_connection_leaves_nothing_behind() -> None:
     memory = BufferedMemory(100)
     work = memory.begin_work("a", 90, 0.0)
@@ -72,15 +131,17 @@ def test_who_waits_for_memory_is_not_taken_for_slow() -> None:
     assert "sends" in memory.overdue(1000.0), "it was granted memory, and doesn't come for it"
 
 
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 150), st.sampled_from("frw")), max_size=60))
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 150), st.sampled_from("frwa")), max_size=60))
 @settings(max_examples=300, deadline=None)
 def test_whatever_happens_all_is_given_back_and_everybody_goes_on(steps: list[tuple[int, int, str]]) -> None:
     memory = BufferedMemory(100)
     waiting: set[Hashable] = set()
     works: list[Work] = []
+    wishes: dict[int, str] = {}
     for holder, size, kind in steps:
         if holder in waiting:
             continue
+        wishes[holder] = kind
         granted = lambda holder=holder: waiting.discard(holder)  # noqa: E731
         if kind == "f":
             memory.release(holder, 0.0)  # a connection has one frame at a time
@@ -89,6 +150,12 @@ def test_whatever_happens_all_is_given_back_and_everybody_goes_on(steps: list[tu
                 memory.wait(holder, size, granted)
         elif kind == "r":
             memory.release(holder, 0.0)
+        elif kind == "a":
+            memory.large_answers[3] = size
+            if not memory.reserve_answer(holder, 3, 0.0, granted):
+                waiting.add(holder)
+            elif size % 2:
+                memory.hold_answer(holder, size // 2, 0.0)
         elif memory.reserve_work(holder, size, 0.0, granted):
             works.append(memory.begin_work(holder, size, 0.0))
         else:
@@ -100,5 +167,7 @@ def test_whatever_happens_all_is_given_back_and_everybody_goes_on(steps: list[tu
             if holder not in waiting:
                 memory.forget_work(holder, 0.0)
                 memory.release(holder, 0.0)
+            if holder not in waiting or wishes[holder] == "f":  # a peer takes its answers while it sends
+                memory.answer_sent(holder, 0.0)
     assert not waiting
     assert memory.used_bytes == 0

@@ -14,6 +14,7 @@ from typing import BinaryIO
 
 from ottla.protocol.batches import HEADER_SIZE, MAGIC, BatchHeader, Record, crc_valid, read_header, records
 from ottla.protocol.codecs import Codec
+from ottla.protocol.errors import ErrorCode, KafkaError
 
 from . import names
 from .checkpoints import parse_offsets
@@ -28,7 +29,8 @@ _BATCH_BYTES_MAX = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class DumpedBatch:
-    """A batch and where it stands. `records` are there only if they were asked for."""
+    """A batch and where it stands. `records` are there only if they were asked for, and unpack to no more than is held
+    in memory (otherwise the batch `is_too_large`)."""
 
     position: int
     base_offset: int
@@ -48,6 +50,7 @@ class DumpedBatch:
     delete_horizon: int | None
     crc: int
     is_valid: bool
+    is_too_large: bool = False
     records: list[Record] | None = None
 
 
@@ -146,6 +149,7 @@ def dump_log(path: str, *, deep: bool = False) -> Iterator[DumpedBatch]:
     with open(path, "rb") as file:
         for position, header, batch in _batches(file):
             valid = header.magic == MAGIC and crc_valid(batch, 0, len(batch))
+            found = _records(batch) if deep and valid else None
             yield DumpedBatch(
                 position=position,
                 base_offset=header.base_offset,
@@ -165,8 +169,19 @@ def dump_log(path: str, *, deep: bool = False) -> Iterator[DumpedBatch]:
                 delete_horizon=header.delete_horizon,
                 crc=header.crc,
                 is_valid=valid,
-                records=list(records(batch)) if deep and valid else None,
+                is_too_large=deep and valid and found is None,
+                records=found,
             )
+
+
+def _records(batch: bytes) -> list[Record] | None:
+    """None where they unpack to more than is held in memory."""
+    try:
+        return list(records(batch))
+    except KafkaError as error:
+        if error.code == ErrorCode.record_list_too_large:
+            return None
+        raise
 
 
 def _batches(file: BinaryIO) -> Iterator[tuple[int, BatchHeader, bytes]]:

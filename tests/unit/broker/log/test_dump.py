@@ -25,6 +25,7 @@ from ottla.broker.log.dump import (
 )
 from ottla.broker.log.home import ForeignDirectory
 from ottla.broker.log.verification import verify
+from ottla.protocol.codecs import Codec
 from tests.unit.broker.log.workbench import Workbench, append, batch_of, contents, fill
 
 CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=200)
@@ -38,6 +39,19 @@ def partition(tmp_path: Path) -> Path:
     append(log, batch_of([b"last"], producer=(3, 1, 0)), epoch=4)
     log.close()
     return bench.path
+
+
+def test_records_behind_a_batch_that_is_too_large_to_show_are_shown(tmp_path: Path) -> None:
+    log = Workbench(tmp_path / "t-0").log()
+    append(log, batch_of([bytes(129 << 20)], codec=Codec.zstd))
+    append(log, batch_of([b"behind"]))
+    log.close()
+    large, behind = (item for file in sorted(tmp_path.rglob("*.log")) for item in dump(str(file), deep=True))
+    assert isinstance(large, DumpedBatch)
+    assert isinstance(behind, DumpedBatch)
+    assert (large.is_valid, large.is_too_large, large.records) == (True, True, None)
+    assert behind.records is not None
+    assert [record.value for record in behind.records] == [b"behind"]
 
 
 def test_every_file_can_be_shown(partition: Path) -> None:
