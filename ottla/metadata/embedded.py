@@ -8,6 +8,9 @@ which costs a few microseconds, every `poll_interval_s` (while there are others)
 A file that was removed, or replaced by another one of its name, is noticed before the next transaction, and by a watch
 at once: what is written to a file without a name nobody else reads. The store refuses everything from then on.
 
+A call that its caller gave up before the worker began it is dropped: what was reported as not done isn't done later.
+Only a call that the worker had begun has an unknown outcome.
+
 A process that is stopped (SIGSTOP) in the middle of a write holds the file, and the others can't write until it goes
 on or dies: a limit of sharing a file, and one reason why a cluster on several machines uses etcd.
 
@@ -68,6 +71,11 @@ class _Job:
     future: asyncio.Future[Any] | concurrent.futures.Future[Any]  # of the event loop, or of another thread
     transactional: bool = False
     durable: bool = True
+    taken: threading.Lock = field(default_factory=threading.Lock)
+
+    def take(self) -> bool:
+        """Whether the caller comes first: the worker, who begins the job then, or who asked for it, who drops it."""
+        return self.taken.acquire(blocking=False)
 
 
 @dataclass(slots=True, eq=False)
@@ -189,8 +197,9 @@ class EmbeddedStore:
         if self._closed:
             raise StoreUnavailable("the metadata store is closed")
         future: asyncio.Future[Any] = self._loop.create_future()
+        job = _Job(run, future, transactional, durable)
         try:
-            self._jobs.put_nowait(_Job(run, future, transactional, durable))
+            self._jobs.put_nowait(job)
         except queue.Full:
             raise StoreUnavailable("too many calls wait for the metadata file") from None
         try:
@@ -198,7 +207,15 @@ class EmbeddedStore:
             async with asyncio.timeout(self._timeout_s):
                 return await future
         except TimeoutError:
-            raise late(f"the metadata file didn't answer within {self._timeout_s} s") from None
+            if not future.cancelled():  # the answer was there, and the loop had no time for it until now
+                return future.result()
+            if job.take():
+                raise StoreUnavailable(
+                    f"the metadata file was held or busy for {self._timeout_s:g} s: nothing was done"
+                ) from None
+            raise late(f"the metadata file didn't answer within {self._timeout_s:g} s") from None
+        finally:
+            job.take()  # whoever was cancelled wants nothing done any more
 
     # What follows runs in the worker.
 
@@ -251,10 +268,11 @@ class EmbeddedStore:
         while start < len(jobs):
             end = start + 1
             if not jobs[start].transactional:
-                result, error = _attempt(jobs[start].run)
-                if isinstance(error, sqlite3.Error):
-                    error = StoreUnavailable(f"the metadata file can't be read: {error}")
-                self._settle([(jobs[start], result, error)])
+                if jobs[start].take():
+                    result, error = _attempt(jobs[start].run)
+                    if isinstance(error, sqlite3.Error):
+                        error = StoreUnavailable(f"the metadata file can't be read: {error}")
+                    self._settle([(jobs[start], result, error)])
             else:
                 while end < len(jobs) and jobs[end].transactional:
                     end += 1
@@ -267,6 +285,8 @@ class EmbeddedStore:
             with self._tables.transaction(durable=any(job.durable for job in jobs)):
                 self._tables.end_leases(check_owners=False)
                 for job in jobs:
+                    if not job.take():
+                        continue
                     result, error = _attempt(job.run)
                     if error is not None and not isinstance(error, LeaseExpired):
                         raise error  # it may have written half: nothing of the group is committed
@@ -381,15 +401,15 @@ class _LeaseLine:
     def keep_alive(self, lease: LeaseId, timeout_s: float) -> None:
         """See `LeaseLine.keep_alive`."""
         answer: concurrent.futures.Future[None] = concurrent.futures.Future()
+        job = _Job(lambda: self._tables.keep_alive(lease), answer, transactional=True, durable=False)
         try:
-            self._jobs.put_nowait(
-                _Job(lambda: self._tables.keep_alive(lease), answer, transactional=True, durable=False)
-            )
+            self._jobs.put_nowait(job)
         except queue.Full:
             raise StoreUnavailable("too many calls wait for the metadata file") from None
         try:
             answer.result(timeout_s)
         except concurrent.futures.TimeoutError:
+            job.take()
             raise StoreUnavailable(f"the metadata file didn't answer within {timeout_s:g} s") from None
 
     def close(self) -> None:

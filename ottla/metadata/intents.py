@@ -7,19 +7,25 @@ than the client waits: REQUEST_TIMED_OUT, and the intent stands.
 
 A guard that fails means that somebody else was faster: what is there now decides between trying again and an error.
 What changes nothing is a transaction too, of guards alone: another broker may have written what our image doesn't show
-yet, which must not be taken for what was asked for. A write of unknown outcome is looked for in the image by the id or
-the revision that only it could have brought.
+yet, which must not be taken for what was asked for.
 
 Whatever depends on who is registered is decided only when the image has everybody who was registered when it was asked
 for. So a broker counts as soon as it has said that it is ready, whoever is asked: as with Kafka, whose controller
 decides by the log that made it ready.
+
+A write of unknown outcome is sent again with the same guards, or the key is read and what is missing is sent again:
+nobody waits for a write that never was. One of two with the same guards comes to be at most. If the second is refused
+because the key holds what the first was to write, or is gone as it was to be, then what was asked for is there.
+
+A request takes no longer than its time-out, whatever it waits for: the store, the controller, the own image.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from random import Random, SystemRandom
 from uuid import UUID
@@ -41,6 +47,7 @@ logger = logging.getLogger(__name__)
 DEFAULT = -1  # partition count or replication factor: not given
 PARTITIONS_PER_REQUEST_MAX = 10_000  # as Kafka's ReplicationControlManager
 _RETRY_S = 0.5
+_AGAIN_S = 0.1  # until a write of unknown outcome is sent again
 _NO_ENTRIES: Mapping[str, str] = {}
 _NO_LIMITS: Mapping[str, float] = {}
 
@@ -102,37 +109,45 @@ class Intents:
         """Creates a topic and waits until it is visible here. Raises KafkaError."""
         _check_deadline(timeout_s)
         self.check_new_topic_name(topic.name)
-        timeout_s = await self._know_who_is_registered(timeout_s)
-        intent = TopicIntent(topic.name, self._random_topic_id(), self._assignments(topic))
-        created = CreatedTopic(intent.id, len(intent.assignments), len(intent.assignments[0]))
-        if validate_only:
+        async with _within(timeout_s):
+            await self._know_who_is_registered()
+            intent = TopicIntent(topic.name, self._random_topic_id(), self._assignments(topic))
+            created = CreatedTopic(intent.id, len(intent.assignments), len(intent.assignments[0]))
+            if not validate_only:
+                await self._create(intent, topic.configs)
             return created
-        key = keys.topic(topic.name)
-        resource_key = keys.config(ConfigResource("topic", topic.name))
-        config: Write = Put(resource_key, Config(topic.configs).encode()) if topic.configs else Delete(resource_key)
-        await self._write_topic([Guard(key, 0)], [Put(key, intent.encode()), config], _exists(topic.name))
-        await self._until(lambda image: _appeared(image, intent.id, len(intent.assignments)), timeout_s, intent.id)
-        return created
+
+    async def _create(self, intent: TopicIntent, configs: Mapping[str, str]) -> None:
+        key, deleted = keys.topic(intent.name), keys.tombstone(intent.id)
+        resource_key = keys.config(ConfigResource("topic", intent.name))
+        config: Write = Put(resource_key, Config(configs).encode()) if configs else Delete(resource_key)
+        # Somebody may delete what was written with an unknown outcome: it isn't created another time.
+        guards = [Guard(key, 0), Guard(deleted, 0)]
+        result = await self._transact_surely(guards, [Put(key, intent.encode()), config])
+        if isinstance(result, Rejected) and deleted not in result.failed:
+            raise _exists(intent.name)
+        await self._until(lambda image: _appeared(image, intent.id, len(intent.assignments)), intent.id)
 
     async def delete_topic(self, topic_id: UUID, timeout_s: float) -> None:
         """Deletes a topic and waits until it is invisible here. Raises KafkaError, UNKNOWN_TOPIC_ID among others."""
         _check_deadline(timeout_s)
         intent = self._image.intents_by_id.get(topic_id)
-        while True:
-            if intent is None or intent.id != topic_id:
-                raise KafkaError(ErrorCode.unknown_topic_id, "This server does not host this topic ID.")
-            key = keys.topic(intent.name)
-            tombstone = Tombstone(topic_id, intent.name, self._holders(intent))
-            writes: list[Write] = [
-                Delete(key),
-                Delete(keys.config(ConfigResource("topic", intent.name))),
-                Put(keys.tombstone(topic_id), tombstone.encode()),
-            ]
-            result = await self._transact([Guard(key, intent.revision)], writes)
-            if not isinstance(result, Rejected):
-                break
-            intent = _decoded_topic(result.failed[key])
-        await self._until(lambda image: None if topic_id in image.intents_by_id else True, timeout_s, topic_id)
+        async with _within(timeout_s):
+            while True:
+                if intent is None or intent.id != topic_id:
+                    raise KafkaError(ErrorCode.unknown_topic_id, "This server does not host this topic ID.")
+                key = keys.topic(intent.name)
+                tombstone = Tombstone(topic_id, intent.name, self._holders(intent))
+                writes: list[Write] = [
+                    Delete(key),
+                    Delete(keys.config(ConfigResource("topic", intent.name))),
+                    Put(keys.tombstone(topic_id), tombstone.encode()),
+                ]
+                result = await self._transact_surely([Guard(key, intent.revision)], writes)
+                if isinstance(result, Committed):
+                    break
+                intent = _decoded_topic(result.failed[key])
+            await self._until(lambda image: None if topic_id in image.intents_by_id else True, topic_id)
 
     async def create_partitions(
         self,
@@ -145,20 +160,21 @@ class Intents:
     ) -> None:
         """Adds partitions up to `partition_count` and waits until they are visible here. Raises KafkaError."""
         _check_deadline(timeout_s)
-        timeout_s = await self._know_who_is_registered(timeout_s)
-        intent = self._image.intents.get(name)
-        while True:
-            if intent is None:
-                raise KafkaError(ErrorCode.unknown_topic_or_partition)
-            grown = self._grown(intent, partition_count, assignments)
-            if validate_only:
-                return
-            key = keys.topic(name)
-            result = await self._transact([Guard(key, intent.revision)], [Put(key, grown.encode())])
-            if not isinstance(result, Rejected):
-                break
-            intent = _decoded_topic(result.failed[key])
-        await self._until(lambda image: _appeared(image, grown.id, partition_count), timeout_s, grown.id)
+        async with _within(timeout_s):
+            await self._know_who_is_registered()
+            intent = self._image.intents.get(name)
+            while True:
+                if intent is None:
+                    raise KafkaError(ErrorCode.unknown_topic_or_partition)
+                grown = self._grown(intent, partition_count, assignments)
+                if validate_only:
+                    return
+                key = keys.topic(name)
+                result = await self._transact_surely([Guard(key, intent.revision)], [Put(key, grown.encode())])
+                if isinstance(result, Committed):
+                    break
+                intent = _decoded_topic(result.failed[key])
+            await self._until(lambda image: _appeared(image, grown.id, partition_count), grown.id)
 
     async def alter_config(self, resource: ConfigResource, edit: ConfigEdit, timeout_s: float = 30.0) -> None:
         """Replaces a resource's dynamic settings by `edit(present ones)`, and waits until this broker knows them.
@@ -166,6 +182,10 @@ class Intents:
         `edit` may raise KafkaError, and may be called again when somebody else changed them meanwhile. An empty result
         removes the resource's key.
         """
+        async with _within(timeout_s):
+            await self._alter_config(resource, edit)
+
+    async def _alter_config(self, resource: ConfigResource, edit: ConfigEdit) -> None:
         config: Config | None = self._image.configs.get(resource)
         key = keys.config(resource)
         while True:
@@ -175,7 +195,7 @@ class Intents:
             writes = [] if entries == present.entries else [write]
             result = await self._transact([*self._guards_of(resource), Guard(key, present.revision)], writes)
             if isinstance(result, Committed):
-                return await self._until_revision(result.revision, timeout_s)
+                return await self._until_revision(result.revision)
             if result is None:  # unknown: the image tells
                 await self._until_settled(key)
                 config = self._image.configs.get(resource)
@@ -186,11 +206,15 @@ class Intents:
                 (topic,) = result.failed.values()
                 if topic is None:
                     raise KafkaError(ErrorCode.unknown_topic_or_partition)
-                await self._until_revision(topic.mod_revision, timeout_s)
+                await self._until_revision(topic.mod_revision)
                 config = self._image.configs.get(resource)
 
     async def alter_quota(self, entity: QuotaEntity, edit: QuotaEdit, timeout_s: float = 30.0) -> None:
         """As `alter_config`, for the quotas of an entity."""
+        async with _within(timeout_s):
+            await self._alter_quota(entity, edit)
+
+    async def _alter_quota(self, entity: QuotaEntity, edit: QuotaEdit) -> None:
         quota: Quota | None = self._image.quotas.get(entity)
         key = keys.quota(entity)
         while True:
@@ -200,7 +224,7 @@ class Intents:
             writes = [] if limits == present.limits else [write]
             result = await self._transact([Guard(key, present.revision)], writes)
             if isinstance(result, Committed):
-                return await self._until_revision(result.revision, timeout_s)
+                return await self._until_revision(result.revision)
             if result is None:
                 await self._until_settled(key)
                 quota = self._image.quotas.get(entity)
@@ -227,12 +251,13 @@ class Intents:
             raise _not_elected(unclean)
         key = keys.election(known.id, index)
         # A wish that stands already is taken for this one; it is deleted when it was decided on.
-        result = await self._transact([Guard(key, 0)], [Put(key, Election(unclean).encode())])
-        if isinstance(result, Committed):
-            await self._until_revision(result.revision, timeout_s)
-        else:
-            await self._until_settled(key)
-        await self._until(lambda image: None if (known.id, index) in image.elections else True, timeout_s)
+        async with _within(timeout_s):
+            result = await self._transact_surely([Guard(key, 0)], [Put(key, Election(unclean).encode())])
+            if isinstance(result, Committed):
+                await self._until_revision(result.revision)
+            else:
+                await self._until_settled(key)
+            await self._until(lambda image: None if (known.id, index) in image.elections else True)
         after = self._image.partition(known.id, index)
         if after is None:
             raise KafkaError(ErrorCode.unknown_topic_or_partition, f"No such partition as {topic}-{index}")
@@ -246,46 +271,61 @@ class Intents:
 
         Of two administrators who ask at the same time one is refused (REASSIGNMENT_IN_PROGRESS). Raises KafkaError.
         """
-        if target is not None:
-            timeout_s = await self._know_who_is_registered(timeout_s)
+        async with _within(timeout_s):
+            if target is not None:
+                await self._know_who_is_registered()
+            await self._reassign(topic, index, target, allow_another_factor)
+
+    async def _reassign(self, topic: str, index: int, target: Sequence[int] | None, allow_another_factor: bool) -> None:
         before = self._reassignable(topic, index)
+        wanted = (before.topic_id, index)
+        key, state_key = keys.reassignment(*wanted), keys.partition(*wanted)
+        wish = Reassignment(None if target is None else tuple(target))
+        doubtful = False  # whether the wish may have been written
         while True:
             image = self._image
             state = self._reassignable(topic, index)
-            if _assignment(state) != _assignment(before) or (state.topic_id, index) in image.reassignments:
+            moved, standing = _assignment(state) != _assignment(before), image.reassignments.get(wanted)
+            ours = _fulfils(state, wish) if moved else standing is not None and standing.target == wish.target
+            if doubtful and ours:
+                break
+            if moved or standing is not None:
                 raise _being_moved(topic, index)
             if target is None:
                 check_cancellable(state, image.brokers)
             else:
                 check_target(target, state, self._known(target), allow_another_factor)
             intent = image.intents_by_id[state.topic_id]
-            key = keys.reassignment(state.topic_id, index)
-            guards = [
-                Guard(keys.topic(topic), intent.revision),
-                Guard(keys.partition(state.topic_id, index), state.revision),
-                Guard(key, 0),
-            ]
-            wish = Reassignment(None if target is None else tuple(target))
+            guards = [Guard(keys.topic(topic), intent.revision), Guard(state_key, state.revision), Guard(key, 0)]
             there = wish.target == state.target and not state.removing  # or on its way
             result = await self._transact(guards, [] if there else [Put(key, wish.encode())])
-            if not isinstance(result, Rejected):
+            if isinstance(result, Committed):
+                await self._until_revision(result.revision)
                 break
-            if result.failed.get(key) is not None:
+            if result is None:
+                doubtful = True
+                await asyncio.sleep(_AGAIN_S)
+                await self._until_settled(key, state_key)
+                continue
+            other = result.failed.get(key)
+            if other is not None and not (doubtful and other.value == wish.encode()):
                 raise _being_moved(topic, index)
             newest = max((entry.mod_revision for entry in result.failed.values() if entry), default=image.revision + 1)
-            await self._until_revision(newest, timeout_s)  # an ISR changed, or the topic did
-        if result is None:
-            await self._until_settled(key, keys.partition(state.topic_id, index))
-        else:
-            await self._until_revision(result.revision, timeout_s)
-        wanted = (state.topic_id, index)
-        await self._until(lambda image: None if wanted in image.reassignments else True, timeout_s)
+            await self._until_revision(newest)  # an ISR changed, or the topic did
+        await self._until(lambda image: None if wanted in image.reassignments else True)
 
     async def unregister_broker(self, broker_id: int, timeout_s: float = 30.0) -> None:
         """Deletes a broker's registration; one that lives registers anew. Raises KafkaError."""
-        timeout_s = await self._know_who_is_registered(timeout_s)
+        async with _within(timeout_s):
+            await self._know_who_is_registered()
+            await self._unregister_broker(broker_id)
+
+    async def _unregister_broker(self, broker_id: int) -> None:
+        doubtful = None  # the registration that may have been deleted
         while True:
             broker = self._image.brokers.get(broker_id)
+            if doubtful is not None and (broker is None or broker.epoch != doubtful):
+                return None
             if broker is None and broker_id in self._known([broker_id]):
                 return None  # its registration ended with its process
             if broker is None:
@@ -295,8 +335,13 @@ class Intents:
             key = keys.broker(broker_id)
             result = await self._transact([Guard(key, broker.revision)], [Delete(key)])
             if isinstance(result, Committed):
-                return await self._until_revision(result.revision, timeout_s)
-            await self._until_settled(key)
+                return await self._until_revision(result.revision)
+            if result is None:
+                doubtful = broker.epoch
+                await asyncio.sleep(_AGAIN_S)
+                await self._until_settled(key)
+            else:
+                await self._until(_registered_otherwise(broker))
 
     async def confirm_deletion(self, broker_id: int, topic_id: UUID) -> None:
         """Says that this broker has nothing left of a deleted topic, however long the store may be away.
@@ -442,48 +487,43 @@ class Intents:
             if not keys.uuid_text(candidate).startswith("-"):
                 return candidate
 
-    async def _write_topic(self, guards: Iterable[Guard], writes: Sequence[Write], refused: KafkaError) -> None:
-        result = await self._transact(list(guards), writes)
-        if isinstance(result, Rejected):
-            raise refused
-
     async def _transact(self, guards: Sequence[Guard], writes: Sequence[Write]) -> Committed | Rejected | None:
-        """None: nobody knows. Raises KafkaError REQUEST_TIMED_OUT if the store can't be reached."""
+        """None: nobody knows. Raises KafkaError REQUEST_TIMED_OUT where the store isn't reached and nothing written."""
         try:
             return await self._store.transact(guards, writes)
         except UnknownOutcome as reason:
             logger.warning("an administrator's change has an unknown outcome: %s", reason)
             return None
         except StoreUnavailable as reason:
-            raise KafkaError(ErrorCode.request_timed_out, f"The metadata store can't be reached: {reason}") from reason
+            raise _unreachable(reason) from reason
 
-    async def _until(
-        self, find: Callable[[Image], Topic | bool | None], timeout_s: float, topic_id: UUID | None = None
-    ) -> None:
-        try:
-            await self._follower.wait(find, timeout_s, topic_id)
-        except TimeoutError:
-            raise KafkaError(ErrorCode.request_timed_out) from None
+    async def _transact_surely(self, guards: Sequence[Guard], writes: Sequence[Write]) -> Committed | Rejected:
+        """Sends it until its outcome is known. One of the writes must be to a key that is guarded."""
+        result = await self._transact(guards, writes)
+        doubtful = result is None
+        while result is None:
+            await asyncio.sleep(_AGAIN_S)
+            result = await self._transact(guards, writes)
+        if doubtful and isinstance(result, Rejected) and (revision := _written_before(writes, result)) is not None:
+            return Committed(revision)
+        return result
 
-    async def _until_revision(self, revision: int, timeout_s: float) -> None:
-        try:
-            await self._follower.wait_for_revision(revision, timeout_s)
-        except TimeoutError:
-            raise KafkaError(ErrorCode.request_timed_out) from None
+    async def _until(self, find: Callable[[Image], Topic | bool | None], topic_id: UUID | None = None) -> None:
+        await self._follower.wait(find, None, topic_id)
 
-    async def _know_who_is_registered(self, timeout_s: float) -> float:
-        """Waits until the image has every broker that is registered at this moment; how much of the time is left.
+    async def _until_revision(self, revision: int) -> None:
+        await self._follower.wait_for_revision(revision, None)
+
+    async def _know_who_is_registered(self) -> None:
+        """Waits until the image has every broker that is registered at this moment.
 
         A broker that has just said that it is ready may be missing there, and whoever has waited for that counts on it.
         """
-        loop = asyncio.get_running_loop()
-        began = loop.time()
         try:
             registered = (await self._store.read(keys.BROKERS)).entries
         except StoreUnavailable as reason:
-            raise KafkaError(ErrorCode.request_timed_out, f"The metadata store can't be reached: {reason}") from reason
-        await self._until_revision(max((entry.mod_revision for entry in registered), default=0), timeout_s)
-        return timeout_s - (loop.time() - began)
+            raise _unreachable(reason) from reason
+        await self._until_revision(max((entry.mod_revision for entry in registered), default=0))
 
     async def _until_settled(self, *settled: str) -> None:
         """Waits until the image is as new as what the store holds under these keys now.
@@ -496,8 +536,34 @@ class Intents:
                 entries = (await self._store.read(key)).entries
                 newest = max([newest, *(entry.mod_revision for entry in entries if entry.key == key)])
         except StoreUnavailable as reason:
-            raise KafkaError(ErrorCode.request_timed_out, f"The metadata store can't be reached: {reason}") from reason
-        await self._until_revision(newest, 10.0)
+            raise _unreachable(reason) from reason
+        await self._until_revision(newest)
+
+
+@asynccontextmanager
+async def _within(timeout_s: float) -> AsyncIterator[None]:
+    """Raises KafkaError REQUEST_TIMED_OUT where what is inside takes longer. What was written by then stands."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            yield
+    except TimeoutError:
+        raise KafkaError(ErrorCode.request_timed_out) from None
+
+
+def _written_before(writes: Sequence[Write], rejected: Rejected) -> int | None:
+    """At which revision an earlier one of two same transactions was carried out (0: unknown, by a deletion); None where
+    the guards of the second one failed by somebody else's."""
+    revision = None
+    for write in writes:
+        if write.key not in rejected.failed:
+            continue
+        entry = rejected.failed[write.key]
+        if isinstance(write, Put) and (entry is None or entry.value != write.value):
+            return None
+        if isinstance(write, Delete) and entry is not None:
+            return None
+        revision = 0 if entry is None else entry.mod_revision
+    return revision
 
 
 def _appeared(image: Image, topic_id: UUID, partition_count: int) -> Topic | bool | None:
@@ -512,11 +578,28 @@ def _assignment(state: Partition) -> tuple[tuple[int, ...], ...]:
     return (state.replicas, state.adding, state.removing)
 
 
+def _registered_otherwise(known: Broker) -> Callable[[Image], bool | None]:
+    def find(image: Image) -> bool | None:
+        present = image.brokers.get(known.id)
+        return True if present is None or present.revision != known.revision else None
+
+    return find
+
+
+def _fulfils(state: Partition, wish: Reassignment) -> bool:
+    """Whether a partition that was moved is moved as wished."""
+    return not state.reassigning if wish.target is None else state.target == wish.target
+
+
 def _being_moved(topic: str, index: int) -> KafkaError:
     return KafkaError(
         ErrorCode.reassignment_in_progress,
         f"Somebody else has asked for another assignment of {topic}-{index} at this moment.",
     )
+
+
+def _unreachable(reason: StoreUnavailable) -> KafkaError:
+    return KafkaError(ErrorCode.request_timed_out, f"The metadata store can't be reached: {reason}")
 
 
 def _not_elected(unclean: bool) -> KafkaError:

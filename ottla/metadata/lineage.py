@@ -120,9 +120,14 @@ def is_due(image: Image) -> bool:
     return row is None or row.revision < image.revision
 
 
-def guard_of(known: Known, rows: Rows) -> Guard:
-    """Holds on the same store while the known word is the newest one there. It was written together with its row."""
-    return Guard(keys.lineage_word(known.word), rows[known.number // WORDS_PER_ROW].revision)
+def guards_of(known: Known, rows: Rows) -> tuple[Guard, Guard]:
+    """Hold on the same store while the known word is the newest one there. It was written together with its row.
+
+    The second is the row's, which proves nothing by itself: where it fails, the rejection shows the row as it is now.
+    """
+    row = known.number // WORDS_PER_ROW
+    revision = rows[row].revision
+    return Guard(keys.lineage_word(known.word), revision), Guard(keys.lineage(row), revision)
 
 
 def row_of(known: Known | None) -> int | None:

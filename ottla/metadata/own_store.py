@@ -13,8 +13,9 @@ Numbered argument that nothing of a wrong store reaches the process, and nothing
    take a new snapshot and to compare epochs (`Follower`).
 3. What is written: every transaction compares the key that is named after the last known word, and the cluster's. On
    another store that guard fails at the instant of the write, however late the change of stores is noticed. On the
-   same store it fails only if the controller has just written another word: then the store is judged, and the
-   transaction sent again.
+   same store it fails only if the controller has just written another word. The row of words is compared, too, so the
+   rejection itself brings the row as it is now: where the known word stands in it, the transaction is sent again.
+   Where it doesn't tell enough (a new row was begun), the store is asked, and judged.
 4. A lease is kept alive or ended on whatever store is there. Neither can change what belongs to somebody else.
 """
 
@@ -25,7 +26,7 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 
 from . import keys
-from .lineage import Known, guard_of, judge, row_of
+from .lineage import Known, guards_of, judge, row_of
 from .model import Cluster, LineageRow
 from .store import (
     Attached,
@@ -125,11 +126,11 @@ class OwnStore:
         """See `Store.transact`."""
         while True:
             self._check()
-            own = self._guards()
+            own, known, cluster = self._guards(), self.known, self._cluster
             result = await self._store.transact([*guards, *own], writes)
             if isinstance(result, Committed):
                 return result
-            if any(guard.key in result.failed and not guard.holds(result.failed[guard.key]) for guard in own):
+            if _fail(own, result) and not self._told(known, cluster, own, result):
                 await self._verify()
             failed = {
                 guard.key: entry
@@ -176,22 +177,36 @@ class OwnStore:
     def _guards(self) -> list[Guard]:
         if self._cluster is None:
             return []
-        words = [guard_of(self.known, self._rows)] if self._rows and self.known is not None else []
+        words = guards_of(self.known, self._rows) if self._rows and self.known is not None else ()
         return [Guard(keys.CLUSTER, self._cluster.revision), *words]
+
+    def _told(self, known: Known | None, cluster: Cluster | None, own: Sequence[Guard], rejected: Rejected) -> bool:
+        """Whether the rejection of what was compared tells that the store has what was `known` then, and what is newer:
+        the row of the known word has got more words. Raises ForeignStore."""
+        of_cluster, *words = own
+        if not words or self._cluster is not cluster or _fail([of_cluster], rejected):
+            return False
+        row = words[-1]
+        entry = rejected.failed.get(row.key)
+        if entry is None or row.holds(entry):
+            return False
+        self._know(known, cluster, {keys.lineage_row(row.key): LineageRow.decode(entry)})
+        return True
 
     async def _verify(self) -> None:
         """Returns if, at an instant from now on, the store has what is known. Raises ForeignStore, StoreUnavailable."""
         while own := self._guards():
-            vouched = bool(self._rows)
+            vouched, known, cluster = bool(self._rows), self.known, self._cluster
             try:
-                if isinstance(await self._store.transact(own, []), Committed) and vouched:
+                result = await self._store.transact(own, [])
+                if vouched and (isinstance(result, Committed) or self._told(known, cluster, own, result)):
                     return
             except UnknownOutcome as error:  # of a question
                 raise StoreUnavailable(str(error)) from error
             known = self.known
-            cluster = await self._store.read(keys.CLUSTER)
+            found = await self._store.read(keys.CLUSTER)
             rows = await self._store.read(keys.LINEAGE)
-            self._judge(known, (*cluster.entries, *rows.entries))
+            self._judge(known, (*found.entries, *rows.entries))
             if not vouched:
                 return
 
@@ -258,6 +273,11 @@ class _OwnLeaseLine:
     def close(self) -> None:
         """See `LeaseLine.close`."""
         self._line.close()
+
+
+def _fail(guards: Sequence[Guard], rejected: Rejected) -> bool:
+    """Whether one of these is among those that failed."""
+    return any(guard.key in rejected.failed and not guard.holds(rejected.failed[guard.key]) for guard in guards)
 
 
 def _latest(values: Iterable[Cluster | LineageRow | None]) -> int:

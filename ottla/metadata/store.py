@@ -28,7 +28,7 @@ NO_LEASE = LeaseId(0)
 # A transaction holds at most this many guards and as many writes: etcd's default limit is 128. Beside its caller's
 # guards it may have those of the lineage (`own_store.py`).
 TRANSACTION_OPERATIONS_MAX = 120
-LINEAGE_GUARDS_MAX = 2
+LINEAGE_GUARDS_MAX = 3
 TRANSACTION_SIZE_BYTES_MAX = 1_000_000
 
 

@@ -6,7 +6,12 @@ so that a holder that was paused beyond its session writes nothing more.
 After each round of writes the controller waits until its image shows them, and decides again what changed meanwhile. So
 there is at most one decision about a partition in flight, and a write of unknown outcome is simply looked at again.
 
-While it decides, it adds words to the store's lineage, by which everybody knows the store for the same one.
+A term ends with the lease, or with its key. A write that the store didn't take is decided on again: to give up the
+lease and to get another one would ask more of a store that is slow already.
+
+Between its rounds it adds words to the store's lineage, by which everybody knows the store for the same one. Never
+beside a round: a word that comes in between rejects what everybody else writes at that moment (`own_store.py`). Nor
+soon after a term began: terms that follow each other quickly have a busy store for their reason.
 
 Time is an input like others: at intervals the partitions that their preferred replicas could lead are looked at.
 """
@@ -28,6 +33,7 @@ from ottla.metadata.store import (
     TRANSACTION_OPERATIONS_MAX,
     TRANSACTION_SIZE_BYTES_MAX,
     Committed,
+    ForeignStore,
     Guard,
     LeaseExpired,
     Put,
@@ -54,6 +60,8 @@ _REJECTED_S = 0.05
 _SLICE = 2 * (TRANSACTION_OPERATIONS_MAX - 1)
 _WRITES_MAX = 8  # transactions under way at a time: they share a round trip, and a sync of the disk
 _NOTHING = Scope(frozenset(), frozenset())
+
+_Outcome = Committed | Rejected | UnknownOutcome | StoreUnavailable
 
 
 class Deposed(Exception):
@@ -91,6 +99,7 @@ class Controller:
         self._lease = NO_LEASE
         self._left_behind = NO_LEASE  # an own lease that couldn't be given up: nobody decides under it
         self._term: Guard | None = None
+        self._word_at = 0.0  # no lineage word is written before, by the loop's clock
         self._changed = Changed()
         self._woken = asyncio.Event()
         follower.listen(self._noticed)
@@ -155,7 +164,6 @@ class Controller:
         assert self._term is not None
         keeper = asyncio.ensure_future(self._keep_lease())
         clock = asyncio.ensure_future(self._tell_time())
-        writer = asyncio.ensure_future(self._write_lineage(self._term))
         try:
             work = asyncio.ensure_future(self._work(self._term.mod_revision))
             try:
@@ -167,9 +175,9 @@ class Controller:
                 work.cancel()
                 await asyncio.gather(work, return_exceptions=True)
         finally:
-            for helper in (keeper, clock, writer):
+            for helper in (keeper, clock):
                 helper.cancel()
-            await asyncio.gather(keeper, clock, writer, return_exceptions=True)
+            await asyncio.gather(keeper, clock, return_exceptions=True)
 
     async def _keep_lease(self) -> None:
         """Raises Deposed after a session without an answer: perhaps what is asked arrives all the same, and nobody else
@@ -192,33 +200,20 @@ class Controller:
             self._balance_due = True
             self._woken.set()
 
-    async def _write_lineage(self, term: Guard) -> None:
-        """Adds a word to the lineage when something has changed: at once, and not again for a while."""
-        await self._follower.wait_for_revision(term.mod_revision, None)
-        while True:
-            image = await self._follower.wait(lambda image: image if lineage.is_due(image) else None, None)
-            guard, writes = lineage.next_word(image.lineage, secrets.token_urlsafe(lineage.WORD_BYTES))
-            try:
-                await self._store.transact([term, guard], writes)
-            except (StoreUnavailable, UnknownOutcome) as reason:
-                logger.info("controller %s: no lineage word was written: %s", self._name, reason)
-            except Exception:  # without words each new connection to the store costs every broker a snapshot
-                logger.exception("controller %s: no lineage word was written", self._name)
-            await asyncio.sleep(lineage.INTERVAL_S)
-
     async def _work(self, since_revision: int) -> None:
         await self._follower.wait_for_revision(since_revision, None)
         self.active = True
+        self._word_at = asyncio.get_running_loop().time() + lineage.INTERVAL_S
         self._changed = Changed()
         scope = whole_scope(self._follower.image)
         again = _NOTHING
         while True:
             again = await self._perform(scope)
+            await self._add_word_if_due()
             if again:
                 await asyncio.sleep(_REJECTED_S)  # the image will show why
             while not self._changed and not self._balance_due and not again:
-                self._woken.clear()
-                await self._woken.wait()
+                await self._rest()
             changed, self._changed = self._changed, Changed()
             if changed.controller:
                 self._check_term()
@@ -226,6 +221,32 @@ class Controller:
             if self._balance_due:
                 self._balance_due = False
                 scope |= imbalanced(self._follower.image)
+
+    async def _rest(self) -> None:
+        """Until something is to be decided, perhaps; a word of the lineage that becomes due meanwhile is written."""
+        self._woken.clear()
+        try:
+            async with asyncio.timeout_at(self._word_at if lineage.is_due(self._follower.image) else None):
+                await self._woken.wait()
+        except TimeoutError:
+            await self._add_word_if_due()
+
+    async def _add_word_if_due(self) -> None:
+        """Adds a word to the lineage when something has changed since the last one, and that is a while ago."""
+        assert self._term is not None
+        image, now = self._follower.image, asyncio.get_running_loop().time()
+        if now < self._word_at or not lineage.is_due(image):
+            return
+        self._word_at = now + lineage.INTERVAL_S
+        guard, writes = lineage.next_word(image.lineage, secrets.token_urlsafe(lineage.WORD_BYTES))
+        try:
+            result = await self._store.transact([self._term, guard], writes)
+            if isinstance(result, Committed):  # what is written next must know of the word
+                await self._follower.wait_for_revision(result.revision, None)
+        except (StoreUnavailable, UnknownOutcome) as reason:
+            logger.info("controller %s: no lineage word was written: %s", self._name, reason)
+        except Exception:  # without words each new connection to the store costs every broker a snapshot
+            logger.exception("controller %s: no lineage word was written", self._name)
 
     def _check_term(self) -> None:
         """Raises Deposed where the metadata names another holder, or none (`quick_death.py` may have erred)."""
@@ -268,10 +289,10 @@ class Controller:
                     again |= part
         return again, latest
 
-    async def _write(self, batch: Sequence[Proposal]) -> list[Committed | Rejected | UnknownOutcome]:
+    async def _write(self, batch: Sequence[Proposal]) -> list[_Outcome]:
         """One transaction for all; where a guard fails, another one without the proposals that it belongs to."""
         assert self._term is not None
-        results: list[Committed | Rejected | UnknownOutcome] = []
+        results: list[_Outcome] = []
         while batch:
             guards, writes = _merged(batch)
             self.transaction_count += 1
@@ -279,6 +300,12 @@ class Controller:
                 result = await self._store.transact([self._term, *guards], writes)
             except UnknownOutcome as unknown:
                 return [*results, unknown]
+            except ForeignStore:
+                raise
+            except StoreUnavailable as reason:
+                logger.warning("controller %s: a decision waits for the metadata store: %s", self._name, reason)
+                await asyncio.sleep(_RETRY_S)
+                return [*results, reason]
             results.append(result)
             if isinstance(result, Committed):
                 return results

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -17,22 +19,29 @@ from ottla.controller import runner
 from ottla.controller.decide import decide, scope_of, whole_scope
 from ottla.controller.proposal import Proposal
 from ottla.controller.runner import Controller, _batches
-from ottla.metadata import keys
+from ottla.metadata import keys, lineage
+from ottla.metadata.cluster import join_cluster
 from ottla.metadata.embedded import EmbeddedStore
 from ottla.metadata.follower import Follower
 from ottla.metadata.image import Changed, Image
 from ottla.metadata.intents import Intents, NewTopic
 from ottla.metadata.model import Broker, BrokerState, Partition, Ready, TopicIntent
+from ottla.metadata.own_store import OwnStore
 from ottla.metadata.registration import Registration
 from ottla.metadata.renewal import RenewalTask
 from ottla.metadata.store import (
     TRANSACTION_OPERATIONS_MAX,
     TRANSACTION_SIZE_BYTES_MAX,
+    Committed,
     Delete,
     Entry,
     Guard,
+    LeaseExpired,
     LeaseId,
     Put,
+    Rejected,
+    Snapshot,
+    Store,
     StoreUnavailable,
     check_transaction,
 )
@@ -257,11 +266,156 @@ def test_a_controller_that_could_not_give_up_its_lease_does_not_wait_for_itself(
             store.revoke = revoke  # type: ignore[method-assign]
             raise StoreUnavailable("planned")
 
-        store.revoke = refused  # type: ignore[method-assign]
-        store.plan.append(REFUSED)
+        transact = store.transact
+
+        async def expired(guards: Any, writes: Any) -> Any:
+            store.transact = transact  # type: ignore[method-assign]
+            raise LeaseExpired("planned")
+
+        store.revoke, store.transact = refused, expired  # type: ignore[method-assign]
         await intents.create_topic(NewTopic("t", 1, 1), 4)  # well below a session
 
     run(body)
+
+
+@pytest.mark.parametrize("fate", [REFUSED, LOST, DONE_BUT_UNKNOWN])
+def test_a_write_that_the_store_did_not_take_ends_no_term(run: Any, fate: str) -> None:
+    """A slow store got more to do by it: a lease given up, another one asked for, everything decided anew."""
+
+    async def body(store: FaultyStore, follower: Follower, intents: Intents, controller: Controller) -> None:
+        term = follower.image.controller
+        for number in range(3):
+            store.plan.append(fate)
+            await intents.create_topic(NewTopic(f"t{number}", 1, 1), 10)
+            assert not store.plan
+        assert follower.image.controller == term
+        assert controller.active
+
+    run(body)
+
+
+# ---- words of the lineage
+
+
+class Counting(FaultyStore):
+    """Remembers the transactions: when they were asked, whether each wrote a word, and whether it was rejected."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.asked: list[tuple[float, bool, bool]] = []
+        self.reads = 0
+
+    async def transact(self, guards: Any, writes: Any) -> Committed | Rejected:
+        at = asyncio.get_running_loop().time()
+        result = await self.store.transact(guards, writes)
+        of_lineage = any(write.key.startswith(keys.LINEAGE) for write in writes)
+        self.asked.append((at, of_lineage, isinstance(result, Rejected)))
+        return result
+
+    async def read(self, prefix: str = "") -> Snapshot:
+        self.reads += 1
+        return await self.store.read(prefix)
+
+    @property
+    def words(self) -> list[float]:
+        return [at for at, of_lineage, rejected in self.asked if of_lineage and not rejected]
+
+
+@asynccontextmanager
+async def counted_controller(path: Path) -> AsyncIterator[tuple[Counting, Follower, Intents, Controller]]:
+    """One whose store is its own cluster's, as a broker's is; the administrator asks another broker."""
+    stores = [await EmbeddedStore.open(path / "metadata.db") for _ in range(2)]
+    counting = Counting(stores[0])
+    own = OwnStore(counting, None)
+    await join_cluster(own, None)
+    followers = [Follower(own), Follower(stores[1])]
+    controller = Controller(own, followers[0], "test")
+    tasks = []
+    try:
+        async with asyncio.timeout(60):
+            for follower in followers:
+                await follower.start()
+                tasks.append(asyncio.ensure_future(follower.run()))
+            tasks.append(asyncio.ensure_future(controller.run()))
+            await Registration(
+                stores[1], Broker(1, 0, {}, state=BrokerState.RUNNING), RenewalTask(stores[1])
+            ).register()
+            await followers[1].wait(lambda image: image.controller, 10)
+            yield counting, followers[1], Intents(stores[1], followers[1], Random(1)), controller
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for store in stores:
+            await store.close()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    for _ in range(3_000):
+        if holds():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it never holds")
+
+
+def test_the_first_decision_after_some_quiet_is_not_rejected_by_the_lineage_word_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The word was written beside the round: the round's guard failed, and four more calls asked whose store it is."""
+    monkeypatch.setattr(lineage, "INTERVAL_S", 0.2)
+
+    async def main() -> None:
+        async with counted_controller(tmp_path) as (store, follower, intents, _):
+            await follower.wait(lambda image: image.lineage or None, 10)
+            await asyncio.sleep(0.5)
+            store.asked.clear()
+            store.reads = 0
+            for number in range(10):
+                words = len(store.words)
+                await intents.create_topic(NewTopic(f"t{number}", 3, 1), 10)
+                await asyncio.sleep(0.4)  # longer than between two words
+                assert len(store.words) > words
+            assert not [at for at, _, rejected in store.asked if rejected]
+            assert store.reads == 0
+
+    asyncio.run(main())
+
+
+def test_no_lineage_word_is_written_soon_after_a_term_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lineage, "INTERVAL_S", 1.0)
+
+    async def main() -> None:
+        async with counted_controller(tmp_path) as (store, _, _, _):
+            for _ in range(3):
+                holder = (await store.store.read(keys.CONTROLLER)).entries[0]
+                count, began = len(store.words), asyncio.get_running_loop().time()
+                await store.store.transact([Guard(keys.CONTROLLER, holder.mod_revision)], [Delete(keys.CONTROLLER)])
+                await until(lambda count=count: len(store.words) > count)  # type: ignore[misc]
+                assert store.words[-1] - began >= 1.0
+
+    asyncio.run(main())
+
+
+def test_lineage_words_come_although_there_is_always_something_to_decide(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lineage, "INTERVAL_S", 0.3)
+
+    async def main() -> None:
+        async with counted_controller(tmp_path) as (store, _, intents, _):
+
+            async def create(first: int) -> None:
+                for number in range(first, 10_000, 4):
+                    await intents.create_topic(NewTopic(f"t{number}", 1, 1), 30)
+
+            busy = asyncio.gather(*(create(first) for first in range(4)))
+            await until(lambda: busy.done() or len(store.words) >= 4)
+            assert not busy.done()
+            gaps = [after - before for before, after in pairwise(store.words)]
+            assert min(gaps) >= 0.3
+            busy.cancel()
+
+    asyncio.run(main())
 
 
 class Deaf(FaultyStore):

@@ -148,16 +148,66 @@ def test_a_file_that_somebody_holds_is_unavailable_not_unknown(tmp_path: Path) -
 def test_a_worker_that_does_not_answer_in_time_leaves_the_outcome_unknown(tmp_path: Path) -> None:
     async def body() -> None:
         store = await EmbeddedStore.open(tmp_path / "metadata.db", timeout_s=0.3)
-        holder = sqlite3.connect(tmp_path / "metadata.db", isolation_level=None)
-        holder.execute("BEGIN IMMEDIATE")
+        transact = store._tables.transact
+
+        def slowly(*arguments: Any) -> Any:
+            time.sleep(1)
+            return transact(*arguments)
+
+        store._tables.transact = slowly  # type: ignore[method-assign]
         with pytest.raises(UnknownOutcome):
             await store.transact([], [Put("k", b"")])
-        holder.execute("ROLLBACK")
-        holder.close()
         await store.close()  # and it was written after all
         again = await EmbeddedStore.open(tmp_path / "metadata.db")
         assert len((await again.read("k")).entries) == 1
         await again.close()
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("given_up", ["by its time", "by its caller"])
+def test_a_transaction_that_was_given_up_while_it_waited_is_never_carried_out(tmp_path: Path, given_up: str) -> None:
+    """Behind a file that is held, and behind other work: nobody would hear what became of it."""
+
+    async def body() -> None:
+        store = await EmbeddedStore.open(tmp_path / "metadata.db", timeout_s=0.5)
+        lease = await store.grant(60)
+        holder = sqlite3.connect(tmp_path / "metadata.db", isolation_level=None)
+        holder.execute("BEGIN IMMEDIATE")
+        waiting = [asyncio.ensure_future(store.transact([], [Put(key, b"")])) for key in ("held", "queued")]
+        waiting.append(asyncio.ensure_future(store.revoke(lease)))
+        await asyncio.sleep(0.1)
+        if given_up == "by its caller":
+            for each in waiting:
+                each.cancel()
+        for outcome in await asyncio.gather(*waiting, return_exceptions=True):
+            assert isinstance(outcome, StoreUnavailable if given_up == "by its time" else asyncio.CancelledError)
+        with pytest.raises(StoreUnavailable):
+            store.lease_line().keep_alive(lease, 0.1)
+        holder.execute("ROLLBACK")
+        holder.close()
+        revision = (await store.read()).revision
+        assert isinstance(await store.transact([Guard("held", 0), Guard("queued", 0)], []), Committed)
+        await store.keep_alive(lease)
+        assert (await store.read()).revision == revision
+        await store.close()
+
+    asyncio.run(body())
+
+
+def hold_the_loop(seconds: float) -> None:
+    """As starvation does."""
+    time.sleep(seconds)
+
+
+def test_an_answer_that_came_while_the_event_loop_stood_still_counts(tmp_path: Path) -> None:
+    async def body() -> None:
+        store = await EmbeddedStore.open(tmp_path / "metadata.db", timeout_s=0.5)
+        writing = asyncio.ensure_future(store.transact([], [Put("k", b"")]))
+        await asyncio.sleep(0)
+        hold_the_loop(2)  # the worker has answered long before
+        assert isinstance(await writing, Committed)
+        await store.close()
 
     asyncio.run(body())
 

@@ -16,7 +16,7 @@ from ottla.metadata.backup import lines_of, read_backup, restore
 from ottla.metadata.cluster import join_cluster
 from ottla.metadata.embedded import EmbeddedStore
 from ottla.metadata.follower import Follower
-from ottla.metadata.lineage import Known, next_word
+from ottla.metadata.lineage import WORDS_PER_ROW, Known, next_word
 from ottla.metadata.model import LineageRow
 from ottla.metadata.own_store import OwnStore
 from ottla.metadata.store import (
@@ -40,11 +40,13 @@ class SwappedStore(FaultyStore):
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
+        self.reads = 0
         self.answers = asyncio.Event()
         self.answers.set()
         self.asked = asyncio.Event()
 
     async def read(self, prefix: str = "") -> Snapshot:
+        self.reads += 1
         snapshot = await self.store.read(prefix)
         self.asked.set()
         await self.answers.wait()
@@ -128,6 +130,26 @@ def test_another_word_of_the_same_store_fails_no_transaction(tmp_path: Path) -> 
             assert await own.transact([Guard("x", 7)], [Put("x", b"")]) == Rejected({"x": None})
             guards = [Guard(f"k{n}", 0) for n in range(TRANSACTION_OPERATIONS_MAX)]
             assert isinstance(await own.transact(guards, [Put("x", b"")]), Committed)
+
+    run(body)
+
+
+def test_a_word_that_comes_between_costs_a_transaction_one_more_and_no_read(tmp_path: Path) -> None:
+    """All brokers write when something has changed, which is also when the controller adds a word."""
+
+    async def body() -> None:
+        async with own_store(tmp_path) as (inner, own):
+            await join_cluster(own, None)
+            await word(inner.store, "00000000")
+            await own.read()
+            for number in range(1, 2 * WORDS_PER_ROW):
+                await word(inner.store, f"{number:08}")
+                inner.transactions = inner.reads = 0
+                assert isinstance(await own.transact([], [Put("x", b"%d" % number)]), Committed)
+                assert own.known is not None
+                assert (own.known.number, own.known.word) == (number, f"{number:08}")
+                if number % WORDS_PER_ROW:  # else a new row was begun, which only a read finds
+                    assert (inner.transactions, inner.reads) == (2, 0)
 
     run(body)
 

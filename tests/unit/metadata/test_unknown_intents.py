@@ -1,0 +1,193 @@
+"""Administrators' changes whose outcome is unknown at first: all come to be, once, and nobody waits in vain."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from ottla.controller.runner import Controller
+from ottla.metadata import intents as intents_module
+from ottla.metadata import keys
+from ottla.metadata.embedded import EmbeddedStore
+from ottla.metadata.follower import Follower
+from ottla.metadata.intents import Intents, NewTopic
+from ottla.metadata.keys import ConfigResource
+from ottla.metadata.model import Broker, BrokerState, TopicIntent
+from ottla.metadata.store import Committed, Guard, Put, Rejected, Write
+from ottla.protocol.errors import ErrorCode, KafkaError
+from tests.unit.metadata.faulty import DONE_BUT_UNKNOWN, LOST, FaultyStore
+
+PATIENCE_S = 20.0  # far beyond what any of it takes: whoever waits for it waits in vain
+
+
+class Cluster:
+    """Three brokers, a topic `t` with one partition on 1 and 2, and an administrator whose store fails as planned."""
+
+    def __init__(self, store: EmbeddedStore) -> None:
+        self.store = store
+        self.faulty = FaultyStore(store)
+        self.follower = Follower(store)
+        self.intents = Intents(self.faulty, self.follower, Random(1))
+
+    async def write(self, *writes: Write) -> None:
+        result = await self.store.transact([], list(writes))
+        assert isinstance(result, Committed)
+        await self.follower.wait_for_revision(result.revision, 10)
+
+    async def register(self, broker_id: int) -> None:
+        await self.write(Put(keys.broker(broker_id), Broker(broker_id, 0, {}, state=BrokerState.RUNNING).encode()))
+
+
+@asynccontextmanager
+async def cluster(path: Path) -> AsyncIterator[Cluster]:
+    store = await EmbeddedStore.open(path / "metadata.db")
+    made = Cluster(store)
+    await made.follower.start()
+    controller = Controller(store, made.follower, "test")
+    tasks = [asyncio.ensure_future(each()) for each in (made.follower.run, controller.run)]
+    try:
+        async with asyncio.timeout(60):
+            for broker_id in (1, 2, 3):
+                await made.register(broker_id)
+            await made.intents.create_topic(NewTopic("t", assignments=[(0, [1, 2])]), PATIENCE_S)
+            yield made
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await store.close()
+
+
+async def create(made: Cluster) -> None:
+    created = await made.intents.create_topic(NewTopic("u", 2, 1), PATIENCE_S)
+    assert made.follower.image.topics["u"].id == created.id
+
+
+async def delete(made: Cluster) -> None:
+    await made.intents.delete_topic(made.follower.image.intents["t"].id, PATIENCE_S)
+    assert "t" not in made.follower.image.intents
+
+
+async def grow(made: Cluster) -> None:
+    await made.intents.create_partitions("t", 4, None, PATIENCE_S)
+    assert len(made.follower.image.topics["t"].partitions) == 4
+
+
+async def elect(made: Cluster) -> None:
+    topic = made.follower.image.topics["t"]
+    led_by_the_second = replace(topic.partitions[0], leader=2, leader_epoch=5, partition_epoch=5)
+    await made.write(Put(keys.partition(topic.id, 0), led_by_the_second.encode()))
+    await made.intents.elect_leader("t", 0, False, PATIENCE_S)
+    assert made.follower.image.topics["t"].partitions[0].leader == 1
+
+
+async def reassign(made: Cluster) -> None:
+    await made.intents.reassign("t", 0, (3, 1), True, PATIENCE_S)
+    assert made.follower.image.topics["t"].partitions[0].target == (3, 1)
+
+
+async def cancel(made: Cluster) -> None:
+    await Intents(made.store, made.follower).reassign("t", 0, (3, 1), True, PATIENCE_S)
+    await made.intents.reassign("t", 0, None, True, PATIENCE_S)
+    assert not made.follower.image.topics["t"].partitions[0].reassigning
+
+
+async def unregister(made: Cluster) -> None:
+    await made.intents.unregister_broker(3, PATIENCE_S)
+    assert 3 not in made.follower.image.brokers
+
+
+CHANGES: Sequence[Callable[[Cluster], Awaitable[None]]] = (
+    create,
+    delete,
+    grow,
+    elect,
+    reassign,
+    cancel,
+    unregister,
+)
+
+
+@pytest.mark.parametrize("plan", [[LOST], [DONE_BUT_UNKNOWN], [LOST, DONE_BUT_UNKNOWN], [DONE_BUT_UNKNOWN] * 2])
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_a_change_of_unknown_outcome_comes_to_be_before_its_time_is_over(
+    tmp_path: Path, change: Callable[[Cluster], Awaitable[None]], plan: list[str]
+) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path) as made:
+            made.faulty.plan.extend(plan)
+            async with asyncio.timeout(PATIENCE_S / 2):
+                await change(made)
+            assert len(made.faulty.plan) < len(plan)
+
+    asyncio.run(main())
+
+
+def test_somebody_else_s_topic_is_not_taken_for_the_one_of_unknown_outcome(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path) as made:
+            other = TopicIntent("u", keys.uuid_from_text("AAAAAAAAQACAAAAAAAAAAg"), ((1,),))
+            made.faulty.plan.append(LOST)
+            creating = asyncio.ensure_future(made.intents.create_topic(NewTopic("u", 1, 1), PATIENCE_S))
+            await asyncio.sleep(0)
+            assert not made.faulty.plan
+            await made.write(Put(keys.topic("u"), other.encode()))
+            with pytest.raises(KafkaError) as raised:
+                await creating
+            assert raised.value.code is ErrorCode.topic_already_exists
+
+    asyncio.run(main())
+
+
+def test_a_topic_that_was_deleted_while_its_creation_was_unknown_stays_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intents_module, "_AGAIN_S", 1.0)
+
+    async def main() -> None:
+        async with cluster(tmp_path) as made:
+            made.faulty.plan.append(DONE_BUT_UNKNOWN)
+            creating = asyncio.ensure_future(made.intents.create_topic(NewTopic("u", 1, 1), PATIENCE_S))
+            created = await made.follower.wait(lambda image: image.topics.get("u"), 10)
+            elsewhere = Intents(made.store, made.follower, Random(2))
+            await elsewhere.delete_topic(created.id, 10)
+            assert not creating.done()
+            await creating
+            assert not (await made.store.read(keys.topic("u"))).entries
+
+    asyncio.run(main())
+
+
+def test_a_request_lasts_no_longer_than_its_time_out_while_the_store_is_silent(tmp_path: Path) -> None:
+    class Silent(FaultyStore):
+        async def transact(self, guards: Sequence[Guard], writes: Sequence[Write]) -> Committed | Rejected:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    async def main() -> None:
+        async with cluster(tmp_path) as made:
+            silent = Intents(Silent(made.store), made.follower, Random(3))
+            topic_id = made.follower.image.topics["t"].id
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            for asked in (
+                silent.create_topic(NewTopic("u", 1, 1), 0.2),
+                silent.delete_topic(topic_id, 0.2),
+                silent.create_partitions("t", 2, None, 0.2),
+                silent.alter_config(ConfigResource("topic", "t"), lambda _: {"a": "1"}, 0.2),
+                silent.alter_quota((("user", None),), lambda _: {"r": 1.0}, 0.2),
+                silent.reassign("t", 0, (3, 1), True, 0.2),
+                silent.unregister_broker(3, 0.2),
+            ):
+                with pytest.raises(KafkaError) as raised:
+                    await asked
+                assert raised.value.code is ErrorCode.request_timed_out
+            assert loop.time() - began < 7 * 0.2 + 5
+
+    asyncio.run(main())
