@@ -4,12 +4,14 @@ The file is lines of JSON: a head, one line for each key, and a tail with a chec
 taken for a whole one. What is attached to leases isn't in it: who is alive is for the living to say.
 
 A backup is old when it is restored: leaders, ISRs and epochs have moved on, records that it doesn't know of have been
-acknowledged. So a restore begins a new *generation*, and keeps nothing of the backup that would be believed wrongly:
+acknowledged. So a restore begins a new *generation*, under a random id (`lineage.py` says what for). It keeps nothing
+of the backup that would be believed wrongly:
 
 1. No restored partition has a leader. One is elected only by what the logs hold, when all awaited brokers have
    reported that (`ottla.controller.recovery`). Epochs of registrations are removed: the revisions of another store
    mean nothing.
-2. Producer ids begin far above all that can have been handed out since: by the clock, a thousand million a second.
+2. Producer ids begin far above all that can have been handed out since: by the clock, a thousand million a second. A
+   backup that holds higher ones was made after a restore whose clock was ahead: then that far above those.
 3. Wishes that were under way (elections, reassignments) are dropped, and so are the words of the lineage: a new one
    begins.
 4. Topics come after the states of their partitions, and the cluster is `restoring` until everything is written:
@@ -21,12 +23,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import secrets
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from . import keys
 from .keys import Kind
+from .lineage import ids_of
 from .model import NO_EPOCH, NO_LEADER, Cluster, Partition, ProducerIds
 from .store import (
     NO_LEASE,
@@ -45,10 +49,12 @@ from .store import (
 FILE_FORMAT = 1
 _MAGIC = "ottla-metadata-backup"
 _PRODUCER_IDS_PER_SECOND = 1 << 30
+_PRODUCER_IDS_SINCE_BACKUP = 1 << 40  # more than can be handed out in ten years, by 3,000 a second
 _CLOCK_ERROR_S_MAX = 60  # between machines; and a restore may follow another one at once
 _PRODUCER_IDS_SINCE_S = 1_577_836_800  # 2020; an id has 63 bits, enough until 2292
 _ONLY_LIVING = frozenset({Kind.BROKER, Kind.CONTROLLER, Kind.REPORT})
 _DROPPED = frozenset({Kind.ELECTION, Kind.REASSIGNMENT, Kind.LINEAGE, Kind.LINEAGE_WORD})
+_RESTORE_ID_BYTES = 6  # of randomness; its text is URL-safe base64, which has no @ as ids of earlier versions have
 _LAST = {Kind.TOPIC: 1}  # all others before
 
 
@@ -145,8 +151,14 @@ async def restore(store: Store, backup: Backup, *, replace_all: bool = False, go
     handed_out = _handed_out((*backup.entries, *snapshot.entries))
     generation = max(backup.cluster.generation, 0 if present is None else present.generation) + 1
     cluster, puts = restored(backup, generation, handed_out, gone)
-    earlier_ms = max(backup.cluster.restored_ms, 0 if present is None else present.restored_ms)
-    cluster = replace(cluster, restored_ms=max(int(time.time() * 1000), earlier_ms + 1))
+    earlier = [each for each in (backup.cluster, present) if each is not None]
+    cluster = replace(
+        cluster,
+        # No earlier one, as versions that know no ids go by it.
+        restored_ms=max(int(time.time() * 1000), 1 + max(each.restored_ms for each in earlier)),
+        restore=(restore_id := secrets.token_urlsafe(_RESTORE_ID_BYTES)),
+        past=ids_of((past for each in earlier for past in (*each.past, each.restore_id)), restore_id),
+    )
     begun = replace(cluster, restoring=True).encode()
     revision = await _write(store, 0 if present is None else present.revision, [Put(keys.CLUSTER, begun)])
     wanted = {put.key for put in puts}
@@ -160,13 +172,16 @@ async def restore(store: Store, backup: Backup, *, replace_all: bool = False, go
 
 
 def _handed_out(entries: Iterable[Entry]) -> int:
-    """A producer id above all that were handed out, by the clock. Raises RestoreRefused where that is wrong."""
+    """A producer id above all that were handed out: by the clock, or, where that was ahead once, far above what is
+    known. Raises RestoreRefused where the clock is wrong beyond doubt."""
     by_clock = int(time.time() - _PRODUCER_IDS_SINCE_S) * _PRODUCER_IDS_PER_SECOND
+    if by_clock < 0:
+        raise RestoreRefused(
+            "producer ids are restored by the clock, and this machine's is set to a time before 2020: correct it"
+        )
     known = max((ProducerIds.decode(entry).next_id for entry in entries if entry.key == keys.PRODUCER_IDS), default=0)
     if by_clock + _CLOCK_ERROR_S_MAX * _PRODUCER_IDS_PER_SECOND < known:
-        raise RestoreRefused(
-            "producer ids are restored by the clock, and this machine's is set to a time before the backup: correct it"
-        )
+        return known + _PRODUCER_IDS_SINCE_BACKUP
     return max(by_clock, known)
 
 

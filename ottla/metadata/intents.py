@@ -13,19 +13,14 @@ Whatever depends on who is registered is decided only when the image has everybo
 for. So a broker counts as soon as it has said that it is ready, whoever is asked: as with Kafka, whose controller
 decides by the log that made it ready.
 
-A write of unknown outcome is sent again with the same guards, or the key is read and what is missing is sent again:
-nobody waits for a write that never was. One of two with the same guards comes to be at most. If the second is refused
-because the key holds what the first was to write, or is gone as it was to be, then what was asked for is there.
-
-A request takes no longer than its time-out, whatever it waits for: the store, the controller, the own image.
+A write of unknown outcome is settled (`settling.py`): nobody waits for one that never was.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random, SystemRandom
 from uuid import UUID
@@ -40,6 +35,7 @@ from .keys import ConfigResource, QuotaEntity
 from .model import NO_LEADER, Broker, Config, Election, Partition, Quota, Reassignment, Tombstone, TopicIntent
 from .naming import METADATA_TOPIC, check_any_runs, check_assignments, check_topic_name, metric_name
 from .reassignment import check_cancellable, check_target
+from .settling import AGAIN_S, Settling, within
 from .store import Committed, Delete, Entry, Guard, Put, Rejected, Store, StoreUnavailable, UnknownOutcome, Write
 
 logger = logging.getLogger(__name__)
@@ -47,7 +43,6 @@ logger = logging.getLogger(__name__)
 DEFAULT = -1  # partition count or replication factor: not given
 PARTITIONS_PER_REQUEST_MAX = 10_000  # as Kafka's ReplicationControlManager
 _RETRY_S = 0.5
-_AGAIN_S = 0.1  # until a write of unknown outcome is sent again
 _NO_ENTRIES: Mapping[str, str] = {}
 _NO_LIMITS: Mapping[str, float] = {}
 
@@ -87,6 +82,7 @@ class Intents:
         """`random` gives topic ids and the positions where placement starts; by default the system's."""
         self._store = store
         self._follower = follower
+        self._settling = Settling(store, follower)
         self._random = SystemRandom() if random is None else random
 
     @property
@@ -109,8 +105,8 @@ class Intents:
         """Creates a topic and waits until it is visible here. Raises KafkaError."""
         _check_deadline(timeout_s)
         self.check_new_topic_name(topic.name)
-        async with _within(timeout_s):
-            await self._know_who_is_registered()
+        async with within(timeout_s):
+            await self._settling.until_all_known(keys.BROKERS)
             intent = TopicIntent(topic.name, self._random_topic_id(), self._assignments(topic))
             created = CreatedTopic(intent.id, len(intent.assignments), len(intent.assignments[0]))
             if not validate_only:
@@ -123,16 +119,16 @@ class Intents:
         config: Write = Put(resource_key, Config(configs).encode()) if configs else Delete(resource_key)
         # Somebody may delete what was written with an unknown outcome: it isn't created another time.
         guards = [Guard(key, 0), Guard(deleted, 0)]
-        result = await self._transact_surely(guards, [Put(key, intent.encode()), config])
+        result = await self._settling.surely(guards, [Put(key, intent.encode()), config])
         if isinstance(result, Rejected) and deleted not in result.failed:
             raise _exists(intent.name)
-        await self._until(lambda image: _appeared(image, intent.id, len(intent.assignments)), intent.id)
+        await self._settling.until(lambda image: _appeared(image, intent.id, len(intent.assignments)), intent.id)
 
     async def delete_topic(self, topic_id: UUID, timeout_s: float) -> None:
         """Deletes a topic and waits until it is invisible here. Raises KafkaError, UNKNOWN_TOPIC_ID among others."""
         _check_deadline(timeout_s)
         intent = self._image.intents_by_id.get(topic_id)
-        async with _within(timeout_s):
+        async with within(timeout_s):
             while True:
                 if intent is None or intent.id != topic_id:
                     raise KafkaError(ErrorCode.unknown_topic_id, "This server does not host this topic ID.")
@@ -143,11 +139,11 @@ class Intents:
                     Delete(keys.config(ConfigResource("topic", intent.name))),
                     Put(keys.tombstone(topic_id), tombstone.encode()),
                 ]
-                result = await self._transact_surely([Guard(key, intent.revision)], writes)
+                result = await self._settling.surely([Guard(key, intent.revision)], writes)
                 if isinstance(result, Committed):
                     break
                 intent = _decoded_topic(result.failed[key])
-            await self._until(lambda image: None if topic_id in image.intents_by_id else True, topic_id)
+            await self._settling.until(lambda image: None if topic_id in image.intents_by_id else True, topic_id)
 
     async def create_partitions(
         self,
@@ -160,8 +156,8 @@ class Intents:
     ) -> None:
         """Adds partitions up to `partition_count` and waits until they are visible here. Raises KafkaError."""
         _check_deadline(timeout_s)
-        async with _within(timeout_s):
-            await self._know_who_is_registered()
+        async with within(timeout_s):
+            await self._settling.until_all_known(keys.BROKERS)
             intent = self._image.intents.get(name)
             while True:
                 if intent is None:
@@ -170,11 +166,11 @@ class Intents:
                 if validate_only:
                     return
                 key = keys.topic(name)
-                result = await self._transact_surely([Guard(key, intent.revision)], [Put(key, grown.encode())])
+                result = await self._settling.surely([Guard(key, intent.revision)], [Put(key, grown.encode())])
                 if isinstance(result, Committed):
                     break
                 intent = _decoded_topic(result.failed[key])
-            await self._until(lambda image: _appeared(image, grown.id, partition_count), grown.id)
+            await self._settling.until(lambda image: _appeared(image, grown.id, partition_count), grown.id)
 
     async def alter_config(self, resource: ConfigResource, edit: ConfigEdit, timeout_s: float = 30.0) -> None:
         """Replaces a resource's dynamic settings by `edit(present ones)`, and waits until this broker knows them.
@@ -182,7 +178,7 @@ class Intents:
         `edit` may raise KafkaError, and may be called again when somebody else changed them meanwhile. An empty result
         removes the resource's key.
         """
-        async with _within(timeout_s):
+        async with within(timeout_s):
             await self._alter_config(resource, edit)
 
     async def _alter_config(self, resource: ConfigResource, edit: ConfigEdit) -> None:
@@ -193,11 +189,11 @@ class Intents:
             entries = edit(present.entries)
             write: Write = Put(key, replace(present, entries=entries).encode()) if entries else Delete(key)
             writes = [] if entries == present.entries else [write]
-            result = await self._transact([*self._guards_of(resource), Guard(key, present.revision)], writes)
+            result = await self._settling.attempt([*self._guards_of(resource), Guard(key, present.revision)], writes)
             if isinstance(result, Committed):
-                return await self._until_revision(result.revision)
+                return await self._settling.until_revision(result.revision)
             if result is None:  # unknown: the image tells
-                await self._until_settled(key)
+                await self._settling.until_settled(key)
                 config = self._image.configs.get(resource)
             elif key in result.failed:
                 entry = result.failed[key]
@@ -206,12 +202,12 @@ class Intents:
                 (topic,) = result.failed.values()
                 if topic is None:
                     raise KafkaError(ErrorCode.unknown_topic_or_partition)
-                await self._until_revision(topic.mod_revision)
+                await self._settling.until_revision(topic.mod_revision)
                 config = self._image.configs.get(resource)
 
     async def alter_quota(self, entity: QuotaEntity, edit: QuotaEdit, timeout_s: float = 30.0) -> None:
         """As `alter_config`, for the quotas of an entity."""
-        async with _within(timeout_s):
+        async with within(timeout_s):
             await self._alter_quota(entity, edit)
 
     async def _alter_quota(self, entity: QuotaEntity, edit: QuotaEdit) -> None:
@@ -222,11 +218,11 @@ class Intents:
             limits = edit(present.limits)
             write: Write = Put(key, replace(present, limits=limits).encode()) if limits else Delete(key)
             writes = [] if limits == present.limits else [write]
-            result = await self._transact([Guard(key, present.revision)], writes)
+            result = await self._settling.attempt([Guard(key, present.revision)], writes)
             if isinstance(result, Committed):
-                return await self._until_revision(result.revision)
+                return await self._settling.until_revision(result.revision)
             if result is None:
-                await self._until_settled(key)
+                await self._settling.until_settled(key)
                 quota = self._image.quotas.get(entity)
                 continue
             entry = result.failed[key]
@@ -251,13 +247,13 @@ class Intents:
             raise _not_elected(unclean)
         key = keys.election(known.id, index)
         # A wish that stands already is taken for this one; it is deleted when it was decided on.
-        async with _within(timeout_s):
-            result = await self._transact_surely([Guard(key, 0)], [Put(key, Election(unclean).encode())])
+        async with within(timeout_s):
+            result = await self._settling.surely([Guard(key, 0)], [Put(key, Election(unclean).encode())])
             if isinstance(result, Committed):
-                await self._until_revision(result.revision)
+                await self._settling.until_revision(result.revision)
             else:
-                await self._until_settled(key)
-            await self._until(lambda image: None if (known.id, index) in image.elections else True)
+                await self._settling.until_settled(key)
+            await self._settling.until(lambda image: None if (known.id, index) in image.elections else True)
         after = self._image.partition(known.id, index)
         if after is None:
             raise KafkaError(ErrorCode.unknown_topic_or_partition, f"No such partition as {topic}-{index}")
@@ -271,9 +267,9 @@ class Intents:
 
         Of two administrators who ask at the same time one is refused (REASSIGNMENT_IN_PROGRESS). Raises KafkaError.
         """
-        async with _within(timeout_s):
+        async with within(timeout_s):
             if target is not None:
-                await self._know_who_is_registered()
+                await self._settling.until_all_known(keys.BROKERS)
             await self._reassign(topic, index, target, allow_another_factor)
 
     async def _reassign(self, topic: str, index: int, target: Sequence[int] | None, allow_another_factor: bool) -> None:
@@ -298,26 +294,26 @@ class Intents:
             intent = image.intents_by_id[state.topic_id]
             guards = [Guard(keys.topic(topic), intent.revision), Guard(state_key, state.revision), Guard(key, 0)]
             there = wish.target == state.target and not state.removing  # or on its way
-            result = await self._transact(guards, [] if there else [Put(key, wish.encode())])
+            result = await self._settling.attempt(guards, [] if there else [Put(key, wish.encode())])
             if isinstance(result, Committed):
-                await self._until_revision(result.revision)
+                await self._settling.until_revision(result.revision)
                 break
             if result is None:
                 doubtful = True
-                await asyncio.sleep(_AGAIN_S)
-                await self._until_settled(key, state_key)
+                await asyncio.sleep(AGAIN_S)
+                await self._settling.until_settled(key, state_key)
                 continue
             other = result.failed.get(key)
             if other is not None and not (doubtful and other.value == wish.encode()):
                 raise _being_moved(topic, index)
             newest = max((entry.mod_revision for entry in result.failed.values() if entry), default=image.revision + 1)
-            await self._until_revision(newest)  # an ISR changed, or the topic did
-        await self._until(lambda image: None if wanted in image.reassignments else True)
+            await self._settling.until_revision(newest)  # an ISR changed, or the topic did
+        await self._settling.until(lambda image: None if wanted in image.reassignments else True)
 
     async def unregister_broker(self, broker_id: int, timeout_s: float = 30.0) -> None:
         """Deletes a broker's registration; one that lives registers anew. Raises KafkaError."""
-        async with _within(timeout_s):
-            await self._know_who_is_registered()
+        async with within(timeout_s):
+            await self._settling.until_all_known(keys.BROKERS)
             await self._unregister_broker(broker_id)
 
     async def _unregister_broker(self, broker_id: int) -> None:
@@ -333,15 +329,15 @@ class Intents:
                     ErrorCode.broker_id_not_registered, f"Broker ID {broker_id} is not currently registered"
                 )
             key = keys.broker(broker_id)
-            result = await self._transact([Guard(key, broker.revision)], [Delete(key)])
+            result = await self._settling.attempt([Guard(key, broker.revision)], [Delete(key)])
             if isinstance(result, Committed):
-                return await self._until_revision(result.revision)
+                return await self._settling.until_revision(result.revision)
             if result is None:
                 doubtful = broker.epoch
-                await asyncio.sleep(_AGAIN_S)
-                await self._until_settled(key)
+                await asyncio.sleep(AGAIN_S)
+                await self._settling.until_settled(key)
             else:
-                await self._until(_registered_otherwise(broker))
+                await self._settling.until(_registered_otherwise(broker))
 
     async def confirm_deletion(self, broker_id: int, topic_id: UUID) -> None:
         """Says that this broker has nothing left of a deleted topic, however long the store may be away.
@@ -487,84 +483,6 @@ class Intents:
             if not keys.uuid_text(candidate).startswith("-"):
                 return candidate
 
-    async def _transact(self, guards: Sequence[Guard], writes: Sequence[Write]) -> Committed | Rejected | None:
-        """None: nobody knows. Raises KafkaError REQUEST_TIMED_OUT where the store isn't reached and nothing written."""
-        try:
-            return await self._store.transact(guards, writes)
-        except UnknownOutcome as reason:
-            logger.warning("an administrator's change has an unknown outcome: %s", reason)
-            return None
-        except StoreUnavailable as reason:
-            raise _unreachable(reason) from reason
-
-    async def _transact_surely(self, guards: Sequence[Guard], writes: Sequence[Write]) -> Committed | Rejected:
-        """Sends it until its outcome is known. One of the writes must be to a key that is guarded."""
-        result = await self._transact(guards, writes)
-        doubtful = result is None
-        while result is None:
-            await asyncio.sleep(_AGAIN_S)
-            result = await self._transact(guards, writes)
-        if doubtful and isinstance(result, Rejected) and (revision := _written_before(writes, result)) is not None:
-            return Committed(revision)
-        return result
-
-    async def _until(self, find: Callable[[Image], Topic | bool | None], topic_id: UUID | None = None) -> None:
-        await self._follower.wait(find, None, topic_id)
-
-    async def _until_revision(self, revision: int) -> None:
-        await self._follower.wait_for_revision(revision, None)
-
-    async def _know_who_is_registered(self) -> None:
-        """Waits until the image has every broker that is registered at this moment.
-
-        A broker that has just said that it is ready may be missing there, and whoever has waited for that counts on it.
-        """
-        try:
-            registered = (await self._store.read(keys.BROKERS)).entries
-        except StoreUnavailable as reason:
-            raise _unreachable(reason) from reason
-        await self._until_revision(max((entry.mod_revision for entry in registered), default=0))
-
-    async def _until_settled(self, *settled: str) -> None:
-        """Waits until the image is as new as what the store holds under these keys now.
-
-        Not until the store's revision: on an etcd that clusters share, that may be another's, and never comes here.
-        """
-        newest = 0
-        try:
-            for key in settled:
-                entries = (await self._store.read(key)).entries
-                newest = max([newest, *(entry.mod_revision for entry in entries if entry.key == key)])
-        except StoreUnavailable as reason:
-            raise _unreachable(reason) from reason
-        await self._until_revision(newest)
-
-
-@asynccontextmanager
-async def _within(timeout_s: float) -> AsyncIterator[None]:
-    """Raises KafkaError REQUEST_TIMED_OUT where what is inside takes longer. What was written by then stands."""
-    try:
-        async with asyncio.timeout(timeout_s):
-            yield
-    except TimeoutError:
-        raise KafkaError(ErrorCode.request_timed_out) from None
-
-
-def _written_before(writes: Sequence[Write], rejected: Rejected) -> int | None:
-    """At which revision an earlier one of two same transactions was carried out (0: unknown, by a deletion); None where
-    the guards of the second one failed by somebody else's."""
-    revision = None
-    for write in writes:
-        if write.key not in rejected.failed:
-            continue
-        entry = rejected.failed[write.key]
-        if isinstance(write, Put) and (entry is None or entry.value != write.value):
-            return None
-        if isinstance(write, Delete) and entry is not None:
-            return None
-        revision = 0 if entry is None else entry.mod_revision
-    return revision
-
 
 def _appeared(image: Image, topic_id: UUID, partition_count: int) -> Topic | bool | None:
     """Whether the topic is visible with so many partitions, or was even deleted since."""
@@ -596,10 +514,6 @@ def _being_moved(topic: str, index: int) -> KafkaError:
         ErrorCode.reassignment_in_progress,
         f"Somebody else has asked for another assignment of {topic}-{index} at this moment.",
     )
-
-
-def _unreachable(reason: StoreUnavailable) -> KafkaError:
-    return KafkaError(ErrorCode.request_timed_out, f"The metadata store can't be reached: {reason}")
 
 
 def _not_elected(unclean: bool) -> KafkaError:

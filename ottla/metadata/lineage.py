@@ -23,9 +23,11 @@ compare no values, and that a key was changed last at some revision may be so in
    Only the epochs speak then. Where a row isn't there yet, the store is older.
 5. A store from before there were words holds none, and a process that has never seen one accepts any of its own
    cluster. Whoever has seen one doesn't accept a store without words.
-6. A restore from a backup begins a new generation without words: its cluster key says that it is old on purpose, by a
-   later time (`backup.py`), and a process that meets it begins anew. A count wouldn't do: two restores of one backup
-   have the same.
+6. A restore from a backup begins a new generation without words, under a random id, and names the restores that it
+   knows to be before it (`backup.py`). A process that meets another id than it knows begins anew, unless it is the id
+   of a restore that was left behind: each process remembers those, too. Neither a count nor a clock would do: two
+   restores of one backup have the same count, and a clock that was ahead once would refuse all later restores until
+   that time.
 """
 
 from __future__ import annotations
@@ -36,12 +38,13 @@ from uuid import UUID
 
 from . import keys
 from .image import Image
-from .model import Cluster, LineageRow
+from .model import Cluster, LineageRow, restore_id
 from .store import Delete, ForeignStore, Guard, Put, Write
 
 INTERVAL_S = 5.0
 WORD_BYTES = 6  # of randomness; its text is URL-safe base64
 WORDS_PER_ROW = 64
+RESTORES_MAX = 100  # of the last so many it is known that they are past
 ROWS_MAX = 270  # 17,280 words, one each five seconds of a day
 
 _WORD_CHARACTERS = 8
@@ -57,17 +60,25 @@ Rows = Mapping[int, LineageRow]
 
 
 class Known(NamedTuple):
-    """What a process has seen last of its cluster's metadata; `number` is −1 where it has seen no word."""
+    """What a process has seen last of its cluster's metadata; `number` is −1 where it has seen no word. `past` are the
+    ids of restores that the store or the process has left behind."""
 
     cluster_id: str
     generation: int
     number: int = _NO_WORD
     word: str = ""
     restored_ms: int = 0
+    restore: str = ""
+    past: tuple[str, ...] = ()
+
+    @property
+    def restore_id(self) -> str:
+        """As `Cluster.restore_id`."""
+        return self.restore or restore_id(self.generation, self.restored_ms)
 
     @property
     def age(self) -> tuple[int, int]:
-        """Of the store, as `Cluster.age`."""
+        """As `Cluster.age`."""
         return self.restored_ms, self.generation
 
 
@@ -88,14 +99,29 @@ def judge(known: Known | None, cluster: Cluster | None, rows: Rows) -> Known:
                 f"the metadata store holds cluster {cluster.id}, and this is a member of cluster {known.cluster_id};"
                 " put the right store back, or point this process to its own"
             )
-        if cluster.age < known.age:
+        if _was_left_behind(cluster, known):
             raise _older(
                 f"holds generation {cluster.generation} of cluster {cluster.id}, which was restored as generation"
                 f" {known.generation} since"
             )
-        if cluster.age == known.age and known.number != _NO_WORD:
+        if cluster.restore_id == known.restore_id and known.number != _NO_WORD:
             _check_word(known, rows)
-    return Known(cluster.id, cluster.generation, *_newest(rows), cluster.restored_ms)
+    past = cluster.past if known is None else ids_of((*known.past, known.restore_id, *cluster.past), cluster.restore_id)
+    return Known(cluster.id, cluster.generation, *_newest(rows), cluster.restored_ms, cluster.restore, past)
+
+
+def newest_of(found: Iterable[Known]) -> Known | None:
+    """Of several copies of what one process has known, the one that was written last."""
+    newest = None
+    for known in found:
+        if newest is None or _is_newer(known, newest):
+            newest = known
+    return newest
+
+
+def ids_of(restores: Iterable[str], but: str) -> tuple[str, ...]:
+    """The ids of restores, each once, without one of them; the last `RESTORES_MAX`."""
+    return tuple(each for each in dict.fromkeys(restores) if each not in ("", but))[-RESTORES_MAX:]
 
 
 def next_word(rows: Rows, word: str) -> tuple[Guard, list[Write]]:
@@ -183,6 +209,22 @@ def _check_revisions(before: Image, after: Image) -> Iterator[None]:
             was = before.partition(topic_id, index)
             if state.revision <= before.revision and (was is None or was.revision != state.revision):
                 raise _older(f"has another state of {_name(after, topic_id, index)} than was seen before")
+
+
+def _was_left_behind(store: Cluster | Known, known: Known) -> bool:
+    """Whether a store of that generation is one that was restored to the known one since, or replaced by it."""
+    if known.restore_id in ("", store.restore_id, *store.past):
+        return False
+    if store.restore_id in ("", *known.past):
+        return True
+    return not store.restore and not known.restore and store.age < known.age
+
+
+def _is_newer(one: Known, other: Known) -> bool:
+    if one.restore_id == other.restore_id:
+        return one.number > other.number
+    behind = _was_left_behind(other, one)
+    return one.age > other.age if behind == _was_left_behind(one, other) else behind
 
 
 def _check_word(known: Known, rows: Rows) -> None:

@@ -83,10 +83,17 @@ class _Value:
         raise NotImplementedError
 
 
+def restore_id(generation: int, restored_ms: int) -> str:
+    """The id of a restore that an earlier version made, which gave it none; empty for a store that never was one."""
+    return f"{generation}@{restored_ms}" if generation or restored_ms else ""
+
+
 @dataclass(frozen=True, slots=True)
 class Cluster(_Value):
     """Which cluster the store belongs to. `generation` counts restores of the store from a backup (`backup.py`), as far
-    as the backup knew of them, and `restored_ms` is the time of the last one by the clock of who made it.
+    as the backup knew of them; `restore` is the random id of the last one, empty where an earlier version made it or
+    there was none, and `past` are the ids of those known to be before it. `restored_ms`, its time by the clock of who
+    made it, is for people, and for restores without an id.
 
     While one is under way (`restoring`) the rest of the store isn't whole. `awaited` are the brokers that must have
     reported what their logs hold before a restored partition gets a leader.
@@ -97,11 +104,18 @@ class Cluster(_Value):
     restoring: bool = False
     awaited: tuple[int, ...] = ()
     restored_ms: int = 0
+    restore: str = ""
+    past: tuple[str, ...] = ()
     revision: int = field(default=0, compare=False)
 
     @property
+    def restore_id(self) -> str:
+        """The id of the last restore, empty where there was none."""
+        return self.restore or restore_id(self.generation, self.restored_ms)
+
+    @property
     def age(self) -> tuple[int, int]:
-        """By which a later restore is told from an earlier one, also if both are of the same backup."""
+        """By which a later restore is told from an earlier one where neither has a random id."""
         return self.restored_ms, self.generation
 
     def _fields(self) -> dict[str, Any]:
@@ -112,6 +126,10 @@ class Cluster(_Value):
             fields["awaited"] = self.awaited
         if self.restored_ms:
             fields["restored_ms"] = self.restored_ms
+        if self.restore:
+            fields["restore"] = self.restore
+        if self.past:
+            fields["past"] = self.past
         return fields
 
     @classmethod
@@ -123,6 +141,8 @@ class Cluster(_Value):
             pop("restoring", False),
             tuple(pop("awaited", ())),
             pop("restored_ms", 0),
+            pop("restore", ""),
+            tuple(pop("past", ())),
             entry.mod_revision,
             format=version,
             unknown=document,

@@ -238,7 +238,7 @@ class OwnStore:
     def _know(self, before: Known | None, cluster: Cluster | None, rows: dict[int, LineageRow]) -> None:
         try:
             known = judge(before, cluster, rows)
-            if self._joined and before is not None and known.age > before.age:
+            if self._joined and before is not None and known.restore_id != before.restore_id:
                 raise StoreRestored(
                     f"the metadata store was restored from a backup: it is generation {known.generation} of cluster"
                     f" {known.cluster_id} now"

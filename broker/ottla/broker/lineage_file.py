@@ -14,7 +14,7 @@ import logging
 from ottla.broker.log import names
 from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.disk import Disk
-from ottla.metadata.lineage import Known
+from ottla.metadata.lineage import Known, newest_of
 from ottla.metadata.own_store import OwnStore
 
 logger = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ def read_known(logs: LogDirectories) -> Known | None:
             continue
         if known is not None:
             found.append(known)
-    return max(found, key=lambda known: (known.age, known.number), default=None)
+    return newest_of(found)
 
 
 async def keep_known(store: OwnStore, logs: LogDirectories) -> None:
@@ -55,8 +55,9 @@ def read_known_of(disk: Disk, path: str) -> Known | None:
         document = json.loads(content)
         if document["version"] != _VERSION:
             raise ValueError(f"version {document['version']}")
-        age = document["generation"], document["restored_ms"]
-        return Known(document["cluster"], age[0], document["number"], document["word"], age[1])
+        generation, restored_ms = document["generation"], document["restored_ms"]
+        restore, past = document.get("restore", ""), tuple(document.get("past", ()))  # earlier versions had no ids
+        return Known(document["cluster"], generation, document["number"], document["word"], restored_ms, restore, past)
     except (ValueError, KeyError, TypeError) as error:
         logger.error("%s is damaged (%s): that the metadata store isn't an older one is judged without it", file, error)
         return None
@@ -72,6 +73,8 @@ def _write(logs: LogDirectories, known: Known | None) -> None:
         "number": known.number,
         "word": known.word,
         "restored_ms": known.restored_ms,
+        "restore": known.restore,
+        "past": known.past,
     }
     for path in logs.online_paths:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
@@ -83,3 +84,26 @@ def test_a_directory_whose_copy_cant_be_read_has_failed(tmp_path: Path) -> None:
     logs = directories(tmp_path, Failing())
     assert read_known(logs) == Known("c", 1, 7, "aaaaaaaa")
     assert list(logs.failed) == [str(tmp_path / "a")]
+
+
+def test_of_two_directories_the_later_restore_counts_whatever_its_clock_said(tmp_path: Path) -> None:
+    earlier = Known("c", 1, 7, "aaaaaaaa", 2000, "AAAAAAAA")
+    later = Known("c", 1, 3, "bbbbbbbb", 1000, "BBBBBBBB", ("AAAAAAAA",))
+    write(tmp_path, earlier)
+    stale = (tmp_path / "a" / LINEAGE).read_bytes()
+    write(tmp_path, later)
+    newest = (tmp_path / "a" / LINEAGE).read_bytes()
+    for folder in "ab":
+        (tmp_path / folder / LINEAGE).write_bytes(stale)
+        assert read(tmp_path) == later
+        (tmp_path / folder / LINEAGE).write_bytes(newest)
+
+
+def test_what_an_earlier_version_kept_is_read(tmp_path: Path) -> None:
+    write(tmp_path, Known("c", 1, 7, "aaaaaaaa", 2000))
+    for folder in "ab":
+        file = tmp_path / folder / LINEAGE
+        file.write_text(
+            json.dumps({k: v for k, v in json.loads(file.read_text()).items() if k not in ("restore", "past")})
+        )
+    assert read(tmp_path) == Known("c", 1, 7, "aaaaaaaa", 2000)

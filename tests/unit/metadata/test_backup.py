@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -18,6 +20,7 @@ from ottla.metadata.cluster import join_cluster
 from ottla.metadata.embedded import EmbeddedStore
 from ottla.metadata.image import Image
 from ottla.metadata.keys import ConfigResource
+from ottla.metadata.lineage import Known, judge
 from ottla.metadata.model import (
     NO_LEADER,
     Broker,
@@ -125,7 +128,11 @@ def test_what_a_restored_store_holds(tmp_path: Path) -> None:
         cluster = await restore(store, backup, gone=[7])
         image = Image.of(await store.read())
         assert cluster.restored_ms > 0
-        assert image.cluster == cluster == Cluster("abc", 4, awaited=(1, 2), restored_ms=cluster.restored_ms)
+        assert len(cluster.restore) == 8
+        assert image.cluster == cluster
+        assert replace(cluster, restore="") == Cluster(
+            "abc", 4, awaited=(1, 2), restored_ms=cluster.restored_ms, past=("3@0",)
+        )
         assert not image.brokers
         assert not image.elections
         assert image.topics["tä\u2028"].id == T
@@ -140,7 +147,7 @@ def test_what_a_restored_store_holds(tmp_path: Path) -> None:
         first = image.producer_ids.next_id
         assert first > 1 << 50
         again = await restore(store, backup, replace_all=True)
-        assert again.generation == 5
+        assert (again.generation, again.past) == (5, ("3@0", cluster.restore))
         ids = Image.of(await store.read()).producer_ids
         assert ids is not None
         assert first <= ids.next_id < 1 << 62
@@ -228,5 +235,41 @@ def test_a_clock_that_is_set_back_is_refused(tmp_path: Path, monkeypatch: pytest
             await restore(target, backup)
         assert (await target.read()).entries == ()
         await target.close()
+
+    run(test)
+
+
+def test_a_restore_with_the_right_clock_after_one_whose_clock_was_ahead_is_none_of_the_past(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the same backup to another store, and of a later backup: by the clock both were refused, or their ids."""
+
+    async def test() -> None:
+        backup = await backed_up(tmp_path / "source")
+        now = time.time()
+        ahead = await EmbeddedStore.open(tmp_path / "ahead")
+        monkeypatch.setattr("ottla.metadata.backup.time.time", lambda: now + 86_400)
+        first = await restore(ahead, backup)
+        known = judge(Known("abc", 0), first, {})
+        monkeypatch.setattr("ottla.metadata.backup.time.time", lambda: now)
+        anew = await EmbeddedStore.open(tmp_path / "anew")
+        second = await restore(anew, backup)
+        known = judge(known, second, {})
+        assert known.restore == second.restore
+        with pytest.raises(ForeignStore, match="was restored as generation 1 since"):
+            judge(known, first, {})
+        later = read_backup(list(lines_of(await ahead.read())))
+        handed_out = Image.of(await ahead.read()).producer_ids
+        third = await restore(anew, later, replace_all=True)
+        ids = Image.of(await anew.read()).producer_ids
+        assert ids is not None
+        assert handed_out is not None
+        assert handed_out.next_id + (1 << 39) < ids.next_id < 1 << 62
+        assert judge(known, third, {}).past == (first.restore, second.restore)
+        for past in (first, second):
+            with pytest.raises(ForeignStore):
+                judge(Known("abc", 2, restore=third.restore, past=third.past), past, {})
+        await ahead.close()
+        await anew.close()
 
     run(test)

@@ -120,6 +120,32 @@ def test_a_later_generation_needs_no_word() -> None:
     assert judge(known, Cluster("own", generation=1), {}) == Known("own", 1)
 
 
+def test_a_restore_of_an_earlier_version_is_told_from_later_ones() -> None:
+    """It has no id: its generation and time stand for one."""
+    first, second = Cluster("own", 1, restored_ms=2000), Cluster("own", 1, restored_ms=1000)
+    known = judge(Known("own", 0, 5, "aaaaaaaa"), second, {})
+    known = judge(known, first, {})
+    with pytest.raises(ForeignStore):
+        judge(known, second, {})
+    with pytest.raises(ForeignStore):
+        judge(judge(None, first, {}), second, {})
+    with_an_id = Cluster("own", 1, restored_ms=500, restore="AAAAAAAA")
+    known = judge(known, with_an_id, {})
+    assert known.past == ("1@1000", "1@2000")
+    for past in (first, second, Cluster("own")):
+        with pytest.raises(ForeignStore):
+            judge(known, past, {})
+
+
+def test_of_restores_a_hundred_are_remembered() -> None:
+    known = judge(None, CLUSTER, {})
+    for number in range(1, 300):
+        known = judge(known, Cluster("own", 1, restore=f"id-{number}"), {})
+    assert len(known.past) == 100
+    with pytest.raises(ForeignStore):
+        judge(known, Cluster("own", 1, restore="id-298"), {})
+
+
 def check(before: Image, after: Image, broker_id: int) -> None:
     for _ in check_successor(before, after, broker_id):
         pass

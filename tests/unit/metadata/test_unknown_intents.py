@@ -12,8 +12,7 @@ from random import Random
 import pytest
 
 from ottla.controller.runner import Controller
-from ottla.metadata import intents as intents_module
-from ottla.metadata import keys
+from ottla.metadata import keys, settling
 from ottla.metadata.embedded import EmbeddedStore
 from ottla.metadata.follower import Follower
 from ottla.metadata.intents import Intents, NewTopic
@@ -148,7 +147,7 @@ def test_somebody_else_s_topic_is_not_taken_for_the_one_of_unknown_outcome(tmp_p
 def test_a_topic_that_was_deleted_while_its_creation_was_unknown_stays_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(intents_module, "_AGAIN_S", 1.0)
+    monkeypatch.setattr(settling, "AGAIN_S", 1.0)
 
     async def main() -> None:
         async with cluster(tmp_path) as made:
