@@ -11,7 +11,8 @@ lease and to get another one would ask more of a store that is slow already.
 
 Between its rounds it adds words to the store's lineage, by which everybody knows the store for the same one. Never
 beside a round: a word that comes in between rejects what everybody else writes at that moment (`own_store.py`). Nor
-soon after a term began: terms that follow each other quickly have a busy store for their reason.
+soon after a term began, but for the first one of a store: terms that follow each other quickly have a busy store for
+their reason.
 
 Time is an input like others: at intervals the partitions that their preferred replicas could lead are looked at.
 """
@@ -203,7 +204,8 @@ class Controller:
     async def _work(self, since_revision: int) -> None:
         await self._follower.wait_for_revision(since_revision, None)
         self.active = True
-        self._word_at = asyncio.get_running_loop().time() + lineage.INTERVAL_S
+        known = bool(self._follower.image.lineage)  # a store without words is told from another by nothing else
+        self._word_at = asyncio.get_running_loop().time() + (lineage.INTERVAL_S if known else 0)
         self._changed = Changed()
         scope = whole_scope(self._follower.image)
         again = _NOTHING

@@ -385,7 +385,8 @@ def test_no_lineage_word_is_written_soon_after_a_term_began(tmp_path: Path, monk
     monkeypatch.setattr(lineage, "INTERVAL_S", 1.0)
 
     async def main() -> None:
-        async with counted_controller(tmp_path) as (store, _, _, _):
+        async with counted_controller(tmp_path) as (store, follower, _, _):
+            await follower.wait(lambda image: image.lineage or None, 0.9)  # a store's first word is written at once
             for _ in range(3):
                 holder = (await store.store.read(keys.CONTROLLER)).entries[0]
                 count, began = len(store.words), asyncio.get_running_loop().time()
