@@ -381,12 +381,23 @@ def test_the_first_decision_after_some_quiet_is_not_rejected_by_the_lineage_word
     asyncio.run(main())
 
 
+def test_the_first_lineage_word_of_a_store_is_written_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until then nothing but the cluster key's revision tells the store from another one."""
+    monkeypatch.setattr(lineage, "INTERVAL_S", 300.0)
+
+    async def main() -> None:
+        async with counted_controller(tmp_path) as (_, follower, _, _):
+            await follower.wait(lambda image: image.lineage or None, 30)
+
+    asyncio.run(main())
+
+
 def test_no_lineage_word_is_written_soon_after_a_term_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lineage, "INTERVAL_S", 1.0)
 
     async def main() -> None:
         async with counted_controller(tmp_path) as (store, follower, _, _):
-            await follower.wait(lambda image: image.lineage or None, 0.9)  # a store's first word is written at once
+            await follower.wait(lambda image: image.lineage or None, 20)
             for _ in range(3):
                 holder = (await store.store.read(keys.CONTROLLER)).entries[0]
                 count, began = len(store.words), asyncio.get_running_loop().time()
