@@ -1,6 +1,6 @@
 """Keeps a lease alive: in a thread of its own, so that a disk that is slow for once doesn't cost a broker its place.
 
-Everything that a broker does, it does on one event loop, and a write, a read or a `sendfile` on a volume that doesn't
+A broker writes its logs on one event loop, where it does nearly everything, and a write to a volume that doesn't
 answer stops that loop. The store would take the broker for dead a session later, though it only waits for its disk. A
 thread goes on meanwhile, over a connection to the store of its own. But a broker that serves nobody mustn't keep its
 partitions for ever: the thread renews the lease only while the event loop has turned within a bound (`stall_s`).

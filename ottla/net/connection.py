@@ -24,7 +24,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import mmap
-import os
 import socket
 import struct
 from collections import deque
@@ -32,7 +31,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ottla.net.memory import SMALL_BYTES, Work
-from ottla.net.pending import FileRange, OpenFile, Part, Pending
+from ottla.net.outgoing import Outgoing
+from ottla.net.pending import Pending
 from ottla.protocol.errors import ProtocolError
 from ottla.protocol.received import Memory
 
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LAZY_MEMORY_BYTES = 1024 * 1024
-READ_BYTES_MAX = 32 * 1024  # file ranges up to this size are read and sent with what is around them: fewer system calls
-JOINED_BYTES_MAX = 64 * 1024
 FULL_SECONDS = 0.2  # both ways, before what has arrived is taken: Linux's first retransmission is about as late
 HELD_WHILE_FULL_BYTES_MAX = 1024 * 1024
 QUEUED_PARTS_MAX = 32  # of answers, before they are sent and others have their turn
@@ -57,7 +55,6 @@ class Postponed:
 
 
 POSTPONED = Postponed()
-_IN_MEMORY = (bytes, bytearray, memoryview)
 Reply = "Sequence[Part] | Pending | Postponed | None"
 
 
@@ -73,13 +70,13 @@ class Connection:
         "_looking",
         "_loop",
         "_out",
+        "_queued",
         "_reading",
         "_server",
         "_socket",
         "_unanswered",
         "_unanswered_bytes",
         "_working",
-        "_writing",
         "client_host",
         "client_software",
         "closed",
@@ -103,12 +100,12 @@ class Connection:
         self._descriptor = sock.fileno()
         self._inbox: Memory | None = None
         self._have = 0
-        self._out: deque[Part] = deque()
+        self._out = Outgoing(sock, listener.server.disk_threads, self._go_on, self._unreadable)
+        self._queued = self._out.parts
         self._holding = False  # memory for an answer
         self._unanswered: deque[Pending] = deque()
         self._unanswered_bytes = 0
         self._reading = True
-        self._writing = False
         self._blocked = False  # a whole request waits in the inbox for the ones before it
         self._looking = False  # whether both directions stay full
         self._working = False  # whether memory for work is granted, or waited for
@@ -170,10 +167,10 @@ class Connection:
             frame_end = position + 4 + size
             if frame_end > end:
                 break
-            if len(self._out) >= QUEUED_PARTS_MAX and not self._writing:
+            if len(self._queued) >= QUEUED_PARTS_MAX and not self._out.stopped:
                 self._blocked = others_turn = True
                 break
-            if (self._unanswered or self._out or memory.large_answers) and not self._may_start(buffer, position + 4):
+            if (self._unanswered or self._queued or memory.large_answers) and not self._may_start(buffer, position + 4):
                 if self.closed:
                     return
                 self._blocked = True
@@ -187,12 +184,12 @@ class Connection:
                 self._blocked = True
                 break
             position = frame_end
-        if self._out and not self._writing:
+        if self._queued and not self._out.stopped:
             self._send()
             if self.closed:
                 return
             server.busy_poll.answered()
-            if self._blocked and not self._out and (others_turn or not self._unanswered):
+            if self._blocked and not self._queued and (others_turn or not self._unanswered):
                 # Only the answers just sent were in the way.
                 if not self._cut_served(buffer, position, end):
                     self._keep(buffer, position, end)
@@ -226,7 +223,7 @@ class Connection:
         server = self._server
         unanswered = self._unanswered
         if (
-            self._writing
+            self._out.stopped
             or self.closed
             or len(unanswered) >= server.limits.unanswered_max
             or self._unanswered_bytes >= server.limits.unanswered_bytes_max
@@ -240,9 +237,9 @@ class Connection:
             return False
         if api_key not in server.memory.large_answers:
             return True
-        if self._out:
+        if self._queued:
             self._send()
-            if self._writing or self.closed:
+            if self._out.stopped or self.closed:
                 return False
         self._holding = True
         return server.memory.reserve_answer(self, api_key, self._loop.time(), self._granted)
@@ -272,13 +269,13 @@ class Connection:
             if reply.parts is None or self._unanswered:
                 self._wait_for(reply, end - start)
             else:
-                self._out.extend(reply.parts)
+                self._queued.extend(reply.parts)
         elif self._unanswered:
             done = Pending(self, _key.unpack_from(buffer, start)[0])
             done.parts = reply
             self._wait_for(done, end - start)
         else:
-            self._out.extend(reply)
+            self._queued.extend(reply)
         return True
 
     def owns(self, frame: Memory) -> bool:
@@ -340,7 +337,7 @@ class Connection:
 
     def _look_if_full(self) -> None:
         """If neither direction moves from now on, that is found out."""
-        if self._writing and not self._reading and not self._looking:
+        if self._out.full and not self._reading and not self._looking:
             self._looking = True
             self._loop.call_later(FULL_SECONDS, self._still_full)
 
@@ -348,7 +345,7 @@ class Connection:
         """Takes what has arrived, if neither direction has moved: see the module's exception for TCP."""
         self._looking = False
         held, inbox, shared, memory = self._have, self._inbox, self._server.receive_buffer, self._server.memory
-        if self.closed or self._reading or not self._writing or not self._blocked or inbox is None:
+        if self.closed or self._reading or not self._out.full or not self._blocked or inbox is None:
             return
         if held < HELD_WHILE_FULL_BYTES_MAX and memory.has_room(held + len(shared)):
             try:
@@ -382,11 +379,11 @@ class Connection:
             if parts is None:
                 break
             self._unanswered_bytes -= unanswered.popleft().size
-            self._out.extend(parts)
+            self._queued.extend(parts)
             sent = True
         if not sent:
             return
-        if self._out and not self._writing:
+        if self._queued and not self._out.stopped:
             self._send()
         self._resume()
 
@@ -396,88 +393,42 @@ class Connection:
 
     def _resume(self) -> None:
         """Serves the requests that waited behind an answer."""
-        if self._blocked and not self.closed and not self._writing and self._inbox is not None:
+        if self._blocked and not self.closed and not self._out.stopped and self._inbox is not None:
             self._take_inbox()
 
     def _send(self) -> None:
-        """Sends what is queued as far as the peer takes it; the rest when the socket is writable again."""
+        """Sends what is queued, as far as that goes now; `_go_on` is called for the rest."""
         out = self._out
+        was_stopped = out.stopped
         try:
-            while out:
-                part = out.popleft()
-                if not isinstance(part, _IN_MEMORY):
-                    if part.size > READ_BYTES_MAX:
-                        self._send_file(part)
-                        continue
-                    part = _read(part)
-                if out:
-                    part = self._joined(part)
-                try:
-                    sent = self._socket.send(part, socket.MSG_MORE if out else 0)
-                except (BlockingIOError, InterruptedError):
-                    sent = 0  # a file range before it filled the socket's buffer
-                if sent < len(part):
-                    out.appendleft(memoryview(part)[sent:])
-                    raise BlockingIOError
-        except (BlockingIOError, InterruptedError):
-            if not self._writing:
-                self._writing = True
-                self._loop.add_writer(self._descriptor, self._writable)
-                self._hold_answers()
-                self._look_if_full()
-            return
+            out.send()
         except OSError as error:
             self.close(f"send failed: {error.strerror}")
             return
-        if self._writing:
-            self._writing = False
-            self._loop.remove_writer(self._descriptor)
-        if self._holding and not self._unanswered:
+        if out.stopped:
+            if not was_stopped:
+                self._hold_answers()
+                self._look_if_full()
+        elif self._holding and not self._unanswered:
             self._holding = False
             self._server.memory.answer_sent(self, self._loop.time())
 
     def _hold_answers(self) -> None:
-        """The peer doesn't take what it asked for: what is more than a little counts in the budget."""
-        held = sum(len(part) for part in self._out if isinstance(part, _IN_MEMORY))
+        """What was asked for doesn't leave: what is more than a little counts in the budget."""
+        held = self._out.held_bytes
         if self._holding or held > SMALL_BYTES:
             self._holding = True
             self._server.memory.hold_answer(self, held, self._loop.time())
 
-    def _joined(self, first: bytes | bytearray | memoryview) -> bytes | bytearray | memoryview:
-        """`first` and the small parts behind it as one, so that they take one system call."""
-        out = self._out
-        parts = [first]
-        size = len(first)
-        while out and size < JOINED_BYTES_MAX:
-            part = out[0]
-            if not isinstance(part, _IN_MEMORY):
-                if part.size > READ_BYTES_MAX:
-                    break
-                part = _read(part)
-            parts.append(part)
-            size += len(part)
-            out.popleft()
-        return b"".join(parts) if len(parts) > 1 else first
-
-    def _send_file(self, part: FileRange) -> None:
-        position, left = part.position, part.size
-        while left:
-            try:
-                sent = os.sendfile(self._descriptor, part.file.fileno(), position, left)
-            except (BlockingIOError, InterruptedError):
-                self._out.appendleft(_Rest(part.file, position, left))
-                raise
-            if not sent:
-                # The file is shorter than announced: the frame can't be completed.
-                raise _cut_short()
-            position += sent
-            left -= sent
-
-    def _writable(self) -> None:
+    def _go_on(self) -> None:
+        """The peer takes more of what is queued, or what was waited for has been read."""
         self.idle_sweeps = 0
         self._send()
-        if not self._writing:
+        if not self._out.stopped:
             self._resume()
+
+    def _unreadable(self, error: BaseException) -> None:
+        self.close(f"its answer can't be read: {error}")
 
     def close(self, reason: str = "") -> None:
         """Closes the socket and forgets what waits for an answer."""
@@ -488,10 +439,8 @@ class Connection:
             logger.info("connection %d from %s is closed: %s", self.id, self.client_host, reason)
         if self._reading:
             self._loop.remove_reader(self._descriptor)
-        if self._writing:
-            self._loop.remove_writer(self._descriptor)
+        self._out.close()
         self._socket.close()
-        self._out.clear()
         self._inbox = None
         self._server.memory.release(self, self._loop.time())
         self._server.memory.answer_sent(self, self._loop.time())
@@ -509,12 +458,13 @@ class Connection:
     @property
     def waits_for_broker(self) -> bool:
         """Whether the peer has done its part: its request is whole, its answers are taken, and what its request waits
-        behind are only those of the pipelined APIs, which are as long under way as the broker has work with them. (A
-        peer that sends behind a request which waits by its own wish, as JoinGroup does, chose to.)"""
+        behind are a disk, or only requests of the pipelined APIs, which are as long under way as the broker has work
+        with them. (A peer that sends behind a request which waits by its own wish, as JoinGroup does, chose to.)"""
         pipelined = self._server.pipelined
+        if self._out.stopped:
+            return not self._out.full and (self._blocked or self._inbox is None)
         return (
             self._blocked
-            and not self._writing
             and bool(self._unanswered)
             and all(pending.api_key in pipelined for pending in self._unanswered)
         )
@@ -522,7 +472,7 @@ class Connection:
     @property
     def idle(self) -> bool:
         """Nothing is under way in either direction, or the peer takes nothing of what it asked for."""
-        return self._writing or (not self._unanswered and not self._out)
+        return self._out.full or (not self._unanswered and not self._queued)
 
 
 def _allocate(size: int) -> Memory:
@@ -555,26 +505,3 @@ def _other_protocol(start: bytes | bytearray) -> str:
     if bytes(start) in _HTTP_METHODS:
         return "; the peer speaks HTTP"
     return ""
-
-
-class _Rest:
-    """What is left of a file range that the peer took in part."""
-
-    __slots__ = ("file", "position", "size")
-
-    def __init__(self, file: OpenFile, position: int, size: int) -> None:
-        self.file = file
-        self.position = position
-        self.size = size
-
-
-def _read(part: FileRange) -> bytes:
-    data = part.file.pread(part.size, part.position)
-    if len(data) < part.size:
-        raise _cut_short()
-    return data
-
-
-def _cut_short() -> OSError:
-    """The file is shorter than announced: the frame can't be completed."""
-    return OSError(0, "the log ended inside an answer")

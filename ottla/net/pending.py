@@ -5,7 +5,7 @@ A handler that can't answer at once returns a `Pending`; the connection keeps it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -17,7 +17,19 @@ class OpenFile(Protocol):
 
     def fileno(self) -> int: ...
 
+    @property
+    def volume(self) -> Hashable: ...
+
     def pread(self, size: int, position: int) -> bytes: ...
+
+    def pread_cached(self, size: int, position: int) -> bytes | bytearray:
+        """As `pread`, without waiting for the disk. Raises BlockingIOError where it would have to."""
+
+    def cached(self, size: int, position: int) -> int:
+        """How many of these bytes can be sent without waiting for the disk, before the first one that can't."""
+
+    def read_ahead(self, size: int, position: int) -> None:
+        """Brings these bytes into memory. Waits for the disk."""
 
 
 class FileRange(Protocol):

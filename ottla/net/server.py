@@ -21,6 +21,7 @@ from heapq import nlargest
 
 from ottla.net.busy_poll import WINDOW_SECONDS, BusyPoll
 from ottla.net.connection import Connection, Postponed
+from ottla.net.disk_threads import DiskThreads, VolumeThreads
 from ottla.net.memory import BufferedMemory
 from ottla.net.pending import Part, Pending
 from ottla.protocol.received import Memory
@@ -85,8 +86,10 @@ class Server:
         pipelined: frozenset[int],
         open_socket: OpenSocket = open_socket,
         busy_poll_seconds: float = WINDOW_SECONDS,
+        disk_threads: DiskThreads | None = None,
     ) -> None:
         self.dispatch = dispatch
+        self.disk_threads: DiskThreads = VolumeThreads() if disk_threads is None else disk_threads
         self.limits = limits
         self.pipelined = pipelined
         self._open_socket = open_socket

@@ -1,16 +1,17 @@
-"""A disk that answers nothing stops a broker's event loop: for less than the bound it costs no registration, and for
-longer its partitions move."""
+"""A disk that takes no writes stops a broker's event loop: for less than the bound it costs no registration, and for
+longer its partitions move. One that answers no reads holds up those who read from it, and nobody else."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.peers.ottla_cluster import OttlaCluster, ottla_cluster
@@ -90,3 +91,86 @@ def test_a_disk_that_answers_nothing(tmp_path: Path, etcd_members: int) -> None:
 
             stuck[victim].unlink()
             cluster.wait_until_in_sync(TOPIC, 1, 3)
+
+
+COLD, WARM = "cold", "warm"
+RECORDS = 200
+VALUE = bytes(1000)
+READS_STUCK_S = 5.0
+SOON_S = 1.5  # what the others may take on a busy machine; 200 ms is meant
+
+
+def consumed(bootstrap: str, topic: str, group: str, count: int, seconds: float) -> int:
+    """How many of `count` records a consumer of a new group gets within so many seconds."""
+    settings = {"group.id": group, "auto.offset.reset": "earliest", "log_level": 0, "fetch.message.max.bytes": 50_000}
+    consumer = Consumer({"bootstrap.servers": bootstrap, **settings})
+    consumer.subscribe([topic])
+    got, deadline = 0, time.monotonic() + seconds
+    while got < count and time.monotonic() < deadline:
+        message = consumer.poll(0.1)
+        if message is not None and message.error() is None:
+            got += 1
+    consumer.close()
+    return got
+
+
+def test_reads_that_the_disk_doesnt_answer_hold_nobody_else(tmp_path: Path) -> None:
+    with ottla_cluster(tmp_path, 1, 0, **FOR_ALL) as cluster:
+        [broker] = cluster.brokers
+        broker.stop()
+        stuck = tmp_path / "stuck"
+        reads = tmp_path / "stuck.reads"
+        broker.command[1:3] = ["-m", "tests.crash.stuck_disk", str(stuck)]
+        broker.start_again()
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+        for made in admin.create_topics([NewTopic(COLD, 1, 1), NewTopic(WARM, 1, 1)]).values():
+            made.result(30)
+        producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "log_level": 0, "linger.ms": 0})
+        for topic in (COLD, WARM):
+            for _ in range(RECORDS):
+                producer.produce(topic, VALUE)
+        assert producer.flush(30) == 0
+        # The group's coordinator is there, and its consumer beats, before the disk is stuck.
+        assert consumed(cluster.bootstrap, WARM, "before", RECORDS, 60) == RECORDS
+
+        with ThreadPoolExecutor(3) as readers:
+            reads.touch()
+            try:
+                until = time.monotonic() + READS_STUCK_S
+                reading = [readers.submit(consumed, cluster.bootstrap, COLD, f"g{n}", RECORDS, 90) for n in range(3)]
+                took = []
+                while time.monotonic() < until:
+                    before = time.monotonic()
+                    producer.produce(WARM, VALUE)
+                    assert producer.flush(30) == 0, "a record of another topic wasn't acknowledged"
+                    admin.list_consumer_groups(request_timeout=30).result()
+                    took.append(time.monotonic() - before)
+                    time.sleep(0.02)
+                assert consumed(cluster.bootstrap, WARM, "during", RECORDS, 60) == RECORDS
+                assert not any(reader.done() for reader in reading), "cold records came from a disk that is stuck"
+            finally:
+                reads.unlink()
+            assert [reader.result() for reader in reading] == [RECORDS] * 3
+        print(f"{len(took)} rounds, the longest of {max(took) * 1000:.0f} ms")
+        assert max(took) < SOON_S
+        assert "the event loop has stood still" not in broker.log_path.read_text()
+
+
+def test_a_broker_whose_reads_are_stuck_stops(tmp_path: Path) -> None:
+    with ottla_cluster(tmp_path, 1, 0, **FOR_ALL) as cluster:
+        [broker] = cluster.brokers
+        broker.stop()
+        reads = tmp_path / "stuck.reads"
+        broker.command[1:3] = ["-m", "tests.crash.stuck_disk", str(tmp_path / "stuck")]
+        broker.start_again()
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+        admin.create_topics([NewTopic(COLD, 1, 1)])[COLD].result(30)
+        producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "log_level": 0})
+        producer.produce(COLD, VALUE)
+        assert producer.flush(30) == 0
+        reads.touch()
+        assert consumed(cluster.bootstrap, COLD, "g", 1, 3) == 0
+        began = time.monotonic()
+        broker.stop()
+        assert broker.process.returncode == 0
+        assert time.monotonic() - began < 20

@@ -26,7 +26,7 @@ from ottla.settings.config import BrokerConfig
 
 from .disk import SimulatedDisk
 from .loop import Process, SimulationLoop
-from .machine import Descriptors, InlineExecutor
+from .machine import Descriptors, InlineExecutor, LoopThreads
 from .network import Network, Stream, connect
 from .store import SimulatedStore, StoreServer
 
@@ -177,6 +177,7 @@ class Node:
                 open_socket,
                 connect_to,
                 InlineExecutor,
+                LoopThreads(),
                 0.0,
                 lambda store, stall_s: RenewalTask(store),
             ),

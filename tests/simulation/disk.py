@@ -126,6 +126,19 @@ class SimulatedFile:
         self._inode.disk.used("read")
         return bytes(self._inode.data[position : position + size])
 
+    @property
+    def volume(self) -> int:
+        return id(self._inode.disk)
+
+    def pread_cached(self, size: int, position: int) -> bytes:
+        return self.pread(size, position)
+
+    def cached(self, size: int, position: int) -> int:
+        return size
+
+    def read_ahead(self, size: int, position: int) -> None:
+        self._inode.disk.used("read")
+
     def pwrite(self, data: Buffer, position: int) -> None:
         disk = self._inode.disk
         disk.used("write")

@@ -8,10 +8,11 @@ slices, stands still: how often a run yields would depend on the machine.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random as random_module
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from random import Random
@@ -60,6 +61,14 @@ def simulated_machine(random: Random, descriptors: Descriptors) -> Iterator[None
             setattr(module, name, counter)
         os.urandom, os.sendfile = urandom, sendfile
         random_module._urandom = seeded  # type: ignore[attr-defined]
+
+
+class LoopThreads:
+    """Threads that read from disks: the event loop's own, which takes its time for them."""
+
+    def run(self, volume: Hashable, work: Callable[[], Any]) -> asyncio.Future[Any]:
+        """See `ottla.net.disk_threads.DiskThreads`."""
+        return asyncio.get_running_loop().run_in_executor(None, work)
 
 
 class InlineExecutor(Executor):

@@ -20,6 +20,7 @@ from ottla.broker.advertised import ADDRESSES, advertised
 from ottla.broker.api.registry import Api, load_routes
 from ottla.broker.applied_revisions import AppliedRevisions
 from ottla.broker.awaited_elections import AwaitedElections
+from ottla.broker.cold_reads import ColdReads
 from ottla.broker.coordinator import GroupService
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.fetch_sessions import FetchSessionCache
@@ -150,7 +151,10 @@ class Broker:
             PIPELINED,
             surroundings.open_socket,
             surroundings.busy_poll_seconds,
+            surroundings.disk_threads,
         )
+        self.disk_threads = surroundings.disk_threads
+        self.cold_reads = ColdReads(surroundings.disk_threads)
         self.inspectors = Inspectors(surroundings.threads(INSPECTORS), INSPECTORS)  # of producers' batches
         self.loop_quota = LoopQuota(lambda renew: asyncio.get_running_loop().call_soon(renew))
         self.turns: int = 0  # batches that wait for one of them, or for one another

@@ -549,29 +549,32 @@ class Partition:
 
     # ---- reading
 
-    def read(self, offset: int, max_bytes: int, minimum_one: bool, read_committed: bool) -> Readable:
+    def read(self, offset: int, max_bytes: int, minimum_one: bool, read_committed: bool, wait: bool = True) -> Readable:
         """What a consumer may read from `offset`: at most `max_bytes`, but a whole first batch with `minimum_one`
-        (KIP-74). Raises KafkaError OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE."""
-        return self._read(offset, max_bytes, minimum_one, self.high_watermark)
+        (KIP-74). Raises KafkaError OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE; BlockingIOError where the
+        disk would have to be waited for to find it, unless it may `wait`."""
+        return self._read(offset, max_bytes, minimum_one, self.high_watermark, wait)
 
-    def read_as_follower(self, offset: int, max_bytes: int, minimum_one: bool) -> Readable:
+    def read_as_follower(self, offset: int, max_bytes: int, minimum_one: bool, wait: bool = True) -> Readable:
         """As `read`, for a replica: up to the end."""
-        return self._read(offset, max_bytes, minimum_one, self.log.log_end_offset)
+        return self._read(offset, max_bytes, minimum_one, self.log.log_end_offset, wait)
 
-    def _read(self, offset: int, max_bytes: int, minimum_one: bool, limit: int) -> Readable:
+    def _read(self, offset: int, max_bytes: int, minimum_one: bool, limit: int, wait: bool) -> Readable:
         log = self.log
         high_watermark = self.high_watermark
         log_start = log.log_start_offset
         if offset == limit:
-            return Readable((), 0, high_watermark, high_watermark, log_start)
+            return self.nothing_readable()
         if offset > log.log_end_offset and self.leader_epoch == NO_EPOCH:
             raise KafkaError(ErrorCode.offset_not_available)  # the leader may well have it: no reason to start anew
         if offset > log.log_end_offset or offset < log_start:
             raise KafkaError(ErrorCode.offset_out_of_range)
         if offset > limit:  # a consumer that knows of records which aren't committed yet under this leader
-            return Readable((), 0, high_watermark, high_watermark, log_start)
+            return self.nothing_readable()
         try:
-            ranges = log.read(offset, max_bytes, limit, minimum_one)
+            ranges = log.read(offset, max_bytes, limit, minimum_one, wait)
+        except BlockingIOError:
+            raise
         except DamagedSegment as error:  # these bytes make no sense: the directory's others do
             raise KafkaError(ErrorCode.corrupt_message, str(error)) from error
         except OSError as error:
@@ -580,6 +583,10 @@ class Partition:
         for piece in ranges:
             size += piece.size
         return _new(Readable, (ranges, size, high_watermark, high_watermark, log_start))
+
+    def nothing_readable(self) -> Readable:
+        """What a fetch is told while nothing can be sent to it."""
+        return Readable((), 0, self.high_watermark, self.high_watermark, self.log.log_start_offset)
 
     def diverges(self, last_fetched_epoch: int, fetch_offset: int) -> tuple[int, int] | None:
         """Where the log of who fetches at `fetch_offset`, having `last_fetched_epoch` there, leaves this one: the last

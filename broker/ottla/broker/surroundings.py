@@ -1,8 +1,8 @@
 """What a broker touches of the world outside it. The simulation puts worlds of its own in place of the real one.
 
-The metadata store is not among it: it is a port of its own, and given to the broker. Threads are the event loop's and
-this `threads`', but for the one that waits for a compaction's process and that of `renewal`; time that isn't the wall
-clock's is the event loop's.
+The metadata store is not among it: it is a port of its own, and given to the broker. Threads are the event loop's,
+those of `threads` and `disk_threads`, the one that waits for a compaction's process and that of `renewal`. Time that
+isn't the wall clock's is the event loop's.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from ottla.broker.log.disk import Disk, RealDisk
 from ottla.metadata.renewal import Renewal, RenewalThread
 from ottla.metadata.store import Store
 from ottla.net.busy_poll import WINDOW_SECONDS
+from ottla.net.disk_threads import DiskThreads, VolumeThreads
 from ottla.net.peer import Connect, connect_tcp
 from ottla.net.server import OpenSocket, open_socket
 
@@ -43,5 +44,6 @@ class Surroundings:
     open_socket: OpenSocket = open_socket  # listening
     connect: Connect = connect_tcp  # to other brokers
     threads: Threads = ThreadPoolExecutor  # for so many workers; start and stop wait for them
+    disk_threads: DiskThreads = field(default_factory=VolumeThreads)  # for reads of what isn't in memory
     busy_poll_seconds: float = WINDOW_SECONDS  # 0 where time stands still while there is anything to do
     renewal: Callable[[Store, float], Renewal] = renewal_thread  # of the registration's lease

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import pytest
 
+from ottla.broker.log.disk import RealFile
 from ottla.net.connection import (
     FULL_SECONDS,
     HELD_WHILE_FULL_BYTES_MAX,
@@ -54,7 +55,7 @@ class Echo:
         if payload.startswith(b"large"):
             return [bytes(int(payload[5:]))]
         if payload.startswith(b"full"):
-            connection._socket = OnceFull(connection._socket)
+            connection._out._socket = OnceFull(connection._out._socket)
         return [payload]
 
 
@@ -81,10 +82,9 @@ class OnceFull:
 
 
 def file_parts() -> list[Slice]:
-    file = tempfile.TemporaryFile()  # noqa: SIM115  # the connection closes it with the last range
-    file.write(bytes(range(256)) * 8192)
-    file.flush()
-    os.lseek(file.fileno(), 0, os.SEEK_SET)
+    with tempfile.TemporaryFile() as temporary:
+        file = RealFile(os.dup(temporary.fileno()))
+    file.pwrite(bytes(range(256)) * 8192, 0)
     return [Slice(file, 256, 2 * 1024 * 1024 - 512)]
 
 
@@ -455,7 +455,7 @@ def test_who_does_not_read_answers_holds_few_of_them():
         writer.write(frame(ORDINARY, b"large100000") * 5000)
         await asyncio.sleep(0.3)
         (connection,) = server.listeners["PLAINTEXT"].connections
-        held = sum(len(part) for part in connection._out)
+        held = connection._out.held_bytes
         assert 0 < held <= 33 * 100_000
         assert server.memory.used_bytes >= held
         served = len(echo.served)
@@ -540,7 +540,7 @@ async def full_both_ways(server: Server, port: int, size: int, count: int):
     writer.write(frame(PIPELINED, b"x" * size) * count)
     await eventually(lambda: bool(server.listeners["PLAINTEXT"].connections))
     (connection,) = server.listeners["PLAINTEXT"].connections
-    await eventually(lambda: connection._writing and not connection._reading)
+    await eventually(lambda: connection._out.full and not connection._reading)
     return reader, writer, connection
 
 

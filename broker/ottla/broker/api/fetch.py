@@ -4,6 +4,9 @@ What can be sent is worked out as file ranges, which the connection sends with `
 its min bytes waits until a partition moves or its time is over. The first batch of an answer is sent whole, also beyond
 the limits (KIP-74).
 
+What can't be found without waiting for the disk is looked for in a thread (`cold_reads`). Until that has found it the
+partition is answered as if nothing were there, and the others as ever.
+
 Other brokers fetch as followers: up to the log's end, and what they ask for tells how far they are. A follower whose
 log took another turn is told where (KIP-595). Consumers may be sent to a nearer follower (KIP-392), which serves them
 what it knows to be committed.
@@ -40,6 +43,7 @@ API = Api(
 )
 _Read = tuple[FetchPartition, PartitionAnswer, "Partition | None"]
 FOLLOWER_FETCHES = 11  # from this version on consumers may read from followers
+COLD_WAIT_MS = 500  # at least, for a disk: who doesn't wait would ask again at once, and again
 
 
 def serve(broker: Broker, connection: Connection, header: RequestHeader, frame: Memory, body: int, end: int) -> Reply:
@@ -51,7 +55,8 @@ def serve(broker: Broker, connection: Connection, header: RequestHeader, frame: 
     except KafkaError as error:
         return write_fetch_answer(header.api_version, header.correlation_id, error.code, 0, ())
     fetch.read()
-    if fetch.size >= request.min_bytes or request.max_wait_ms <= 0 or fetch.failed or not fetch.wants_anything:
+    enough = fetch.size >= request.min_bytes or request.max_wait_ms <= 0 or fetch.failed or not fetch.wants_anything
+    if enough and (fetch.size or fetch.failed or not fetch.cold):
         return fetch.answer()
     return _Waiting(fetch, connection).pending
 
@@ -66,6 +71,7 @@ class _Fetch:
         "_header",
         "_incremental",
         "answers",
+        "cold",
         "failed",
         "follower",
         "follower_will_do",
@@ -93,6 +99,7 @@ class _Fetch:
         self.answers: dict[PartitionKey, _Read] = {}
         self.size = 0
         self.failed = False
+        self.cold: list[asyncio.Future[None]] = []  # done when what isn't in memory can be read
 
     # ---- the session
 
@@ -138,6 +145,8 @@ class _Fetch:
         """Works out the answer as things are now."""
         self.size = 0
         self.failed = False
+        if self.cold:
+            self.cold = []
         answers = self.answers
         session = self.session
         if session is None:
@@ -178,7 +187,12 @@ class _Fetch:
             else:
                 if self.request.rack_id and (nearer := self._nearer(partition, asked.fetch_offset)) != NONE:
                     return asked, self._sent_elsewhere(index, partition, nearer), partition
-                readable = partition.read(asked.fetch_offset, limit, minimum_one, self.read_committed)
+                offset = asked.fetch_offset
+                try:
+                    wait = self._broker.cold_reads.just_read(partition, offset)
+                    readable = partition.read(offset, limit, minimum_one, self.read_committed, wait)
+                except BlockingIOError:
+                    readable = self._read_ahead(partition, offset, partition.high_watermark, limit)
         except KafkaError as error:
             self.failed = True
             self._broker.count_fetch_failure(asked.topic, error.code)
@@ -200,12 +214,21 @@ class _Fetch:
         now = asyncio.get_running_loop().time()
         if replica_id not in partition.isr and throttle.pause_seconds(partition, 0, True, now):
             limit, minimum_one = 0, False
-        readable = partition.read_as_follower(offset, limit, minimum_one)
+        try:
+            wait = self._broker.cold_reads.just_read(partition, offset)
+            readable = partition.read_as_follower(offset, limit, minimum_one, wait)
+        except BlockingIOError:
+            readable = self._read_ahead(partition, offset, partition.log.log_end_offset, limit)
         throttle.pause_seconds(partition, readable.size, False, now)
         self._broker.replication_bytes_out += readable.size
         if partition.follower_fetched(replica_id, self.request.replica_epoch, offset, asked.follower_log_start):
             self._broker.isr_changes.outsider_fetched(partition, replica_id)
         return readable
+
+    def _read_ahead(self, partition: Partition, offset: int, limit_offset: int, limit: int) -> Readable:
+        """Has a thread look for what isn't in memory. For now nothing is there to be read, as at the log's end."""
+        self.cold.append(self._broker.cold_reads.read_ahead(partition.log, offset, limit_offset, limit))
+        return partition.nothing_readable()
 
     def _nearer(self, partition: Partition, offset: int) -> int:
         """The replica that the consumer should rather read from, or NONE."""
@@ -264,7 +287,7 @@ class _Fetch:
 class _Waiting:
     """A request that found too little: it watches all its partitions until there is enough, or its time is over."""
 
-    __slots__ = ("_fetch", "_open", "_rerun", "_timer", "_watched", "pending")
+    __slots__ = ("_cold", "_fetch", "_open", "_rerun", "_timer", "_watched", "pending")
 
     def __init__(self, fetch: _Fetch, connection: Connection) -> None:
         self._fetch = fetch
@@ -274,7 +297,11 @@ class _Waiting:
         self.pending = Pending(connection, API.key)
         self.pending.abandoned = self._abandoned
         request = fetch.request
-        self._timer = asyncio.get_running_loop().call_later(request.max_wait_ms / 1000, self._finish)
+        self._cold = fetch.cold
+        wait_ms = max(request.max_wait_ms, COLD_WAIT_MS) if self._cold else request.max_wait_ms
+        self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._finish)
+        for read in self._cold:
+            read.add_done_callback(self._was_read)
         session = fetch.session
         for key, (_, _, partition) in fetch.answers.items():
             if partition is None:
@@ -298,6 +325,12 @@ class _Waiting:
     def watermark_moved(self, partition: Partition) -> None:
         """Followers are told with the next answer."""
 
+    def _was_read(self, read: asyncio.Future[None]) -> None:
+        """What wasn't in memory is, by now."""
+        if not self._rerun:
+            self._rerun = True
+            asyncio.get_running_loop().call_soon(self._finish)
+
     def _finish(self) -> None:
         if not self._open:
             return
@@ -316,6 +349,8 @@ class _Waiting:
     def _stop(self) -> None:
         self._open = False
         self._timer.cancel()
+        for read in self._cold:
+            read.remove_done_callback(self._was_read)
         fetch = self._fetch
         if fetch.session is not None and fetch.session.watch.request is self:
             fetch.session.watch.request = None

@@ -19,8 +19,11 @@ from typing import NamedTuple, Protocol
 
 from ottla.protocol.received import Buffer
 
+from .residency import NOT_SUPPORTED, NOWAIT, PAGE_CACHE, Coming
+
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # of the process or the machine
+_READ_AHEAD_BYTES = 256 << 10  # in one system call
 
 
 @contextlib.contextmanager
@@ -59,6 +62,19 @@ class File(Protocol):
 
     def pread(self, size: int, position: int) -> bytes:
         """Up to `size` bytes at `position`; fewer only at the file's end."""
+
+    def pread_cached(self, size: int, position: int) -> bytes | bytearray:
+        """As `pread`, but never waits for the disk: raises BlockingIOError where it would have to."""
+
+    def cached(self, size: int, position: int) -> int:
+        """How many of these bytes can be read without waiting for the disk, before the first one that can't."""
+
+    def read_ahead(self, size: int, position: int) -> None:
+        """Brings these bytes into memory, as far as they are there. Waits for the disk."""
+
+    @property
+    def volume(self) -> int:
+        """The volume that the file lies on: when it doesn't answer, nothing on it does."""
 
     def pwrite(self, data: Buffer, position: int) -> None:
         """All of `data` at `position`. After an OSError some of it may be there."""
@@ -114,10 +130,12 @@ class Disk(Protocol):
 class RealFile:
     """A file descriptor."""
 
-    __slots__ = ("_descriptor",)
+    __slots__ = ("_coming", "_descriptor", "volume")
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        self._coming: Coming | None = None  # from the disk, if anything ever was
+        self.volume = os.fstat(descriptor).st_dev
 
     def __del__(self) -> None:
         with contextlib.suppress(OSError):
@@ -127,6 +145,7 @@ class RealFile:
         return self._descriptor
 
     def pread(self, size: int, position: int) -> bytes:
+        self._comes(size, position)
         data = os.pread(self._descriptor, size, position)
         if len(data) == size or not data:
             return data
@@ -136,6 +155,54 @@ class RealFile:
             parts.append(data)
             got += len(data)
         return b"".join(parts)
+
+    def pread_cached(self, size: int, position: int) -> bytes | bytearray:
+        if not NOWAIT:
+            return self.pread(size, position)
+        data = bytearray(size)
+        try:
+            got = os.preadv(self._descriptor, (data,), position, NOWAIT)
+            while got < size:
+                step = os.preadv(self._descriptor, (memoryview(data)[got:],), position + got, NOWAIT)
+                if not step:
+                    return data[:got]
+                got += step
+        except BlockingIOError:
+            self._comes(size, position)  # the kernel has asked for it by now
+            raise
+        except OSError as error:
+            if error.errno in NOT_SUPPORTED:
+                return self.pread(size, position)
+            raise
+        return data
+
+    def cached(self, size: int, position: int) -> int:
+        coming = self._coming
+        if (coming is None or not coming.holds(size, position)) and PAGE_CACHE.has_all(
+            self._descriptor, size, position
+        ):
+            return size
+        found = PAGE_CACHE.prefix(self._descriptor, size, position)
+        if coming is not None:
+            coming.came(found, position)
+        return found
+
+    def read_ahead(self, size: int, position: int) -> None:
+        self._comes(size, position)
+        step = bytearray(min(size, _READ_AHEAD_BYTES))
+        end = position + size
+        while position < end:
+            got = os.preadv(self._descriptor, (memoryview(step)[: end - position],), position)
+            if not got:
+                return
+            position += got
+
+    def _comes(self, size: int, position: int) -> None:
+        """These bytes are asked of the disk, unless they are in memory."""
+        coming = self._coming
+        if coming is None:
+            coming = self._coming = Coming()
+        coming.asked(size, position)
 
     def pwrite(self, data: Buffer, position: int) -> None:
         written = os.pwrite(self._descriptor, data, position)

@@ -13,12 +13,17 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
+
+from ottla.protocol.received import Buffer
 
 from .disk import Disk, File
 
+Read = Callable[[int, int], bytes | bytearray]  # (size, position)
 _PAGE = 4096
+_changing = threading.Lock()  # an index's open file, or its name
 _SEARCH_BLOCK = 256  # entries that are read at once when a search has come this close
 
 
@@ -39,7 +44,7 @@ class TimestampOffset(NamedTuple):
 class _SparseIndex:
     """Entries on the disk, then those of the tail."""
 
-    __slots__ = ("_block", "_ends", "_file", "_stored", "_tail", "base_offset", "disk", "path")
+    __slots__ = ("_changes", "_ends", "_file", "_stored", "_tail", "base_offset", "disk", "path")
     entry: struct.Struct
 
     def __init__(self, disk: Disk, path: str, base_offset: int, size_bytes: int = 0) -> None:
@@ -50,8 +55,10 @@ class _SparseIndex:
         self._stored = size_bytes // self.entry.size
         self._tail = bytearray()
         self._file: File | None = None
-        self._ends: tuple[tuple[int, int], tuple[int, int]] | None = None  # the first and the last stored entry
-        self._block = 0, b""  # what a guess has read already
+        self._changes = 0  # of what is stored, by the event loop; threads look things up meanwhile
+        self._ends: tuple[int, tuple[int, int], tuple[int, int]] | None = (
+            None  # changes; the first and last stored entry
+        )
 
     def __len__(self) -> int:
         return self._stored + len(self._tail) // self.entry.size
@@ -67,8 +74,9 @@ class _SparseIndex:
 
     def moved(self, path: str) -> None:
         """The file lies at `path` now."""
-        self.let_go()
-        self.path = path
+        with _changing:
+            self._file = None
+            self.path = path
 
     def _add(self, entry: bytes) -> None:
         self._tail += entry
@@ -81,7 +89,7 @@ class _SparseIndex:
         if self._tail:
             self.file(create=True).pwrite(self._tail, self._stored * self.entry.size)
             self._stored = len(self)
-            self._ends = None
+            self._changes += 1
             self._tail = bytearray()
 
     def seal(self) -> None:
@@ -94,7 +102,7 @@ class _SparseIndex:
         """Drops every entry."""
         self._tail = bytearray()
         self._stored = 0
-        self._ends = None
+        self._changes += 1
         self.file(create=True).truncate(0)
         self.let_go()
 
@@ -106,14 +114,26 @@ class _SparseIndex:
         """The open file. Who only reads must not make one: the segment may just have been deleted."""
         file = self._file
         if file is None:
-            file = self._file = self.disk.open(self.path, create=create)
+            path = self.path
+            file = self.disk.open(path, create=create)
+            with _changing:
+                if path == self.path:  # else a thread has waited for the disk while it was moved: it reads the old one
+                    self._file = file
         return file
 
-    def _raw(self, index: int) -> tuple[int, int]:
+    def _reader(self, wait: bool) -> Read:
+        """How to read the file. Raises BlockingIOError where it isn't open, and the disk mustn't be waited for."""
+        if wait:
+            return self.file().pread
+        if self._file is None:
+            raise BlockingIOError
+        return self._file.pread_cached
+
+    def _raw(self, index: int, wait: bool = True) -> tuple[int, int]:
         size = self.entry.size
         if index >= self._stored:
             return self.entry.unpack_from(self._tail, (index - self._stored) * size)
-        return self.entry.unpack(self.file().pread(size, index * size))
+        return self.entry.unpack(self._reader(wait)(size, index * size))
 
     def _all(self) -> Iterator[tuple[int, int]]:
         stored = b""
@@ -122,7 +142,7 @@ class _SparseIndex:
         yield from self.entry.iter_unpack(stored)
         yield from self.entry.iter_unpack(bytes(self._tail))
 
-    def _count_at_most(self, column: int, value: int) -> int:
+    def _count_at_most(self, column: int, value: int, wait: bool = True) -> int:
         """How many entries have a `column` of at most `value`."""
         size, unpack_from = self.entry.size, self.entry.unpack_from
         tail = self._tail
@@ -137,22 +157,20 @@ class _SparseIndex:
             return self._stored + low
         if not self._stored:
             return 0
-        return self._count_stored(column, value)
+        return self._count_stored(column, value, wait)
 
-    def _count_stored(self, column: int, value: int) -> int:
+    def _count_stored(self, column: int, value: int, wait: bool) -> int:
         size = self.entry.size
-        file = self.file()
-        low, high = self._guess(file, column, value)
+        read = self._reader(wait)
+        low, high, block = self._guess(read, column, value, wait)
         while high - low > _SEARCH_BLOCK:
             middle = (low + high) // 2
-            if self.entry.unpack(file.pread(size, middle * size))[column] <= value:
+            if self.entry.unpack(read(size, middle * size))[column] <= value:
                 low = middle + 1
             else:
                 high = middle
-        start, block = self._block
-        if start != low or len(block) != (high - low) * size:
-            block = file.pread((high - low) * size, low * size)
-        self._block = 0, b""
+        if not block:
+            block = read((high - low) * size, low * size)
         start, count = low, len(block) // size
         low, high = 0, count
         while low < high:
@@ -163,26 +181,27 @@ class _SparseIndex:
                 high = middle
         return start + low
 
-    def _guess(self, file: File, column: int, value: int) -> tuple[int, int]:
-        """Bounds for a search: entries grow so evenly that the right block is nearly always found at once."""
-        stored, size = self._stored, self.entry.size
+    def _guess(self, read: Read, column: int, value: int, wait: bool) -> tuple[int, int, Buffer]:
+        """Bounds for a search, and what lies between them where that has been read: entries grow so evenly that the
+        right block is nearly always found at once."""
+        changes, stored, size = self._changes, self._stored, self.entry.size
         if stored <= _SEARCH_BLOCK:
-            return 0, stored
-        if self._ends is None:
-            self._ends = self._raw(0), self._raw(stored - 1)
-        least, greatest = self._ends[0][column], self._ends[1][column]
+            return 0, stored, b""
+        ends = self._ends
+        if ends is None or ends[0] != changes:
+            ends = self._ends = changes, self._raw(0, wait), self._raw(stored - 1, wait)
+        least, greatest = ends[1][column], ends[2][column]
         if value < least or value >= greatest:
-            return (0, 0) if value < least else (stored, stored)
+            return (0, 0, b"") if value < least else (stored, stored, b"")
         guess = (value - least) * stored // (greatest - least)
         low = max(guess - _SEARCH_BLOCK // 2, 0)
         high = min(low + _SEARCH_BLOCK, stored)
-        block = file.pread((high - low) * size, low * size)
+        block = read((high - low) * size, low * size)
         if self.entry.unpack_from(block)[column] > value:
-            return 0, low
+            return 0, low, b""
         if self.entry.unpack_from(block, len(block) - size)[column] <= value:
-            return high, stored
-        self._block = low, block
-        return low, high
+            return high, stored, b""
+        return low, high, block
 
     def _keep(self, count: int) -> None:
         """Drops all entries but the first `count`."""
@@ -191,7 +210,7 @@ class _SparseIndex:
             return
         self._tail = bytearray()
         self._stored = count
-        self._ends = None
+        self._changes += 1
         self.file().truncate(count * self.entry.size)
 
 
@@ -205,10 +224,11 @@ class OffsetIndex(_SparseIndex):
         """An entry for the batch that ends with `offset`, greater than all before, and starts at `position`."""
         self._add(self.entry.pack(offset - self.base_offset, position))
 
-    def floor(self, offset: int) -> OffsetPosition:
-        """The last entry whose batch ends at or before `offset`; the segment's start where there is none."""
-        count = self._count_at_most(0, offset - self.base_offset)
-        return self._entry(count - 1)
+    def floor(self, offset: int, wait: bool = True) -> OffsetPosition:
+        """The last entry whose batch ends at or before `offset`; the segment's start where there is none. Raises
+        BlockingIOError where the disk would have to be waited for, unless it may `wait`."""
+        count = self._count_at_most(0, offset - self.base_offset, wait)
+        return self._entry(count - 1, wait)
 
     def last(self) -> OffsetPosition:
         """The last entry; the segment's start where there is none."""
@@ -223,10 +243,10 @@ class OffsetIndex(_SparseIndex):
         for relative, position in self._all():
             yield OffsetPosition(self.base_offset + relative, position)
 
-    def _entry(self, index: int) -> OffsetPosition:
+    def _entry(self, index: int, wait: bool = True) -> OffsetPosition:
         if index < 0:
             return OffsetPosition(self.base_offset, 0)
-        relative, position = self._raw(index)
+        relative, position = self._raw(index, wait)
         return OffsetPosition(self.base_offset + relative, position)
 
 

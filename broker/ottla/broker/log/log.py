@@ -150,9 +150,8 @@ class Log:
         last_offset = base_offset + header.last_offset_delta
         max_timestamp = append_time if append_time >= 0 else header.max_timestamp
         size = len(batch)
-        segment = self._active
+        segment, config = self._active, self.config
         position = segment.size
-        config = self.config
         if last_offset - segment.base_offset > MAX_RELATIVE_OFFSET or (
             position
             and (
@@ -182,8 +181,7 @@ class Log:
         first, last = headers[0][1], headers[-1][1]
         if first.base_offset < self.log_end_offset:
             raise AssertionError(f"{self!r}: offset {first.base_offset} replicated at the end {self.log_end_offset}")
-        segment = self._active
-        start = segment.size
+        segment, start = self._active, self._active.size
         if last.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET or (
             start
             and (
@@ -268,12 +266,15 @@ class Log:
 
     # ---- reading
 
-    def read(self, offset: int, max_bytes: int, limit_offset: int, minimum_one: bool = True) -> list[FileRange]:
+    def read(
+        self, offset: int, max_bytes: int, limit_offset: int, minimum_one: bool = True, wait: bool = True
+    ) -> list[FileRange]:
         """The batches from the one that holds `offset` up to `limit_offset` (a batch boundary, at most the end), about
         `max_bytes`: the last batch may be cut, as in Kafka.
 
         With `minimum_one` the first batch is there whole whatever its size; without, nothing is where it doesn't fit.
-        The caller checks that `offset` lies between start and end. Empty where there is nothing to read.
+        The caller checks that `offset` lies between start and end. Empty where there is nothing to read. What is read
+        to find that out may be on the disk alone: raises BlockingIOError then, unless it may `wait`.
         """
         if offset >= limit_offset:
             return []
@@ -283,14 +284,19 @@ class Log:
         while start is None:
             if at == len(segments):
                 return []
-            start = segments[at].position_of(offset)
+            start = segments[at].position_of(offset, wait)
             if start is None:
                 at += 1
         segment = segments[at]
-        end = segment.size if limit_offset >= self.log_end_offset else self._end_position(at, limit_offset)
+        end = segment.size if limit_offset >= self.log_end_offset else self._end_position(at, limit_offset, wait)
         if end - start > max_bytes:
-            end = self._cut(segment, start, max_bytes, minimum_one)
-        return [_new(FileRange, (segment.file, start, end - start))] if end > start else []
+            end = self._cut(segment, start, max_bytes, minimum_one, wait)
+        file = segment.file if wait else segment.opened
+        return [_new(FileRange, (file, start, end - start))] if end > start else []
+
+    def segments_read(self, offset: int) -> list[Segment]:
+        """Those that a read from `offset` looks at, until one has it: compaction may have taken the rest of its own."""
+        return self.segments[self._segment_index(offset) :]
 
     def _segment_index(self, offset: int) -> int:
         """The index of the segment that holds `offset`, if any does."""
@@ -303,19 +309,19 @@ class Log:
         at = self._segment_index(offset) + 1
         return self._bases[at] if at < len(self._bases) else None
 
-    def _end_position(self, at: int, limit_offset: int) -> int:
+    def _end_position(self, at: int, limit_offset: int, wait: bool) -> int:
         """Where the readable part of a segment ends."""
         segment = self.segments[at]
         if limit_offset >= self.log_end_offset or (at + 1 < len(self._bases) and limit_offset >= self._bases[at + 1]):
             return segment.size
         position = self._boundaries.get(limit_offset) if segment is self._active else None
         if position is None:
-            position = segment.position_of(limit_offset)
+            position = segment.position_of(limit_offset, wait)
         return segment.size if position is None else position
 
-    def _cut(self, segment: Segment, start: int, max_bytes: int, minimum_one: bool) -> int:
+    def _cut(self, segment: Segment, start: int, max_bytes: int, minimum_one: bool, wait: bool) -> int:
         """Where a read of `max_bytes` from `start` ends."""
-        header = segment.header_at(start)
+        header = segment.header_at(start, wait)
         if header is None:
             return start
         if header.size <= max_bytes:
@@ -329,12 +335,13 @@ class Log:
         )
 
     def bytes_between(self, offset: int, end_offset: int) -> int:
-        """The bytes of the batches from the one that holds `offset` up to `end_offset`; of one segment's at least."""
+        """The bytes of the batches from the one that holds `offset` up to `end_offset`; of one segment's at least. Not
+        where the disk would have to be waited for (BlockingIOError)."""
         at = self._segment_index(offset)
         start = self._boundaries.get(offset) if at == len(self.segments) - 1 else None
         if start is None:
-            start = self.segments[at].position_of(offset)
-        return 0 if start is None else max(self._end_position(at, end_offset) - start, 0)
+            start = self.segments[at].position_of(offset, wait=False)
+        return 0 if start is None else max(self._end_position(at, end_offset, wait=False) - start, 0)
 
     # ---- looking up
 

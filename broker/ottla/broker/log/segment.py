@@ -61,12 +61,13 @@ def files_to_keep_open() -> int:
 class OpenFiles:
     """Which segments hold an open log file; those not used lately are let go beyond `limit`."""
 
-    __slots__ = ("_lock", "_open", "limit")
+    __slots__ = ("_lock", "_open", "changing", "limit")
 
     def __init__(self, limit: int = 4096) -> None:
         self.limit = limit
         self._open: deque[Segment] = deque()
         self._lock = threading.Lock()  # recovery opens segments from several threads
+        self.changing = threading.Lock()  # a segment's open file, or its name
 
     def opened(self, segment: Segment) -> None:
         """Notes a segment, and lets go of one that wasn't used since it was last looked at."""
@@ -143,6 +144,14 @@ class Segment:
         return self._path
 
     @property
+    def opened(self) -> File:
+        """The log file where it is open. Raises BlockingIOError where it isn't: who opens it waits for the disk."""
+        self.used = True
+        if self._file is None:
+            raise BlockingIOError
+        return self._file
+
+    @property
     def file(self) -> File:
         """The open log file."""
         self.used = True
@@ -165,7 +174,11 @@ class Segment:
                 self.disk.remove(path)
 
     def _open(self, *, create: bool) -> File:
-        file = self._file = self.disk.open(self._path, create=create)
+        path = self._path
+        file = self.disk.open(path, create=create)
+        with self._open_files.changing:
+            if path == self._path:  # else a thread has waited for the disk while the files were moved: it reads the old
+                self._file = file
         self._open_files.opened(self)
         return file
 
@@ -185,8 +198,9 @@ class Segment:
         self._renamed(self._path.removesuffix(names.LOG), names.DELETED)
 
     def _renamed(self, stem: str, suffix: str) -> None:
-        self._file = None
-        self._path = f"{stem}{names.LOG}{suffix}"
+        with self._open_files.changing:
+            self._file = None
+            self._path = f"{stem}{names.LOG}{suffix}"
         self.offsets.moved(f"{stem}{names.OFFSET_INDEX}{suffix}")
         self.times.moved(f"{stem}{names.TIME_INDEX}{suffix}")
 
@@ -288,11 +302,12 @@ class Segment:
 
     # ---- reading
 
-    def header_at(self, position: int) -> BatchHeader | None:
-        """The header of the batch at `position`; None at the end."""
+    def header_at(self, position: int, wait: bool = True) -> BatchHeader | None:
+        """The header of the batch at `position`; None at the end. `wait` as of `position_of`."""
         if position + HEADER_SIZE > self.size:
             return None
-        return read_header(self.file.pread(HEADER_SIZE, position))
+        read = self.file.pread if wait else self.opened.pread_cached
+        return read_header(read(HEADER_SIZE, position))
 
     def headers(self, position: int = 0, stop: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
         """(position, header) of the whole batches from `position` on, up to `stop`, up to now the segment's end."""
@@ -335,17 +350,19 @@ class Segment:
             wanted = _CHUNK_SIZE if at else max(2 * _CHUNK_SIZE, read_header(chunk).size)
             position += at
 
-    def position_of(self, offset: int) -> int | None:
-        """Where the first batch starts that ends at or after `offset`; None where the segment holds none such."""
+    def position_of(self, offset: int, wait: bool = True) -> int | None:
+        """Where the first batch starts that ends at or after `offset`; None where the segment holds none such. Raises
+        BlockingIOError where the disk would have to be waited for, unless it may `wait`."""
         if offset <= self.base_offset:
             return 0 if self.size else None
-        position = self.offsets.floor(offset).position
+        position = self.offsets.floor(offset, wait).position
         end = self.size
         if not 0 <= position <= end and end:
             raise DamagedSegment(f"{self._path}: its offset index names position {position}")
         wanted = _FIRST_SCAN_SIZE
+        read = self.file.pread if wait else self.opened.pread_cached
         while position < end:
-            chunk = self.file.pread(min(wanted, end - position), position)
+            chunk = read(min(wanted, end - position), position)
             at, last = 0, len(chunk) - _offsets.size
             while at <= last:
                 base_offset, length, delta = _offsets.unpack_from(chunk, at)
@@ -359,6 +376,15 @@ class Segment:
             wanted = HEADER_SIZE if at > 2 * len(chunk) else _SCAN_SIZE  # great batches are hopped over
             position += at
         return None
+
+    def read_ahead(self, offset: int, limit_offset: int, size: int) -> None:
+        """Brings into memory what is looked at to find `offset` and `limit_offset`, and `size` bytes from there on. For
+        a thread: what the event loop changes meanwhile is looked at once more."""
+        start = self.position_of(offset)
+        if start is not None:
+            self.header_at(start)
+            self.file.read_ahead(min(size, max(self.size - start, 0)), start)
+        self.position_of(limit_offset)
 
     def end_offset(self) -> int:
         """The offset after the last batch; the base offset of an empty segment."""

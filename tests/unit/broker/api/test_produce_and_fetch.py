@@ -17,6 +17,7 @@ from uuid import UUID
 import pytest
 
 from ottla.broker.api import delete_records, fetch, produce
+from ottla.broker.cold_reads import ColdReads
 from ottla.broker.counters import TopicCounters
 from ottla.broker.fetch_sessions import FetchSessionCache
 from ottla.broker.inspectors import Inspectors
@@ -27,6 +28,7 @@ from ottla.broker.replica.selector import RACK_AWARE
 from ottla.metadata import model
 from ottla.metadata.image import INTERNAL_TOPICS, Image
 from ottla.metadata.model import BrokerState
+from ottla.net.disk_threads import VolumeThreads
 from ottla.net.memory import BufferedMemory, Work
 from ottla.net.pending import Pending
 from ottla.protocol.codecs import Codec
@@ -89,6 +91,7 @@ class Stage:
         self.broker: Any = SimpleNamespace(
             partitions=self.partitions,
             fetch_sessions=self.sessions,
+            cold_reads=ColdReads(VolumeThreads()),
             inspectors=Inspectors(ThreadPoolExecutor(1), 1),
             loop_quota=LoopQuota(lambda renew: asyncio.get_running_loop().call_soon(renew)),
             turns=0,

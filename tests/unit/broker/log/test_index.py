@@ -91,8 +91,11 @@ def any_timestamp(self: TimeIndex, timestamp: int, offset: int) -> None:
     self._add(self.entry.pack(timestamp, offset - self.base_offset))
 
 
-def one_less(self: Any, column: int, value: int, whole: Any = _SparseIndex._count_at_most) -> int:
-    return max(int(whole(self, column, value)) - 1, 0)
+whole = _SparseIndex._count_at_most
+
+
+def one_less(self: Any, column: int, value: int, wait: bool = True) -> int:
+    return max(whole(self, column, value, wait) - 1, 0)
 
 
 @pytest.mark.parametrize(

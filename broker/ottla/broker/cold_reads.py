@@ -1,0 +1,92 @@
+"""What a fetch needs of the disk before it can be answered: an offset's place in a log that isn't in memory.
+
+A log is looked up on the event loop, in its index and its batches' headers, as far as they are in memory. Where they
+aren't, a thread of the log directory's looks the same up, and reads what follows; the partition has nothing to read
+until then. Who asks meanwhile for the same offset waits for the same thread.
+
+The rule it protects: each of these reads ends. Who asks again within a moment may wait for the disk, which has just
+answered: a file system that keeps nothing in memory is read in this way.
+
+Source of the threads' bound: `ottla.net.disk_threads`. What is sent is `ottla.net.outgoing`'s matter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ottla.broker.log.log import Log
+from ottla.broker.log.segment import DamagedSegment, Segment
+from ottla.net.disk_threads import DiskThreads
+from ottla.net.outgoing import READ_AHEAD_BYTES
+
+if TYPE_CHECKING:
+    from ottla.broker.partition import Partition
+
+REMEMBERED_SECONDS = 1.0
+
+_Place = tuple[Log, int]
+
+
+class ColdReads:
+    """Those of one broker, on its event loop. `begun` counts them."""
+
+    def __init__(self, threads: DiskThreads) -> None:
+        self.begun = 0
+        self._threads = threads
+        self._under_way: dict[_Place, asyncio.Future[None]] = {}
+        self._ended: dict[_Place, tuple[float, OSError | None]] = {}  # when, and how
+
+    @property
+    def under_way(self) -> int:
+        """How many haven't ended."""
+        return len(self._under_way)
+
+    def just_read(self, partition: Partition, offset: int) -> bool:
+        """Whether a read from `offset` has been prepared a moment ago, so that it may wait for the disk. Raises
+        KafkaError KAFKA_STORAGE_ERROR where the disk failed."""
+        if not self._ended:
+            return False
+        ended = self._ended.pop((partition.log, offset), None)
+        if ended is None:
+            return False
+        when, error = ended
+        if error is not None:
+            raise partition.failed(error) from error
+        return asyncio.get_running_loop().time() - when < REMEMBERED_SECONDS
+
+    def read_ahead(self, log: Log, offset: int, limit_offset: int, max_bytes: int) -> asyncio.Future[None]:
+        """Prepares a read of `max_bytes` from `offset` up to `limit_offset`; done when it is time to ask again. Nobody
+        may cancel it: others may wait for it, too."""
+        place = log, offset
+        ready = self._under_way.get(place)
+        if ready is None:
+            loop = asyncio.get_running_loop()
+            size = max(min(max_bytes, READ_AHEAD_BYTES), 0)
+            work = partial(_look_up, log.segments_read(offset), offset, limit_offset, size)
+            reading = self._threads.run(log.directory.rpartition("/")[0], work)
+            self.begun += 1
+            ready = self._under_way[place] = loop.create_future()
+            reading.add_done_callback(partial(self._was_read, place, loop))
+        return ready
+
+    def _was_read(self, place: _Place, loop: asyncio.AbstractEventLoop, reading: asyncio.Future[None]) -> None:
+        now = loop.time()
+        self._ended = {key: ended for key, ended in self._ended.items() if now - ended[0] < REMEMBERED_SECONDS}
+        error = reading.exception()
+        # Whatever else is wrong is wrong again when it is asked for, or was changed by the event loop meanwhile.
+        self._ended[place] = now, error if isinstance(error, OSError) and not _passing(error) else None
+        self._under_way.pop(place).set_result(None)
+
+
+def _passing(error: OSError) -> bool:
+    """Whether an error says nothing of the disk: a segment was removed meanwhile, or holds what makes no sense."""
+    return isinstance(error, FileNotFoundError | DamagedSegment)
+
+
+def _look_up(segments: list[Segment], offset: int, limit_offset: int, size: int) -> None:
+    for segment in segments:
+        segment.read_ahead(offset, limit_offset, size)
+        if segment.position_of(offset) is not None:
+            return

@@ -1,0 +1,214 @@
+"""What a connection sends: answers as bytes and ranges of files, in order, as far as the peer takes them.
+
+Small parts leave together in one system call, ranges of files by `sendfile`. The rule it protects: the event loop
+doesn't wait for a disk here. Of a file only what is in memory is sent; the next piece of what isn't is read ahead in a
+thread of its volume (`DiskThreads`), and what stands behind it in the same connection waits meanwhile. Just read ahead,
+a piece is sent without being asked about again: so a file system that keeps nothing in memory, or a machine that is so
+short of it that pages go at once, makes the loop wait and nobody starve.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from ottla.net.disk_threads import DiskThreads
+from ottla.net.pending import FileRange, OpenFile, Part
+
+READ_BYTES_MAX = 32 * 1024  # file ranges up to this size are read and sent with what is around them: fewer system calls
+READ_AHEAD_BYTES = 1024 * 1024  # at a time
+_JOINED_BYTES_MAX = 64 * 1024
+_IN_MEMORY = (bytes, bytearray, memoryview)
+_InMemory = bytes | bytearray | memoryview
+
+
+class Outgoing:
+    """Parts on their way into one socket, on the event loop.
+
+    `parts` are queued by who owns this. `stopped`: nothing leaves for now, because the peer takes nothing more (`full`)
+    or a disk is waited for. `go_on` is called when there is reason to `send` again, `failed` when there never will be.
+    """
+
+    __slots__ = (
+        "_descriptor",
+        "_failed",
+        "_go_on",
+        "_just_read",
+        "_loop",
+        "_reading",
+        "_socket",
+        "_threads",
+        "full",
+        "parts",
+        "stopped",
+    )
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        threads: DiskThreads,
+        go_on: Callable[[], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._socket = sock
+        self._descriptor = sock.fileno()
+        self._threads = threads
+        self._go_on = go_on
+        self._failed = failed
+        self._loop = asyncio.get_running_loop()
+        self.parts: deque[Part] = deque()
+        self._reading: asyncio.Future[None] | None = None  # ahead of what is sent
+        self._just_read = 0  # bytes at the start of the first part
+        self.full = False
+        self.stopped = False
+
+    @property
+    def held_bytes(self) -> int:
+        """What lies in memory and hasn't been sent."""
+        return sum(len(part) for part in self.parts if isinstance(part, _IN_MEMORY))
+
+    def send(self) -> None:
+        """Sends what is queued as far as that goes; afterwards all is sent, or `stopped`. Raises OSError."""
+        parts = self.parts
+        try:
+            while parts:
+                part = parts.popleft()
+                if not isinstance(part, _IN_MEMORY):
+                    if part.size > READ_BYTES_MAX:
+                        if not self._send_file(part):
+                            return
+                        continue
+                    data = self._read(part)
+                    if data is None:
+                        self._read_ahead(part)
+                        return
+                    part = data
+                if parts:
+                    part = self._joined(part)
+                try:
+                    sent = self._socket.send(part, socket.MSG_MORE if parts else 0)
+                except (BlockingIOError, InterruptedError):
+                    sent = 0  # a file range before it filled the socket's buffer
+                if sent < len(part):
+                    parts.appendleft(memoryview(part)[sent:])
+                    raise BlockingIOError
+        except (BlockingIOError, InterruptedError):
+            if not self.full:
+                self.full = self.stopped = True
+                self._loop.add_writer(self._descriptor, self._go_on)
+            return
+        if self.full:
+            self._not_full()
+
+    def close(self) -> None:
+        """Forgets everything, before the socket is closed."""
+        if self.full:
+            self._not_full()
+        if self._reading is not None:
+            self._reading.cancel()
+            self._reading = None
+        self.parts.clear()
+
+    def _not_full(self) -> None:
+        self.full = self.stopped = False
+        self._loop.remove_writer(self._descriptor)
+
+    def _joined(self, first: _InMemory) -> _InMemory:
+        """`first` and the small parts behind it as one, so that they take one system call."""
+        waiting = self.parts
+        parts = [first]
+        size = len(first)
+        while waiting and size < _JOINED_BYTES_MAX:
+            part = waiting[0]
+            if not isinstance(part, _IN_MEMORY):
+                if part.size > READ_BYTES_MAX:
+                    break
+                data = self._read(part)
+                if data is None:
+                    break  # it is read ahead when its turn comes
+                part = data
+            parts.append(part)
+            size += len(part)
+            waiting.popleft()
+        return b"".join(parts) if len(parts) > 1 else first
+
+    def _read(self, part: FileRange) -> _InMemory | None:
+        """A small range of a file; None where the disk would have to be waited for."""
+        data: _InMemory
+        if self._just_read:
+            self._just_read = 0
+            data = part.file.pread(part.size, part.position)
+        else:
+            try:
+                data = part.file.pread_cached(part.size, part.position)
+            except BlockingIOError:
+                return None
+        if len(data) < part.size:
+            raise _cut_short()
+        return data
+
+    def _send_file(self, part: FileRange) -> bool:
+        """Whether all of it left; False where some has to be read ahead first. Raises BlockingIOError where the peer
+        takes no more."""
+        file, position, left = part.file, part.position, part.size
+        known, self._just_read = self._just_read, 0
+        while left:
+            if not known:
+                known = file.cached(min(left, READ_AHEAD_BYTES), position)
+                if not known:
+                    self._read_ahead(_Rest(file, position, left))
+                    return False
+            try:
+                sent = os.sendfile(self._descriptor, file.fileno(), position, min(left, known))
+            except (BlockingIOError, InterruptedError):
+                self.parts.appendleft(_Rest(file, position, left))
+                raise
+            if not sent:
+                raise _cut_short()
+            position += sent
+            left -= sent
+            known = max(known - sent, 0)
+        return True
+
+    def _read_ahead(self, part: FileRange) -> None:
+        """Has the first piece of a range brought into memory; nothing leaves before."""
+        self.parts.appendleft(part)
+        if self.full:
+            self._not_full()
+        size = min(part.size, READ_AHEAD_BYTES)
+        reading = self._threads.run(part.file.volume, partial(part.file.read_ahead, size, part.position))
+        self.stopped = True
+        self._reading = reading
+        reading.add_done_callback(partial(self._was_read, size))
+
+    def _was_read(self, size: int, reading: asyncio.Future[None]) -> None:
+        if reading is not self._reading:
+            return  # the connection is closed
+        self._reading = None
+        self.stopped = False
+        error = reading.exception()
+        if error is None:
+            self._just_read = size
+            self._go_on()
+        else:
+            self._failed(error)
+
+
+class _Rest:
+    """What is left of a file range that was sent in part."""
+
+    __slots__ = ("file", "position", "size")
+
+    def __init__(self, file: OpenFile, position: int, size: int) -> None:
+        self.file = file
+        self.position = position
+        self.size = size
+
+
+def _cut_short() -> OSError:
+    """The file is shorter than announced: the frame can't be completed."""
+    return OSError(0, "the log ended inside an answer")

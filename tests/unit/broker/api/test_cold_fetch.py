@@ -1,0 +1,300 @@
+"""Fetches of what isn't in memory: the event loop doesn't wait for the disk to find it, and all of it arrives."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.broker.api.fetch import COLD_WAIT_MS
+from ottla.broker.log.index import OffsetIndex
+from ottla.net.disk_threads import THREADS_PER_VOLUME
+from ottla.net.pending import Pending
+from ottla.protocol.errors import ErrorCode
+from tests.unit.broker.api.test_produce_and_fetch import Stage, answer_of, asked, batch_of
+from tests.unit.broker.log.cold_disk import ColdDisk
+from tests.unit.broker.log.workbench import Workbench
+from tests.unit.net.test_connection import eventually
+
+BATCHES = 200  # of about 100 bytes, in segments of 4 KiB
+
+
+class ColdStage(Stage):
+    """Partition 0 lies on a disk that can be stuck, partition 1 on another."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.disk = ColdDisk()
+        self.cold_log = self.logs[0] = Workbench(folder / "cold", disk=self.disk).log()
+        self.partition = self.partitions.find("t", 0)
+        self.partition.log = self.cold_log
+        for number in range(BATCHES):
+            self.produce({0: batch_of([b"%05d" % number])})
+        self.produce({1: batch_of([b"warm"])})
+        assert len(self.cold_log.segments) > 3
+
+    def cool(self) -> None:
+        """Nothing of partition 0 is in memory, and no file open."""
+        self.disk.grow_cold()
+        for segment in self.cold_log.segments:
+            segment.write_out()
+            segment.let_go()
+        self.cold_log._boundaries.clear()
+        self.disk.grow_cold()
+        gc.collect()
+
+    def fetch_of(self, *partitions: dict[str, Any], **request: Any) -> Any:
+        return self.fetch(topics=[{"topic": "t", "partitions": list(partitions)}], **request)
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Callable[[Callable[[ColdStage], Coroutine[Any, Any, None]]], None]:
+    async def scene(body: Callable[[ColdStage], Coroutine[Any, Any, None]]) -> None:
+        stage = ColdStage(tmp_path)
+        try:
+            await asyncio.wait_for(body(stage), 25)
+        finally:
+            stage.disk.answers.set()
+        assert not stage.disk.held, "the event loop waited for the disk"
+
+    for name in ("0", "1", "cold"):
+        (tmp_path / name).mkdir()
+    return lambda body: asyncio.run(scene(body))
+
+
+async def answered(reply: Any) -> Any:
+    """A reply's parts, when they are there."""
+    if not isinstance(reply, Pending):
+        return reply
+    await eventually(lambda: reply.parts is not None)
+    return reply.parts
+
+
+def sizes_and_errors(parts: Any) -> list[tuple[int, int]]:
+    [topic] = answer_of(parts).responses
+    return [(len(each.records or b""), each.error_code) for each in topic.partitions]
+
+
+def test_a_lookup_on_a_stuck_disk_holds_no_other_fetch(play: Any) -> None:
+    async def body(stage: ColdStage) -> None:
+        stage.cool()
+        stage.disk.answers.clear()
+        waiting = stage.fetch_of(asked(0, 100), max_wait=20_000)
+        assert isinstance(waiting, Pending)
+        for _ in range(5):
+            assert sizes_and_errors(stage.fetch_of(asked(1)))[0][0] > 0
+            # Also beside the stuck one, in the same request.
+            stuck, warm = sizes_and_errors(stage.fetch_of(asked(0, 100), asked(1), max_wait=20_000))
+            assert stuck == (0, 0)
+            assert warm[0] > 0
+            await asyncio.sleep(0.01)
+        assert waiting.parts is None
+        stage.disk.answers.set()
+        parts = await answered(waiting)
+        [(size, error)] = sizes_and_errors(parts)
+        assert (size > 0, error) == (True, 0)
+
+    play(body)
+
+
+def test_a_whole_cold_log_arrives_as_it_was_written(play: Any) -> None:
+    async def body(stage: ColdStage) -> None:
+        offset, seen = 0, b""
+        while offset < BATCHES:
+            stage.cool()
+            parts = await answered(stage.fetch_of(asked(0, offset), max_wait=20_000))
+            [topic] = answer_of(parts).responses
+            seen += bytes(topic.partitions[0].records)
+            offset = stage.cold_log.segment_after(offset) or BATCHES
+        files = [Path(segment.path) for segment in stage.cold_log.segments]
+        assert seen == b"".join([await asyncio.to_thread(file.read_bytes) for file in files])
+
+    play(body)
+
+
+def test_a_fetch_that_waits_for_nothing_waits_for_the_disk_a_little(play: Any) -> None:
+    """Else it would be asked again at once, and again."""
+
+    async def body(stage: ColdStage) -> None:
+        stage.cool()
+        assert sizes_and_errors(await answered(stage.fetch_of(asked(0, 50), max_wait=0)))[0][0] > 0
+        stage.cool()
+        stage.disk.answers.clear()
+        began = time.monotonic()
+        assert sizes_and_errors(await answered(stage.fetch_of(asked(0, 50), max_wait=0))) == [(0, 0)]
+        assert time.monotonic() - began > COLD_WAIT_MS / 1000 * 0.9
+
+    play(body)
+
+
+def test_many_fetches_of_a_stuck_disk_take_few_threads_and_one_for_each_offset(play: Any) -> None:
+    async def body(stage: ColdStage) -> None:
+        stage.cool()
+        stage.disk.answers.clear()
+        waiting = [stage.fetch_of(asked(0, number % 20 + 60), max_wait=20_000) for number in range(200)]
+        await asyncio.sleep(0.1)
+        assert stage.disk.waits <= THREADS_PER_VOLUME
+        assert stage.broker.cold_reads.under_way == 20
+        stage.disk.answers.set()
+        for each in waiting:
+            assert sizes_and_errors(await answered(each))[0][0] > 0
+        assert stage.broker.cold_reads.under_way == 0
+
+    play(body)
+
+
+def test_who_hangs_up_during_a_lookup_leaves_nothing_behind(play: Any) -> None:
+    async def body(stage: ColdStage) -> None:
+        stage.cool()
+        descriptors = len(os.listdir("/proc/self/fd"))
+        stage.disk.answers.clear()
+        for number in range(20):
+            stage.fetch_of(asked(0, 10 * number), max_wait=20_000).forget()
+        assert not stage.partition.waiters
+        stage.disk.answers.set()
+        await eventually(lambda: not stage.broker.cold_reads.under_way)
+        await asyncio.sleep(0.05)
+        assert len(stage.broker.cold_reads._ended) <= 20
+        stage.cool()
+        assert len(os.listdir("/proc/self/fd")) <= descriptors + 2 * THREADS_PER_VOLUME
+        assert not [kept for kept in gc.get_objects() if type(kept).__name__ == "_Waiting"]
+
+    play(body)
+
+
+def test_a_truncation_during_the_lookup(play: Any) -> None:
+    async def body(stage: ColdStage) -> None:
+        stage.cool()
+        stage.disk.answers.clear()
+        waiting = stage.fetch_of(asked(0, 150), max_wait=20_000)
+        await asyncio.sleep(0.05)
+        stage.disk.answers.set()  # truncating reads, too: a replica that truncates waits for its disk
+        stage.disk.held = 0
+        stage.cold_log.truncate_to(100)
+        stage.disk.held = 0
+        stage.partition.high_watermark = 100
+        assert sizes_and_errors(await answered(waiting)) == [(0, ErrorCode.offset_out_of_range)]
+        assert sizes_and_errors(await answered(stage.fetch_of(asked(0, 99), max_wait=20_000)))[0][0] > 0
+
+    play(body)
+
+
+def test_a_deletion_of_the_segment_during_the_lookup(play: Any) -> None:
+    async def body(stage: ColdStage) -> None:
+        stage.cool()
+        stage.disk.answers.clear()
+        waiting = stage.fetch_of(asked(0, 5), max_wait=20_000)
+        await asyncio.sleep(0.05)
+        stage.cold_log.delete_records_before(150)
+        assert stage.cold_log.retention(2_000_000, 150) is not None
+        stage.disk.answers.set()
+        assert sizes_and_errors(await answered(waiting)) == [(0, ErrorCode.offset_out_of_range)]
+
+    play(body)
+
+
+def test_a_disk_that_fails_during_the_lookup_is_told(play: Any) -> None:
+    async def body(stage: ColdStage) -> None:
+        stage.cool()
+        stage.disk.error = OSError(5, "Input/output error")
+        assert sizes_and_errors(await answered(stage.fetch_of(asked(0, 150), max_wait=20_000))) == [
+            (0, ErrorCode.kafka_storage_error)
+        ]
+
+    play(body)
+
+
+def test_a_file_system_that_keeps_nothing_is_read_all_the_same(play: Any) -> None:
+    async def body(stage: ColdStage) -> None:
+        stage.disk.warm = Forgetting()
+        for offset in (0, 77, 199):
+            stage.cold_log._boundaries.clear()
+            assert sizes_and_errors(await answered(stage.fetch_of(asked(0, offset), max_wait=20_000)))[0][0] > 0
+        stage.disk.held = 0  # here somebody has to wait
+
+    play(body)
+
+
+class Forgetting(set[tuple[str, int]]):
+    """Pages that go as soon as they have come."""
+
+    def __ge__(self, other: Any) -> bool:
+        return False
+
+    def __ior__(self, other: Any) -> Any:
+        return self
+
+
+def test_a_session_comes_back_to_what_was_cold(play: Any) -> None:
+    async def body(stage: ColdStage) -> None:
+        stage.cool()
+        stage.disk.answers.clear()
+        first = stage.fetch_of(asked(0, 100), asked(1), session_epoch=0, max_wait=20_000)
+        assert [size > 0 for size, _ in sizes_and_errors(first)] == [False, True]
+        session = answer_of(first).session_id
+        stage.disk.answers.set()
+        await eventually(lambda: not stage.broker.cold_reads.under_way)
+        second = await answered(stage.fetch_of(asked(1, 1), session_id=session, session_epoch=1, max_wait=20_000))
+        [topic] = answer_of(second).responses
+        assert [each.partition_index for each in topic.partitions] == [0]
+        assert topic.partitions[0].records
+
+    play(body)
+
+
+def test_a_thread_that_opens_a_file_while_it_is_moved_doesnt_bring_back_the_old_one(play: Any) -> None:
+    """Else the log would be written where it no longer lies."""
+
+    async def body(stage: ColdStage) -> None:
+        opened = stage.disk.open
+        index, segment = stage.cold_log.segments[0].offsets, stage.cold_log.segments[1]
+        for mover, file_of in ((index, index.file), (segment, lambda: segment.file)):
+            mover.let_go()
+
+            def moves(path: str, *, create: bool = False, mover: Any = mover) -> Any:
+                file = opened(path, create=create)
+                mover.moved("/elsewhere")
+                return file
+
+            stage.disk.open = moves  # type: ignore[method-assign]
+            assert file_of() is not None
+            assert mover._file is None
+            stage.disk.open = opened  # type: ignore[method-assign]
+
+    play(body)
+
+
+def test_entries_that_a_thread_looked_at_before_an_append_dont_mislead(play: Any) -> None:
+    """An index's first and last entry, read by a thread while the event loop adds more, are those of before."""
+
+    async def body(stage: ColdStage) -> None:
+        class Overtaken(OffsetIndex):
+            """Is added to once, while its last entry is read."""
+
+            added = False
+
+            def _raw(self, at: int, wait: bool = True) -> tuple[int, int]:
+                entry = super()._raw(at, wait)
+                if at and not self.added:
+                    self.added = True
+                    fill(self, 401)
+                return entry
+
+        def fill(index: OffsetIndex, start: int) -> None:
+            for number in range(start, start + 400):
+                index.append(number, number * 100)
+            index.write_out()
+
+        index = Overtaken(stage.disk, f"{stage.cold_log.directory}/overtaken.index", 0)
+        fill(index, 1)
+        index.floor(200)
+        assert index.added
+        assert index.floor(600).offset == 600
+
+    play(body)

@@ -1,0 +1,303 @@
+"""File ranges that aren't in memory: who waits for the disk, and who doesn't."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from ottla.broker.log.disk import RealFile
+from ottla.net.connection import Connection
+from ottla.net.disk_threads import THREADS_PER_VOLUME, VolumeThreads
+from ottla.net.outgoing import READ_AHEAD_BYTES, READ_BYTES_MAX
+from ottla.net.server import Limits, Server
+from tests.unit.net.test_connection import ORDINARY, PIPELINED, Slice, connect, eventually, frame
+
+CONTENT = bytes(range(256)) * 12288  # three times what is read ahead at once
+SMALL = READ_BYTES_MAX
+SOON_S = 2.0  # generous: a machine may be busy, and who waits for the disk waits for ever
+
+
+class ColdFile(RealFile):
+    """A file of which nothing is in memory but what was read ahead, on a disk that answers when it is let."""
+
+    __slots__ = ("answers", "asked_on_loop", "error", "reads", "warm")
+
+    def __init__(self, volume: int = 1) -> None:
+        with tempfile.TemporaryFile() as temporary:
+            super().__init__(os.dup(temporary.fileno()))
+        self.pwrite(CONTENT, 0)
+        self.volume = volume
+        self.answers = threading.Event()
+        self.error: Exception | None = None
+        self.reads: list[tuple[int, int]] = []
+        self.warm: set[int] = set()  # pages
+
+    def _is_warm(self, size: int, position: int) -> bool:
+        return self.cached(size, position) == size
+
+    def cached(self, size: int, position: int) -> int:
+        at = position
+        while at < position + size and at // 4096 in self.warm:
+            at = (at // 4096 + 1) * 4096
+        return min(at, position + size) - position
+
+    def pread_cached(self, size: int, position: int) -> bytes:
+        if not self._is_warm(size, position):
+            raise BlockingIOError
+        return self.pread(size, position)
+
+    def read_ahead(self, size: int, position: int) -> None:
+        assert threading.current_thread() is not threading.main_thread()
+        self.reads.append((size, position))
+        self.answers.wait(30)
+        if self.error is not None:
+            raise self.error
+        self.warm.update(range(position // 4096, (position + size - 1) // 4096 + 1))
+
+
+class Broker:
+    """Answers `cold…` with a range of a file, anything else with itself."""
+
+    def __init__(self) -> None:
+        self.files = [ColdFile()]
+        self.size = len(CONTENT)
+
+    def __call__(self, connection: Connection, buffer: bytearray, start: int, end: int):
+        payload = bytes(buffer[start + 8 : end])
+        if payload.startswith(b"cold"):
+            return [b"head", Slice(self.files[int(payload[4:5] or b"0")], 0, self.size), b"tail"]
+        return [payload]
+
+
+def run(scenario: Callable) -> None:
+    async def main() -> None:
+        broker = Broker()
+        threads = VolumeThreads(idle_seconds=0.2)
+        server = Server(broker, Limits(), frozenset({PIPELINED}), disk_threads=threads)
+        listener = await server.listen("PLAINTEXT", "127.0.0.1", 0)
+        server.accept()
+        try:
+            await asyncio.wait_for(scenario(server, listener.port, broker), 30)
+        finally:
+            for file in broker.files:
+                file.answers.set()
+            await server.close()
+
+    asyncio.run(main())
+
+
+def disk_threads() -> int:
+    return sum(thread.name == "disk" for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("size", [100, SMALL, SMALL + 1, len(CONTENT)])
+def test_a_cold_read_holds_nobody_but_its_own_connection(size):
+    async def scenario(server, port, broker):
+        broker.size = size
+        reader, writer = await connect(port)
+        writer.write(frame(ORDINARY, b"cold") + frame(ORDINARY, b"behind"))
+        await eventually(lambda: bool(broker.files[0].reads))
+        other, to_other = await connect(port)
+        for _ in range(20):
+            began = time.monotonic()
+            to_other.write(frame(ORDINARY, b"beat"))
+            assert await other.readexactly(4) == b"beat"
+            assert time.monotonic() - began < SOON_S
+        broker.files[0].answers.set()
+        assert await reader.readexactly(4 + size + 4 + 6) == b"head" + CONTENT[:size] + b"tail" + b"behind"
+        assert all(asked <= READ_AHEAD_BYTES for asked, _ in broker.files[0].reads)
+        assert server.memory.used_bytes == 0
+
+    run(scenario)
+
+
+def test_what_is_in_memory_is_sent_before_the_rest_is_read():
+    async def scenario(server, port, broker):
+        cold = broker.files[0]
+        cold.warm.update(range(100))
+        reader, writer = await connect(port)
+        writer.write(frame(ORDINARY, b"cold"))
+        await reader.readexactly(4 + 100 * 4096)
+        await eventually(lambda: cold.reads == [(READ_AHEAD_BYTES, 100 * 4096)])
+        cold.answers.set()
+        assert await reader.readexactly(len(CONTENT) - 100 * 4096 + 4) == CONTENT[100 * 4096 :] + b"tail"
+
+    run(scenario)
+
+
+def test_a_file_system_that_keeps_nothing_in_memory_is_read_all_the_same():
+    class Forgetful(ColdFile):
+        def read_ahead(self, size: int, position: int) -> None:
+            self.reads.append((size, position))
+
+    async def scenario(server, port, broker):
+        broker.files = [Forgetful()]
+        for size in (SMALL, len(CONTENT)):
+            broker.size = size
+            reader, writer = await connect(port)
+            writer.write(frame(ORDINARY, b"cold"))
+            assert await reader.readexactly(4 + size + 4) == b"head" + CONTENT[:size] + b"tail"
+
+    run(scenario)
+
+
+def test_who_hangs_up_while_the_disk_is_waited_for_leaves_nothing_behind():
+    async def scenario(server, port, broker):
+        cold = broker.files[0]
+        descriptors = len(os.listdir("/proc/self/fd"))
+        for _ in range(3 * THREADS_PER_VOLUME):
+            _, writer = await connect(port)
+            writer.write(frame(ORDINARY, b"cold"))
+            await asyncio.sleep(0.01)
+            writer.transport.abort()
+        await eventually(lambda: not server.connection_count)
+        assert server.memory.used_bytes == 0
+        began = len(cold.reads)
+        assert began <= THREADS_PER_VOLUME
+        cold.answers.set()
+        await eventually(lambda: not disk_threads())
+        assert len(cold.reads) == began, "what nobody waits for any more was read"
+        assert len(os.listdir("/proc/self/fd")) <= descriptors
+
+    run(scenario)
+
+
+def test_a_file_that_was_cut_while_it_was_read_ahead_closes_its_connection_only():
+    async def scenario(server, port, broker):
+        cold = broker.files[0]
+        reader, writer = await connect(port)
+        writer.write(frame(ORDINARY, b"cold"))
+        await eventually(lambda: bool(cold.reads))
+        cold.truncate(100_000)
+        cold.answers.set()
+        assert len(await reader.read(-1)) == 4 + 100_000
+        other, to_other = await connect(port)
+        to_other.write(frame(ORDINARY, b"beat"))
+        assert await other.readexactly(4) == b"beat"
+
+    run(scenario)
+
+
+def test_a_disk_that_fails_closes_the_connection(caplog):
+    caplog.set_level("INFO", "ottla.net")
+
+    async def scenario(server, port, broker):
+        cold = broker.files[0]
+        cold.error = OSError(5, "Input/output error")
+        cold.answers.set()
+        reader, writer = await connect(port)
+        writer.write(frame(ORDINARY, b"cold"))
+        assert await reader.read(-1) == b"head"
+        assert server.memory.used_bytes == 0
+
+    run(scenario)
+    assert "its answer can't be read: [Errno 5] Input/output error" in caplog.text
+
+
+def test_many_cold_reads_of_a_stuck_volume_take_few_threads_and_none_from_another():
+    async def scenario(server, port, broker):
+        broker.files = [ColdFile(volume=1), ColdFile(volume=2)]
+        stuck, slow = broker.files
+        slow.answers.set()
+        waiting = []
+        for _ in range(40):
+            reader, writer = await connect(port)
+            writer.write(frame(ORDINARY, b"cold0"))
+            waiting.append((reader, writer))
+        await eventually(lambda: server.connection_count == 40 and len(stuck.reads) == THREADS_PER_VOLUME)
+        reader, writer = await connect(port)
+        writer.write(frame(ORDINARY, b"cold1"))
+        assert await reader.readexactly(8 + len(CONTENT)) == b"head" + CONTENT + b"tail"
+        assert len(stuck.reads) == THREADS_PER_VOLUME
+        assert disk_threads() <= 2 * THREADS_PER_VOLUME
+        assert server.memory.used_bytes == 0
+        stuck.answers.set()
+        for reader, _ in waiting:
+            assert await reader.readexactly(8 + len(CONTENT)) == b"head" + CONTENT + b"tail"
+
+    run(scenario)
+
+
+@contextmanager
+def cold_pages(size: int) -> Iterator[RealFile]:
+    """A file whose pages are on the disk alone, if the file system can be asked for that."""
+    with tempfile.NamedTemporaryFile(dir=os.environ.get("OTTLA_TEST_DISK", "/var/tmp")) as named:
+        os.pwrite(named.fileno(), os.urandom(size), 0)
+        os.fsync(named.fileno())
+        os.posix_fadvise(named.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        yield RealFile(os.open(named.name, os.O_RDWR))
+
+
+def test_the_kernel_tells_what_is_in_memory():
+    size = 4 << 20
+    with cold_pages(size) as file:
+        if file.cached(size, 0):
+            pytest.skip("this file system keeps everything in memory")
+        assert file.cached(1, size - 1) == 0
+        with pytest.raises(BlockingIOError):
+            file.pread_cached(100, size // 2)
+        file.read_ahead(size, 0)
+        assert file.cached(size, 0) == size
+        assert file.cached(12345, 6789) == 12345
+        assert file.pread_cached(100, size // 2) == file.pread(100, size // 2)
+        assert file.pread_cached(100, size - 50) == file.pread(50, size - 50)
+        assert file.pread_cached(100, size) == b""
+        os.posix_fadvise(file.fileno(), size // 2, size // 2, os.POSIX_FADV_DONTNEED)
+        assert 0 < file.cached(size, 0) <= size // 2
+        assert file.cached(size, 100) <= size // 2 - 100
+
+
+def test_what_was_just_written_is_in_memory():
+    with tempfile.NamedTemporaryFile(dir="/var/tmp") as named:
+        file = RealFile(os.open(named.name, os.O_RDWR))
+        file.pwrite(CONTENT, 0)
+        assert file.cached(len(CONTENT), 0) == len(CONTENT)
+        assert file.cached(len(CONTENT) - 5000, 4999) == len(CONTENT) - 5000
+        assert file.pread_cached(1000, 7) == CONTENT[7:1007]
+
+
+def test_a_file_system_without_nowait_is_read_as_ever():
+    with tempfile.NamedTemporaryFile(dir="/dev/shm") as named:
+        file = RealFile(os.open(named.name, os.O_RDWR))
+        file.pwrite(CONTENT, 0)
+        assert file.pread_cached(1000, 7) == CONTENT[7:1007]
+        assert file.cached(len(CONTENT), 0) == len(CONTENT)
+
+
+def test_a_stuck_thread_doesnt_keep_a_process_from_ending():
+    program = """
+import asyncio, threading
+from ottla.net.disk_threads import VolumeThreads
+
+async def main():
+    VolumeThreads().run(1, threading.Event().wait)
+    await asyncio.sleep(0.05)
+    assert any(thread.name == "disk" for thread in threading.enumerate())
+
+asyncio.run(main())
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=20)
+
+
+def test_a_connection_waits_for_its_disk_and_isnt_idle():
+    async def scenario(server, port, broker):
+        _, writer = await connect(port)
+        writer.write(frame(ORDINARY, b"cold"))
+        await eventually(lambda: bool(broker.files[0].reads))
+        (connection,) = server.listeners["PLAINTEXT"].connections
+        assert not connection.idle
+        assert connection.waits_for_broker
+        writer.write(frame(ORDINARY, b"x" * 300_000)[:200_000])
+        await eventually(lambda: connection._inbox is not None)
+        assert not connection.waits_for_broker, "the peer owes the rest of a frame"
+
+    run(scenario)
