@@ -8,11 +8,14 @@ everything else (progress, notes) to stderr, so that a pipe receives results onl
 from __future__ import annotations
 
 import json
+import os
 import select
+import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
+from ottla.cli import table
 from ottla.cli.errors import sentences
 
 
@@ -76,27 +79,18 @@ class Output:
         print(json.dumps(value, ensure_ascii=False, default=str), flush=True)
 
     def _table(self, rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> None:
-        from rich.console import Console
-        from rich.table import Table
-
-        table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold", show_edge=False)
-        for key, heading in columns.items():
-            values = [row.get(key) for row in rows]
-            numeric = all(isinstance(value, int | float) or value is None for value in values)
-            # The first column says what a row is about: it gives way last when the terminal is narrow.
-            width = len(heading) if table.columns else min(60, max(len(cell(value)) for value in values))
-            justify: Literal["right", "left"] = "right" if numeric else "left"
-            table.add_column(heading, justify=justify, overflow="fold", min_width=width)
-        for row in rows:
-            table.add_row(*(cell(row.get(key)) for key in columns))
-        console = Console(markup=False, highlight=False, emoji=False)
-        if not console.is_terminal:
-            # A pipe has no width: a cut-off name would be a wrong name.
-            console = Console(markup=False, highlight=False, emoji=False, width=100_000)
-        with console.capture() as capture:
-            console.print(table)
-        for line in capture.get().splitlines():
-            print(line.rstrip())
+        numeric = {
+            key: all(row.get(key) is None or isinstance(row.get(key), int | float) for row in rows) for key in columns
+        }
+        # A pipe has no width: a name that is folded would be a wrong name.
+        terminal = sys.stdout.isatty()
+        for line in table.lines(
+            [table.Column(heading, numeric[key]) for key, heading in columns.items()],
+            [[cell(row.get(key)) for key in columns] for row in rows],
+            shutil.get_terminal_size().columns if terminal else None,
+            bold=terminal and os.environ.get("TERM") != "dumb",
+        ):
+            print(line)
 
 
 def reader_gone() -> Callable[[], bool]:

@@ -19,7 +19,6 @@ from typing import Any, NoReturn
 
 import psutil
 import pytest
-import rich.table  # noqa: F401
 
 from ottla.cli.main import main
 

@@ -1,0 +1,103 @@
+"""Rows of text as a table that fits a terminal. Pure.
+
+The rule that it protects: what is short stays whole, on any terminal. A column of numbers, states or hosts never folds.
+Long texts fold, where they can at a separator. Where not even that is enough, each row becomes a block of lines with a
+heading and a value.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from typing import NamedTuple
+
+_GAPS = (3, 2, 1)
+_FOLDED_WIDTH_MIN = 16
+_SEPARATORS = " ,/._-:;="
+
+
+class Column(NamedTuple):
+    """A heading, and whether the cells are numbers, which end at the same place."""
+
+    heading: str
+    numeric: bool
+
+
+def lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None, *, bold: bool) -> list[str]:
+    """The lines of a table with one cell a column in each row; without a width nothing folds."""
+    natural = [
+        max(_cells(column.heading), *(_cells(row[index]) for row in rows)) if rows else _cells(column.heading)
+        for index, column in enumerate(columns)
+    ]
+    for gap in _GAPS:
+        if width is None or sum(natural) + gap * (len(columns) - 1) <= width:
+            return _table(columns, rows, natural, gap, bold=bold)
+    assert width is not None
+    gap = _GAPS[-1]
+    long = [index for index, size in enumerate(natural) if size > _FOLDED_WIDTH_MIN and not columns[index].numeric]
+    room = width - gap * (len(columns) - 1) - sum(size for index, size in enumerate(natural) if index not in long)
+    if room < _FOLDED_WIDTH_MIN * len(long) or not long:
+        return _blocks(columns, rows)
+    return _table(columns, rows, _shared(natural, long, room), gap, bold=bold)
+
+
+def _shared(natural: Sequence[int], long: Sequence[int], room: int) -> list[int]:
+    """The widths when the long columns share the room: who needs less than an equal part leaves it to the others."""
+    widths = list(natural)
+    waiting = sorted(long, key=lambda index: natural[index])
+    for position, index in enumerate(waiting):
+        widths[index] = min(natural[index], room // (len(waiting) - position))
+        room -= widths[index]
+    return widths
+
+
+def _table(
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], widths: Sequence[int], gap: int, *, bold: bool
+) -> list[str]:
+    def line(cells: Sequence[str]) -> str:
+        padded = (
+            " " * (width - _cells(cell)) + cell if column.numeric else cell + " " * (width - _cells(cell))
+            for column, width, cell in zip(columns, widths, cells, strict=True)
+        )
+        return (" " * gap).join(padded).rstrip()
+
+    head = line([column.heading for column in columns])
+    found = [f"\033[1m{head}\033[0m" if bold else head]
+    for row in rows:
+        folded = [_folded(cell, width) for cell, width in zip(row, widths, strict=True)]
+        for number in range(max(map(len, folded))):
+            found.append(line([pieces[number] if number < len(pieces) else "" for pieces in folded]))
+    return found
+
+
+def _blocks(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[str]:
+    width = max(_cells(column.heading) for column in columns) + 1
+    found: list[str] = []
+    for row in rows:
+        found += [""] if found else []
+        found += [f"{column.heading + ':':<{width}} {cell}".rstrip() for column, cell in zip(columns, row, strict=True)]
+    return found
+
+
+def _folded(text: str, width: int) -> list[str]:
+    """Pieces of at most `width` cells, which together are the text."""
+    pieces: list[str] = []
+    while _cells(text) > width:
+        end = 1
+        while _cells(text[: end + 1]) <= width:
+            end += 1
+        at = max(text.rfind(separator, 0, end) for separator in _SEPARATORS) + 1
+        end = at if at > end // 2 else end
+        pieces.append(text[:end])
+        text = text[end:]
+    return [*pieces, text]
+
+
+def _cells(text: str) -> int:
+    """How many cells of a terminal the text takes."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(character) else 2 if unicodedata.east_asian_width(character) in "WF" else 1
+        for character in text
+    )
