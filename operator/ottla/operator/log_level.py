@@ -5,7 +5,6 @@ The chart mounts the file from a ConfigMap, so that somebody who wants to see mo
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from enum import StrEnum
 from pathlib import Path
@@ -39,6 +38,9 @@ class FollowedLogLevel:
 
     async def keep_following(self) -> None:
         """Looks until cancelled."""
+        # Here and not above: the command line imports this module for its options, and has to start quickly.
+        import asyncio
+
         while True:
             self.look()
             await asyncio.sleep(LOOKED_AGAIN_S)
