@@ -222,8 +222,10 @@ class Workload(threading.Thread):
         next_commit = time.monotonic() + _COMMIT_S
         while self._consuming:
             while (message := consumer.poll(0)) is not None:
-                if message.error() is None:
+                if (error := message.error()) is None:
                     self._note_read(name, message, expected)
+                else:  # an application's, too, would only log it
+                    self.history.notes.append((time.monotonic(), f"{name}: {error}"))
             if expected and time.monotonic() > next_commit:
                 next_commit = time.monotonic() + _COMMIT_S
                 self._commit(consumer, name, dict(expected), commits)

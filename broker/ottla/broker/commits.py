@@ -44,5 +44,16 @@ class Commits:
         waiting, self._waiting = self._waiting, deque()
         for _, future in waiting:
             if not future.done():
-                future.set_exception(error)
-                future.exception()  # who waited may have gone: that is nobody's failure
+                _set(future, error)
+
+
+def failed(error: KafkaError) -> asyncio.Future[None]:
+    """What a wait is that can't begin."""
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    _set(future, error)
+    return future
+
+
+def _set(future: asyncio.Future[None], error: KafkaError) -> None:
+    future.set_exception(error)
+    future.exception()  # who waited may have gone: that is nobody's failure

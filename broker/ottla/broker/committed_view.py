@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from ottla.broker.commits import Commits
+from ottla.broker.commits import Commits, failed
 from ottla.broker.group.offsets import Offsets
 from ottla.protocol.errors import KafkaError
 
@@ -42,7 +42,7 @@ class CommittedView:
         self._offsets = offsets
         self._reads = Commits()
         self._under_way = False  # a slice is called, or the high watermark is waited for
-        self._resigned = False
+        self._resigned: KafkaError | None = None
 
     def appended(self, records: int) -> None:
         """So many records were appended, or replayed from above the high watermark; `Offsets` knows them already."""
@@ -54,12 +54,14 @@ class CommittedView:
         """Done when all that is committed by now shows. Fails with KafkaError when this broker stops leading."""
         if not self._under_way:
             self._go_on()
+        if self._resigned is not None:
+            return failed(self._resigned)
         high_watermark = self._partition.high_watermark
         return self._reads.wait_for(high_watermark - 1, self._shown_below(high_watermark))
 
     def resign(self, error: KafkaError) -> None:
         """This broker doesn't lead the partition any more: reads that wait fail with `error`."""
-        self._resigned = True
+        self._resigned = error
         self._reads.fail(error)
 
     def _shown_below(self, high_watermark: int) -> int:
@@ -71,8 +73,8 @@ class CommittedView:
         high_watermark = self._partition.high_watermark
         self._reads.reached(self._shown_below(high_watermark))
         first = self._offsets.first_unshown
-        self._under_way = first is not None and not self._resigned
-        if first is None or self._resigned:
+        self._under_way = first is not None and self._resigned is None
+        if first is None or self._resigned is not None:
             return
         if first < high_watermark:
             asyncio.get_running_loop().call_soon(self._slice)

@@ -5,7 +5,10 @@ one timer for all groups. What is decided becomes records; they are appended wit
 core hears of it at once (`appended`), and the answer leaves when the high watermark has passed them.
 
 1. An append that fails changes nothing: the core follows only after it succeeded.
-2. An append that isn't committed in time is answered COORDINATOR_NOT_AVAILABLE, but stays: it may be committed yet.
+2. An append that isn't committed in time is answered COORDINATOR_NOT_AVAILABLE, but stays: it may be committed yet. An
+   OffsetFetch that waited for it is told UNSTABLE_OFFSET_COMMIT, and asks again here. Kafka says NOT_COORDINATOR, after
+   which librdkafka (2.16, its issue 5586) never asks again, and its consumer reads nothing for good. Only where another
+   broker may lead by now, since the metadata store is silent, is that said here, too: it makes clients look elsewhere.
 3. When this broker stops leading, everything here about the partition is dropped, and whoever waits is told
    NOT_COORDINATOR. The next leader replays what was committed.
 
@@ -62,10 +65,17 @@ class GroupService:
     """What `broker.groups` is. All methods run on the event loop; requests raise KafkaError for their error code.
 
     `partition_count` tells how many partitions `__consumer_offsets` has (or will have); `wall_ms` is the time since
-    1970.
+    1970; `leads_for_sure` whether nobody else can have been elected of whom this broker hasn't heard.
     """
 
-    def __init__(self, settings: Settings, partition_count: Callable[[], int], wall_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        partition_count: Callable[[], int],
+        wall_ms: Callable[[], int],
+        leads_for_sure: Callable[[], bool],
+    ) -> None:
+        self._leads_for_sure = leads_for_sure
         self._partition_count = partition_count
         self._wall_ms = wall_ms
         self._limits = limits_of(settings)
@@ -216,9 +226,14 @@ class GroupService:
         """An OffsetFetch: for each (topic, partition) what is committed, None for nothing.
 
         With `require_stable` what is being written is waited for, and UNSTABLE_OFFSET_COMMIT stands for a partition
-        that an undecided transaction has an offset for.
+        that an undecided transaction has an offset for, or for all where what is being written takes too long.
         """
-        shard = await self._settled(group_id, require_stable)
+        try:
+            shard = await self._settled(group_id, require_stable)
+        except KafkaError as error:
+            if error.code is not ErrorCode.unstable_offset_commit:
+                raise
+            return [ErrorCode.unstable_offset_commit] * len(partitions)
         offsets = shard.core.offsets
         keys = [OffsetKey(group_id, topic, partition) for topic, partition in partitions]
         return [
@@ -228,7 +243,12 @@ class GroupService:
 
     async def fetch_all(self, group_id: str, require_stable: bool) -> dict[str, dict[int, Committed]]:
         """An OffsetFetch for everything that a group has, by topic and partition."""
-        shard = await self._settled(group_id, require_stable)
+        try:
+            shard = await self._settled(group_id, require_stable)
+        except KafkaError as error:
+            if error.code is not ErrorCode.unstable_offset_commit:
+                raise
+            raise KafkaError(ErrorCode.not_coordinator) from None  # which partitions there are isn't known
         return shard.core.offsets.show_all(group_id)
 
     async def delete_offsets(self, group_id: str, partitions: Sequence[tuple[str, int]]) -> list[ErrorCode]:
@@ -437,13 +457,17 @@ class GroupService:
             self._flush(shard)
             try:
                 await self._committed(shard, shard.last_appended)
-            except KafkaError:
+            except KafkaError as error:
+                late = error.code is ErrorCode.coordinator_not_available and self._leads_for_sure()
                 # Older consumers know no other code that makes them look for the coordinator and try again.
-                raise KafkaError(ErrorCode.not_coordinator) from None
+                code = ErrorCode.unstable_offset_commit if late else ErrorCode.not_coordinator
+                raise KafkaError(code) from None
         try:
             await shard.view.shown()
         except KafkaError as error:
             raise _for_clients(error) from error
+        if not self._holds(shard):  # another coordinator may have told groups more since
+            raise KafkaError(ErrorCode.not_coordinator)
         return shard
 
     # --- finding, loading, expiring ---
@@ -478,6 +502,8 @@ class GroupService:
                 self.counters.errors += 1
                 self._spawn(self._load_again(shard))
                 return
+        if not self._holds(shard):
+            return
         # A new leader doesn't know at once how much its predecessor told groups was committed (as KIP-207 for logs).
         end = shard.partition.log.log_end_offset
         try:

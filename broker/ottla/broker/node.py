@@ -134,7 +134,12 @@ class Broker:
         )
         self.encoded_topics = EncodedTopics()
         self.internal_topics = InternalTopics(self.intents, config)
-        self.groups: GroupService = GroupService(config, self._group_partition_count, now_ms)
+        self.groups: GroupService = GroupService(
+            config,
+            self._group_partition_count,
+            now_ms,
+            leads_for_sure=lambda: self.store_silence_seconds < self.session_seconds,
+        )
         self.producer_ids = ProducerIdSource(store)
         self.fetch_sessions: FetchSessionCache = FetchSessionCache(
             config.get_int("max.incremental.fetch.session.cache.slots"),

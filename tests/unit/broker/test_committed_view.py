@@ -179,6 +179,20 @@ def test_a_read_of_a_coordinator_that_resigns_is_sent_away() -> None:
     run(scene)
 
 
+def test_a_read_that_comes_after_the_resignation_is_sent_away() -> None:
+    async def scene() -> None:
+        shard = Shard()
+        shard.append(5_000)
+        shard.partition.move_to(shard.end)
+        shard.view.resign(KafkaError(ErrorCode.not_coordinator))
+        await turns(10)
+        with pytest.raises(KafkaError) as error:
+            await asyncio.wait_for(shard.view.shown(), 10)
+        assert error.value.code is ErrorCode.not_coordinator
+
+    run(scene)
+
+
 def test_a_replica_that_leads_again_goes_on() -> None:
     async def scene() -> None:
         shard = Shard()

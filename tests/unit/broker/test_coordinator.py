@@ -159,7 +159,8 @@ class Stage:
     def __init__(self, **settings: int) -> None:
         self.wall_ms = 1_000_000
         values = {**SETTINGS, **{name.replace("_", "."): value for name, value in settings.items()}}
-        self.service = GroupService(values, lambda: PARTITIONS, lambda: self.wall_ms)
+        self.leads_for_sure = True
+        self.service = GroupService(values, lambda: PARTITIONS, lambda: self.wall_ms, lambda: self.leads_for_sure)
         self.partitions = [MemoryPartition(index) for index in range(PARTITIONS)]
         self.ids = count()
 
@@ -274,6 +275,12 @@ def test_replication_that_takes_too_long() -> None:
         with pytest.raises(KafkaError) as error:
             await stage.commit("g", 2)
         assert error.value.code is ErrorCode.coordinator_not_available
+        fetched = await stage.service.fetch("g", [("t", 0), ("t", 1)], require_stable=True)
+        assert fetched == [ErrorCode.unstable_offset_commit] * 2
+        with pytest.raises(KafkaError) as error:
+            await stage.service.fetch_all("g", require_stable=True)
+        assert error.value.code is ErrorCode.not_coordinator
+        stage.leads_for_sure = False
         with pytest.raises(KafkaError) as error:
             await stage.fetch("g", stable=True)
         assert error.value.code is ErrorCode.not_coordinator
@@ -330,6 +337,33 @@ def test_an_offset_fetch_that_waits_is_sent_away_by_a_resignation() -> None:
             await read
         assert error.value.code is ErrorCode.not_coordinator
         await asyncio.gather(*commits, return_exceptions=True)
+        await stage.service.stop()
+
+    virtually(scene)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["another leads", "leads again"])
+@pytest.mark.parametrize("commits", [1, 5_000])
+def test_an_offset_fetch_whose_coordinator_resigns_as_the_wait_ends_is_sent_away(commits: int, again: bool) -> None:
+    """Its answer would be an old one, and with a long backlog it would never come."""
+
+    async def scene() -> None:
+        stage = Stage()
+        stage.lead()
+        stage.of("g").hold()
+        written = [asyncio.ensure_future(stage.commit("g", 1, partition)) for partition in range(commits)]
+        await turns()
+        read = asyncio.ensure_future(stage.fetch("g", stable=True))
+        await turns()
+        assert not read.done()
+        stage.of("g").replicate()
+        stage.service.resigned(stage.of("g").index)
+        if again:
+            stage.service.became_leader(stage.of("g"))
+        with pytest.raises(KafkaError) as error:
+            await asyncio.wait_for(read, 60)
+        assert error.value.code is ErrorCode.not_coordinator
+        await asyncio.gather(*written, return_exceptions=True)
         await stage.service.stop()
 
     virtually(scene)

@@ -56,7 +56,7 @@ async def _at_once(wanted: object, pending: object) -> None:
 
 async def _answers() -> dict[str, Any]:
     settings = {**SETTINGS, "group.initial.rebalance.delay.ms": 500}
-    groups = GroupService(settings, lambda: PARTITIONS, lambda: 1_000_000)
+    groups = GroupService(settings, lambda: PARTITIONS, lambda: 1_000_000, lambda: True)
     groups.start()
     for index in range(PARTITIONS):
         groups.became_leader(MemoryPartition(index))

@@ -1,0 +1,72 @@
+"""A consumer whose first OffsetFetch falls into a time when commits aren't replicated reads on afterwards by itself."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import confluent_kafka
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from ottla.protocol.errors import ErrorCode
+from tests.peers.ottla_cluster import ottla_cluster
+from tests.peers.wire import Wire
+
+OFFSET_COMMIT = 8
+RECORDS = 10
+SETTINGS = {
+    "offsets_topic_num_partitions": "1",
+    "offsets_commit_timeout_ms": "1000",
+    "replica_lag_time_max_ms": "60000",
+    "broker_session_timeout_ms": "60000",
+}
+
+
+def test_librdkafka_reads_on_after_its_offset_fetch_came_at_a_bad_time(tmp_path: Path) -> None:
+    """A follower stands still, and commits wait for it. librdkafka would never ask again after NOT_COORDINATOR."""
+    with ottla_cluster(tmp_path, 2, **SETTINGS) as cluster:
+        cluster.wait("a coordinator", lambda: cluster.coordinator("g") >= 0)
+        coordinator = cluster.coordinator("g")
+        follower = cluster.brokers[1 - coordinator]
+        bootstrap = cluster.brokers[coordinator].bootstrap
+        admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+        admin.create_topics([NewTopic("t", replica_assignment=[[coordinator]], num_partitions=1)])["t"].result(30)
+        producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "log_level": 0})
+        for number in range(RECORDS):
+            producer.produce("t", b"%d" % number)
+        assert producer.flush(30) == 0
+        cluster.wait_until_in_sync("__consumer_offsets", 1, 2)
+        follower.pause()
+        assert commit(bootstrap) == ErrorCode.coordinator_not_available, "the commit isn't replicated"
+        consumer = confluent_kafka.Consumer(
+            {"bootstrap.servers": bootstrap, "group.id": "g", "auto.offset.reset": "earliest", "log_level": 0}
+        )
+        consumer.assign([confluent_kafka.TopicPartition("t", 0)])
+        said: list[str] = []
+        assert read(consumer, 3.0, said) == 0
+        follower.go_on()
+        assert read(consumer, 30.0, said) == RECORDS, said
+        consumer.close()
+
+
+def commit(bootstrap: str) -> int:
+    """Another group's commit to the same partition of `__consumer_offsets`: its error code."""
+    offset = {"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}
+    message = {"group_id": "other", "member_id": "", "topics": [{"name": "t", "partitions": [offset]}]}
+    with Wire(bootstrap) as wire:
+        return int(wire.call(OFFSET_COMMIT, 2, message).topics[0].partitions[0].error_code)
+
+
+def read(consumer: confluent_kafka.Consumer, seconds: float, said: list[str]) -> int:
+    """How many records come within that time, at most RECORDS; what else is told goes to `said`."""
+    found = 0
+    deadline = time.monotonic() + seconds
+    while found < RECORDS and time.monotonic() < deadline:
+        message = consumer.poll(0.2)
+        if message is None:
+            continue
+        if (error := message.error()) is None:
+            found += 1
+        else:
+            said.append(str(error))
+    return found
