@@ -4,8 +4,13 @@ aetcd brings etcd's messages and stubs. Its client is not used: it knows one end
 resumes nor shows where a revision ends.
 
 One channel per endpoint; the one that worked last is used until it fails. Each reconnects by itself, with a backoff of
-at most a second, and is pinged so that a silent machine is noticed within ten seconds. Calls carry `hasleader`: a
-member that was cut off from the others refuses at once, instead of answering from the past or keeping a watch waiting.
+at most a second, and is pinged so that a silent machine is noticed within ten seconds. But a channel asks for its
+name's address at most twice a minute, and every other minute once the name was unknown for a while: a member whose
+address changes when it comes back, as a pod's does, would be found only after the leases in it have ended. A new
+channel asks at once, so one that isn't ready for some seconds is replaced.
+
+Calls carry `hasleader`: a member that was cut off from the others refuses at once, instead of answering from the past
+or keeping a watch waiting.
 
 A write that was sent is unknown unless etcd says that it refused it: a broken connection and etcd's own time-outs
 ("request timed out", "leader changed") come after the proposal.
@@ -17,6 +22,7 @@ import asyncio
 import logging
 import os
 import random
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -37,6 +43,7 @@ logger = logging.getLogger(__name__)
 _CONNECT_POLL_S = 0.02
 _RETRY_S = 0.05
 _ATTEMPT_S_MIN = 1.0
+REPLACED_S = 2.0  # a channel that isn't ready; well below the shortest session, above the time that connecting takes
 OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
@@ -91,20 +98,30 @@ class Member:
 
     def __init__(self, endpoint: str, credentials: grpc.ChannelCredentials | None) -> None:
         self.endpoint = endpoint
-        if credentials is None:
-            self.channel = grpc.aio.insecure_channel(endpoint, options=OPTIONS)
+        self.token: str | None = None
+        self._credentials = credentials
+        self._open()
+
+    def _open(self) -> None:
+        if self._credentials is None:
+            self.channel = grpc.aio.insecure_channel(self.endpoint, options=OPTIONS)
         else:
-            self.channel = grpc.aio.secure_channel(endpoint, credentials, options=OPTIONS)
+            self.channel = grpc.aio.secure_channel(self.endpoint, self._credentials, options=OPTIONS)
         self.kv = rpc.KVStub(self.channel)
         self.lease = rpc.LeaseStub(self.channel)
         self.watch = rpc.WatchStub(self.channel)
         self.auth = rpc.AuthStub(self.channel)
-        self.token: str | None = None
+        self._ready_at = time.monotonic()
 
     @property
     def connected(self) -> bool:
         """Whether it can take calls now; begins to connect where it can't."""
-        return bool(self.channel.get_state(try_to_connect=True) == grpc.ChannelConnectivity.READY)
+        if self.channel.get_state(try_to_connect=True) == grpc.ChannelConnectivity.READY:
+            self._ready_at = time.monotonic()
+            return True
+        if time.monotonic() - self._ready_at > REPLACED_S:
+            self._open()  # the channel before ends with the last call over it
+        return False
 
 
 class EtcdConnection:

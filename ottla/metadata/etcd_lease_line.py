@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 from aetcd import rpc
 
-from .etcd_connection import OPTIONS, EtcdAddress, credentials_of, explain, stale_token
+from .etcd_connection import OPTIONS, REPLACED_S, EtcdAddress, credentials_of, explain, stale_token
 from .store import LeaseExpired, LeaseId, StoreUnavailable
 
 _RETRY_S = 0.05
@@ -47,6 +47,7 @@ class EtcdLeaseLine:
                     member.token = None  # once more, with a new one
                 else:
                     explain(failure, member.endpoint, self._address.user)
+                    member.replace_if_away()
                     self._current = (self._current + 1) % len(self._members)
                 if time.monotonic() + _RETRY_S >= deadline:
                     raise StoreUnavailable(f"etcd at {member.endpoint}: {failure.details()}") from error
@@ -72,13 +73,24 @@ class _Member:
 
     def __init__(self, endpoint: str, credentials: grpc.ChannelCredentials | None) -> None:
         self.endpoint = endpoint
-        if credentials is None:
-            self.channel = grpc.insecure_channel(endpoint, options=OPTIONS)
+        self.token: str | None = None
+        self._credentials = credentials
+        self._open()
+
+    def _open(self) -> None:
+        if self._credentials is None:
+            self.channel = grpc.insecure_channel(self.endpoint, options=OPTIONS)
         else:
-            self.channel = grpc.secure_channel(endpoint, credentials, options=OPTIONS)
+            self.channel = grpc.secure_channel(self.endpoint, self._credentials, options=OPTIONS)
         self.lease = rpc.LeaseStub(self.channel)
         self.auth = rpc.AuthStub(self.channel)
-        self.token: str | None = None
+        self._answered_at = time.monotonic()
+
+    def replace_if_away(self) -> None:
+        """Opens another channel where this one has brought no answer for a while (`etcd_connection`)."""
+        if time.monotonic() - self._answered_at > REPLACED_S:
+            self.channel.close()
+            self._open()
 
     def keep_alive(self, lease: LeaseId, timeout_s: float, metadata: tuple[tuple[str, str], ...]) -> int:
         """The seconds that the lease has again; 0 where it has ended. Raises grpc.RpcError."""
@@ -90,4 +102,5 @@ class _Member:
             call.cancel()
         if answer is None:
             raise StoreUnavailable(f"etcd at {self.endpoint} ended a keep-alive without an answer")
+        self._answered_at = time.monotonic()
         return int(answer.TTL)

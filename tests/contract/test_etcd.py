@@ -22,7 +22,7 @@ from ottla.metadata.lineage import next_word
 from ottla.metadata.model import Broker, Endpoint
 from ottla.metadata.own_store import OwnStore
 from ottla.metadata.registration import Registration
-from ottla.metadata.renewal import RenewalTask
+from ottla.metadata.renewal import RenewalTask, RenewalThread
 from ottla.metadata.store import (
     NO_LEASE,
     Committed,
@@ -36,6 +36,7 @@ from ottla.metadata.store import (
     UnknownOutcome,
 )
 from tests.peers.etcd import Etcd, etcd_cluster, leads
+from tests.peers.name_server import NameServer
 from tests.peers.ottla_broker import OttlaBroker
 from tests.peers.wire import Wire, free_port
 
@@ -236,6 +237,45 @@ def test_a_dead_broker_is_not_taken_for_a_living_one_because_etcd_restarts(etcd:
             await registration.withdraw()
 
     run(test())
+
+
+@pytest.mark.parametrize("unknown", [False, True], ids=["old-address", "no-address"])
+def test_a_registration_outlives_an_etcd_that_comes_back_at_another_address(etcd: Etcd, unknown: bool) -> None:
+    """As a pod does that was killed: its name leads to where it was, or nowhere, and then to where it is.
+
+    A channel of grpc's asks for an address twice a minute, and the registration had ended long before.
+    """
+    _, _, port = etcd.endpoint.rpartition(":")
+    server = NameServer("127.0.0.1")
+
+    async def test() -> None:
+        address = EtcdAddress((server.target("etcd-0.etcd", port),))
+        store = EtcdStore(address, PREFIX, 5.0)
+        renewal = RenewalThread(store.lease_line(), 30.0)
+        registration = Registration(store, Broker(0, -1, {"L": Endpoint("L", "h", 9092)}), renewal, session_s=9)
+        registered = await registration.register()
+        keeping = asyncio.create_task(registration.run())
+        etcd.kill()
+        server.address = None if unknown else "127.0.0.1"
+        await asyncio.sleep(4.0)
+        etcd.endpoint = f"127.0.0.2:{port}"
+        await asyncio.to_thread(etcd.start)
+        server.address = "127.0.0.2"
+        back_at = time.monotonic()
+        while registration.unconfirmed_s > time.monotonic() - back_at:
+            assert time.monotonic() - back_at < 30
+            await asyncio.sleep(0.05)
+        assert isinstance(await store.transact([], [Put("x", b"")]), Committed), "by the other connection, too"
+        assert registration.epoch == registered.epoch
+        assert (await store.read(keys.broker(0))).entries[0].create_revision == registered.epoch
+        keeping.cancel()
+        await registration.withdraw()
+        await store.close()
+
+    try:
+        run(test())
+    finally:
+        server.close()
 
 
 def test_an_etcd_that_stands_still_for_three_seconds(etcd: Etcd) -> None:

@@ -3,11 +3,13 @@ where members know each other, and their clients, by certificates."""
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from tests.e2e.installed import Operator
 from tests.e2e.kubectl import wait
-from tests.e2e.scene import ETCD, cluster, topic, working
+from tests.e2e.scene import ETCD, Scene, cluster, topic, working
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
@@ -33,3 +35,26 @@ def test_etcd_killed(operator: Operator, tls: bool) -> None:
         scene.wait_for("MetadataReady", seconds=240)
         scene.kube.apply(topic("afterwards", partitions=1))
         scene.topic_settled("afterwards")
+
+
+def test_only_member_killed(operator: Operator) -> None:
+    """It comes back at another address and on its volume, and finds all brokers still registered: nobody is elected."""
+    with working(operator, "etcd-only-killed", cluster(etcd=1)) as scene:
+        (member,) = [pod["metadata"]["name"] for pod in scene.kube.all("pods", ETCD)]
+        address = scene.kube.get("pod", member)["status"]["podIP"]
+        for _ in range(3):
+            before = scene.kube.get("pod", member)["metadata"]["uid"]
+            scene.kube.delete("pod", member, "--grace-period=0", "--force", "--wait=false")
+            wait("another pod", partial(another, scene, member, before))
+            scene.wait_for("MetadataReady", seconds=240)
+            scene.goes_on()
+        assert scene.kube.get("pod", member)["status"]["podIP"] != address, "the scenario is about another address"
+        scene.settled()
+        for broker in scene.brokers():
+            log = scene.kube("logs", broker)
+            assert log.count("registered with epoch") == 1, f"{broker} has lost its registration: {log[-2000:]}"
+
+
+def another(scene: Scene, pod: str, before: str) -> bool:
+    """Whether the pod of that name is another one by now."""
+    return bool(scene.kube.get("pod", pod)["metadata"]["uid"] != before)
