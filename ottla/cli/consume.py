@@ -120,6 +120,8 @@ def consume(
     """Print records as they come. Without a position it starts with what is written from now on."""
     if bool(topics) == (topic_pattern is not None):
         raise UsageError("which topics?", "Name topics, or give --topic-pattern REGEX.")
+    if topic_pattern is not None:
+        lookup.parse_pattern(topic_pattern)
     if isolation not in _ISOLATION:
         raise UsageError(f"--isolation can't be '{isolation}'", f"Say one of: {', '.join(_ISOLATION)}.")
     if group is not None:

@@ -46,16 +46,21 @@ def topic_names(cluster: Cluster) -> list[str]:
         return sorted(cluster.patiently(cluster.admin.list_topics))
 
 
+def parse_pattern(text: str) -> re.Pattern[str]:
+    """A regular expression."""
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise UsageError(f"'{text}' is not a regular expression: {error}") from None
+
+
 def matching_topics(cluster: Cluster, pattern: str) -> list[str]:
     """The topics whose whole name matches a regular expression, sorted; none is an error.
 
     What `.*` must not take in stays out: an internal topic matches its own name only, another one that begins with two
     underscores only an expression that begins with them, too.
     """
-    try:
-        compiled = re.compile(pattern)
-    except re.error as error:
-        raise UsageError(f"'{pattern}' is not a regular expression: {error}") from None
+    compiled = parse_pattern(pattern)
     with explained("the list of topics"):
         topics = cluster.patiently(cluster.admin.describe_topics)
     hidden_too = pattern.removeprefix("^").startswith("__")

@@ -63,7 +63,7 @@ def produce(
             "--format",
             metavar="lines|json|TEMPLATE",
             help="json: one object a line, as `consume --json` prints; a template: for instance '%k:%s\\n' "
-            "(%k key, %s value, %h headers, %T timestamp, %p partition, %K %S lengths).",
+            "(%k key, %s value, %h headers, %T timestamp, %p partition, %K %S lengths). -f is --file here.",
         ),
     ] = "lines",
     timestamp: Annotated[

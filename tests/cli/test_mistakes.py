@@ -47,6 +47,7 @@ MISTAKES = [
     (["consume"], USAGE, "which topics?"),
     (["consume", "nope"], NOT_FOUND, "doesn't exist"),
     (["consume", "--topic-pattern", "("], USAGE, "is not a regular expression"),
+    (["consume", "--topic-pattern", "(", "-g", "g"], USAGE, "is not a regular expression"),
     (["consume", "--topic-pattern", "no-such-.*"], NOT_FOUND, "no topic matches"),
     (["consume", HERE, "--offset", "first"], USAGE, "is not an offset"),
     (["consume", HERE, "--offset", "999"], NOT_FOUND, "has no offset 999"),
