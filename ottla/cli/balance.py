@@ -24,8 +24,8 @@ from ottla.cli.reassign import progress
 
 if TYPE_CHECKING:
     from ottla.balance.loads import Band, Goal
+    from ottla.balance.measured import Measured
     from ottla.cli.connection import Cluster
-    from ottla.cli.measuring import Measured
     from ottla.placement import PartitionName
 
 app = typer.Typer(no_args_is_help=True, help="Level what brokers bear: disk, CPU, replicas, leaders.")

@@ -6,7 +6,7 @@ import pytest
 
 from ottla.balance.directories import Placed
 from ottla.balance.loads import BrokerLoad, Goal, PartitionLoad
-from ottla.cli.measuring import DISK_SLACK_BYTES, Rates, Worked, loads, rates
+from ottla.balance.measured import DISK_SLACK_BYTES, Directory, Rates, Worked, loads, rates, read_worked
 
 T = ("t", 0)
 
@@ -21,34 +21,16 @@ def test_a_counter_that_began_anew_counts_from_nothing() -> None:
     assert rates(Worked(0.0, 9.0, {T: (1000, 50)}), Worked(10.0, 1.0, {T: (30, 60)})) == Rates(0.1, {T: (3.0, 1.0)})
 
 
-def described(broker: int, directories: dict[str, dict[int, int]], usable: int = 1000) -> dict[str, object]:
-    return {
-        "broker": broker,
-        "log_dirs": [
-            {
-                "log_dir": path,
-                "usable_bytes": usable,
-                "topics": [
-                    {
-                        "name": "t",
-                        "partitions": [
-                            {"partition_index": abs(index), "partition_size": size, "is_future_key": index < 0}
-                            for index, size in sizes.items()
-                        ],
-                    }
-                ],
-            }
-            for path, sizes in directories.items()
-        ],
-    }
-
-
 def test_one_picture_of_all_answers() -> None:
     measured = loads(
         {T: (1, 2), ("t", 1): (2,)},
         {1: "a", 2: None},
         {1: Rates(0.5, {T: (100.0, 30.0)}), 2: Rates(0.1, {})},
-        [described(1, {"/x": {0: 70}, "/y": {-1: 5}}), described(2, {"/x": {0: 50, 1: 20}}, usable=-1)],
+        [
+            Directory(1, "/x", 1000, {T: 70}),
+            Directory(1, "/y", 1000, {}),
+            Directory(2, "/x", -1, {T: 50, ("t", 1): 20}),
+        ],
     )
     assert measured.brokers == {1: BrokerLoad(1, "a", 2070.0), 2: BrokerLoad(2)}
     # The leader handles what comes in, a copy for the follower, and what is read.
@@ -66,3 +48,8 @@ def test_a_fiftieth_of_a_core_is_no_difference() -> None:
 def test_brokers_that_tell_nothing_are_alike() -> None:
     measured = loads({T: (1,)}, {1: None}, {}, [])
     assert measured.slack[Goal.cpu] == 0.0
+
+
+def test_what_a_broker_tells() -> None:
+    told = '{"cpu_seconds":1.5,"partitions":{"t":{"0":[10,20]}}}'
+    assert read_worked(7.0, told) == Worked(7.0, 1.5, {T: (10, 20)})
