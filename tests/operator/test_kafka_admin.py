@@ -47,6 +47,12 @@ async def story(admin: KafkaAdmin) -> None:
     assert set((await admin.look()).takers) == {0}
     with pytest.raises(KafkaError):
         await admin.configure_brokers({"log.dirs": "elsewhere"})
+    loads = await admin.loads()
+    assert set(loads.worked) == {0, 1}
+    assert all(work.cpu_seconds > 0 for work in loads.worked.values())
+    sizes = {(each.broker, name): size for each in loads.directories for name, size in each.sizes.items()}
+    assert sizes[held, ("a", 0)] == 0
+    assert all(each.usable_bytes > 0 for each in loads.directories)
     for _ in range(2):  # one that is gone is no refusal
         assert await admin.delete([Delete("a", topic.id)]) == {"a": None}
 

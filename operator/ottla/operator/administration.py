@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from ottla.operator.balancing import Balancer
 from ottla.operator.broker_sets import BrokerSets
 from ottla.operator.exposure import Exposure
 from ottla.operator.kafka import KafkaAdmins, Unreachable, said
@@ -49,6 +50,7 @@ class Administration:
         self._exposure = exposure
         self._sets = sets
         self._admins = KafkaAdmins()
+        self._balancer = Balancer()
 
     def close(self) -> None:
         """Ends all connections to brokers."""
@@ -57,6 +59,7 @@ class Administration:
     def forget(self, key: Ref) -> None:
         """Ends the connection to the brokers of a cluster that is gone."""
         self._admins.forget(key)
+        self._balancer.forget(key)
 
     async def answer(self, visit: Visit) -> None:
         """Whether any broker answers."""
@@ -93,6 +96,10 @@ class Administration:
         visit.busy |= bool(leaving or scaling.reason or scaling.waits_for)
         if leaving and scaling.drained:
             await self._sets.shrink(visit)
+
+    async def balance(self, visit: Visit) -> None:
+        """Levels what brokers bear, if that is asked for."""
+        await self._balancer.balance(visit)
 
     async def replace_lost(self, visit: Visit) -> None:
         """A broker whose volume is lost begins anew, one at a time, if others have all that it had."""

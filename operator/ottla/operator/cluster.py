@@ -129,6 +129,7 @@ class ClusterReconciler:
                 Part("Settings", asking(brokers.settings), ("KafkaAnswers",)),
                 Part("AddressesTold", asking(brokers.addresses), ("KafkaAnswers", "ListenerAddresses")),
                 Part("Scaling", asking(brokers.scale), ("KafkaAnswers",)),
+                Part("Balance", asking(brokers.balance), ("KafkaAnswers", "Scaling", "RollDecision")),
                 Part("LostVolumes", asking(brokers.replace_lost), ("KafkaAnswers",)),
                 Part("Pruning", self._prune),
             ]

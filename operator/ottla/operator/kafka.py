@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from ottla.net.names import parse_bootstrap
 from ottla.net.peer import Connect, Peer, Stream, connect_tcp
+from ottla.operator.kafka_loads import Loads, ask_loads
 from ottla.operator.objects import OPERATOR, Ref
 from ottla.operator.plan.topic import Configure, Create, Delete, Grow, KafkaCluster, KafkaPartition, KafkaTopic, Move
 from ottla.operator.queue import Retry, why
@@ -97,6 +98,11 @@ class KafkaAdmin:
             load=load,
             settings=settings,
         )
+
+    async def loads(self) -> Loads:
+        """What each broker that answers bears."""
+        metadata = await self._ask(METADATA, {"topics": [], "allow_auto_topic_creation": False})
+        return await ask_loads({broker.node_id: (broker.host, broker.port) for broker in metadata.brokers}, _connected)
 
     async def create(self, steps: Sequence[Create]) -> Refusals:
         """Makes topics."""

@@ -38,7 +38,7 @@ async def scale(admin: KafkaAdmin, cluster: Cluster, before: Scaling, leaving: C
     kafka = await admin.look(internal=True)
     if freed:
         stay = freed & cluster.broker_ids
-        await _make(await admin.move(undrain(kafka, stay)))
+        await make(await admin.move(undrain(kafka, stay)))
     plan = drain(kafka, leaving, cluster.broker_ids)
     # What is refused isn't begun: brokers that can't go serve as before, but for those that were drained already.
     draining = before.draining & frozenset(leaving) if plan.refusal else frozenset(leaving)
@@ -46,7 +46,7 @@ async def scale(admin: KafkaAdmin, cluster: Cluster, before: Scaling, leaving: C
         await _set_drained(admin, kafka, freed, draining)
     if leaving:
         names = ", ".join(map(str, sorted(leaving)))
-        await _begin(admin, cluster, kafka, plan)
+        await begin(admin, cluster, kafka, plan)
         if plan.refusal:
             return Scaling(draining, before.settled, drained=False, waits_for=f"scaling down waits: {plan.refusal}")
         if not plan.remaining:
@@ -60,18 +60,18 @@ async def scale(admin: KafkaAdmin, cluster: Cluster, before: Scaling, leaving: C
     if new and cluster.rebalance != "None":
         names = ", ".join(map(str, sorted(new)))
         plan = spread(kafka, new, cluster.broker_ids, only_new=cluster.rebalance == "New")
-        await _begin(admin, cluster, kafka, plan)
+        await begin(admin, cluster, kafka, plan)
         if plan.waits_for:
             return Scaling(draining, before.settled, waits_for=f"spreading replicas waits for {plan.waits_for}")
         if plan.remaining:
             return Scaling(
                 draining, before.settled, reason=f"spreading replicas onto broker {names}", remaining=plan.remaining
             )
-    await _make(await admin.configure(unthrottled(kafka)))
+    await make(await admin.configure(unthrottled(kafka)))
     return Scaling(draining, cluster.broker_ids)
 
 
-async def _begin(admin: KafkaAdmin, cluster: Cluster, kafka: KafkaCluster, plan: ScalePlan) -> None:
+async def begin(admin: KafkaAdmin, cluster: Cluster, kafka: KafkaCluster, plan: ScalePlan) -> None:
     """The moves of a plan, under the Cluster's throttle."""
     if not plan.moves:
         return
@@ -79,8 +79,8 @@ async def _begin(admin: KafkaAdmin, cluster: Cluster, kafka: KafkaCluster, plan:
         rate = str(cluster.throttle_bytes_per_second)
         if any(kafka.settings.get(name) != rate for name in THROTTLE_RATES):
             await admin.configure_brokers(dict.fromkeys(THROTTLE_RATES, rate))
-        await _make(await admin.configure(throttles(kafka, plan.moves)))
-    await _make(await admin.move(plan.moves))
+        await make(await admin.configure(throttles(kafka, plan.moves)))
+    await make(await admin.move(plan.moves))
 
 
 async def _set_drained(
@@ -97,7 +97,7 @@ async def _set_drained(
         await admin.configure_brokers({}, [DRAINED])
 
 
-async def _make(refusals: Refusals) -> None:
+async def make(refusals: Refusals) -> None:
     """A topic that was deleted meanwhile refuses, and the next look doesn't see it; anything else is told."""
     for refusal in refusals.values():
         if refusal is not None and refusal.code not in PASSING:

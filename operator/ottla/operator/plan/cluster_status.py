@@ -12,11 +12,13 @@ from datetime import datetime
 from typing import Any
 
 from ottla.operator.objects import Object, condition, holds, seconds_since
+from ottla.operator.plan.balance import Balancing
 from ottla.operator.plan.broker_pods import BROKER
 from ottla.operator.plan.external import NodePorts, ports_noted
 from ottla.operator.plan.pods import found_by
 from ottla.operator.plan.roll import Decision, Pod, named
 from ottla.operator.plan.scale import Scaling
+from ottla.operator.spec.balance import Mode
 from ottla.operator.spec.cluster import Cluster, Etcd
 from ottla.operator.status import Condition, Trouble, conditions
 
@@ -46,6 +48,7 @@ class Findings:
     last_snapshot: str = ""
     snapshots_wait_for: str | None = None  # None: none are asked for
     config_waits_for: str | None = None  # as above, for the dynamic settings
+    balancing: Balancing | None = None  # None: nobody asked for it, or it wasn't looked at
     scaling: Scaling = field(default_factory=Scaling)
     bootstrap: dict[str, str] = field(default_factory=dict)
     node_ports: NodePorts = field(default_factory=dict)
@@ -130,6 +133,8 @@ def cluster_status(cluster: Cluster, findings: Findings, before: Mapping[str, An
         status["nodePorts"] = ports_noted(findings.node_ports)
     if findings.last_snapshot:
         status["lastSnapshotTime"] = findings.last_snapshot
+    if cluster.balance.mode is not Mode.OFF:
+        status["balance"] = _balance(findings.balancing) or before.get("balance") or {"summary": "not measured yet"}
     scaling = findings.scaling
     status["settled"] = sorted(scaling.settled)
     if scaling.draining:
@@ -147,6 +152,19 @@ def _written(found: list[Condition], before: Mapping[str, Any], generation: int,
 
 def _passes(kind: str) -> bool:
     return kind in PASSING or kind.endswith(_RECONCILED)
+
+
+def _balance(balancing: Balancing | None) -> Object:
+    if balancing is None:
+        return {}
+    said: Object = {"summary": balancing.summary[:256]}
+    if balancing.out_of_balance:
+        said["outOfBalance"] = list(balancing.out_of_balance)
+    if balancing.moves:
+        said["moves"] = balancing.moves
+    if balancing.bytes_to_copy:
+        said["bytesToCopy"] = balancing.bytes_to_copy
+    return said
 
 
 def _without_leader(findings: Findings) -> tuple[str, ...] | None:

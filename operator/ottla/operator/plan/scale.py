@@ -89,7 +89,7 @@ def drain(cluster: KafkaCluster, leaving: Collection[int], staying: Collection[i
         load.update(target)
         load.subtract(partition.target)
         targets[name] = target
-    return ScalePlan(_moves(cluster, targets), len(concerned), waits_for="" if targets else stuck)
+    return ScalePlan(moves_at_once(cluster, targets), len(concerned), waits_for="" if targets else stuck)
 
 
 def spread(cluster: KafkaCluster, new: Collection[int], wanted: Collection[int], *, only_new: bool) -> ScalePlan:
@@ -107,7 +107,7 @@ def spread(cluster: KafkaCluster, new: Collection[int], wanted: Collection[int],
     else:
         planned = balanced(present, [Target(broker, rack) for broker, rack in takers.items()])
         targets = {name: target for name, target in planned.items() if set(target) != set(present[name])}
-    return ScalePlan(_moves(cluster, targets), moving + len(targets))
+    return ScalePlan(moves_at_once(cluster, targets), moving + len(targets))
 
 
 def undrain(cluster: KafkaCluster, staying: Collection[int]) -> tuple[Move, ...]:
@@ -198,7 +198,7 @@ def _partitions(cluster: KafkaCluster) -> list[tuple[PartitionName, KafkaPartiti
     ]
 
 
-def _moves(cluster: KafkaCluster, targets: Mapping[PartitionName, Replicas | None]) -> tuple[Move, ...]:
+def moves_at_once(cluster: KafkaCluster, targets: Mapping[PartitionName, Replicas | None]) -> tuple[Move, ...]:
     """As many as may be under way at once, beside those that are: these may be given another target, or an end.
 
     Otherwise moves that can't end, to a broker that has died, would keep out those that lead elsewhere.

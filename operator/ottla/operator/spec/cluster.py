@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ottla.operator.objects import Object, Ref, annotation
+from ottla.operator.spec.balance import Balance, parse_balance
 from ottla.operator.spec.windows import Window, parse_window
 from ottla.settings.catalogue import BROKER, nearest_name
 from ottla.settings.config import BrokerConfig, InvalidConfiguration
@@ -190,6 +191,7 @@ class Cluster:
     windows: tuple[Window, ...]
     rebalance: str
     throttle_bytes_per_second: int | None
+    balance: Balance
     lost_after_s: float | None  # how long a volume's node may be away
     restart: str  # an annotation: another value restarts every broker
     certificates: str = ""  # a digest of those that brokers read at their start
@@ -244,6 +246,7 @@ def parse_cluster(resource: Object, defaults: Defaults) -> Cluster:
         windows=tuple(_window(window) for window in spec.get("maintenanceWindows") or ()),
         rebalance=scaling.get("rebalance") or "New",
         throttle_bytes_per_second=scaling.get("throttleBytesPerSecond"),
+        balance=parse_balance(spec.get("balance") or {}),
         lost_after_s=_seconds(brokers.get("lostVolumesAfterMinutes")),
         restart=annotation(resource, RESTART),
     )

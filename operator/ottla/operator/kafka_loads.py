@@ -1,0 +1,67 @@
+"""What brokers bear, as each of them answers for itself: its work since its start, and its log directories."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from ottla.balance.measured import Directory, Worked, read_worked
+from ottla.net.peer import Connect, Peer
+from ottla.operator.objects import OPERATOR
+from ottla.protocol.errors import ErrorCode, ProtocolError
+from ottla.protocol.messages import read_response, write_request
+from ottla.settings.own import LOAD
+
+DESCRIBE_CONFIGS, DESCRIBE_LOG_DIRS = (32, 4), (35, 4)
+BROKER = 4  # type of a resource that has settings
+ANSWER_S_MAX = 10.0
+
+
+class Loads(NamedTuple):
+    """What brokers said; who didn't answer is missing."""
+
+    worked: dict[int, Worked]
+    directories: list[Directory]
+
+
+async def ask_loads(
+    addresses: Mapping[int, tuple[str, int]], connect: Connect, now: Callable[[], float] = time.monotonic
+) -> Loads:
+    """Asks the brokers, each at its host and port."""
+    loads = Loads({}, [])
+    for broker, (host, port) in sorted(addresses.items()):
+        peer = Peer(connect, host, port, OPERATOR)
+        try:
+            told = await _ask(peer, DESCRIBE_CONFIGS, _load_of(broker))
+            answer = await _ask(peer, DESCRIBE_LOG_DIRS, {"topics": None})
+        except (OSError, ProtocolError):
+            continue
+        finally:
+            peer.close()
+        for result in told.results:
+            for entry in result.configs if result.error_code == ErrorCode.none else ():
+                loads.worked[broker] = read_worked(now(), entry.value)
+        loads.directories.extend(_directory(broker, directory) for directory in answer.results)
+    return loads
+
+
+def _load_of(broker: int) -> dict[str, Any]:
+    resource = {"resource_type": BROKER, "resource_name": str(broker), "configuration_keys": [LOAD]}
+    return {"resources": [resource], "include_synonyms": False, "include_documentation": False}
+
+
+def _directory(broker: int, directory: Any) -> Directory:
+    sizes = {
+        (str(topic.name), int(partition.partition_index)): int(partition.partition_size)
+        for topic in directory.topics
+        for partition in topic.partitions
+        if not partition.is_future_key
+    }
+    return Directory(broker, str(directory.log_dir), int(directory.usable_bytes), sizes)
+
+
+async def _ask(peer: Peer, api: tuple[int, int], message: Mapping[str, Any]) -> Any:
+    key, version = api
+    answer = await peer.request(key, version, write_request(key, version, message), ANSWER_S_MAX)
+    return read_response(key, version, bytes(answer.frame[answer.start : answer.end]))
