@@ -146,8 +146,10 @@ class Node:
         world = self.world
         try:
             await self._serve()
-        except (NodeIdTaken, StoreUnavailable, UnknownOutcome, LeaseExpired, OSError) as error:
+        except (StoreUnavailable, UnknownOutcome, LeaseExpired, OSError) as error:
             world.note(f"{process} ended: {error!r}")
+        except NodeIdTaken as error:  # of one that is dead: a host has one process at a time
+            world.errors.append(f"{process} ended: {error}")
         except Exception:
             world.errors.append(f"{process} ended:\n{traceback.format_exc()}")
         world.loop.in_world(0.0, self._exited, process)
