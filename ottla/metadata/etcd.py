@@ -2,8 +2,9 @@
 
 Revisions are etcd's, so a cluster sees gaps where others wrote. Transactions compare mod revisions and leases. A
 snapshot is read in pages at the revision of the first. A watch that is cut resumes behind the last revision that it has
-yielded, at another endpoint if need be; only when that fails for `timeout_s` does its reader hear of it. At each new
-stream the reader may look whether it is still the same store, before anything of the stream is yielded.
+yielded, at another endpoint if need be; only when that fails for `timeout_s` does its reader hear of it. A member whose
+watch has brought nothing for a while is asked for a sign of life. At each new stream the reader may look whether it is
+still the same store, before anything of the stream is yielded.
 
 Numbered argument that a watch misses nothing and doubles nothing: (1) a revision is yielded only when it is whole, and
 the position moves only then, or when etcd says that a watch which is up to date has nothing below some revision; (2) a
@@ -51,6 +52,7 @@ logger = logging.getLogger(__name__)
 _PAGE_ENTRIES = 1_000
 _SNAPSHOT_ATTEMPTS = 5
 _RESUME_S = 0.1
+_SILENCE_S = 5.0  # of a watch, until its member is asked whether it is there
 
 
 class EtcdStore:
@@ -192,6 +194,7 @@ class EtcdStore:
         fresh = member.token is None
         stream = member.watch.Watch(metadata=await self._connection.metadata(member, deadline))
         began = False
+        reading: asyncio.Task[Any] | None = None
         try:
             with suppress(grpc.aio.AioRpcError):  # the read says why
                 await stream.write(self._keys.watch(prefix, assembly.position))
@@ -208,7 +211,10 @@ class EtcdStore:
                 began = True
                 for revision in assembly.add(response):
                     yield revision
-                response = await stream.read()
+                reading = asyncio.ensure_future(stream.read())
+                while not (await asyncio.wait([reading], timeout=_SILENCE_S))[0]:
+                    await self._hear_from(member)
+                response = reading.result()
             raise _Cut(f"etcd at {member.endpoint} ended the watch", began)
         except grpc.aio.AioRpcError as error:
             if stale_token(error):
@@ -226,6 +232,20 @@ class EtcdStore:
             raise
         finally:
             stream.cancel()
+            if reading is not None:
+                reading.cancel()
+
+    async def _hear_from(self, member: Member) -> None:
+        """Raises TimeoutError where a member doesn't answer whose connection stands: its machine hangs or is paused,
+        and gRPC's own pings don't tell (measured: after 40 s it still took the channel for ready). Whatever it answers
+        is a sign of life."""
+        metadata = (("token", member.token),) if member.token else ()
+        request = rpc.RangeRequest(key=self._keys.base, count_only=True, serializable=True)
+        try:
+            await member.kv.Range(request, timeout=self._timeout_s, metadata=metadata)
+        except grpc.aio.AioRpcError as error:
+            if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise TimeoutError from error
 
     async def _check(self, response: Any, member: Member, position: int) -> None:
         """Raises Compacted or StoreUnavailable where the watch can't go on."""

@@ -4,7 +4,7 @@ aetcd brings etcd's messages and stubs. Its client is not used: it knows one end
 resumes nor shows where a revision ends.
 
 One channel per endpoint; the one that worked last is used until it fails. Each reconnects by itself, with a backoff of
-at most a second, and is pinged so that a silent machine is noticed within ten seconds. But a channel asks for its
+at most a second, and is pinged so that a machine that is gone is noticed within ten seconds. But a channel asks for its
 name's address at most twice a minute, and every other minute once the name was unknown for a while: a member whose
 address changes when it comes back, as a pod's does, would be found only after the leases in it have ended. A new
 channel asks at once, so one that isn't ready for some seconds is replaced.

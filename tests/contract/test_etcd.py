@@ -214,6 +214,38 @@ def test_a_member_that_lags_behind_is_no_older_store(tmp_path: Path) -> None:
     run(test())
 
 
+def test_a_watch_leaves_a_member_that_hangs(tmp_path: Path) -> None:
+    """Its connection stands, and gRPC's pings tell nothing: a broker on it heard of nothing as long as it hung."""
+
+    async def test() -> None:
+        members = await asyncio.to_thread(etcd_cluster, tmp_path, 3)
+        everybody = EtcdAddress(tuple(member.endpoint for member in members))
+        try:
+            async with AsyncExitStack() as stack:
+                watching = EtcdStore(everybody, PREFIX, 2.0)
+                stack.push_async_callback(watching.close)
+                start = (await watching.read()).revision
+                used = watching._connection._members[watching._connection._current].endpoint
+                (hanging,) = [member for member in members if member.endpoint == used]
+                other = next(member for member in members if member is not hanging)
+                writing = await stack.enter_async_context(connected(other))
+                following = asyncio.ensure_future(collect(watching, start, 2))
+                await put(writing, "a")
+                await asyncio.sleep(0.5)
+                hanging.pause()
+                await asyncio.sleep(2.0)  # it may have led
+                await put(writing, "b")
+                async with asyncio.timeout(20.0):
+                    seen = [change.key for revision in await following for change in revision.changes]
+                assert seen == ["a", "b"]
+        finally:
+            for member in members:
+                member.go_on()
+                member.kill()
+
+    run(test())
+
+
 def test_a_dead_broker_is_not_taken_for_a_living_one_because_etcd_restarts(etcd: Etcd) -> None:
     """Each restart gives its lease the whole time anew: a successor waits, and registers when it has ended."""
 
