@@ -22,6 +22,7 @@ class ControllerAlone:
 
     def __init__(self, store: str, number: int, log: Path, session_ms: str = SESSION) -> None:
         self.http = f"127.0.0.1:{free_port()}"
+        self.log = log
         settings = {
             "node.id": str(number),
             "ottla.metadata.store": store,

@@ -1,8 +1,11 @@
-"""The metadata store becomes another one under running brokers: an older copy, or an empty one. They stop, and say why;
-no file of theirs is touched, and on the right store they go on with every acknowledged record."""
+"""The metadata store becomes another one under running brokers: an older copy, an empty one, or another cluster's. They
+stop, and say why; no file of theirs is touched, and on the right store they go on with every acknowledged record. A
+controller that meets it alone decides nothing. A member of etcd that is only behind is none of these."""
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 import subprocess
 import sys
@@ -16,9 +19,10 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.peers.etcd import Etcd
+from tests.crash.test_controller_process import ControllerAlone
+from tests.peers.etcd import Etcd, leads
 from tests.peers.ottla_broker import OttlaBroker
-from tests.peers.ottla_cluster import OttlaCluster
+from tests.peers.ottla_cluster import OttlaCluster, ottla_cluster
 from tests.peers.wire import Wire
 
 ALTER_PARTITION_REASSIGNMENTS = 45
@@ -29,13 +33,17 @@ WORD_S = 5.0  # the longest from a change to the lineage word behind it
 class ReplaceableStore(ABC):
     """A cluster's metadata store, as a person may mistreat it."""
 
-    @abstractmethod
-    def copy(self) -> None:
-        """Keeps a copy of what it holds now."""
+    url: str  # as `--store` of the command line wants it
+    copied: Path
 
     @abstractmethod
-    def put_copy(self, revisions: int = 0) -> None:
-        """Puts the copy in its place, which is kept; one that has gone on for so many revisions."""
+    def copy(self) -> None:
+        """Keeps a copy of what it holds now, at `copied`."""
+
+    @abstractmethod
+    def put_copy(self, revisions: int = 0, of: ReplaceableStore | None = None) -> None:
+        """Puts its own or another one's copy in its place, which is kept; one that has gone on for so many
+        revisions."""
 
     @abstractmethod
     def put_nothing(self) -> None:
@@ -50,16 +58,17 @@ class EtcdData(ReplaceableStore):
     """One etcd, its data and a snapshot."""
 
     def __init__(self, etcd: Etcd, folder: Path) -> None:
+        self.url = f"etcd:{etcd.endpoint}"
+        self.copied = folder / "snapshot"
         self._etcd = etcd
-        self._snapshot = folder / "snapshot"
         self._kept = folder
 
     def copy(self) -> None:
-        self._etcd.snapshot(self._snapshot)
+        self._etcd.snapshot(self.copied)
 
-    def put_copy(self, revisions: int = 0) -> None:
+    def put_copy(self, revisions: int = 0, of: ReplaceableStore | None = None) -> None:
         prepare = partial(self._etcd.add_revisions, revisions) if revisions else None
-        self._kept = self._etcd.replace_data(self._snapshot, prepare)
+        self._kept = self._etcd.replace_data((of or self).copied, prepare)
 
     def put_nothing(self) -> None:
         self._kept = self._etcd.replace_data(None)
@@ -72,19 +81,20 @@ class MetadataFile(ReplaceableStore):
     """The embedded store's file."""
 
     def __init__(self, file: Path) -> None:
+        self.url = f"embedded:{file}"
+        self.copied = file.with_name("copy")
         self._file = file
-        self._copy = file.with_name("copy")
         self._kept = file.with_name("kept")
 
     def copy(self) -> None:
         import sqlite3
 
-        with sqlite3.connect(self._file) as source, sqlite3.connect(self._copy) as target:
+        with sqlite3.connect(self._file) as source, sqlite3.connect(self.copied) as target:
             source.backup(target)
 
-    def put_copy(self, revisions: int = 0) -> None:
+    def put_copy(self, revisions: int = 0, of: ReplaceableStore | None = None) -> None:
         self.put_nothing()
-        shutil.copy(self._copy, self._file)
+        shutil.copy((of or self).copied, self._file)
 
     def put_nothing(self) -> None:
         self._kept.mkdir()
@@ -111,7 +121,11 @@ def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OttlaClu
 
 @pytest.fixture
 def store(cluster: OttlaCluster, tmp_path: Path) -> ReplaceableStore:
-    return EtcdData(cluster.etcd[0], tmp_path) if cluster.etcd else MetadataFile(tmp_path / "metadata")
+    return store_of(cluster, tmp_path)
+
+
+def store_of(cluster: OttlaCluster, folder: Path) -> ReplaceableStore:
+    return EtcdData(cluster.etcd[0], folder) if cluster.etcd else MetadataFile(folder / "metadata")
 
 
 def create(cluster: OttlaCluster, topic: str, replicas: list[int]) -> None:
@@ -224,6 +238,112 @@ def test_nobody_joins_an_empty_store(cluster: OttlaCluster, store: ReplaceableSt
     _right_again(cluster, store)
 
 
+def test_nobody_joins_another_clusters_store(cluster: OttlaCluster, store: ReplaceableStore, tmp_path: Path) -> None:
+    """Its brokers have the same ids, and a topic has the same name."""
+    with ottla_cluster(tmp_path / "other", 2, len(cluster.etcd), broker_session_timeout_ms="3000") as other:
+        create(other, "t", [0])
+        theirs = store_of(other, tmp_path / "other")
+        theirs.copy()
+    create(cluster, "t", [1, 0])
+    produce(cluster, "t", range(RECORDS))
+    before = [files(broker) for broker in cluster.brokers]
+    store.put_copy(of=theirs)
+    all_stop(cluster, "the metadata ")
+    for broker in cluster.brokers:
+        said = refused(broker)
+        assert re.search(r"the data directories belong to cluster \S+, but the metadata store holds cluster", said), (
+            said
+        )
+    assert [files(broker) for broker in cluster.brokers] == before
+    _right_again(cluster, store)
+
+
+@pytest.mark.parametrize("what", ["older", "empty"])
+def test_a_controller_alone_decides_nothing_in_a_wrong_store(
+    cluster_of_brokers: tuple[OttlaCluster, ControllerAlone], tmp_path: Path, what: str
+) -> None:
+    """The brokers can't say anything: they are paused, and to an older copy they look dead, so that there would be
+    leaders to elect."""
+    cluster, controller = cluster_of_brokers
+    store = store_of(cluster, tmp_path)
+    create(cluster, "t", [0])
+    time.sleep(WORD_S + 0.5)
+    copied = held(store)
+    store.copy()
+    move(cluster, "t", target=1, source=0)
+    produce(cluster, "t", range(RECORDS))
+    time.sleep(WORD_S + 0.5)
+    before = files(cluster.brokers[1])
+    for broker in cluster.brokers:
+        broker.pause()
+    if what == "older":
+        store.put_copy()
+    else:
+        store.put_nothing()
+    assert controller.process.wait(60) == 1
+    why = {"older": "store is an older copy", "empty": "store is empty"}[what] if cluster.etcd else "file "
+    assert f"the controller stops: the metadata {why}" in controller.log.read_text()
+    if what == "older":
+        assert held(store) == copied
+    for broker in cluster.brokers:
+        broker.go_on()
+    all_stop(cluster, "the metadata ")
+    assert files(cluster.brokers[1]) == before
+    again = ControllerAlone(store.url, 10, controller.log)
+    try:
+        store.put_back()
+        for broker in cluster.brokers:
+            broker.start_again()
+        assert read_all(cluster, "t", RECORDS) == list(range(RECORDS))
+    finally:
+        again.process.kill()
+        again.process.wait()
+
+
+@pytest.fixture(params=["embedded", "etcd"])
+def cluster_of_brokers(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> Iterator[tuple[OttlaCluster, ControllerAlone]]:
+    """Two brokers that don't decide, and a controller that does."""
+    members = 1 if request.param == "etcd" else 0
+    settings = {"process_roles": "broker", "broker_session_timeout_ms": "3000"}
+    with ottla_cluster(tmp_path, 2, members, **settings) as cluster:
+        controller = ControllerAlone(store_of(cluster, tmp_path).url, 10, tmp_path / "controller.log", "3000")
+        try:
+            controller.until_it_decides()
+            yield cluster, controller
+        finally:
+            controller.process.kill()
+            controller.process.wait()
+
+
+def test_a_member_of_etcd_that_is_behind_is_no_older_copy(tmp_path: Path) -> None:
+    """For a while it alone answers: a broker that runs waits, and one that starts isn't told of a copy."""
+    with ottla_cluster(tmp_path, 2, 3, broker_session_timeout_ms="6000") as cluster:
+        create(cluster, "t", [1, 0])
+        behind, *others = sorted(cluster.etcd, key=leads)
+        behind.pause()
+        for number in range(5):
+            create(cluster, f"later-{number}", [0, 1])
+        produce(cluster, "t", range(RECORDS))
+        time.sleep(WORD_S + 0.5)
+        cluster.brokers[1].stop()
+        for member in others:
+            member.pause()
+        behind.go_on()
+        assert "no leader" in refused(cluster.brokers[1])
+        assert cluster.brokers[0].process.poll() is None, told(cluster.brokers[0])
+        for member in others:
+            member.go_on()
+        cluster.wait("etcd has a leader", lambda: any(leads(member) for member in cluster.etcd))
+        cluster.brokers[1].start_again()
+        cluster.wait_until_in_sync("t", 1, 2)
+        cluster.wait_until_in_sync("later-4", 1, 2)
+        assert read_all(cluster, "t", RECORDS) == list(range(RECORDS))
+        produce(cluster, "t", range(RECORDS, RECORDS + 10))
+        assert cluster.brokers[0].process.poll() is None
+
+
 def _right_again(cluster: OttlaCluster, store: ReplaceableStore) -> None:
     store.put_back()
     for broker in cluster.brokers:
@@ -254,11 +374,11 @@ def test_brokers_that_run_join_their_restored_store(tmp_path: Path) -> None:
         etcd = cluster.etcd[0]
         backup = str(tmp_path / "backup")
         create(cluster, "t", [0])
-        metadata(etcd, "backup", backup)
+        metadata(f"etcd:{etcd.endpoint}", "backup", backup)
         move(cluster, "t", target=1, source=0)
         produce(cluster, "t", range(RECORDS))
         processes = [broker.process.pid for broker in cluster.brokers]
-        etcd.replace_data(None, lambda: metadata(etcd, "restore", backup))
+        etcd.replace_data(None, lambda: restore(etcd, backup))
 
         def copied_back() -> bool:
             try:
@@ -276,8 +396,20 @@ def test_brokers_that_run_join_their_restored_store(tmp_path: Path) -> None:
         cluster.close()
 
 
-def metadata(etcd: Etcd, command: str, file: str) -> None:
-    """`ottla metadata` on an etcd, wherever that listens now."""
-    words = [sys.executable, "-m", "ottla.cli.main", "metadata", command, file, "--store", f"etcd:{etcd.endpoint}"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+def restore(etcd: Etcd, backup: str) -> None:
+    """From a backup, wherever this etcd listens now."""
+    metadata(f"etcd:{etcd.endpoint}", "restore", backup)
+
+
+def held(store: ReplaceableStore) -> dict[str, int]:
+    """The revision of each key that has no lease."""
+    found = json.loads(metadata(store.url, "ls", "-r", "--json"))
+    return {each["key"]: each["mod_revision"] for each in found if each["lease"] is None}
+
+
+def metadata(store: str, *words: str) -> str:
+    """What `ottla metadata` says about a store."""
+    command = [sys.executable, "-m", "ottla.cli.main", "metadata", *words, "--store", store]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
+    return done.stdout
