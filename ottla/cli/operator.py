@@ -72,6 +72,7 @@ def operator(
     """Run the Kubernetes operator, until SIGTERM or Ctrl-C. A chart does that: ottla-operator."""
     import asyncio
     import logging
+    from importlib.metadata import version
 
     try:
         from ottla.operator.app import Options, operate
@@ -83,7 +84,7 @@ def operator(
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
     set_log_level(log_level)
     options = Options(
-        defaults=Defaults(image, etcd_image),
+        defaults=Defaults(image, etcd_image, version("ottla")),
         namespaces=frozenset(part.strip() for part in namespaces.split(",") if part.strip()),
         selector=selector,
         lease=lease,

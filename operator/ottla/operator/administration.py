@@ -18,11 +18,11 @@ from ottla.operator.parts import NotYet
 from ottla.operator.plan import services
 from ottla.operator.plan.broker_pods import BROKER
 from ottla.operator.plan.lost import only_there, waits_for_its_volume
-from ottla.operator.plan.storage import claims_of
 from ottla.operator.queue import Retry
 from ottla.operator.scaling import scale
 from ottla.operator.settings import apply_settings
 from ottla.operator.visit import Visit, ordinal
+from ottla.operator.volumes import begin_anew
 from ottla.protocol.errors import KafkaError
 
 _Does = Callable[[Visit], Awaitable[None]]
@@ -103,7 +103,7 @@ class Administration:
 
     async def replace_lost(self, visit: Visit) -> None:
         """A broker whose volume is lost begins anew, one at a time, if others have all that it had."""
-        cluster, after_s = visit.cluster, visit.cluster.lost_after_s
+        after_s = visit.cluster.lost_after_s
         lost = [
             pod
             for pod in visit.found.all("Pod", BROKER)
@@ -115,7 +115,5 @@ class Administration:
         if left := only_there(await visit.asked.look(internal=True), ordinal(pod)):
             visit.findings.storage_waits_for = f"the volume of {name} is lost, and partition {left[0]} is nowhere else"
             return
-        await visit.tell("LostVolumeReplaced", f"{name} begins anew: its volume's node is gone")
-        for claim in claims_of(pod):
-            await self._kube.delete("PersistentVolumeClaim", cluster.namespace, claim)
-        await self._kube.delete("Pod", cluster.namespace, name, uid=pod["metadata"]["uid"])
+        assert after_s is not None
+        await begin_anew(self._kube, visit, pod, after_s)

@@ -82,6 +82,7 @@ class Operator:
             options.defaults,
             topics_held=self._topics.held,
             ours=self._is_ours,
+            clusters=lambda: self._known,
             read=self._read,
         )
         self.queues = {

@@ -6,6 +6,7 @@ A broker that doesn't answer has no report, and that is an answer, too: whoever 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -20,6 +21,7 @@ logger = logging.getLogger(__name__)
 
 PAGE_S_MAX = 5.0
 AT_ONCE = 20
+DECIDES = "it decides"  # so begins the answer of the controller that does
 
 
 class BrokerPages:
@@ -39,6 +41,19 @@ class BrokerPages:
         answers = await asyncio.gather(*(self._report(address) for address in addresses.values()))
         return {broker: report for broker, report in zip(addresses, answers, strict=True) if report is not None}
 
+    async def deciding(self, addresses: Mapping[int, str]) -> dict[int, Report]:
+        """What controllers with pods of their own say, of those that answer: which one decides."""
+        answers = await asyncio.gather(*(self._stands(address) for address in addresses.values()))
+        return {number: report for number, report in zip(addresses, answers, strict=True) if report is not None}
+
+    async def _stands(self, address: str) -> Report | None:
+        async with self._turns:
+            try:
+                return Report(controls=(await self._text(address, "/readyz")).startswith(DECIDES))
+            except (OSError, TimeoutError, aiohttp.ClientError) as error:
+                logger.debug("the controller at %s doesn't answer: %s", address, error)
+                return None
+
     async def _report(self, address: str) -> Report | None:
         async with self._turns:
             try:
@@ -50,11 +65,14 @@ class BrokerPages:
                 return None
 
     async def _page(self, address: str, path: str) -> Any:
+        return json.loads(await self._text(address, path))
+
+    async def _text(self, address: str, path: str) -> str:
         if self._session is None:
             self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PAGE_S_MAX))
         async with self._session.get(f"http://{Address(address, HTTP_PORT)}{path}") as answer:
             answer.raise_for_status()
-            return await answer.json(content_type=None)
+            return await answer.text()
 
 
 def report(risk: Mapping[str, Any], caught_up: Mapping[str, Any]) -> Report:

@@ -6,7 +6,8 @@ A part that is refused, or fails in a way that nobody thought of, stops only tho
 The order of the table, and why: (1) what pods need before they start (certificates, Services, files); (2) etcd,
 without which a broker can't start; (3) volumes, before the StatefulSets that name them; (4) the StatefulSets; (5) what
 the brokers say, from which follow the budget for evictions, which is to be there before (6) the one pod that may be
-restarted; (7) what is asked of brokers while they run; (8) what nothing wants any more, which goes last.
+restarted, be it etcd's, a controller or a broker; (7) what is asked of brokers while they run; (8) what nothing wants
+any more, which goes last.
 """
 
 from __future__ import annotations
@@ -24,21 +25,23 @@ from ottla.operator.brokers import BrokerPages
 from ottla.operator.etcd import EtcdKeeper
 from ottla.operator.etcd_secrets import with_secrets
 from ottla.operator.exposure import Exposure
-from ottla.operator.followed import followed_spec, last_followed
+from ottla.operator.followed import differs, followed_spec, last_followed
 from ottla.operator.found import Found
 from ottla.operator.kube import Kube, KubeError
 from ottla.operator.objects import Object, Ref, condition, going, ref_of
 from ottla.operator.parts import Part, carry_out, checked
-from ottla.operator.plan import broker_pods, disruption, etcd_pods, network, services
+from ottla.operator.plan import broker_pods, disruption, etcd_pods, names, network, services
 from ottla.operator.plan.cluster_status import Findings, cluster_status, not_looked_at, part_condition, refused
 from ottla.operator.plan.external import noted_ports
 from ottla.operator.plan.snapshots import snapshot_objects
+from ottla.operator.plan.turns import noted_release
 from ottla.operator.queue import Result, Retry, why
 from ottla.operator.racks import tell_racks
 from ottla.operator.rolling import Rolling
 from ottla.operator.scaling import noted
 from ottla.operator.spec.cluster import Cluster, Defaults, Etcd, SpecError, parse_cluster
 from ottla.operator.status import Condition, Trouble
+from ottla.operator.turns import Turns
 from ottla.operator.visit import Visit, leaving
 
 logger = logging.getLogger(__name__)
@@ -65,17 +68,20 @@ class ClusterReconciler:
         *,
         topics_held: Callable[[Ref], Condition | None] = lambda _: None,
         ours: Callable[[Ref], bool] = lambda _: True,
+        clusters: Callable[[], Iterable[Ref]] = tuple,
         read: Callable[[Ref, str], None] = lambda key, version: None,
         utc: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """`topics_held`: what the reconciler of Topics has to say in the Cluster's status; `ours`: whether a Cluster is
-        this operator's to look after; `read` is told each version of a resource that was read."""
+        this operator's to look after, and `clusters` all that are; `read` is told each version of a resource that was
+        read."""
         self._ours = ours
         self._kube = kube
         self._etcd = etcd
+        self._turns = Turns(kube, clusters)
         self._exposure = Exposure(kube)
         self._sets = BrokerSets(kube)
-        self._rolling = Rolling(kube, pages)
+        self._rolling = Rolling(kube, pages, self._turns, defaults.release)
         self._administration = Administration(kube, self._exposure, self._sets)
         self._defaults = defaults
         self._topics_held = topics_held
@@ -113,7 +119,6 @@ class ClusterReconciler:
                 _of_etcd("SnapshotTimes", etcd.look_at_snapshots, reads=True),
                 _of_etcd("EtcdRepair", etcd.mend, ("EtcdConfig",)),
                 _of_etcd("EtcdVolumes", etcd.tidy, ("EtcdConfig",)),
-                _of_etcd("EtcdRoll", etcd.roll, ("Certificates",)),
                 _of_etcd("EtcdUpkeep", etcd.upkeep, ("Certificates", "EtcdState")),
                 _of_etcd("Metadata", etcd.form),
                 Part("Brokers", self._sets.keep, pods_need),
@@ -121,9 +126,12 @@ class ClusterReconciler:
                 _applied("ControllerBudget", _controller_budget),
                 Part("Racks", self._tell_racks),
                 Part("BrokerStates", rolling.look, reads=True),
+                Part("Turn", rolling.take_turn, ("BrokerStates",)),
+                _of_etcd("EtcdRoll", etcd.roll, ("Certificates", "Turn")),
+                Part("ControllerRoll", rolling.roll_controllers, ("Turn",)),
                 Part("RollDecision", rolling.decide, ("BrokerStates",)),
                 _applied("BrokerBudget", rolling.budget),  # without a decision there is a budget, too: none may go
-                Part("Roll", rolling.restart_one, ("RollDecision",)),
+                Part("Roll", rolling.restart_one, ("RollDecision", "Turn")),
                 Part("ControllersRetired", self._sets.retire_controllers, ("Roll",)),
                 Part("KafkaAnswers", asking(brokers.answer), ("BrokerStates",), reads=True),
                 Part("Settings", asking(brokers.settings), ("KafkaAnswers",)),
@@ -143,6 +151,7 @@ class ClusterReconciler:
             self._read(key, "")
             self.conditions.pop(key, None)
             self.failing.pop(key, None)
+            self._turns.ended(key)
             self._administration.forget(key)
             # What it owns goes with it, by its owner references: nothing here has to be alive.
             return Result(gone=True)
@@ -169,6 +178,7 @@ class ClusterReconciler:
             topics_held=self._topics_held(cluster.ref),
             scaling=noted(cluster, status),
             node_ports=noted_ports(status),
+            operator=noted_release(status),
         )
 
         async def tell(reason: str, message: str) -> None:
@@ -176,7 +186,10 @@ class ClusterReconciler:
             await self._kube.event(resource, reason, message, now)
 
         gone = leaving(cluster, found)
-        return Visit(resource, replace(cluster, leaving=len(gone)), spec, found, findings, now, tell, gone)
+        visit = Visit(resource, replace(cluster, leaving=len(gone)), spec, found, findings, now, tell, gone)
+        with suppress(KubeError):  # then the part that keeps it says so
+            visit.asked_for = differs(found.get("ConfigMap", names.followed(cluster.name)), spec)
+        return visit
 
     async def _carried_out(self, visit: Visit) -> Result:
         """Does all parts, writes the status, and says when to look again."""
@@ -300,7 +313,7 @@ def _policies(visit: Visit) -> Iterable[Object]:
 
 def _controllers(visit: Visit) -> Iterable[Object]:
     cluster = visit.cluster
-    return [broker_pods.controller_set(cluster, window_open=visit.window_open)] if cluster.controllers.replicas else ()
+    return [broker_pods.controller_set(cluster)] if cluster.controllers.replicas else ()
 
 
 def _controller_budget(visit: Visit) -> Iterable[Object]:

@@ -7,8 +7,7 @@ Each public method that takes a visit is a part of a Cluster's reconcile. One st
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from time import monotonic
@@ -23,13 +22,13 @@ from ottla.operator.objects import Object, Ref, going
 from ottla.operator.parts import NotYet
 from ottla.operator.plan import etcd_pods, names
 from ottla.operator.plan.broker_file import ETCD_PORT
-from ottla.operator.plan.broker_pods import BROKER
+from ottla.operator.plan.broker_pods import BROKER, CONTROLLER
 from ottla.operator.plan.etcd_members import (
     Add,
     Member,
     Remove,
-    Restart,
     Seen,
+    StartNow,
     left_behind,
     next_step,
     replicas,
@@ -39,11 +38,13 @@ from ottla.operator.plan.etcd_upkeep import to_defragment, too_full
 from ottla.operator.plan.lost import waits_for_its_volume
 from ottla.operator.plan.observed import address, is_current, outdated, stuck
 from ottla.operator.plan.observed import etcd_pods as seen_pods
+from ottla.operator.plan.roll import Decision, Pod, Restart
 from ottla.operator.plan.snapshots import last_snapshot, late
-from ottla.operator.plan.storage import claims_of
 from ottla.operator.queue import Tell
+from ottla.operator.restarts import restart
 from ottla.operator.spec.cluster import Cluster, Etcd
-from ottla.operator.visit import Visit
+from ottla.operator.visit import Visit, ordinal
+from ottla.operator.volumes import begin_anew
 
 logger = logging.getLogger(__name__)
 
@@ -149,38 +150,75 @@ class EtcdKeeper:
         ready = {pod.name for pod in seen if pod.ready}
         answering = [_endpoint(pod) for pod in pods if pod["metadata"]["name"] in ready]
         await self._step(visit.cluster, etcd, visit.members, seen, answering, visit.tell)
-        await self._replace_lost(visit.cluster, etcd, pods, ready, visit.tell)
+        await self._replace_lost(visit, etcd)
 
     async def tidy(self, visit: Visit, etcd: Etcd) -> None:
         """Takes away the volumes of members that went, once their pods have gone."""
         cluster, found = visit.cluster, visit.found
         pods = {pod["metadata"]["name"] for pod in found.all("Pod", etcd_pods.ETCD)}
-        claims = [item["metadata"]["name"] for item in found.all("PersistentVolumeClaim", etcd_pods.ETCD)]
+        claims = {item["metadata"]["name"]: item for item in found.all("PersistentVolumeClaim", etcd_pods.ETCD)}
         for claim in left_behind(cluster, etcd, visit.members, claims):
             if claim.removeprefix("data-") not in pods:
                 await visit.tell("EtcdVolumeDeleted", f"volume {claim} was of a member that isn't wanted any more")
-                await self._kube.delete("PersistentVolumeClaim", cluster.namespace, claim)
+                uid = claims[claim]["metadata"]["uid"]
+                await self._kube.delete("PersistentVolumeClaim", cluster.namespace, claim, uid=uid)
 
     async def roll(self, visit: Visit, etcd: Etcd) -> None:
-        """Replaces one outdated member while all others answer, or one that is stuck."""
+        """Restarts one outdated member while all answer, or one that is stuck, if a second look says the same."""
+        decision = await self._decide(visit, etcd)
+        if (chosen := decision.restart) is not None:
+            await visit.found.look_again()
+            decision = await self._decide(visit, etcd)
+            if (again := decision.restart) is not None and again.pod.uid == chosen.pod.uid:
+                pod = visit.found.get("Pod", again.pod.name)
+                assert pod is not None
+                await restart(self._kube, visit, pod, again.reason, again.message)
+        visit.findings.etcd_roll = decision
+        visit.busy |= decision.rolling
+
+    async def _decide(self, visit: Visit, etcd: Etcd) -> Decision:
+        """Which member is to be restarted now, and else what for it waits."""
         cluster, found = visit.cluster, visit.found
         stateful_set = found.get("StatefulSet", names.etcd_set(cluster))
         if stateful_set is None or not is_current(stateful_set):
-            return
+            return Decision()
         pods = found.all("Pod", etcd_pods.ETCD)
         ready = {pod.name for pod in seen_pods(pods) if pod.ready}
-        old = [(pod, why) for pod in pods if not going(pod) and (why := outdated(stateful_set, pod))]
-        turn = [(pod, why) for pod, why in old if pod["metadata"]["name"] not in ready and stuck(pod)]
-        if not turn and old and len(ready) == etcd.members:
-            if not visit.window_open:
-                visit.findings.metadata_roll_waits_for = (
-                    f"the next maintenance window, to restart {old[0][0]['metadata']['name']}"
-                )
-                return
-            turn = [await self._leader_last(cluster, old)]
-        for pod, why in turn[:1]:
-            await visit.tell("RollingRestart", f"{pod['metadata']['name']} is restarted: {why}")
-            await self._kube.delete("Pod", cluster.namespace, pod["metadata"]["name"], uid=pod["metadata"]["uid"])
+        old = {
+            pod["metadata"]["name"]: (pod, why)
+            for pod in pods
+            if not going(pod) and (why := outdated(stateful_set, pod))
+        }
+
+        def decision(name: str = "", waits_for: str = "") -> Decision:
+            turn = None
+            if name:
+                pod, why = old[name]
+                seen = Pod(ordinal(pod), name, uid=pod["metadata"]["uid"], outdated=why)
+                turn = Restart(seen, "RollingRestart", f"{name} is restarted: {why}")
+            return Decision(turn, waits_for, bool(old), len(pods) - len(old), len(pods))
+
+        if not old:
+            return decision()
+        first = min(old)
+        if idle := [name for name in old if name not in ready and stuck(old[name][0])]:
+            return decision(idle[0])
+        if len(ready) < etcd.members:
+            return decision(waits_for="all members to answer")
+        if not visit.window_open:
+            return decision(waits_for=f"the next maintenance window, to restart {first}")
+        if hold := visit.waits_for_others(BROKER, CONTROLLER):
+            return decision(waits_for=hold)
+        leaders: list[str] = []
+        for pod in pods:
+            name = pod["metadata"]["name"]
+            try:
+                if (await self._client(cluster).status(_endpoint(pod))).leads:
+                    leaders.append(name)
+            except EtcdUnreachable:
+                return decision(waits_for=f"{name} to answer")
+        # A leader that stops costs an election: it is the last.
+        return decision(min(old, key=lambda name: (name in leaders, name)))
 
     async def look_at_snapshots(self, visit: Visit, etcd: Etcd) -> None:
         """Whether they are taken as asked for."""
@@ -265,32 +303,24 @@ class EtcdKeeper:
         elif isinstance(step, Add):
             await tell("EtcdMemberAdded", f"{step.name} joins etcd")
             await self._client(cluster).add(addresses, step.peer_url)
-        elif isinstance(step, Restart):
+        elif isinstance(step, StartNow):
             await tell("EtcdMemberRestarted", f"{step.name} may begin now: etcd has let it in")
-            await self._kube.delete("Pod", cluster.namespace, step.name)
+            await self._kube.delete("Pod", cluster.namespace, step.name, uid=step.uid)
 
-    async def _replace_lost(
-        self, cluster: Cluster, etcd: Etcd, pods: list[Object], ready: Collection[str], tell: Tell
-    ) -> None:
+    async def _replace_lost(self, visit: Visit, etcd: Etcd) -> None:
         """A member whose volume is lost with its node begins anew, while the others have a majority."""
-        if etcd.lost_after_s is None or len(ready) <= etcd.members // 2:
-            return
-        for pod in pods:
-            if waits_for_its_volume(pod, etcd.lost_after_s, self._utc()):
-                name = pod["metadata"]["name"]
-                await tell("LostVolumeReplaced", f"{name} begins anew: its volume's node is gone")
-                for claim in claims_of(pod):
-                    await self._kube.delete("PersistentVolumeClaim", cluster.namespace, claim)
-                await self._kube.delete("Pod", cluster.namespace, name, uid=pod["metadata"]["uid"])
-                return
 
-    async def _leader_last(self, cluster: Cluster, old: list[tuple[Object, str]]) -> tuple[Object, str]:
-        """The first that doesn't lead: a leader that stops costs an election."""
-        for pod, why in old[:-1]:
-            with suppress(EtcdUnreachable):
-                if not (await self._client(cluster).status(_endpoint(pod))).leads:
-                    return pod, why
-        return old[-1]
+        def safe() -> bool:
+            seen = seen_pods(visit.found.all("Pod", etcd_pods.ETCD))
+            return sum(pod.ready for pod in seen) > etcd.members // 2
+
+        after_s = etcd.lost_after_s
+        if after_s is None or not safe():
+            return
+        for pod in visit.found.all("Pod", etcd_pods.ETCD):
+            if waits_for_its_volume(pod, after_s, visit.now):
+                await begin_anew(self._kube, visit, pod, after_s, safe)
+                return
 
 
 def _as_formed(cluster: Cluster, etcd: Etcd, found: Found) -> Etcd:

@@ -23,6 +23,11 @@ def followed_spec(cluster: Cluster, spec: Object) -> Object:
     )
 
 
+def differs(kept: Object | None, spec: Object) -> bool:
+    """Whether that ConfigMap keeps another spec; not where there is none. Pure."""
+    return kept is not None and (kept.get("data") or {}).get(_SPEC) != json.dumps(spec, sort_keys=True)
+
+
 async def last_followed(kube: Kube, resource: Object, defaults: Defaults) -> tuple[Cluster, Object] | None:
     """The Cluster and its spec as they were followed last; None where nothing is kept that can be. Raises KubeError."""
     meta = resource["metadata"]

@@ -50,13 +50,13 @@ class Found:
         self._cluster = cluster
         self._news: list[tuple[str, str]] = []
         self._made: list[str] = []
+        self.applied: set[tuple[str, str]] = set()  # kinds and names, at this visit
         self._objects = defaultdict(dict, objects)  # Secrets aren't looked for: they are read one by one
 
     @classmethod
     async def look(cls, kube: Kube, cluster: Cluster) -> Found:
         """Reads everything anew. Raises KubeError where StatefulSets or pods can't be read."""
         selector = names.selector(cluster.name)
-        # StatefulSets first: a pod that is listed after them names one of these, or was let go for another one to take.
         sets = await kube.list("StatefulSet", cluster.namespace, selector)
         kinds = [kind for kind in (*OWNED, *SEEN) if kind != "StatefulSet"]
         lists = await asyncio.gather(*(_listed(kube, kind, cluster.namespace, selector) for kind in kinds))
@@ -69,13 +69,14 @@ class Found:
                 found[kind] = {item["metadata"]["name"]: item for item in items}
         if "Pod" in unread:
             raise unread["Pod"]
-        found["StatefulSet"] = {
-            item["metadata"]["name"]: item for item in sets if _owned_by(item, cluster.uid) or _adoptable(item)
-        }
-        found["Pod"] = {
-            name: pod for name, pod in found["Pod"].items() if _is_made_by(pod, found["StatefulSet"], cluster)
-        }
+        found |= _pods_and_sets(cluster, sets, found["Pod"].values())
         return cls(kube, cluster, found, unread)
+
+    async def look_again(self) -> None:
+        """Reads StatefulSets and pods once more: what is decided now is about what is there now. Raises KubeError."""
+        asked = self._cluster.namespace, names.selector(self._cluster.name)
+        sets = await self._kube.list("StatefulSet", *asked)
+        self._objects.update(_pods_and_sets(self._cluster, sets, await self._kube.list("Pod", *asked)))
 
     def get(self, kind: str, name: str) -> Object | None:
         """One object, as it was read or applied last. Raises KubeError where its kind couldn't be read."""
@@ -108,6 +109,7 @@ class Found:
         if present is None:
             self._made.append(f"{kind} {name}")
         self._objects[kind][name] = done
+        self.applied.add((kind, name))
         return done
 
     async def apply_each(self, wanted: Iterable[Object]) -> None:
@@ -175,6 +177,14 @@ async def _listed(kube: Kube, kind: str, namespace: str, selector: str) -> list[
         return await kube.list(kind, namespace, selector)
     except KubeError as error:
         return error
+
+
+def _pods_and_sets(cluster: Cluster, sets: Iterable[Object], pods: Iterable[Object]) -> dict[str, dict[str, Object]]:
+    """Those of the Cluster. StatefulSets are to be listed before pods: a pod that is listed after them names one of
+    these, or was let go for another one to take."""
+    ours = {item["metadata"]["name"]: item for item in sets if _owned_by(item, cluster.uid) or _adoptable(item)}
+    made = {pod["metadata"]["name"]: pod for pod in pods if _is_made_by(pod, ours, cluster)}
+    return {"StatefulSet": ours, "Pod": made}
 
 
 def _owned_by(item: Object, *uids: str) -> bool:

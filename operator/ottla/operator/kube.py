@@ -139,12 +139,20 @@ class Kube:
         )
 
     async def delete(
-        self, kind: str, namespace: str, name: str, *, uid: str | None = None, propagation: str = "Background"
+        self,
+        kind: str,
+        namespace: str,
+        name: str,
+        *,
+        uid: str | None = None,
+        version: str | None = None,
+        propagation: str = "Background",
     ) -> bool:
-        """Deletes an object, with `uid` only that one; whether there was anything to delete."""
+        """Deletes an object, with `uid` only that one, with `version` only as it was read; whether it was deleted."""
         body: Object = {"propagationPolicy": propagation}
-        if uid is not None:
-            body["preconditions"] = {"uid": uid}
+        conditions = {"uid": uid, "resourceVersion": version}
+        if preconditions := {name: value for name, value in conditions.items() if value is not None}:
+            body["preconditions"] = preconditions
         self._applied.pop((kind, namespace, name), None)
         try:
             await self._request("DELETE", _path(kind, namespace, name), f"deleting {kind} {name}", body)

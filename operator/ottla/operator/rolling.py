@@ -1,4 +1,7 @@
-"""Carries out what `plan/roll.py` decides: looks at brokers, says what a drain of nodes may take away, restarts one."""
+"""Carries out what `plan/roll.py` decides: looks at brokers, says what a drain of nodes may take away, restarts one.
+
+Controllers with pods of their own are restarted by the same rule.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,26 @@ from ottla.operator.brokers import BrokerPages
 from ottla.operator.kube import Kube
 from ottla.operator.objects import Object
 from ottla.operator.plan import disruption, names
-from ottla.operator.plan.broker_pods import BROKER
-from ottla.operator.plan.observed import addresses, broker_pod, is_current, versions
-from ottla.operator.plan.roll import Pod, decide
-from ottla.operator.spec.cluster import Pool
-from ottla.operator.visit import Visit
+from ottla.operator.plan.broker_pods import BROKER, CONTROLLER
+from ottla.operator.plan.etcd_pods import ETCD
+from ottla.operator.plan.observed import addresses, broker_pod, is_current, outdated, versions
+from ottla.operator.plan.roll import Decision, Pod, decide
+from ottla.operator.plan.turns import Release, Standing, standing
+from ottla.operator.restarts import restart
+from ottla.operator.spec.cluster import Cluster, Etcd, Pool
+from ottla.operator.turns import Turns
+from ottla.operator.visit import Visit, ordinal
 
 
 class Rolling:
     """Looks after the pods of the brokers of any cluster."""
 
-    def __init__(self, kube: Kube, pages: BrokerPages) -> None:
+    def __init__(self, kube: Kube, pages: BrokerPages, turns: Turns, release: str) -> None:
+        """`release`: this operator's."""
         self._kube = kube
         self._pages = pages
+        self._turns = turns
+        self._release = release
 
     async def look(self, visit: Visit) -> None:
         """The pods, and what the brokers in them say."""
@@ -44,17 +54,46 @@ class Rolling:
         visit.findings.pods = seen
         visit.findings.version = versions(pods.values())
 
+    async def take_turn(self, visit: Visit) -> None:
+        """Whether pods may be restarted for what another release of the operator makes of them."""
+        cluster, found, findings = visit.cluster, visit.found, visit.findings
+        known = _wanted_sets(cluster)
+        sets = {name: found.get("StatefulSet", name) for name in known}
+        current = all(
+            item is not None and is_current(item) and ("StatefulSet", name) in found.applied
+            for name, item in sets.items()
+        )
+        old = [pod.name for pod in findings.pods or () if pod.outdated]
+        for pod in (*found.all("Pod", ETCD), *found.all("Pod", CONTROLLER)):
+            name = pod["metadata"]["name"]
+            old += [name] if outdated(sets.get(name.rpartition("-")[0]), pod) else []
+        noted = findings.operator
+        how = standing(self._release, noted, old, current=current, asked_for=visit.asked_for)
+        if how is Standing.FOLLOWS:
+            findings.operator = Release(self._release)
+            self._turns.ended(cluster.ref)
+        elif how is Standing.TURN:
+            self._turns.has(cluster.ref)
+        elif how is Standing.UNKNOWN:
+            visit.hold = "Kubernetes to take note of the change"
+        elif visit.window_open:
+            visit.hold = "its turn to be known"
+            other = await self._turns.take(cluster.ref)
+            if other is None:
+                findings.operator = Release(noted.of_pods, turn=True)
+                visit.busy = True
+            else:
+                visit.hold = f"the Cluster {other}, whose pods are restarted for this version of the operator first"
+
     async def decide(self, visit: Visit) -> None:
         """Whether a pod is to be restarted, and whether somebody else may take one away."""
         findings = visit.findings
         assert findings.pods is not None
         held = visit.leaving & findings.scaling.draining  # one that can't go yet is rolled like any other
-        decision = decide(findings.pods, window_open=visit.window_open, held=held)
-        if not visit.current:
-            waits_for = decision.waits_for or "Kubernetes to take note of the change"
-            decision = replace(decision, restart=None, waits_for=waits_for, evictable=False)
-        findings.decision = decision
-        visit.busy |= decision.rolling or not decision.evictable
+        hold = visit.waits_for_others(ETCD, CONTROLLER)
+        decision = decide(findings.pods, window_open=visit.window_open, hold=hold, held=held)
+        findings.decision = decision if visit.current else _later(decision)
+        visit.busy |= decision.rolling or not findings.decision.evictable
 
     def budget(self, visit: Visit) -> list[Object]:
         """The budget for evictions: none where it isn't known what brokers say."""
@@ -62,12 +101,64 @@ class Rolling:
         return [disruption.brokers(visit.cluster, evictable=decision is not None and decision.evictable)]
 
     async def restart_one(self, visit: Visit) -> None:
-        """The pod whose turn it is."""
+        """The pod whose turn it is, if a second look says the same."""
         decision = visit.findings.decision
         assert decision is not None
-        if (restart := decision.restart) is not None:
-            await visit.tell(restart.reason, restart.message)
-            await self._kube.delete("Pod", visit.cluster.namespace, restart.pod.name, uid=restart.pod.uid)
+        if (chosen := decision.restart) is None:
+            return
+        await visit.found.look_again()
+        visit.current = True
+        await self.look(visit)
+        await self.decide(visit)
+        again = visit.findings.decision.restart if visit.findings.decision is not None else None
+        if again is not None and again.pod.uid == chosen.pod.uid:
+            pod = visit.broker_pods()[again.pod.id]
+            await restart(self._kube, visit, pod, again.reason, again.message)
+
+    async def roll_controllers(self, visit: Visit) -> None:
+        """Controllers with pods of their own, in the order that brokers have: the one that decides is the last."""
+        if not visit.cluster.controllers.replicas:
+            return
+        chosen = (await self._decide_controllers(visit)).restart
+        if chosen is None:
+            return
+        await visit.found.look_again()
+        again = (await self._decide_controllers(visit)).restart
+        if again is not None and again.pod.uid == chosen.pod.uid:
+            pod = visit.found.get("Pod", again.pod.name)
+            assert pod is not None
+            await restart(self._kube, visit, pod, again.reason, again.message)
+
+    async def _decide_controllers(self, visit: Visit) -> Decision:
+        cluster, found = visit.cluster, visit.found
+        name = names.controller_set(cluster)
+        stateful_set = found.get("StatefulSet", name)
+        pods = {ordinal(pod): pod for pod in found.all("Pod", CONTROLLER)}
+        reports = await self._pages.deciding(addresses(pods))
+        seen = [
+            broker_pod(number, f"{name}-{number}", stateful_set, pods.get(number), reports.get(number), {}, visit.now)
+            for number in range(cluster.controllers.replicas)
+        ]
+        hold = visit.waits_for_others(ETCD, BROKER)
+        decision = decide(seen, window_open=visit.window_open, hold=hold)
+        if stateful_set is None or not is_current(stateful_set):
+            decision = _later(decision)
+        visit.findings.controller_roll = decision
+        visit.busy |= decision.rolling
+        return decision
+
+
+def _wanted_sets(cluster: Cluster) -> list[str]:
+    """The StatefulSets whose pods there are to be."""
+    wanted = [names.broker_set(cluster, pool) for pool in cluster.pools]
+    wanted += [names.etcd_set(cluster)] if isinstance(cluster.metadata, Etcd) else []
+    return wanted + ([names.controller_set(cluster)] if cluster.controllers.replicas else [])
+
+
+def _later(decision: Decision) -> Decision:
+    """Nothing is restarted before it is known which pods are outdated."""
+    waits_for = decision.waits_for or "Kubernetes to take note of the change"
+    return replace(decision, restart=None, waits_for=waits_for, evictable=False)
 
 
 def _ids(pool: Pool, name: str, pods: dict[int, Object]) -> list[int]:

@@ -13,6 +13,7 @@ from ottla.operator.plan.broker_pods import BROKER
 from ottla.operator.plan.cluster_status import Findings
 from ottla.operator.plan.etcd_members import Member
 from ottla.operator.plan.observed import broker_names, broker_sets
+from ottla.operator.plan.turns import on_its_way
 from ottla.operator.queue import Tell
 from ottla.operator.spec.cluster import Cluster
 
@@ -31,6 +32,9 @@ class Visit:
     leaving: frozenset[int] = frozenset()  # brokers that are there and aren't wanted
     busy: bool = False  # look again soon
     current: bool = True  # which pods are outdated is known
+    asked_for: bool = False  # the spec isn't the one that was followed before
+    hold: str = ""  # what has to come about before pods are restarted for changes
+    restarted: str = ""  # a pod of this Cluster, at this visit
     members: list[Member] | None = None  # of etcd; None where no majority answers
     addresses: dict[int, dict[str, str]] = field(default_factory=dict)  # broker → external listener → host:port
     admin: KafkaAdmin | None = None  # that answers
@@ -39,6 +43,14 @@ class Visit:
     def window_open(self) -> bool:
         """Whether pods may be restarted for changes now."""
         return not self.cluster.windows or any(window.open_at(self.now) for window in self.cluster.windows)
+
+    def waits_for_others(self, *components: str) -> str:
+        """What keeps pods from being restarted for changes: whose turn it is, or a pod of these components."""
+        if self.hold or self.restarted:
+            return self.hold or f"{self.restarted} to be ready"
+        found = self.found
+        each = (on_its_way(found.all("StatefulSet", one), found.all("Pod", one), self.now) for one in components)
+        return next(filter(None, each), "")
 
     @property
     def asked(self) -> KafkaAdmin:

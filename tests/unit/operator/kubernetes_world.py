@@ -104,12 +104,21 @@ class World:
         self._put(key, self.objects[key], spec_changed=False)
 
     async def delete(
-        self, kind: str, namespace: str, name: str, *, uid: str | None = None, propagation: str = "Background"
+        self,
+        kind: str,
+        namespace: str,
+        name: str,
+        *,
+        uid: str | None = None,
+        version: str | None = None,
+        propagation: str = "Background",
     ) -> bool:
         self._may("delete", kind)
         self._asked(f"delete {kind} {name}")
         found = self.objects.get((kind, namespace, name))
         if found is None or uid not in (None, found["metadata"]["uid"]):
+            return False
+        if version not in (None, found["metadata"]["resourceVersion"]):
             return False
         self.writes.append(f"delete {kind} {name}")
         if propagation == "Foreground":

@@ -29,6 +29,7 @@ OUTSIDE = [
     {"name": "plain", "port": 9092, "type": "Internal"},
     {"name": "node", "port": 9095, "type": "NodePort"},
 ]
+DEFAULTS = Defaults("ottla:1", "etcd:1")
 NODE = {"type": "ExternalIP", "address": "192.0.2.1"}
 
 
@@ -37,9 +38,13 @@ class Pages:
 
     def __init__(self) -> None:
         self.said: dict[int, Report] = {}
+        self.decides = 0  # of the controllers with pods of their own
 
     async def reports(self, addresses: Mapping[int, str]) -> dict[int, Report]:
         return {broker: self.said.get(broker, Report()) for broker in addresses}
+
+    async def deciding(self, addresses: Mapping[int, str]) -> dict[int, Report]:
+        return {number: Report(controls=number == self.decides) for number in addresses}
 
 
 class EtcdInMemory:
@@ -130,8 +135,8 @@ class Scene:
         self.now = datetime(2026, 5, 1, 12, tzinfo=UTC)
         self.restart()
 
-    def restart(self) -> None:
-        """Another process of the operator goes on, with nothing in its memory."""
+    def restart(self, defaults: Defaults = DEFAULTS) -> None:
+        """Another process of the operator goes on, with nothing in its memory; by others it is of another release."""
         keeper = EtcdKeeper(
             self.world,  # type: ignore[arg-type]
             lambda identity: EtcdInMemory(self.world, self.key.name),  # type: ignore[arg-type, return-value]
@@ -141,9 +146,13 @@ class Scene:
             self.world,  # type: ignore[arg-type]
             self.pages,  # type: ignore[arg-type]
             keeper,
-            Defaults("ottla:1", "etcd:1"),
+            defaults,
+            clusters=self._clusters,
             utc=lambda: self.now,
         )
+
+    def _clusters(self) -> list[Ref]:
+        return [Ref(namespace, name) for kind, namespace, name in self.world.objects if kind == "Cluster"]
 
     def reconcile(self) -> Result:
         with patch.object(module, "KafkaAdmin", lambda bootstrap: self.kafka):
@@ -804,22 +813,25 @@ def test_maintenance_windows_are_etcds_and_the_controllers_too() -> None:
     nightly = [{"cron": "0 2 * * *", "durationMinutes": 60}]
     scene = running(maintenanceWindows=nightly, controllers={"replicas": 2})
 
-    def strategy() -> str:
-        return str(scene.world.objects["StatefulSet", "shop", "k-controller"]["spec"]["updateStrategy"]["type"])
-
     scene.world.edit("Cluster", "k", lambda spec: spec["metadata"]["etcd"].update(image="etcd:2"))
     uid = scene.world.objects["Pod", "shop", "k-etcd-0"]["metadata"]["uid"]
+    controllers = [scene.world.objects["Pod", "shop", f"k-controller-{n}"]["metadata"]["uid"] for n in range(2)]
+    scene.world.edit("Cluster", "k", lambda spec: spec["controllers"].update(resources={"requests": {"cpu": "1"}}))
     scene.rounds(3)
     assert scene.world.objects["Pod", "shop", "k-etcd-0"]["metadata"]["uid"] == uid
-    assert scene.status["message"] == "waiting for the next maintenance window, to restart k-etcd-0"
+    assert controllers == [scene.world.objects["Pod", "shop", f"k-controller-{n}"]["metadata"]["uid"] for n in range(2)]
+    said = "Rolling etcd 0/1: waiting for the next maintenance window, to restart k-etcd-0"
+    assert scene.status["message"] == said
+    assert scene.condition("Rolling") == ("True", "Waiting")
     assert scene.condition("Progressing") == ("True", "Changing")
     assert scene.condition("MetadataReady") == ("True", "EtcdAnswers")
-    assert strategy() == "OnDelete"
     scene.now = scene.now.replace(hour=2, minute=30)
-    scene.rounds(3)
+    scene.rounds(6)
     assert scene.world.objects["Pod", "shop", "k-etcd-0"]["metadata"]["uid"] != uid
-    assert strategy() == "RollingUpdate"
     assert scene.status["message"] == "3 of 3 brokers serve"
+    assert not set(controllers) & {
+        scene.world.objects["Pod", "shop", f"k-controller-{n}"]["metadata"]["uid"] for n in range(2)
+    }
 
 
 def test_the_member_that_leads_is_restarted_last() -> None:

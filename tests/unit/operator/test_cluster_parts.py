@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import re
+from dataclasses import replace
 
 import pytest
+import yaml
 
 from ottla.operator.kube import KubeError
 from ottla.operator.plan.roll import Report
-from tests.unit.operator.test_cluster import Scene, running
+from tests.peers.tools import ROOT
+from tests.unit.operator.test_cluster import OUTSIDE, Scene, running
+
+CRDS = ROOT / "operator/ottla/operator/crds"
 
 FORBIDDEN = KubeError(403, "applying", "forbidden: exceeded quota")
 
@@ -173,6 +178,21 @@ def test_every_part_of_the_table_has_a_line_on_the_page(pytestconfig: pytest.Con
     lines = re.findall(r"^\| `(\w+)Reconciled` \|.*\| (.*) ?\|$", page, re.MULTILINE)
     told = [(name, tuple(re.findall(r"`(\w+)`", needs))) for name, needs in lines]
     assert told == [(part.name, part.needs) for part in Scene().reconciler.parts]
+
+
+def test_the_status_has_room_for_every_part_at_once() -> None:
+    scene = running(listeners=OUTSIDE)
+
+    async def fail(_: object) -> None:
+        raise KubeError(403, "asking", "no")
+
+    scene.reconciler.parts = tuple(replace(part, does=fail, needs=()) for part in scene.reconciler.parts)
+    scene.rounds(1)
+    assert len(_troubles(scene)) == len(scene.reconciler.parts)
+    definition = yaml.safe_load((CRDS / "clusters.yaml").read_text())
+    (version,) = definition["spec"]["versions"]
+    status = version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
+    assert len(scene.status["conditions"]) + 4 <= status["conditions"]["maxItems"], "more than that is refused"
 
 
 def test_a_part_that_hangs_leaves_time_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

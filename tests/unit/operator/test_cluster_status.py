@@ -99,8 +99,7 @@ def test_etcd_does_not_hide_how_far_a_roll_is() -> None:
     scene.world.objects["Pod", "shop", "k-etcd-2"]["status"] = {}
     scene.reconcile()
     assert scene.status["message"] == (
-        "Rolling 2/3: waiting for k-broker-0: partition orders-1 has no other in-sync replica "
-        "(waiting for etcd: 2 of 3 members answer)"
+        "Rolling 2/3: waiting for k-etcd-2 to be ready (waiting for etcd: 2 of 3 members answer)"
     )
 
 

@@ -9,8 +9,8 @@ from ottla.operator.plan.etcd_members import (
     Add,
     Member,
     Remove,
-    Restart,
     Seen,
+    StartNow,
     left_behind,
     next_step,
     replicas,
@@ -38,7 +38,7 @@ def test_a_member_without_data_is_removed_then_added_then_started() -> None:
     cluster, etcd = _cluster(3)
     names = member_names(cluster, etcd)
     members = _members(cluster, *names)
-    seen = [Seen(names[0], True), Seen(names[1], False, no_data=True), Seen(names[2], True)]
+    seen = [Seen(names[0], True), Seen(names[1], False, no_data=True, uid="u"), Seen(names[2], True)]
     step = next_step(cluster, etcd, members, seen)
     assert isinstance(step, Remove)
     assert step.member.name == names[1]
@@ -48,7 +48,7 @@ def test_a_member_without_data_is_removed_then_added_then_started() -> None:
     rules = start_rules(cluster, etcd, members, formed=True)
     assert rules[f"join-{names[1]}"] == "id-new"
     assert names[1] in rules["initial-cluster"]
-    assert next_step(cluster, etcd, members, seen) == Restart(names[1])
+    assert next_step(cluster, etcd, members, seen) == StartNow(names[1], "u")
 
 
 def test_without_a_majority_nothing_is_removed() -> None:

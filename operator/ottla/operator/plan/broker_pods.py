@@ -79,9 +79,8 @@ def broker_set(cluster: Cluster, pool: Pool, replicas: int) -> Object:
     )
 
 
-def controller_set(cluster: Cluster, *, window_open: bool = True) -> Object:
-    """The controllers where they have pods of their own: they hold nothing, so Kubernetes replaces them by itself,
-    while a maintenance window is open."""
+def controller_set(cluster: Cluster) -> Object:
+    """The controllers where they have pods of their own."""
     wanted = cluster.controllers
     environment = [
         *_environment(cluster, wanted.template),
@@ -101,7 +100,6 @@ def controller_set(cluster: Cluster, *, window_open: bool = True) -> Object:
         replicas=wanted.replicas,
         template=template,
         claims=[],
-        update="RollingUpdate" if window_open else "OnDelete",
     )
 
 

@@ -18,6 +18,7 @@ from ottla.operator.plan.external import NodePorts, ports_noted
 from ottla.operator.plan.pods import found_by
 from ottla.operator.plan.roll import Decision, Pod, named
 from ottla.operator.plan.scale import Scaling
+from ottla.operator.plan.turns import Release, release_noted
 from ottla.operator.spec.balance import Mode
 from ottla.operator.spec.cluster import Cluster, Etcd
 from ottla.operator.status import Condition, Trouble, conditions
@@ -43,7 +44,9 @@ class Findings:
     decision: Decision | None = None
     metadata_waits_for: str | None = None  # None: it wasn't looked at; empty: it is there
     metadata_serves: bool = True  # a majority answers
-    metadata_roll_waits_for: str = ""
+    etcd_roll: Decision | None = None
+    controller_roll: Decision | None = None
+    operator: Release = field(default_factory=Release)  # whose pods there are
     metadata_full: str = ""  # nothing can be written to it, and a person has to do something
     last_snapshot: str = ""
     snapshots_wait_for: str | None = None  # None: none are asked for
@@ -129,6 +132,8 @@ def cluster_status(cluster: Cluster, findings: Findings, before: Mapping[str, An
     if (unled := _without_leader(findings)) is not None:
         status["underReplicatedPartitions"] = sum(pod.report.under_replicated for pod in seen if pod.report)
         status["offlinePartitions"] = len(unled)
+    if operator := release_noted(findings.operator):
+        status["operator"] = operator
     if findings.node_ports:
         status["nodePorts"] = ports_noted(findings.node_ports)
     if findings.last_snapshot:
@@ -187,8 +192,8 @@ def _message(cluster: Cluster, findings: Findings, ready: int, known: int) -> st
     elif not trouble and findings.metadata_full:
         trouble = f"etcd: {findings.metadata_full}"
     decision = findings.decision
-    if decision is not None and decision.rolling:
-        return f"{decision.message} ({trouble})" if trouble else decision.message
+    if rolls := _rolls(findings):
+        return f"{rolls[0]} ({trouble})" if trouble else rolls[0]
     if trouble:
         return trouble
     if findings.scaling.waits_for:
@@ -199,8 +204,6 @@ def _message(cluster: Cluster, findings: Findings, ready: int, known: int) -> st
         return waits_for
     if decision is not None and decision.message:
         return f"waiting for {decision.message}"
-    if findings.metadata_roll_waits_for:
-        return f"waiting for {findings.metadata_roll_waits_for}"
     if findings.brokers_wait_for:
         return f"waiting for an answer: {findings.brokers_wait_for}"
     if unled := _without_leader(findings):
@@ -215,11 +218,11 @@ def _conditions(cluster: Cluster, findings: Findings, message: str, ready: int, 
     """What holds; what isn't known now is Unknown, whatever was known before."""
     found = [_ready(cluster, findings, message, ready, silent)]
     busy = bool(
-        (findings.decision and (findings.decision.rolling or findings.decision.waits_for))
+        (findings.decision and findings.decision.waits_for)
+        or _rolls(findings)
         or findings.scaling.reason
         or findings.scaling.waits_for
         or findings.metadata_waits_for
-        or findings.metadata_roll_waits_for
         or findings.failure
         or findings.awaited
         or findings.brokers_wait_for
@@ -277,11 +280,25 @@ def _rolling(cluster: Cluster, findings: Findings) -> Condition:
         outdated = sum(bool(pod.outdated) for pod in findings.pods or ())
         later = f"{outdated} pods are outdated, and are restarted after the pause" if outdated else ""
         return Condition("Rolling", False, "SpecPaused", later)
-    if (decision := findings.decision) is None:
+    if rolls := _rolls(findings):
+        decisions = (findings.decision, findings.controller_roll, findings.etcd_roll)
+        restarts = any(decision is not None and decision.restart is not None for decision in decisions)
+        waits = any(decision is not None and decision.rolling and decision.waits_for for decision in decisions)
+        return Condition("Rolling", True, "Waiting" if waits and not restarts else "Rolling", "; ".join(rolls))
+    if findings.decision is None:
         return Condition("Rolling", None, "NotAsked", "the brokers weren't looked at")
-    if not decision.rolling:
-        return Condition("Rolling", False, "UpToDate")
-    return Condition("Rolling", True, "Waiting" if decision.waits_for else "Rolling", decision.message)
+    return Condition("Rolling", False, "UpToDate")
+
+
+def _rolls(findings: Findings) -> list[str]:
+    """A line for each kind of pods that are restarted for a change, the most important one first."""
+    rolls = []
+    if findings.decision is not None and findings.decision.rolling:
+        rolls.append(findings.decision.message)
+    for what, decision in (("etcd", findings.etcd_roll), ("controllers", findings.controller_roll)):
+        if decision is not None and decision.rolling:
+            rolls.append(decision.message.replace("Rolling ", f"Rolling {what} ", 1))
+    return rolls
 
 
 def _waits(kind: str, cluster: Cluster, waits_for: str | None, done: str, refused: str) -> Condition:

@@ -31,6 +31,7 @@ class Seen:
     name: str
     ready: bool
     no_data: bool = False
+    uid: str = ""
 
 
 @dataclass(frozen=True)
@@ -50,13 +51,14 @@ class Add:
 
 
 @dataclass(frozen=True)
-class Restart:
+class StartNow:
     """Delete the pod of a member that may begin now, rather than wait for its next attempt."""
 
     name: str
+    uid: str
 
 
-Step = Remove | Add | Restart
+Step = Remove | Add | StartNow
 
 
 def next_step(cluster: Cluster, etcd: Etcd, members: list[Member], seen: list[Seen]) -> Step | None:
@@ -77,7 +79,7 @@ def next_step(cluster: Cluster, etcd: Etcd, members: list[Member], seen: list[Se
             if len(ready) >= (len(members) + 1) // 2 + 1 or len(members) == 1 == len(ready):
                 return Add(pod.name, peer_url(cluster, pod.name))
         elif not listed.name:
-            return Restart(pod.name)
+            return StartNow(pod.name, pod.uid)
         elif len(ready) >= majority and len(members) > 1:
             return Remove(listed, f"{pod.name} has lost its data")
     return None

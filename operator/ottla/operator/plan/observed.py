@@ -41,7 +41,7 @@ def broker_pod(
         ready=is_ready(pod),
         leaving=going(pod),
         stuck=stuck(pod),
-        not_ready_s=_not_ready_s(pod, now),
+        not_ready_s=not_ready_s(pod, now),
         report=report,
     )
 
@@ -100,9 +100,19 @@ def is_ready(pod: Object) -> bool:
 
 def stuck(pod: Object) -> str:
     """Why a pod can't come up by itself; nothing where it may."""
+    return unschedulable(pod) or crashed(pod)
+
+
+def unschedulable(pod: Object) -> str:
+    """What the scheduler says of a pod that no node takes; nothing where one does."""
     scheduled = condition(pod.get("status"), "PodScheduled")
     if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
         return f"no node takes it: {scheduled.get('message', '')}".strip(": ")[:300]
+    return ""
+
+
+def crashed(pod: Object) -> str:
+    """Why a container doesn't run and won't by itself; nothing where it may."""
     for container in _container_statuses(pod):
         waiting = (container.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") in STUCK_REASONS:
@@ -115,7 +125,12 @@ def stuck(pod: Object) -> str:
 def etcd_pods(pods: Iterable[Object]) -> list[Seen]:
     """etcd's pods as `etcd_members.py` sees them."""
     return [
-        Seen(pod["metadata"]["name"], is_ready(pod), no_data=any(map(_said_no_data, _container_statuses(pod))))
+        Seen(
+            pod["metadata"]["name"],
+            is_ready(pod),
+            no_data=any(map(_said_no_data, _container_statuses(pod))),
+            uid=pod["metadata"]["uid"],
+        )
         for pod in pods
         if not going(pod)
     ]
@@ -152,7 +167,7 @@ def _said_no_data(container: Object) -> bool:
     return any(NO_DATA in ((state.get("terminated") or {}).get("message") or "") for state in states)
 
 
-def _not_ready_s(pod: Object, now: datetime) -> float:
+def not_ready_s(pod: Object, now: datetime) -> float:
     """For how long it hasn't been ready."""
     ready = condition(pod.get("status"), "Ready")
     since = ready.get("lastTransitionTime") or pod["metadata"].get("creationTimestamp")

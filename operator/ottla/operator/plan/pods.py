@@ -132,7 +132,6 @@ def stateful_set(
     template: Object,
     claims: list[Object],
     first: int = 0,
-    update: str = "OnDelete",
     keep_volumes: bool = True,
     more_labels: Mapping[str, str] | None = None,
 ) -> Object:
@@ -141,7 +140,7 @@ def stateful_set(
         "serviceName": service,
         "replicas": replicas,
         "podManagementPolicy": "Parallel",
-        "updateStrategy": {"type": update},
+        "updateStrategy": {"type": "OnDelete"},
         "revisionHistoryLimit": 3,
         "selector": {"matchLabels": {**found_by(cluster, component), **(more_labels or {})}},
         "template": template,

@@ -96,8 +96,9 @@ class Decision:
         return f"{progress}: waiting for {self.waits_for}" if self.waits_for else progress
 
 
-def decide(pods: Sequence[Pod], *, window_open: bool = True, held: Collection[int] = ()) -> Decision:
-    """The next step. `held` are the ids that go for good: they are neither restarted nor waited for.
+def decide(pods: Sequence[Pod], *, window_open: bool = True, hold: str = "", held: Collection[int] = ()) -> Decision:
+    """The next step. `held` are the ids that go for good: they are neither restarted nor waited for. `hold`: what else
+    has to come about before pods are restarted for changes.
 
     Whether a pod may be evicted is asked of them, too, as long as they serve: they may have what nobody else has yet.
     """
@@ -126,8 +127,10 @@ def decide(pods: Sequence[Pod], *, window_open: bool = True, held: Collection[in
     evictable = not any(_blocked(pod) for pod in pods if pod.ready)
     if not rolling:
         return Decision(None, "", False, updated, total, evictable)
-    if not window_open:  # which may be days away: nodes are drained meanwhile
-        return Decision(None, "the next maintenance window", True, updated, total, evictable)
+    if not window_open:
+        hold = "the next maintenance window"
+    if hold:  # which may be days away: nodes are drained meanwhile
+        return Decision(None, hold, True, updated, total, evictable)
     first = ""
     for pod in sorted(outdated, key=lambda pod: (pod.report is not None and pod.report.controls, pod.id)):
         blocked = _blocked(pod)

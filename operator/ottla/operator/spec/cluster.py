@@ -44,6 +44,12 @@ class Defaults(NamedTuple):
 
     image: str
     etcd_image: str
+    version: str = ""  # of the operator
+
+    @property
+    def release(self) -> str:
+        """What pods are made by, beside their spec."""
+        return " ".join(filter(None, self))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,352 @@
+"""Restarts for changes, one pod of a Cluster at a time and for another operator one Cluster at a time, in a world in
+memory; and nothing is deleted by an old look."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from unittest.mock import patch
+
+import pytest
+
+from ottla.operator.etcd_client import EtcdUnreachable
+from ottla.operator.kube import KubeError
+from ottla.operator.objects import Ref
+from ottla.operator.plan.turns import Release, Standing, standing
+from ottla.operator.spec.cluster import Defaults
+from ottla.operator.turns import Turns
+from tests.unit.operator.kubernetes_world import Object, World
+from tests.unit.operator.test_cluster import EtcdInMemory, Scene, running
+
+NEWER = Defaults("ottla:2", "etcd:2", "2")
+NIGHTLY = [{"cron": "0 2 * * *", "durationMinutes": 60}]
+
+
+def _restarted(scene: Scene) -> list[str]:
+    return [message.split()[0] for reason, message in scene.world.events if reason == "RollingRestart"]
+
+
+def _uids(scene: Scene, cluster: str) -> dict[str, str]:
+    return {
+        name: item["metadata"]["uid"]
+        for (kind, _, name), item in scene.world.objects.items()
+        if kind == "Pod" and name.startswith(f"{cluster}-")
+    }
+
+
+def test_another_operator_restarts_one_pod_at_a_time_and_etcd_first() -> None:
+    """etcd and a broker once went in one reconcile."""
+    scene = running(metadata={"etcd": {"members": 3}}, controllers={"replicas": 2})
+    scene.restart(NEWER)
+    scene.pages.decides = 0
+    most = 0
+    for _ in range(40):
+        there = len(_uids(scene, "k"))
+        scene.reconcile()
+        most = max(most, there - len(_uids(scene, "k")))
+        scene.world.settle()
+    assert most == 1
+    assert _restarted(scene) == [
+        *("k-etcd-0", "k-etcd-1", "k-etcd-2"),
+        *("k-controller-1", "k-controller-0"),
+        *("k-broker-0", "k-broker-1", "k-broker-2"),
+    ]
+    assert len(_restarted(scene)) == 8
+    assert scene.status["operator"] == {"release": "ottla:2 etcd:2 2"}
+    assert scene.condition("Rolling") == ("False", "UpToDate")
+
+
+def test_the_controller_that_decides_is_restarted_last_and_only_while_the_other_one_is_there() -> None:
+    scene = running(controllers={"replicas": 3})
+    scene.rounds(10)
+    scene.world.events.clear()
+    scene.world.edit("Cluster", "k", lambda spec: spec["controllers"].update(resources={"requests": {"cpu": "1"}}))
+    scene.pages.decides = 1
+    scene.rounds(1)
+    scene.reconcile()
+    assert _restarted(scene) == ["k-controller-0"]
+    scene.reconcile()  # it isn't back
+    assert _restarted(scene) == ["k-controller-0"]
+    assert scene.status["message"].startswith("Rolling controllers 1/3: waiting for k-controller-0 to be created")
+    scene.world.settle()
+    scene.rounds(4)
+    assert _restarted(scene) == ["k-controller-0", "k-controller-2", "k-controller-1"]
+
+
+def test_a_controller_that_is_stuck_is_replaced_once_the_spec_is_put_right() -> None:
+    scene = running(controllers={"replicas": 2})
+    scene.world.bad_images = {"ottla:bad"}
+    scene.world.edit("Cluster", "k", lambda spec: spec.update(image="ottla:bad"))
+    scene.rounds(6)
+    stuck = "k-controller-1, which is stuck: ImagePullBackOff: no such image"
+    assert scene.status["message"] == f"Rolling 0/3: waiting for {stuck}"
+    assert _restarted(scene) == ["k-controller-1"], "one pod, whatever it is"
+    scene.world.edit("Cluster", "k", lambda spec: spec.update(image="ottla:3"))
+    scene.rounds(14)
+    assert scene.status["version"] == "3"
+    assert scene.condition("Rolling") == ("False", "UpToDate")
+
+
+def _two() -> tuple[Scene, Scene]:
+    first = running("a")
+    second = running("b", first.world)
+    first.rounds(1)
+    assert first.status["operator"] == second.status["operator"] == {"release": "ottla:1 etcd:1"}
+    first.restart(NEWER)
+    second.reconciler = first.reconciler  # one process looks after both
+    return first, second
+
+
+def test_another_operator_restarts_one_cluster_after_the_other() -> None:
+    first, second = _two()
+    before = _uids(first, "b")
+    first.rounds(3)
+    assert first.status["operator"] == {"release": "ottla:1 etcd:1", "turn": True}
+    second.rounds(3)
+    assert _uids(first, "b") == before
+    said = "the Cluster shop/a, whose pods are restarted for this version of the operator first"
+    assert said in second.status["message"]
+    assert second.condition("Rolling") == ("True", "Waiting")
+    assert second.budget() == 1, "nodes are drained meanwhile"
+    first.rounds(12)
+    assert first.status["operator"] == {"release": "ottla:2 etcd:2 2"}
+    second.rounds(14)
+    assert second.status["operator"] == {"release": "ottla:2 etcd:2 2"}
+    assert not set(_uids(first, "b").values()) & set(before.values())
+
+
+def test_the_turn_outlives_the_operator_and_its_restart_changes_nobodys() -> None:
+    first, second = _two()
+    second.rounds(2)
+    assert second.status["operator"]["turn"]
+    first.restart(NEWER)
+    second.reconciler = first.reconciler
+    before = _uids(first, "a")
+    first.rounds(3)  # it is the first that the new process sees
+    assert _uids(first, "a") == before
+    assert "the Cluster shop/b" in first.status["message"]
+    second.rounds(14)
+    first.rounds(14)
+    assert first.status["operator"] == second.status["operator"] == {"release": "ottla:2 etcd:2 2"}
+
+
+def test_no_pod_is_restarted_by_a_turn_that_could_not_be_written_down() -> None:
+    first, _ = _two()
+    before = _uids(first, "a")
+    first.reconcile()
+    first.world.settle()  # Kubernetes has taken note
+    first.rounds(1)
+    assert _uids(first, "a") == before, "it only took its turn"
+    first.reconcile()
+    assert _uids(first, "a") != before
+
+
+def test_a_cluster_outside_of_its_window_holds_up_nobody() -> None:
+    first, second = _two()
+    first.world.edit("Cluster", "a", lambda spec: spec.update(maintenanceWindows=NIGHTLY))
+    first.rounds(1)
+    del first.cluster["status"]["operator"]  # what it was asked for is done: now there is another operator
+    first.rounds(3)
+    assert "the next maintenance window" in first.status["message"]
+    assert "turn" not in first.status.get("operator", {})
+    second.rounds(16)
+    assert second.status["operator"] == {"release": "ottla:2 etcd:2 2"}
+    first.now = first.now.replace(hour=2, minute=10) + timedelta(days=1)
+    first.rounds(14)
+    assert first.status["operator"] == {"release": "ottla:2 etcd:2 2"}
+
+
+def test_what_somebody_asks_for_needs_no_turn() -> None:
+    first, second = _two()
+    first.rounds(2)
+    second.world.edit("Cluster", "b", lambda spec: spec.update(image="ottla:3"))
+    second.rounds(14)
+    assert second.status["version"] == "3"
+    assert second.status["operator"] == {"release": "ottla:2 etcd:2 2"}
+
+
+def test_clusters_that_change_nothing_take_no_turn() -> None:
+    first = running("a", image="mine:7", metadata={"etcd": {"members": 1, "image": "etcd:7"}})
+    first.restart(NEWER)
+    first.rounds(1)
+    assert first.status["operator"] == {"release": "ottla:2 etcd:2 2"}
+    assert _restarted(first) == []
+
+
+def test_a_turn_that_can_not_be_found_out_is_told_and_nothing_is_restarted() -> None:
+    first, _ = _two()
+    first.rounds(1)
+    first.world.refusals["get Cluster b"] = KubeError(403, "reading Cluster b", "forbidden")
+    first.rounds(2)
+    assert _restarted(first) == []
+    assert first.condition("TurnReconciled") == ("False", "Refused")
+    assert first.condition("RollReconciled") == ("False", "Waiting")
+    first.world.refusals.clear()
+    first.rounds(14)
+    assert first.status["operator"] == {"release": "ottla:2 etcd:2 2"}
+
+
+def test_two_clusters_do_not_take_their_turn_at_once() -> None:
+    keys = [Ref("shop", name) for name in "ab"]
+    world = World()
+    for key in keys:
+        world.create({"kind": "Cluster", "metadata": {"namespace": key.namespace, "name": key.name}, "spec": {}})
+
+    async def take() -> list[Ref | None]:
+        turns = Turns(world, lambda: keys)  # type: ignore[arg-type]
+        return list(await asyncio.gather(*(turns.take(key) for key in keys)))
+
+    assert asyncio.run(take()) == [None, keys[0]]
+
+
+@pytest.mark.parametrize(
+    ("noted", "outdated", "current", "asked_for", "expected"),
+    [
+        (Release(), [], True, False, Standing.FOLLOWS),
+        (Release(), [], False, False, Standing.UNKNOWN),
+        (Release(), ["k-0"], True, False, Standing.WAITS),
+        (Release("1"), ["k-0"], True, False, Standing.WAITS),
+        (Release("1"), ["k-0"], True, True, Standing.FOLLOWS),
+        (Release("2"), ["k-0"], True, False, Standing.FOLLOWS),
+        (Release("2"), ["k-0"], False, False, Standing.FOLLOWS),
+        (Release("1", turn=True), ["k-0"], True, False, Standing.TURN),
+        (Release("2", turn=True), ["k-0"], True, False, Standing.TURN),
+        (Release("1", turn=True), ["k-0"], True, True, Standing.TURN),
+        (Release("1", turn=True), [], False, False, Standing.TURN),
+        (Release("1", turn=True), [], True, False, Standing.FOLLOWS),
+    ],
+)
+def test_how_a_cluster_stands(
+    noted: Release, outdated: list[str], current: bool, asked_for: bool, expected: Standing
+) -> None:
+    assert standing("2", noted, outdated, current=current, asked_for=asked_for) is expected
+
+
+# ---- nothing is deleted by an old look
+
+
+def _before_the_second_look(scene: Scene, change: Callable[[], None]) -> None:
+    """`change` happens between the look by which a restart was decided and the delete."""
+    listed = scene.world.list
+    looks = iter(range(100))
+
+    async def look(kind: str, namespace: str = "", labels: str = "") -> list[Object]:
+        if kind == "Pod" and next(looks) == 1:
+            change()
+        return await listed(kind, namespace, labels)
+
+    scene.world.list = look  # type: ignore[method-assign]
+
+
+def test_a_pause_just_before_a_restart_is_honoured() -> None:
+    scene = running()
+    scene.world.edit("Cluster", "k", lambda spec: spec.update(image="ottla:2"))
+    scene.reconcile()
+    scene.world.settle()
+    before = _uids(scene, "k")
+
+    def pause() -> None:
+        scene.world.edit("Cluster", "k", lambda spec: spec.update(paused=True))
+
+    _before_the_second_look(scene, pause)
+    with pytest.raises(KubeError, match="it has changed"):
+        scene.reconcile()  # its status is somebody else's by now
+    assert _uids(scene, "k") == before
+    assert _restarted(scene) == []
+
+
+def test_a_broker_that_went_just_before_another_is_restarted_keeps_that_one() -> None:
+    scene = running()
+    scene.world.edit("Cluster", "k", lambda spec: spec.update(image="ottla:2"))
+    scene.reconcile()
+    scene.world.settle()
+    _before_the_second_look(scene, lambda: scene.world.objects["Pod", "shop", "k-broker-2"].pop("status"))
+    scene.reconcile()
+    assert _restarted(scene) == []
+    assert "waiting for k-broker-2 to be ready" in scene.status["message"]
+
+
+def test_a_pod_that_changed_after_the_second_look_is_looked_at_again() -> None:
+    scene = running()
+    scene.world.edit("Cluster", "k", lambda spec: spec.update(image="ottla:2"))
+    scene.reconcile()
+    scene.world.settle()
+    before = _uids(scene, "k")
+    got = scene.world.get
+
+    async def get(kind: str, namespace: str, name: str) -> Object | None:
+        found = await got(kind, namespace, name)
+        if kind == "Cluster":
+            scene.world.objects["Pod", "shop", "k-broker-0"]["metadata"]["resourceVersion"] += "1"
+        return found
+
+    scene.world.get = get  # type: ignore[method-assign]
+    scene.reconcile()
+    assert _uids(scene, "k") == before
+    assert _restarted(scene) == [], "what wasn't done isn't told"
+    scene.world.get = got  # type: ignore[method-assign]
+    scene.reconcile()
+    assert _restarted(scene) == ["k-broker-0"]
+
+
+def test_a_member_that_went_just_before_another_is_restarted_keeps_that_one() -> None:
+    scene = running(metadata={"etcd": {"members": 3}})
+    scene.world.edit("Cluster", "k", lambda spec: spec["metadata"]["etcd"].update(image="etcd:2"))
+    scene.reconcile()
+    scene.world.settle()
+    _before_the_second_look(scene, lambda: scene.world.objects["Pod", "shop", "k-etcd-2"].pop("status"))
+    scene.reconcile()
+    assert _restarted(scene) == []
+
+
+def test_a_member_is_restarted_only_while_every_member_answers() -> None:
+    """Its pod is ready for some seconds after it has died: etcd itself is asked."""
+    scene = running(metadata={"etcd": {"members": 3}})
+    scene.world.edit("Cluster", "k", lambda spec: spec["metadata"]["etcd"].update(image="etcd:2"))
+    answer = EtcdInMemory.status
+
+    async def status(self: EtcdInMemory, address: str) -> object:
+        if "k-etcd-1" in address:
+            raise EtcdUnreachable("nobody")
+        return await answer(self, address)
+
+    with patch.object(EtcdInMemory, "status", status):
+        scene.rounds(3)
+    assert _restarted(scene) == []
+    assert scene.status["message"] == "Rolling etcd 0/3: waiting for k-etcd-1 to answer"
+
+
+def test_etcd_and_brokers_wait_for_each_other() -> None:
+    scene = running(metadata={"etcd": {"members": 3}})
+    scene.world.edit("Cluster", "k", lambda spec: spec["metadata"]["etcd"].update(image="etcd:2"))
+    scene.reconcile()
+    scene.world.settle()
+    scene.world.objects["Pod", "shop", "k-broker-1"]["status"]["conditions"] = []
+    scene.reconcile()
+    assert _restarted(scene) == []
+    assert "Rolling etcd 0/3: waiting for k-broker-1 to be ready" in scene.status["message"]
+    long_ago = {"type": "Ready", "status": "False", "lastTransitionTime": "2026-05-01T11:00:00Z"}
+    scene.world.objects["Pod", "shop", "k-broker-1"]["status"]["conditions"] = [long_ago]
+    scene.reconcile()
+    assert _restarted(scene) == ["k-etcd-0"], "who hasn't come back for long isn't waited for"
+
+
+def test_a_volume_is_not_deleted_for_a_pod_that_has_found_its_node_since() -> None:
+    spec = {"replicas": 3, "storage": {"size": "1Gi"}, "lostVolumesAfterMinutes": 10}
+    scene = running(brokers=spec)
+    pod = scene.world.objects["Pod", "shop", "k-broker-2"]
+    well = dict(pod["status"])
+    pod["status"] = {
+        "conditions": [
+            {
+                "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+                "lastTransitionTime": "2026-05-01T10:00:00Z",
+                "message": "0/2 nodes are available: 2 node(s) had volume node affinity conflict.",
+            }
+        ]
+    }  # fmt: skip
+    _before_the_second_look(scene, lambda: pod.update(status=well))
+    scene.reconcile()
+    assert scene.world.objects["Pod", "shop", "k-broker-2"] is pod
+    assert not [reason for reason, _ in scene.world.events if reason == "LostVolumeReplaced"]
