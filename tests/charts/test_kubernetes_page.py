@@ -47,6 +47,8 @@ def reasons_of_events() -> Iterator[str]:
                 name = getattr(node.func, "id", "") or getattr(node.func, "attr", "")
                 told = name in ("tell", "_tell", "event", "Restart", "News")
                 parts = node.args[:3] if told else [arg for arg in node.args if isinstance(arg, ast.Tuple)]
+                if name == "tell" and isinstance(first := node.args[0], ast.Constant):
+                    yield str(first.value)  # of one word, too
             elif isinstance(node, ast.Assign) and {getattr(each, "id", "") for each in node.targets} & EVENTS_KEPT_IN:
                 parts = [node.value]
             for part in parts:
