@@ -3,7 +3,9 @@
 A broker writes its logs on one event loop, where it does nearly everything, and a write to a volume that doesn't
 answer stops that loop. The store would take the broker for dead a session later, though it only waits for its disk. A
 thread goes on meanwhile, over a connection to the store of its own. But a broker that serves nobody mustn't keep its
-partitions for ever: the thread renews the lease only while the event loop has turned within a bound (`stall_s`).
+partitions for ever: the thread renews the lease only while the event loop has turned within a bound (`stall_s`). It
+asks the loop several times within that bound, however long the session is: an answer that is due when the lease is
+would be older than a bound that is shorter, and a loop that turns would be taken for one that doesn't.
 
 1. A process that is killed or stopped renews nothing: its threads are gone or stand still, too.
 2. A broker whose event loop stands still beyond the bound is known to be dead a session later, and its partitions move.
@@ -27,6 +29,7 @@ from .store import LeaseExpired, LeaseId, LeaseLine, Store, StoreUnavailable, Un
 logger = logging.getLogger(__name__)
 
 _RENEWALS_A_SESSION = 4
+_QUESTIONS_A_STALL = 3
 
 
 class Renewal(Protocol):
@@ -145,14 +148,25 @@ class RenewalThread:
     # What follows runs in the thread.
 
     def _run(self) -> None:
+        known: _Held | None = None
+        due_at = 0.0
         while not self._closed:
             held = self._held
-            due = self._woken.wait(None if held is None else held.session_s / _RENEWALS_A_SESSION) is False
+            if held is None:
+                self._woken.wait()
+                self._woken.clear()
+                continue
+            if held is not known:  # another lease, whose time begins now
+                known, due_at = held, time.monotonic() + held.session_s / _RENEWALS_A_SESSION
+            self._woken.wait(min(max(due_at - time.monotonic(), 0), self._stall_s / _QUESTIONS_A_STALL))
             self._woken.clear()
-            if held is None or held is not self._held or not (due or self._stalled):
-                continue  # another lease, whose time begins now
+            if held is not self._held:
+                continue
             try:
                 self._ask_the_loop()
+                if time.monotonic() < due_at and not self._stalled:
+                    continue
+                due_at = time.monotonic() + held.session_s / _RENEWALS_A_SESSION
                 if self._may_renew():
                     self._renew(held)
             except Exception:  # a fault of ours, or a thread that can't be had, must not cost the lease

@@ -9,8 +9,11 @@ asked for by `protocol/applied_revision.py` over the inter-broker listener; the 
    for it goes on, and nobody waits for it again until it has caught up. So a stopped or slow broker costs that time
    once. A broker whose connection fails is a straggler at once: a dead one, or one of a version that doesn't know the
    question, costs nothing.
-2. A straggler has caught up when it has applied the newest revision that anybody wanted, or when it answers within
-   `WAIT_S` that it has applied the revision which it was asked for.
+2. A straggler has caught up when it has applied the newest revision that anybody wanted, or when it has applied the
+   revision which it was asked for within `WAIT_S` of the wish. After the first it is waited for on trust, and only for
+   `TRUST_S`: a broker that was stopped for a while keeps up again, and one that is slow doesn't. If it is late again,
+   only the second counts. While a broker is late it is asked for every new revision, so that no administrator has to
+   come by to find out that it keeps up again.
 3. One question at a time is under way to each broker, for the newest revision wanted when it was sent: many answers
    that wait at the same time share it.
 4. What is known of a broker belongs to its registration; a broker that registers anew is asked anew. Where the image's
@@ -36,6 +39,9 @@ from ottla.net.peer import Connect, Peer
 logger = logging.getLogger(__name__)
 
 WAIT_S = 0.2
+TRUST_S = WAIT_S / 4  # twice what it takes to follow a watch on an idle machine
+
+_LATE_MAX = 2  # times in a row, then a broker must show that it keeps up
 
 Spawn = Callable[[Coroutine[Any, Any, None], str], asyncio.Task[Any]]
 
@@ -66,6 +72,8 @@ class AppliedRevisions:
     def changed(self, image: Image, changed: Changed) -> None:
         """Follows the registrations: a listener of the image."""
         fell, self._revision = image.revision < self._revision, image.revision
+        for other in self._others.values():
+            other.look_after(image.revision)
         if not changed.brokers and not fell:
             return
         for other in list(self._others.values()):
@@ -86,8 +94,7 @@ class AppliedRevisions:
         if waits:
             await asyncio.wait(waits.values(), timeout=WAIT_S)
             for other, wait in waits.items():
-                if not wait.done():
-                    other.fell_behind(f"hasn't applied revision {revision} within {WAIT_S:g} s")
+                other.was_late(revision, wait, WAIT_S)
         behind = frozenset(other.id for other in others if other.applied < revision and not other.ended)
         self.went_ahead_count += bool(behind)
         return behind
@@ -114,6 +121,7 @@ class _Other:
         self.epoch = broker.epoch
         self.applied = 0
         self.straggles = False
+        self._late = 0  # times in a row
         self.ended = False
         self.task: asyncio.Task[Any] | None = None
         self.link = BrokerLink(lambda: dial(self.id), self)
@@ -128,12 +136,28 @@ class _Other:
         self.link.want(revision)
         if self.straggles:
             return None
-        wait: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        wait: asyncio.Future[None] = loop.create_future()
         self._waiting.append((revision, wait))
+        if self._late:
+            loop.call_later(TRUST_S, self.was_late, revision, wait, TRUST_S)
         return wait
 
-    def fell_behind(self, why: str) -> None:
-        """Nobody waits for this broker until it has caught up."""
+    def look_after(self, revision: int) -> None:
+        """Finds out whether a broker that was late keeps up by now."""
+        if self._late:
+            self._wanted = max(self._wanted, revision)
+            self.link.want(revision)
+
+    def was_late(self, revision: int, wait: asyncio.Future[None], seconds: float) -> None:
+        """This broker was waited for that long; if in vain, nobody waits for it until it has caught up."""
+        if wait.done():
+            return
+        self._late += 1
+        again = "again " if self._late > 1 else ""
+        self._fell_behind(f"{again}hasn't applied revision {revision} within {seconds:g} s")
+
+    def _fell_behind(self, why: str) -> None:
         if not self.straggles:
             self.straggles = True
             logger.warning("broker %d %s: administrators' answers don't wait for it until it does", self.id, why)
@@ -152,12 +176,15 @@ class _Other:
         """See `broker_link.Told`."""
         self.applied = max(self.applied, applied)
         self._release(self.applied)
-        if (applied >= wanted and seconds <= WAIT_S) or self.applied >= self._wanted:
+        if applied >= wanted and seconds <= WAIT_S:
+            self._late = 0
             self._caught_up()
+        elif self.applied >= self._wanted:
+            self._caught_up_late()
 
     def unanswered(self, why: str) -> None:
         """See `broker_link.Told`."""
-        self.fell_behind(f"doesn't say what it has applied ({why})")
+        self._fell_behind(f"doesn't say what it has applied ({why})")
 
     def cut(self) -> None:
         """See `broker_link.Told`."""
@@ -167,6 +194,11 @@ class _Other:
         """See `broker_link.Told`."""
         self._elections.found(self.id)
         if self.applied >= self._wanted:
+            self._caught_up_late()
+
+    def _caught_up_late(self) -> None:
+        """It has applied everything, whenever that was."""
+        if self._late < _LATE_MAX:
             self._caught_up()
 
     def _caught_up(self) -> None:

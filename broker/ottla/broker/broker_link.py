@@ -26,7 +26,8 @@ class Told(Protocol):
     """Who is told what a link finds out."""
 
     def answered(self, wanted: int, applied: int, seconds: float) -> None:
-        """Asked for revision `wanted`, the broker answered after so long that it has applied revision `applied`."""
+        """Asked for revision `wanted`, the broker answered that it has applied revision `applied`: so long after the
+        wish, or after there was a connection to ask by."""
 
     def unanswered(self, why: str) -> None:
         """The broker can't be reached, or doesn't answer."""
@@ -48,6 +49,8 @@ class BrokerLink:
         self._dial = dial
         self._told = told
         self._wanted = 0
+        self._wanted_at = 0.0
+        self._connected_at = 0.0
         self._applied = 0
         self._peer: Peer | None = None
         self._kept = False  # the connection has been of use before
@@ -58,7 +61,8 @@ class BrokerLink:
 
     def want(self, revision: int) -> None:
         """Asks for this revision as soon as possible."""
-        self._wanted = max(self._wanted, revision)
+        if revision > self._wanted:
+            self._wanted, self._wanted_at = revision, _now()
         if self._idling is not None and not self._idling.expired():
             self._idling.reschedule(max(self._asks_at, _now()))
 
@@ -87,6 +91,7 @@ class BrokerLink:
         peer = self._peer = self._dial()
         async with asyncio.timeout(_ANSWERED_S):
             await peer.open()
+        self._connected_at = _now()
         if self._lost:
             self._lost = False
             self._told.back()
@@ -105,7 +110,7 @@ class BrokerLink:
         self._cut()
 
     async def _ask(self, peer: Peer) -> None:
-        wanted, began = self._wanted, _now()
+        wanted, began = self._wanted, max(self._wanted_at, self._connected_at)
         question = write_question(Question(wanted, _ASKED_FOR_MS))
         try:
             answer = await peer.request(AWAIT_REVISION, VERSION, question, _ANSWERED_S)

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from ottla.broker.applied_revisions import WAIT_S, AppliedRevisions
+from ottla.broker.applied_revisions import TRUST_S, WAIT_S, AppliedRevisions
 from ottla.broker.awaited_elections import AwaitedElections
 from ottla.metadata.image import Changed, Image
 from ottla.metadata.model import Broker, BrokerState, Endpoint
@@ -203,6 +203,53 @@ def test_a_straggler_costs_the_bound_once_and_is_waited_for_again_when_it_has_ca
         await world.others[1].apply(13)
         assert await waiting == frozenset()
         assert world.revisions.went_ahead_count == 3
+
+    run(scene, 1)
+
+
+def test_a_broker_that_is_always_late_costs_the_bound_once_and_not_each_call(caplog: pytest.LogCaptureFixture) -> None:
+    """It catches up between any two calls, so that each time it was waited for, given up, and told of in two lines."""
+
+    async def scene(world: World) -> None:
+        waited = 0.0
+        for revision in range(10, 18):
+            world.moves_to(revision)
+            asyncio.get_running_loop().call_later(
+                2 * WAIT_S, lambda now=revision: world.tasks.append(asyncio.ensure_future(world.others[1].apply(now)))
+            )
+            behind, seconds = await world.everywhere()
+            assert behind == {1}
+            waited += seconds
+            await until(lambda revision=revision: world.others[1].applied == revision)
+            await asyncio.sleep(0.05)
+        assert waited < 2 * WAIT_S + 1
+        assert len(caplog.records) <= 4
+        assert world.revisions.straggler_count == 1
+        # It keeps up again: that is found out by the next revision, whoever has made it.
+        await world.others[1].apply(30)
+        world.moves_to(30)
+        await until(lambda: not world.revisions.straggler_count)
+        world.moves_to(31)
+        waiting = asyncio.ensure_future(world.revisions.everywhere())
+        await asyncio.sleep(0.02)
+        assert not waiting.done()
+        await world.others[1].apply(31)
+        assert await waiting == frozenset()
+
+    with caplog.at_level("INFO"):
+        run(scene, 1)
+
+
+def test_a_broker_that_was_late_once_is_waited_for_on_trust_but_not_as_long() -> None:
+    async def scene(world: World) -> None:
+        world.moves_to(10)
+        await world.everywhere()
+        await world.others[1].apply(10)
+        await until(lambda: not world.revisions.straggler_count)
+        world.moves_to(11)
+        behind, seconds = await world.everywhere()
+        assert behind == {1}
+        assert TRUST_S * 0.9 <= seconds < TRUST_S + 1
 
     run(scene, 1)
 

@@ -95,6 +95,20 @@ def test_a_loop_that_stands_still_for_longer_than_the_bound_loses_its_lease(capl
     assert "turns again" in caplog.text
 
 
+def test_a_loop_that_turns_is_not_taken_for_one_that_stands_still_where_renewals_are_rare(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A session of 12 s is renewed each 3 s: an answer that was asked for with the last renewal is older than 2 s."""
+
+    async def scene(line: Line, renewal: RenewalThread) -> None:
+        renewal.hold(LEASE, 12.0, nobody_ended)
+        await asyncio.sleep(7.5)
+        assert len(line.asked) == 2
+
+    run(scene, stall_s=2.0)
+    assert "stood still" not in caplog.text
+
+
 def test_who_holds_a_lease_hears_of_its_end_and_of_nothing_else() -> None:
     async def scene(line: Line, renewal: RenewalThread) -> None:
         ended = asyncio.Event()
