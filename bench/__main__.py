@@ -31,6 +31,7 @@ QUESTIONS = (
     "failover",
     "partitions",
     "many_partitions",
+    "create_topics",
     "spark_read",
     "spark_write",
 )
