@@ -13,10 +13,10 @@ Source of the threads' bound: `ottla.net.disk_threads`. What is sent is `ottla.n
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from ottla.broker.log.log import Log
 from ottla.broker.log.segment import DamagedSegment, Segment
 from ottla.net.disk_threads import DiskThreads
 from ottla.net.outgoing import READ_AHEAD_BYTES
@@ -26,7 +26,18 @@ if TYPE_CHECKING:
 
 REMEMBERED_SECONDS = 1.0
 
-_Place = tuple[Log, int]
+T = TypeVar("T")
+
+
+class ReadLog(Protocol):
+    """What is needed of a log."""
+
+    @property
+    def directory(self) -> str: ...
+    def segments_read(self, offset: int) -> list[Segment]: ...
+
+
+_Place = tuple[ReadLog, int]
 
 
 class ColdReads:
@@ -56,7 +67,7 @@ class ColdReads:
             raise partition.failed(error) from error
         return asyncio.get_running_loop().time() - when < REMEMBERED_SECONDS
 
-    def read_ahead(self, log: Log, offset: int, limit_offset: int, max_bytes: int) -> asyncio.Future[None]:
+    def read_ahead(self, log: ReadLog, offset: int, limit_offset: int, max_bytes: int) -> asyncio.Future[None]:
         """Prepares a read of `max_bytes` from `offset` up to `limit_offset`; done when it is time to ask again. Nobody
         may cancel it: others may wait for it, too."""
         place = log, offset
@@ -65,11 +76,15 @@ class ColdReads:
             loop = asyncio.get_running_loop()
             size = max(min(max_bytes, READ_AHEAD_BYTES), 0)
             work = partial(_look_up, log.segments_read(offset), offset, limit_offset, size)
-            reading = self._threads.run(log.directory.rpartition("/")[0], work)
+            reading = self.run(log, work)
             self.begun += 1
             ready = self._under_way[place] = loop.create_future()
             reading.add_done_callback(partial(self._was_read, place, loop))
         return ready
+
+    def run(self, log: ReadLog, work: Callable[[], T]) -> asyncio.Future[T]:
+        """Does `work`, which reads that log, in a thread of its log directory."""
+        return self._threads.run(log.directory.rpartition("/")[0], work)
 
     def _was_read(self, place: _Place, loop: asyncio.AbstractEventLoop, reading: asyncio.Future[None]) -> None:
         now = loop.time()

@@ -29,6 +29,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from ottla.broker.cold_reads import ColdReads
 from ottla.broker.committed_view import CommittedView
 from ottla.broker.coordinated import Commit, Encoded, GroupCounters, Settings, Shard, encoded_records, limits_of
 from ottla.broker.group.classic import ClassicGroup
@@ -36,7 +37,7 @@ from ottla.broker.group.effects import NEVER_MS, Answer, Effects, Join, Leaver, 
 from ottla.broker.group.partitioning import partition_for
 from ottla.broker.group.records import Committed, GroupKey, OffsetKey
 from ottla.broker.group.shard import Change, GroupShard, OffsetToCommit, Plan
-from ottla.broker.group.states import APPEND_ERROR, State
+from ottla.broker.group.states import State, for_clients
 from ottla.broker.group_replay import Replay, ReplayPartition
 from ottla.broker.wakeups import Wakeups
 from ottla.protocol.batches import Record, build_batch
@@ -73,10 +74,12 @@ class GroupService:
         settings: Settings,
         partition_count: Callable[[], int],
         wall_ms: Callable[[], int],
+        cold_reads: ColdReads,
         leads_for_sure: Callable[[], bool],
     ) -> None:
         self._leads_for_sure = leads_for_sure
         self._partition_count = partition_count
+        self._cold_reads = cold_reads
         self._wall_ms = wall_ms
         self._limits = limits_of(settings)
         self._commit_timeout_s = settings["offsets.commit.timeout.ms"] / 1000
@@ -413,7 +416,7 @@ class GroupService:
         try:
             offset = self._append(shard, plan.changes)
         except KafkaError as error:
-            raise _for_clients(error) from error
+            raise for_clients(error) from error
         await self._committed(shard, offset)
 
     def _flush(self, shard: Shard) -> None:
@@ -430,7 +433,7 @@ class GroupService:
                     [record for commit in commits for record in commit.encoded],
                 )
             except KafkaError as error:
-                failure = _for_clients(error)
+                failure = for_clients(error)
             else:
                 for commit in commits:
                     if not commit.written.done():
@@ -448,7 +451,7 @@ class GroupService:
         except TimeoutError:
             raise KafkaError(ErrorCode.coordinator_not_available, "not replicated in time") from None
         except KafkaError as error:
-            raise _for_clients(error) from error
+            raise for_clients(error) from error
 
     async def _settled(self, group_id: str, require_stable: bool) -> Shard:
         """The group's shard, showing all that is committed now; with `require_stable` all that was written before."""
@@ -465,7 +468,7 @@ class GroupService:
         try:
             await shard.view.shown()
         except KafkaError as error:
-            raise _for_clients(error) from error
+            raise for_clients(error) from error
         if not self._holds(shard):  # another coordinator may have told groups more since
             raise KafkaError(ErrorCode.not_coordinator)
         return shard
@@ -486,7 +489,7 @@ class GroupService:
         return shard
 
     async def _load(self, shard: Shard) -> None:
-        replay = Replay(shard.partition, shard.core, self._chunk_bytes)
+        replay = Replay(shard.partition, shard.core, self._chunk_bytes, self._cold_reads)
         async with self._load_slots:
             if not self._holds(shard):
                 return
@@ -589,10 +592,6 @@ class GroupService:
         except Exception:
             logger.exception("a coordinator's work on %s failed", what)
             self.counters.errors += 1
-
-
-def _for_clients(error: KafkaError) -> KafkaError:
-    return KafkaError(APPEND_ERROR.get(error.code, error.code), error.message)
 
 
 def _fail(future: asyncio.Future[int], error: KafkaError) -> None:

@@ -15,9 +15,11 @@ import asyncio
 import logging
 import struct
 from collections.abc import Sequence
+from functools import partial
 from time import perf_counter
 from typing import Any, Protocol
 
+from ottla.broker.cold_reads import ColdReads, ReadLog
 from ottla.broker.group.shard import GroupShard
 from ottla.broker.log.segment import DamagedSegment
 from ottla.protocol.batches import BatchHeader, Record, iterate_headers, records
@@ -42,14 +44,16 @@ class Piece(Protocol):
     def size(self) -> int: ...
 
 
-class ReplayLog(Protocol):
+class ReplayLog(ReadLog, Protocol):
     """What is needed of a log."""
 
     @property
     def log_start_offset(self) -> int: ...
     @property
     def log_end_offset(self) -> int: ...
-    def read(self, offset: int, max_bytes: int, limit_offset: int, minimum_one: bool = True) -> Sequence[Piece]: ...
+    def read(
+        self, offset: int, max_bytes: int, limit_offset: int, minimum_one: bool = True, wait: bool = True
+    ) -> Sequence[Piece]: ...
     def segment_after(self, offset: int) -> int | None: ...
 
 
@@ -73,7 +77,8 @@ class Replay:
     """One replay; `run` may be cancelled. Afterwards `replayed`, `foreign` and `unreadable` count records, where
     `unreadable` counts the rest of a segment that can't be walked as one."""
 
-    def __init__(self, partition: ReplayPartition, shard: GroupShard, chunk_bytes: int) -> None:
+    def __init__(self, partition: ReplayPartition, shard: GroupShard, chunk_bytes: int, cold_reads: ColdReads) -> None:
+        self._cold_reads = cold_reads
         self._partition = partition
         self._shard = shard
         self._chunk_bytes = chunk_bytes
@@ -94,9 +99,10 @@ class Replay:
             self._offset = max(self._offset, log.log_start_offset)
             before = self._offset
             try:
-                pieces = log.read(self._offset, self._chunk_bytes, end, True)
+                pieces = await self._read(log, end)
                 for piece in pieces:
-                    await self._chunk(await asyncio.to_thread(piece.file.pread, piece.size, piece.position), end)
+                    read = partial(piece.file.pread, piece.size, piece.position)
+                    await self._chunk(await self._cold_reads.run(log, read), end)
             except (DamagedSegment, KafkaError) as error:
                 self._leave_out(1, f"the segment of offset {self._offset} can't be walked further: {error}")
             else:
@@ -115,6 +121,15 @@ class Replay:
                 self._partition.index,
                 self.unreadable,
             )
+
+    async def _read(self, log: ReplayLog, end: int) -> Sequence[Piece]:
+        """Where the next chunk lies: the event loop doesn't wait for the disk to find it."""
+        try:
+            return log.read(self._offset, self._chunk_bytes, end, True, wait=False)
+        except BlockingIOError:
+            # Others may wait for it, too: not even who cancels this replay cancels it.
+            await asyncio.shield(self._cold_reads.read_ahead(log, self._offset, end, self._chunk_bytes))
+            return log.read(self._offset, self._chunk_bytes, end, True)
 
     async def _chunk(self, data: bytes, end: int) -> None:
         """Replays the whole batches of `data`. Raises KafkaError at a header that makes no sense."""

@@ -134,10 +134,12 @@ class Broker:
         )
         self.encoded_topics = EncodedTopics()
         self.internal_topics = InternalTopics(self.intents, config)
+        self.cold_reads: ColdReads = ColdReads(surroundings.disk_threads)
         self.groups: GroupService = GroupService(
             config,
             self._group_partition_count,
             now_ms,
+            self.cold_reads,
             leads_for_sure=lambda: self.store_silence_seconds < self.session_seconds,
         )
         self.producer_ids = ProducerIdSource(store)
@@ -158,8 +160,6 @@ class Broker:
             surroundings.busy_poll_seconds,
             surroundings.disk_threads,
         )
-        self.disk_threads = surroundings.disk_threads
-        self.cold_reads = ColdReads(surroundings.disk_threads)
         self.inspectors = Inspectors(surroundings.threads(INSPECTORS), INSPECTORS)  # of producers' batches
         self.loop_quota = LoopQuota(lambda renew: asyncio.get_running_loop().call_soon(renew))
         self.turns: int = 0  # batches that wait for one of them, or for one another

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import pytest
 
 from ottla.broker import group_replay
+from ottla.broker.cold_reads import ColdReads
 from ottla.broker.coordinator import GroupService
 from ottla.broker.group.classic import ClassicGroup
 from ottla.broker.group.effects import Join, Leaver, Sync
@@ -21,8 +22,10 @@ from ottla.broker.group.records import Committed, GroupKey, OffsetKey, group_key
 from ottla.broker.group.shard import GroupShard, OffsetToCommit
 from ottla.broker.group.states import State
 from ottla.broker.log.config import LogConfig
+from ottla.broker.log.segment import Segment
 from ottla.protocol.batches import Record, assign, build_batch, iterate_headers, records
 from ottla.protocol.errors import ErrorCode, KafkaError
+from tests.simulation.machine import LoopThreads
 from tests.unit.broker.log.workbench import Workbench, append
 
 T = TypeVar("T")
@@ -83,6 +86,7 @@ class MemoryLog:
     """Batches in one file. Reads cut the last batch, as a real one does."""
 
     log_start_offset = 0
+    directory = "/logs/__consumer_offsets-0"
 
     def __init__(self, data: bytes = b"") -> None:
         self.data = bytearray(data)
@@ -91,7 +95,9 @@ class MemoryLog:
     def log_end_offset(self) -> int:
         return max((header.last_offset + 1 for _, header in iterate_headers(self.data)), default=0)
 
-    def read(self, offset: int, max_bytes: int, limit_offset: int, minimum_one: bool = True) -> list[Piece]:
+    def read(
+        self, offset: int, max_bytes: int, limit_offset: int, minimum_one: bool = True, wait: bool = True
+    ) -> list[Piece]:
         for position, header in iterate_headers(self.data):
             if header.last_offset >= offset:
                 return [Piece(MemoryFile(self.data), position, max(header.size, max_bytes))]
@@ -99,6 +105,9 @@ class MemoryLog:
 
     def segment_after(self, offset: int) -> int | None:
         return None
+
+    def segments_read(self, offset: int) -> list[Segment]:
+        return []
 
 
 class MemoryPartition:
@@ -160,7 +169,10 @@ class Stage:
         self.wall_ms = 1_000_000
         values = {**SETTINGS, **{name.replace("_", "."): value for name, value in settings.items()}}
         self.leads_for_sure = True
-        self.service = GroupService(values, lambda: PARTITIONS, lambda: self.wall_ms, lambda: self.leads_for_sure)
+        cold_reads = ColdReads(LoopThreads())
+        self.service = GroupService(
+            values, lambda: PARTITIONS, lambda: self.wall_ms, cold_reads, lambda: self.leads_for_sure
+        )
         self.partitions = [MemoryPartition(index) for index in range(PARTITIONS)]
         self.ids = count()
 

@@ -7,7 +7,7 @@ earliest pending upload. Without remote storage −4 is −2, and −5 and −6 
 
 from __future__ import annotations
 
-import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.registry import Api, RequestContext
@@ -72,9 +72,9 @@ async def _look_up(
         return UNKNOWN, UNKNOWN, -1
     try:
         if target == MAX_TIMESTAMP:
-            found = await asyncio.to_thread(log.offset_of_max_timestamp)
+            found = await broker.cold_reads.run(log, log.offset_of_max_timestamp)
         else:
-            found = await asyncio.to_thread(log.offset_for_timestamp, target)
+            found = await broker.cold_reads.run(log, partial(log.offset_for_timestamp, target))
     except DamagedSegment as error:  # these bytes make no sense: the directory's others do
         raise KafkaError(ErrorCode.corrupt_message, str(error)) from error
     except OSError as error:

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 
-from ottla.protocol.errors import ErrorCode
+from ottla.protocol.errors import ErrorCode, KafkaError
 
 
 class State(Enum):
@@ -109,3 +109,8 @@ APPEND_ERROR: Mapping[ErrorCode, ErrorCode] = {
     ErrorCode.invalid_fetch_size: ErrorCode.unknown_server_error,
 }
 """What clients of a group hear when a write to `__consumer_offsets` fails; other codes pass as they are."""
+
+
+def for_clients(error: KafkaError) -> KafkaError:
+    """What a client of a group hears of a write to `__consumer_offsets` that failed."""
+    return KafkaError(APPEND_ERROR.get(error.code, error.code), error.message)

@@ -188,21 +188,20 @@ class RealFile:
         return found
 
     def read_ahead(self, size: int, position: int) -> None:
-        self._comes(size, position)
+        coming = self._comes(size, position)
         step = bytearray(min(size, _READ_AHEAD_BYTES))
-        end = position + size
-        while position < end:
-            got = os.preadv(self._descriptor, (memoryview(step)[: end - position],), position)
-            if not got:
-                return
-            position += got
+        at, end = position, position + size
+        while at < end and (got := os.preadv(self._descriptor, (memoryview(step)[: end - at],), at)):
+            at += got
+        coming.came(at - position, position)
 
-    def _comes(self, size: int, position: int) -> None:
+    def _comes(self, size: int, position: int) -> Coming:
         """These bytes are asked of the disk, unless they are in memory."""
         coming = self._coming
         if coming is None:
             coming = self._coming = Coming()
         coming.asked(size, position)
+        return coming
 
     def pwrite(self, data: Buffer, position: int) -> None:
         written = os.pwrite(self._descriptor, data, position)

@@ -8,30 +8,41 @@ import os
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from ottla.broker.api import list_offsets
 from ottla.broker.api.fetch import COLD_WAIT_MS
+from ottla.broker.cold_reads import ColdReads
+from ottla.broker.group.partitioning import partition_for
+from ottla.broker.group.records import Committed, OffsetKey, offset_key, offset_value
+from ottla.broker.log.config import LogConfig
 from ottla.broker.log.index import OffsetIndex
-from ottla.net.disk_threads import THREADS_PER_VOLUME
+from ottla.net.disk_threads import THREADS_PER_VOLUME, VolumeThreads
 from ottla.net.pending import Pending
+from ottla.protocol.batches import Record, build_batch
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages import read_request, write_request
 from tests.unit.broker.api.test_produce_and_fetch import Stage, answer_of, asked, batch_of
 from tests.unit.broker.log.cold_disk import ColdDisk
-from tests.unit.broker.log.workbench import Workbench
+from tests.unit.broker.log.workbench import Workbench, append
+from tests.unit.broker.test_coordinator import PARTITIONS, MemoryPartition, loaded
+from tests.unit.broker.test_coordinator import Stage as Groups
 from tests.unit.net.test_connection import eventually
 
+LIST_OFFSETS = 2
 BATCHES = 200  # of about 100 bytes, in segments of 4 KiB
 
 
 class ColdStage(Stage):
-    """Partition 0 lies on a disk that can be stuck, partition 1 on another."""
+    """Partition 0 lies in a log directory that can be stuck, partition 1 in another."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.disk = ColdDisk()
-        self.cold_log = self.logs[0] = Workbench(folder / "cold", disk=self.disk).log()
+        self.cold_log = self.logs[0] = Workbench(folder / "cold" / "t-0", disk=self.disk).log()
         self.partition = self.partitions.find("t", 0)
         self.partition.log = self.cold_log
         for number in range(BATCHES):
@@ -298,3 +309,60 @@ def test_entries_that_a_thread_looked_at_before_an_append_dont_mislead(play: Any
         assert index.floor(600).offset == 600
 
     play(body)
+
+
+def test_lookups_by_time_on_a_stuck_disk_leave_threads_to_the_others(play: Any) -> None:
+    """They had the event loop's own threads, a handful, and nothing was left for syncs or other log directories."""
+
+    async def body(stage: ColdStage) -> None:
+        context: Any = SimpleNamespace(api_version=8)
+
+        def look_up(index: int) -> asyncio.Future[Any]:
+            partition = {"partition_index": index, "current_leader_epoch": -1, "timestamp": 1}
+            message = {"replica_id": -1, "isolation_level": 0, "topics": [{"name": "t", "partitions": [partition]}]}
+            request = read_request(LIST_OFFSETS, 8, write_request(LIST_OFFSETS, 8, message))
+            return asyncio.ensure_future(list_offsets.handle(stage.broker, context, request))
+
+        stage.cool()
+        stage.disk.answers.clear()
+        stuck = [look_up(0) for _ in range(50)]
+        await asyncio.sleep(0.1)
+        async with asyncio.timeout(5):
+            answer = await look_up(1)
+            await asyncio.to_thread(int)
+        assert answer["topics"][0]["partitions"][0]["offset"] == 0
+        assert not any(each.done() for each in stuck)
+        stage.disk.answers.set()
+        for each in stuck:
+            assert (await each)["topics"][0]["partitions"][0]["offset"] == 0
+
+    play(body)
+
+
+def test_loading_groups_from_a_stuck_disk_holds_nobody(tmp_path: Path) -> None:
+    disk = ColdDisk()
+    bench = Workbench(tmp_path / "offsets", config=LogConfig(segment_bytes=300), disk=disk)
+    log = bench.log()
+    for number in range(20):
+        commit = Record(0, 1, offset_key(OffsetKey("g", "t", number)), offset_value(Committed(number)))
+        append(log, bytearray(build_batch([commit])))
+    for segment in log.segments:
+        segment.let_go()
+    disk.grow_cold()
+
+    async def scene() -> None:
+        disk.answers.clear()
+        groups = Groups(**{"offsets.load.buffer.size": 1 << 20})
+        partition: Any = MemoryPartition(partition_for("g", PARTITIONS), log)  # type: ignore[arg-type]
+        groups.service._cold_reads = ColdReads(VolumeThreads())
+        groups.partitions = [partition]
+        groups.lead()
+        await asyncio.sleep(0.1)
+        assert disk.waits == 1
+        disk.answers.set()
+        await loaded(groups)
+        assert [await groups.fetch("g", index) for index in range(20)] == list(range(20))
+        await groups.service.stop()
+
+    asyncio.run(scene())
+    assert not disk.held, "the event loop waited for the disk"

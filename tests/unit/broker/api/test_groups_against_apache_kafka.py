@@ -23,6 +23,7 @@ from ottla.broker.api import (
     sync_group,
 )
 from ottla.broker.api.registry import RequestContext
+from ottla.broker.cold_reads import ColdReads
 from ottla.broker.coordinator import GroupService
 from ottla.broker.group.partitioning import OFFSETS_TOPIC
 from ottla.broker.group.states import HEARTBEAT, State
@@ -31,6 +32,7 @@ from ottla.net.pending import Pending
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import read_request, read_response, write_request, write_response
 from tests.peers.group_scenes import RECORDED, TOPIC, play
+from tests.simulation.machine import LoopThreads
 from tests.unit.broker.test_coordinator import SETTINGS, MemoryPartition, virtually
 
 PARTITIONS = 50
@@ -56,7 +58,7 @@ async def _at_once(wanted: object, pending: object) -> None:
 
 async def _answers() -> dict[str, Any]:
     settings = {**SETTINGS, "group.initial.rebalance.delay.ms": 500}
-    groups = GroupService(settings, lambda: PARTITIONS, lambda: 1_000_000, lambda: True)
+    groups = GroupService(settings, lambda: PARTITIONS, lambda: 1_000_000, ColdReads(LoopThreads()), lambda: True)
     groups.start()
     for index in range(PARTITIONS):
         groups.became_leader(MemoryPartition(index))
