@@ -9,9 +9,11 @@ import select
 import socket
 import struct
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ottla.protocol.batches import Record, build_batch
+from ottla.protocol.codecs import Codec
 from ottla.protocol.frames import request_frame
 from ottla.protocol.messages import write_request
 
@@ -21,8 +23,14 @@ FETCH, FETCH_VERSION = 1, 12
 
 def produce_request(topic: str, value: bytes, acks: int = 1, records: int = 1) -> bytes:
     """A whole frame: a batch of `records` times the same for partition 0."""
+    return batch_request(topic, [value] * records, acks)
+
+
+def batch_request(topic: str, values: Sequence[bytes], acks: int = 1, codec: int = Codec.none) -> bytes:
+    """A whole frame: a batch of those records for partition 0."""
     now_ms = int(time.time() * 1000)
-    batch = bytes(build_batch([Record(offset, now_ms, None, value, []) for offset in range(records)]))
+    records = [Record(offset, now_ms, None, value, []) for offset, value in enumerate(values)]
+    batch = bytes(build_batch(records, codec=codec))
     body = write_request(
         PRODUCE,
         PRODUCE_VERSION,

@@ -12,6 +12,7 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -20,14 +21,18 @@ from typing import NamedTuple
 
 import pytest
 
+from bench.librdkafka import payloads
 from bench.process import cpu_seconds
-from bench.raw import exchange, fetch_request, produce_request
+from bench.raw import batch_request, exchange, fetch_request, produce_request
+from ottla.protocol.codecs import Codec, compress
+from ottla.protocol.unpacking import decompress
 from tests.peers.ottla_broker import OttlaBroker
 from tests.peers.tools import need_native_walk
 from tests.peers.wire import Wire
 
 WINDOW_REQUESTS = 400  # about 10 ms: short enough that some windows are left alone by whatever else runs
 LARGE_WINDOW_REQUESTS = 4
+PACKED_WINDOW_REQUESTS = 20
 WINDOWS_MIN = 20
 WINDOWS_MAX = 600
 PRODUCE_MULTIPLE_MAX = 2.9  # 2.2
@@ -35,9 +40,16 @@ FETCH_MULTIPLE_MAX = 2.7  # 2.0
 SESSION_FETCH_MULTIPLE_MAX = 2.9  # 2.2
 LARGE_PRODUCE_MULTIPLE_MAX = 4.1  # 3.1
 LARGE_FETCH_MULTIPLE_MAX = 2.2  # 1.65
+PACKED_PRODUCE_MULTIPLE_MAX = {  # 1.65, 1.57, 1.88, 2.25
+    Codec.gzip: 2.2,
+    Codec.snappy: 2.1,
+    Codec.lz4: 2.5,
+    Codec.zstd: 3.0,
+}
 PRODUCE_ANSWER_BYTES = 56
 LARGE_RECORDS = 9_000  # of 100 B: a batch of about a megabyte
 LARGE_BYTES = 1_000_000
+PACKED_RECORDS = 3_300  # of 100 B that compress as application data does, as librdkafka packs them
 SESSION_ID_AT = 15  # in a Fetch response: behind size, correlation id, no tags, throttle time and error
 IDLE_BYTES_MAX = 57_600_000  # 0.15 of what Apache Kafka holds
 
@@ -178,6 +190,26 @@ def test_a_large_produce(broker: OttlaBroker, bare: Server) -> None:
     request = produce_request("large-produced", bytes(100), records=LARGE_RECORDS)
     window_cost, bare_cost = (partial(cost, which, request, LARGE_WINDOW_REQUESTS) for which in (server, bare))
     assert multiple(window_cost, bare_cost, LARGE_PRODUCE_MULTIPLE_MAX) < LARGE_PRODUCE_MULTIPLE_MAX
+
+
+@pytest.mark.usefixtures("one_processor")
+@pytest.mark.parametrize("codec", list(PACKED_PRODUCE_MULTIPLE_MAX), ids=lambda codec: codec.name)
+def test_a_packed_produce(broker: OttlaBroker, bare: Server, codec: Codec) -> None:
+    """Beside a server that only writes what it received, and the codec alone: nobody needs less."""
+    topic, most = f"packed-{codec.name}", PACKED_PRODUCE_MULTIPLE_MAX[codec]
+    server = created(broker, topic)
+    values = payloads(100)
+    records = b"".join(values[number % len(values)] for number in range(PACKED_RECORDS))
+    packed = compress(codec, records)
+    request = batch_request(topic, [values[number % len(values)] for number in range(PACKED_RECORDS)], codec=codec)
+
+    def least_cost() -> float:
+        began = time.process_time()
+        for _ in range(PACKED_WINDOW_REQUESTS):
+            decompress(codec, packed)
+        return time.process_time() - began + cost(bare, request, PACKED_WINDOW_REQUESTS)
+
+    assert multiple(partial(cost, server, request, PACKED_WINDOW_REQUESTS), least_cost, most) < most
 
 
 @pytest.mark.usefixtures("one_processor")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from ottla.protocol.codecs import Codec
 from ottla.protocol.record_walk import NATIVE
 
-LOOP_MICROSECONDS = 500
+LOOP_MICROSECONDS = 600
 THREAD_MICROSECONDS = 10_000
 
 _NATIVE = {Codec.gzip: 450, Codec.snappy: 1400, Codec.lz4: 4000, Codec.zstd: 1900}
