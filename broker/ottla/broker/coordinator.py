@@ -147,10 +147,26 @@ class GroupService:
         for shard in list(self._shards.values()):
             with self._surviving(f"the offsets of the deleted topics {', '.join(names)}"):
                 if not shard.loading:
-                    self._flush(shard)
-                    plan = shard.core.topics_deleted(names)
-                    self.counters.offset_deletions += len(plan.changes)
-                    self._append_unwatched(shard, plan)
+                    plans = shard.core.topics_deleted(names, BATCH_RECORDS_MAX)
+                    if self._delete_next(shard, plans):
+                        self._spawn(self._delete(shard, plans))
+
+    async def _delete(self, shard: Shard, plans: Iterator[Plan]) -> None:
+        """Appends the tombstones of deleted topics, a batch in each turn of the loop."""
+        more = True
+        while more:
+            await asyncio.sleep(0)
+            with self._surviving("the offsets of deleted topics"):
+                more = self._holds(shard) and self._delete_next(shard, plans)
+
+    def _delete_next(self, shard: Shard, plans: Iterator[Plan]) -> bool:
+        self._flush(shard)
+        plan = next(plans, None)
+        if plan is None:
+            return False
+        self.counters.offset_deletions += len(plan.changes)
+        self._append_unwatched(shard, plan)
+        return True
 
     # --- membership ---
 

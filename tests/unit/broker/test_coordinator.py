@@ -13,7 +13,7 @@ import pytest
 
 from ottla.broker import group_replay
 from ottla.broker.cold_reads import ColdReads
-from ottla.broker.coordinator import GroupService
+from ottla.broker.coordinator import BATCH_RECORDS_MAX, GroupService
 from ottla.broker.group.classic import ClassicGroup
 from ottla.broker.group.effects import Join, Leaver, Sync
 from ottla.broker.group.offsets import Offsets
@@ -541,6 +541,23 @@ def test_offsets_of_deleted_topics_go() -> None:
         stage.service.topics_deleted(["t"])
         assert await stage.fetch("g") is None
         assert await stage.fetch("h") is None
+
+    virtually(scene)
+
+
+def test_many_offsets_of_deleted_topics_go_in_many_turns() -> None:
+    async def scene() -> None:
+        stage = Stage()
+        stage.lead()
+        groups = [f"g{number}" for number in range(5 * BATCH_RECORDS_MAX)]
+        await asyncio.gather(*(stage.commit(group, 1) for group in groups))
+        counters = stage.service.counters
+        stage.service.topics_deleted(["t"])
+        assert counters.offset_deletions <= PARTITIONS * BATCH_RECORDS_MAX < len(groups)
+        while (deleted := counters.offset_deletions) < len(groups):
+            await asyncio.sleep(0)
+            assert counters.offset_deletions - deleted <= PARTITIONS * BATCH_RECORDS_MAX
+        assert await stage.fetch(groups[-1]) is None
 
     virtually(scene)
 

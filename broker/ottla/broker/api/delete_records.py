@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ottla.broker.partition import Partition
 
 API = Api(key=21, versions=(0, 2))
+_PARTITIONS_PER_TURN = 20
 
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
@@ -29,7 +30,9 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[
     waiting: list[tuple[dict[str, int], Partition, asyncio.Future[None]]] = []
     for topic in request.topics:
         answers = []
-        for asked in topic.partitions:
+        for count, asked in enumerate(topic.partitions):
+            if count % _PARTITIONS_PER_TURN == _PARTITIONS_PER_TURN - 1:
+                await asyncio.sleep(0)  # each writes where its leader epochs begin
             answer = {"partition_index": asked.partition_index, "low_watermark": -1}
             try:
                 partition = _find(broker, topic.name, asked.partition_index)

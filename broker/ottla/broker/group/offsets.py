@@ -123,13 +123,13 @@ class Offsets:
         for pending in self._undecided.values():
             yield from (key for key in pending if key.group == group and self.latest(key) is None)
 
-    def keys_of_topics(self, topics: Iterable[str]) -> Iterator[OffsetKey]:
+    def of_topics(self, topics: Iterable[str]) -> Iterator[tuple[OffsetKey, Committed]]:
         """Whatever any group has for these topics."""
         wanted = set(topics)
         for group, by_topic in self._latest.items():
             for topic in wanted & by_topic.keys():
-                for partition in by_topic[topic]:
-                    yield OffsetKey(group, topic, partition)
+                for partition, value in by_topic[topic].items():
+                    yield OffsetKey(group, topic, partition), value
 
     def has(self, group: str) -> bool:
         """Whether a group has any offset."""

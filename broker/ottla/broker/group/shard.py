@@ -224,9 +224,14 @@ class GroupShard:
             plan.changes.append((GroupKey(group_id), None))
         return plan
 
-    def topics_deleted(self, topics: Iterable[str]) -> Plan:
-        """The tombstones of offsets whose topics are gone."""
-        return Plan([(key, None) for key in self.offsets.keys_of_topics(topics)])
+    def topics_deleted(self, topics: Iterable[str], records_max: int) -> Iterator[Plan]:
+        """The tombstones of offsets whose topics are gone, `records_max` at a time. Which ones these are is settled by
+        the call, so that what is committed later for a topic of the same name stays."""
+        gone = list(self.offsets.of_topics(topics))
+        return (
+            Plan([(key, None) for key, value in gone[start : start + records_max] if self.offsets.latest(key) is value])
+            for start in range(0, len(gone), records_max)
+        )
 
     # --- how the state follows ---
 

@@ -47,6 +47,7 @@ from ottla.protocol.varints import read_varint
 from .config import MAX_RELATIVE_OFFSET
 
 _LONGEST_PLAIN_KEY = 32
+_SEGMENTS_PER_GROUP = 20  # three or four renames each, in one turn of the broker's event loop
 _header = struct.Struct(">qiibIhiqqqhii")
 
 
@@ -281,13 +282,15 @@ def cleanable(
 def grouped(
     segments: Sequence[SegmentSizes], *, segment_bytes: int, segment_index_bytes: int
 ) -> list[list[SegmentSizes]]:
-    """Neighbours that together fit into one segment, so that compaction doesn't leave crumbs behind."""
+    """Neighbours that together fit into one segment, so that compaction doesn't leave crumbs behind. Of very many small
+    ones the next rounds make fewer still."""
     groups: list[list[SegmentSizes]] = []
     size = index_size = 0
     for segment in segments:
         group = groups[-1] if groups else None
         if (
             group is not None
+            and len(group) < _SEGMENTS_PER_GROUP
             and size + segment.size <= segment_bytes
             and index_size + segment.index_size <= segment_index_bytes
             and segment.end_offset - group[0].base_offset <= MAX_RELATIVE_OFFSET

@@ -161,11 +161,12 @@ class Compactor:
     async def _compact(self, log: Log, job: Job) -> None:
         generation = log.generation
         result = await self._in_child(job)
-        bases = [segment.base_offset for segment in log.segments]
-        unchanged = log.generation == generation and log is self._current(log)
         whole = True
         for segment in result.segments:
-            if unchanged and set(segment.old_bases) <= set(bases):
+            await asyncio.sleep(0)  # many files are renamed for each
+            bases = {segment.base_offset for segment in log.segments}
+            unchanged = log.generation == generation and log is self._current(log)
+            if unchanged and bases.issuperset(segment.old_bases):
                 log_size, index_size, time_index_size = segment.sizes
                 try:
                     log.swap_in(segment.old_bases, (log_size, index_size, time_index_size))
@@ -176,7 +177,7 @@ class Compactor:
                 self._drop(log, segment.old_bases[0])
                 # Retention took the first ones of several: the others are as they were, and need another round.
                 whole = whole and set(segment.old_bases).isdisjoint(bases)
-        if not unchanged:
+        if log.generation != generation or log is not self._current(log):
             return
         try:
             await asyncio.to_thread(self._logs.disk.fsync_directory, log.directory)

@@ -150,8 +150,18 @@ def test_offsets_of_deleted_topics() -> None:
     shard = GroupShard(Limits())
     commit(shard, "g", to_commit(topic="a"), to_commit(topic="b"))
     commit(shard, "h", to_commit(topic="a", partition=3))
-    plan = shard.topics_deleted(["a", "c"])
+    [plan] = shard.topics_deleted(["a", "c"], 10)
     assert [key for key, _ in plan.changes] == [OffsetKey("g", "a", 0), OffsetKey("h", "a", 3)]
+
+
+def test_what_is_committed_for_a_topic_made_anew_stays_while_the_old_ones_offsets_go() -> None:
+    shard = GroupShard(Limits())
+    for group in ("g", "h", "i"):
+        commit(shard, group, to_commit(topic="a"))
+    plans = shard.topics_deleted(["a"], 1)
+    assert next(plans).changes == [(OffsetKey("g", "a", 0), None)]
+    commit(shard, "h", to_commit(topic="a"))
+    assert [plan.changes for plan in plans] == [[], [(OffsetKey("i", "a", 0), None)]]
 
 
 # --- expiry: the table of Offsets.expired ---

@@ -11,6 +11,7 @@ from uuid import UUID
 
 import pytest
 
+from ottla.broker.log.compactor import CompactionLimits, Compactor
 from ottla.broker.log.config import LogConfig
 from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.disk import RealDisk
@@ -78,6 +79,60 @@ def test_retention_of_many_segments_takes_many_turns(log: tuple[LogDirectories, 
     assert sum(turns) >= 3 * 299
     assert max(turns) <= 4 * 20
     assert len(many.segments) == 1
+
+
+COMPACTED = replace(CONFIG, cleanup_policy=frozenset({"compact"}), min_cleanable_dirty_ratio=0.0, segment_bytes=200)
+
+
+def many_segments(logs: LogDirectories) -> Log:
+    """A log that a compaction makes much smaller."""
+    many = logs.open_or_create("compacted", 0, UUID(int=2), COMPACTED)
+    for number in range(300):
+        append(many, batch_of([b"%d" % number * 20]))
+    assert len(many.segments) > 250
+    return many
+
+
+def test_a_compaction_of_many_segments_puts_them_in_place_in_many_turns(
+    log: tuple[LogDirectories, Log], disk: CountingDisk
+) -> None:
+    logs, _ = log
+    many = many_segments(logs)
+    many.config = replace(COMPACTED, segment_bytes=1 << 20)
+    compactor = Compactor(logs, lambda: NOW_MS, CompactionLimits())
+
+    async def compact() -> None:
+        await compactor.compact(many, compactor.cleanable(many))
+
+    turns = work_per_turn(compact, lambda: disk.renames)
+    assert len(many.segments) < 30
+    assert sum(turns) >= 3 * 250
+    assert max(turns) <= 4 * (20 + 2)
+
+
+def test_a_compaction_goes_no_further_after_a_truncation_between_two_turns(
+    log: tuple[LogDirectories, Log], disk: CountingDisk
+) -> None:
+    logs, _ = log
+    many = many_segments(logs)
+    many.config = replace(COMPACTED, segment_bytes=1 << 20)
+    compactor = Compactor(logs, lambda: NOW_MS, CompactionLimits())
+    before = disk.renames
+
+    async def compact() -> None:
+        await compactor.compact(many, compactor.cleanable(many))
+
+    def truncate() -> None:
+        if disk.renames > before and many.log_end_offset == 300:
+            many.truncate_to(200)
+
+    work_per_turn(compact, lambda: 0, truncate)
+    assert many.log_end_offset == 200
+    assert many.compacted_to == 0, "it is compacted again"
+    assert many.segments[0].base_offset == 0
+    assert append(many, batch_of([b"x"])) == 200
+    assert not list(Path(many.directory).glob("*.cleaned"))
+    assert not list(Path(many.directory).glob("*.swap"))
 
 
 def test_retention_goes_on_after_a_truncation_between_two_turns(log: tuple[LogDirectories, Log]) -> None:
