@@ -46,6 +46,11 @@ class Commit(NamedTuple):
     encoded: list[Encoded]
     written: asyncio.Future[int]
 
+    def fail(self, error: KafkaError) -> None:
+        """Tells whoever waits for it, if anybody still does."""
+        if not self.written.done():
+            self.written.set_exception(error)
+
 
 @dataclass(slots=True, eq=False)
 class Shard:

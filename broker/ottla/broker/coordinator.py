@@ -139,7 +139,7 @@ class GroupService:
         shard.view.resign(KafkaError(ErrorCode.not_coordinator))
         commits, shard.commits = shard.commits, []
         for commit in commits:
-            _fail(commit.written, KafkaError(ErrorCode.not_coordinator))
+            commit.fail(KafkaError(ErrorCode.not_coordinator))
 
     def topics_deleted(self, topics: Iterable[str]) -> None:
         """Topics are gone: so are the offsets that groups committed for them."""
@@ -147,26 +147,16 @@ class GroupService:
         for shard in list(self._shards.values()):
             with self._surviving(f"the offsets of the deleted topics {', '.join(names)}"):
                 if not shard.loading:
-                    plans = shard.core.topics_deleted(names, BATCH_RECORDS_MAX)
-                    if self._delete_next(shard, plans):
-                        self._spawn(self._delete(shard, plans))
+                    self._delete(shard, shard.core.topics_deleted(names, BATCH_RECORDS_MAX))
 
-    async def _delete(self, shard: Shard, plans: Iterator[Plan]) -> None:
-        """Appends the tombstones of deleted topics, a batch in each turn of the loop."""
-        more = True
-        while more:
-            await asyncio.sleep(0)
-            with self._surviving("the offsets of deleted topics"):
-                more = self._holds(shard) and self._delete_next(shard, plans)
-
-    def _delete_next(self, shard: Shard, plans: Iterator[Plan]) -> bool:
-        self._flush(shard)
-        plan = next(plans, None)
-        if plan is None:
-            return False
-        self.counters.offset_deletions += len(plan.changes)
-        self._append_unwatched(shard, plan)
-        return True
+    def _delete(self, shard: Shard, plans: Iterator[Plan]) -> None:
+        with self._surviving("the offsets of deleted topics"):
+            self._flush(shard)
+            plan = next(plans, None) if self._holds(shard) else None
+            if plan is not None:
+                self.counters.offset_deletions += len(plan.changes)
+                self._append_unwatched(shard, plan)
+                asyncio.get_running_loop().call_soon(self._delete, shard, plans)  # others have their turn
 
     # --- membership ---
 
@@ -456,7 +446,7 @@ class GroupService:
                         commit.written.set_result(offset)
                 return
         for commit in commits:
-            _fail(commit.written, failure)
+            commit.fail(failure)
 
     async def _committed(self, shard: Shard, offset: int) -> None:
         if shard.partition.high_watermark > offset:
@@ -608,8 +598,3 @@ class GroupService:
         except Exception:
             logger.exception("a coordinator's work on %s failed", what)
             self.counters.errors += 1
-
-
-def _fail(future: asyncio.Future[int], error: KafkaError) -> None:
-    if not future.done():
-        future.set_exception(error)
