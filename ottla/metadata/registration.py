@@ -6,6 +6,11 @@ again, with a new epoch; by then the controller has moved on, and the broker lea
 process has lost nothing of its logs, and says so: the new registration names the epoch of the former. What keeps the
 lease alive is a `Renewal`, which goes on while the event loop waits for a disk.
 
+That a lease has ended may be said in error, by a member of etcd that has only begun to read its log. A registration
+anew would be a death and a birth to everybody, so the key is looked at first: while it is there, under that lease and
+at the revision that this process wrote last, nobody has deleted it, and the lease is asked for again. A registration
+whose deletion anybody can have seen is never taken up again.
+
 A node id that is registered already makes a second process wait until the registration ends, as that of a predecessor
 that was killed does. It gives up, and names the other, only if that one lives after a session (`predecessor.py`).
 """
@@ -104,7 +109,7 @@ class Registration:
                 if self._deleted_by_others():
                     self._renewal.let_go()
                     await self._store.revoke(self._lease)
-                elif not self._ended:
+                elif not self._ended or await self._lives_after_all():
                     continue
                 await self._register_again()
             except (StoreUnavailable, UnknownOutcome) as reason:
@@ -167,6 +172,25 @@ class Registration:
         self._withdrawn = True
         await self._renewal.close()
 
+    async def _lives_after_all(self) -> bool:
+        """Whether the lease lives that was said to have ended; it is kept alive again then. Raises StoreUnavailable."""
+        async with self._changing:
+            found = await self._find(keys.broker(self.broker.id))
+            if found is None or (found.lease, found.mod_revision) != (self._lease, self.broker.revision):
+                return False
+            # Whoever has answered that has read its whole log, and knows of every lease that was granted.
+            try:
+                await self._store.keep_alive(self._lease)
+            except LeaseExpired:
+                return False
+            logger.warning("broker %d: its lease was said to have ended, and lives", self.broker.id)
+            self._hold()
+            return True
+
+    def _hold(self) -> None:
+        self._ended = False
+        self._renewal.hold(self._lease, self._session_s, partial(self._lease_ended, self._lease))
+
     async def _register_again(self) -> None:
         async with self._changing:
             self.broker = replace(self.broker, previous_epoch=self.epoch)
@@ -183,7 +207,6 @@ class Registration:
         key = keys.broker(self.broker.id)
         self._renewal.let_go()
         self._lease = await self._store.grant(self._session_s)
-        self._ended = False
         put = Put(key, self.broker.encode(), self._lease)
         loop = asyncio.get_running_loop()
         patient_until = loop.time() + self._session_s
@@ -221,14 +244,16 @@ class Registration:
             await asyncio.sleep(_RETRY_S)
             with suppress(StoreUnavailable):  # the next try has more patience, and says whether the lease is gone
                 await self._store.keep_alive(self._lease)
-        self._renewal.hold(self._lease, self._session_s, partial(self._lease_ended, self._lease))
+        self._hold()
         logger.info("broker %d: registered with epoch %d", self.broker.id, self.epoch)
         self.registered(self.broker)
         return self.broker
 
     async def _reread(self, key: str) -> None:
-        found = [entry for entry in (await self._store.read(key)).entries if entry.key == key]
-        self._adopt(found[0] if found else None)
+        self._adopt(await self._find(key))
+
+    async def _find(self, key: str) -> Entry | None:
+        return next((entry for entry in (await self._store.read(key)).entries if entry.key == key), None)
 
     def _adopt(self, entry: Entry | None) -> None:
         """Takes over the revisions of our own registration as the store has it."""
