@@ -1,23 +1,31 @@
-"""`ottla operator`: the process that keeps Kubernetes in step with Cluster and Topic resources.
+"""`ottla operator`: the process that keeps Kubernetes in step with Cluster and Topic resources, and its doctor.
 
 It runs in a pod, from the chart `ottla-operator`; outside one it takes $KUBECONFIG, but has to reach pods and Services
-by their addresses all the same.
+by their addresses all the same. `ottla operator doctor` runs where kubectl does.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ottla.cli.errors import CommandError, UsageError
-from ottla.cli.options import DebugOption
+from ottla.cli.errors import CommandError, ExitCode, UsageError
+from ottla.cli.help import App
+from ottla.cli.options import DebugOption, output_command
+from ottla.cli.output import Output, counted
 from ottla.operator.log_level import LogLevel, set_log_level
 
+app = App(help="Run the Kubernetes operator, until SIGTERM or Ctrl-C. A chart does that: ottla-operator.")
 
+
+@app.callback(invoke_without_command=True)
 def operator(
+    context: typer.Context,
     namespaces: Annotated[
         str,
         typer.Option(
@@ -70,17 +78,15 @@ def operator(
     debug: DebugOption = False,
 ) -> None:
     """Run the Kubernetes operator, until SIGTERM or Ctrl-C. A chart does that: ottla-operator."""
+    if context.invoked_subcommand is not None:
+        return
     import asyncio
     import logging
     from importlib.metadata import version
 
-    try:
+    with needing_packages():
         from ottla.operator.app import Options, operate
         from ottla.operator.spec.cluster import Defaults
-    except ImportError as error:
-        raise UsageError(
-            f"the operator needs a package that isn't installed ({error.name})", "pip install 'ottla[operator]'"
-        ) from error
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
     set_log_level(log_level)
     options = Options(
@@ -97,3 +103,54 @@ def operator(
         asyncio.run(operate(options))
     except OSError as error:
         raise CommandError(f"the operator can't start: {error.strerror or error}") from error
+
+
+@app.command()
+@output_command
+def doctor(
+    output: Output,
+    context: Annotated[
+        str | None,
+        typer.Option("--context", metavar="NAME", help="Which context of kubectl's configuration to use."),
+    ] = None,
+) -> None:
+    """Say what is wrong with the operator's rights, definitions and versions. It asks Kubernetes as kubectl would."""
+    import asyncio
+    from datetime import UTC, datetime
+    from importlib.metadata import version
+
+    with needing_packages():
+        from kubernetes.aio.config import ConfigException
+
+        from ottla.operator.doctor import Doctor
+        from ottla.operator.kube import Kube, KubeError
+
+    async def look() -> list[dict[str, object]]:
+        kube = await Kube.connect_as_user(context)
+        try:
+            findings = await Doctor(kube, version("ottla"), datetime.now(UTC)).look()
+        finally:
+            await kube.close()
+        return [finding._asdict() for finding in findings]
+
+    try:
+        rows = asyncio.run(look())
+    except ConfigException as error:
+        raise CommandError(f"there is no way to Kubernetes: {error}", "See `kubectl config get-contexts`.") from error
+    except KubeError as error:
+        raise CommandError(str(error), exit_code=ExitCode.failed if error.status else ExitCode.unreachable) from error
+    columns = {"about": "ABOUT", "broken": "BROKEN", "message": "WHAT", "remedy": "WHAT TO DO"}
+    output.rows(rows, columns, empty="Nothing is wrong with the operator's rights, definitions and versions.")
+    if broken := sum(bool(row["broken"]) for row in rows):
+        raise CommandError(f"{counted(broken, 'thing')} will not work")
+
+
+@contextmanager
+def needing_packages() -> Iterator[None]:
+    """Names the extra that brings what isn't there."""
+    try:
+        yield
+    except ImportError as error:
+        raise UsageError(
+            f"the operator needs a package that isn't installed ({error.name})", "pip install 'ottla[operator]'"
+        ) from error

@@ -27,6 +27,8 @@ KINDS = {
     "Secret": Kind("v1", "secrets"),
     "Service": Kind("v1", "services"),
     "StatefulSet": Kind("apps/v1", "statefulsets"),
+    "Deployment": Kind("apps/v1", "deployments"),
+    "SubjectAccessReview": Kind("authorization.k8s.io/v1", "subjectaccessreviews"),
     "Lease": Kind("coordination.k8s.io/v1", "leases"),
     "CronJob": Kind("batch/v1", "cronjobs"),
     "NetworkPolicy": Kind("networking.k8s.io/v1", "networkpolicies"),

@@ -57,6 +57,16 @@ class Kube:
             await config.load_kube_config()
         return cls(client.ApiClient())
 
+    @classmethod
+    async def connect_as_user(cls, context: str | None = None) -> Kube:
+        """As kubectl does, by its configuration and one of its contexts. Raises ConfigException."""
+        await config.load_kube_config(context=context)
+        return cls(client.ApiClient())
+
+    async def version(self) -> str:
+        """Of Kubernetes, as `v1.33.5`."""
+        return str((await self._request("GET", "/version", "asking Kubernetes for its version"))["gitVersion"])
+
     async def close(self) -> None:
         """Ends all connections."""
         await self._api.close()

@@ -1,0 +1,223 @@
+"""What is wrong with an installation of the operator, from what was found of it. Pure.
+
+Three things that an operator can't mend itself, and that make it look idle: rights that it lacks, definitions of its
+kinds that are missing or another version's, versions that don't fit together. Each finding says what to do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple
+
+from ottla.operator.objects import Object, Ref, condition, ref_of
+from ottla.operator.rights import Asked, Right, asked, each
+
+KUBERNETES_MIN = (1, 30)
+UPGRADE = "helm upgrade ottla-operator charts/ottla-operator"
+FIELDS_TOLD = 3
+UNLOOKED_S_MAX = 120.0
+LEASE_S_MAX = 60.0
+NEEDLESS = tuple(asked(verb, "Secret") for verb in ("list", "watch", "delete"))
+
+
+class Finding(NamedTuple):
+    """Something that isn't as it should be. `broken`: it keeps something from working."""
+
+    about: str
+    broken: bool
+    message: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Installation:
+    """One operator, as its Deployment says."""
+
+    ref: Ref
+    account: str
+    version: str
+    namespaces: frozenset[str]  # that it watches; none: all
+    selector: str
+    lease: str
+    ready: bool
+    trouble: str  # what Kubernetes says of a Deployment that isn't ready
+
+    @property
+    def user(self) -> str:
+        """Its service account, as Kubernetes names users."""
+        return f"system:serviceaccount:{self.ref.namespace}:{self.account}"
+
+    def watches(self, namespace: str) -> bool:
+        """Whether it looks after a namespace."""
+        return not self.namespaces or namespace in self.namespaces
+
+
+def installation(deployment: Object) -> Installation:
+    """What a Deployment of the operator's chart says."""
+    template = deployment["spec"]["template"]["spec"]
+    container = template["containers"][0]
+    given = {each["name"]: str(each.get("value") or "") for each in container.get("env") or ()}
+    status = deployment.get("status") or {}
+    labels = deployment["metadata"].get("labels") or {}
+    return Installation(
+        ref=ref_of(deployment),
+        account=template.get("serviceAccountName") or "default",
+        version=labels.get("app.kubernetes.io/version", ""),
+        namespaces=frozenset(name for name in given.get("OTTLA_OPERATOR_NAMESPACES", "").split(",") if name),
+        selector=given.get("OTTLA_OPERATOR_SELECTOR", ""),
+        lease=given.get("OTTLA_OPERATOR_LEASE", ""),
+        ready=bool(status.get("readyReplicas")),
+        trouble=str(condition(status, "Available").get("message", "")),
+    )
+
+
+# ---- Kubernetes and the definitions
+
+
+def of_kubernetes(version: str) -> Iterator[Finding]:
+    """Whether it is new enough; `version` as `v1.33.5-gke.1`."""
+    found = re.match(r"v?(\d+)\.(\d+)", version)
+    if found and (int(found[1]), int(found[2])) < KUBERNETES_MIN:
+        least = ".".join(map(str, KUBERNETES_MIN))
+        yield Finding("Kubernetes", True, f"it is {version}, and the operator needs {least} or newer", "upgrade it")
+
+
+def of_definition(name: str, found: Object | None, wanted: Object) -> Iterator[Finding]:
+    """Whether a kind is defined as this version of Ottla defines it."""
+    about = f"definition {name}"
+    if found is None:
+        yield Finding(about, True, "there is none, so the operator has nothing to watch", f"{UPGRADE} defines it")
+        return
+    if "deletionTimestamp" in found["metadata"]:
+        yield Finding(about, True, "it is being deleted, and all resources of the kind with it", "see who deletes it")
+        return
+    if condition(found.get("status"), "Established").get("status") != "True":
+        said = condition(found.get("status"), "NamesAccepted").get("message", "")
+        yield Finding(about, True, f"Kubernetes doesn't serve it: {said}", "see `kubectl describe crd`")
+    (mine,) = wanted["spec"]["versions"]
+    theirs = next((each for each in found["spec"]["versions"] if each["name"] == mine["name"]), None)
+    if theirs is None or not theirs["served"]:
+        yield Finding(about, True, f"it has no version {mine['name']}", UPGRADE)
+        return
+    have, want = (set(_fields(each["schema"]["openAPIV3Schema"], "")) for each in (theirs, mine))
+    if missing := sorted(want - have):
+        message = f"it is older than this version of Ottla: it lacks {_some(missing)}, and drops what a spec says there"
+        yield Finding(about, True, message, f"{UPGRADE} brings its own definitions, unless crds.create is false")
+    elif unknown := sorted(have - want):
+        message = f"it is newer than this version of Ottla: {_some(unknown)} is unknown here"
+        yield Finding(about, False, message, "ask an `ottla` of the operator's version")
+    elif theirs["schema"] != mine["schema"]:
+        yield Finding(about, False, "its rules aren't those of this version of Ottla", UPGRADE)
+
+
+def _fields(schema: Object, above: str) -> Iterator[str]:
+    for name, field in schema.get("properties", {}).items():
+        path = f"{above}{name}"
+        yield path
+        yield from _fields(field, f"{path}.")
+        yield from _fields(field.get("items") or {}, f"{path}[].")
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - FIELDS_TOLD} more" if len(names) > FIELDS_TOLD else ""
+    return ", ".join(names[:FIELDS_TOLD]) + more
+
+
+# ---- the operators
+
+
+def of_operators(found: Sequence[Installation], own_version: str) -> Iterator[Finding]:
+    """Whether there is one, whether it runs, and whether two look after the same."""
+    if not found:
+        yield Finding("operator", True, "none is installed", "helm install ottla-operator charts/ottla-operator …")
+    for one in found:
+        about = f"operator {one.ref}"
+        if not one.ready:
+            remedy = f"kubectl --namespace {one.ref.namespace} logs deployment/{one.ref.name}; its /readyz says why"
+            yield Finding(about, True, f"no pod of it is ready: {one.trouble}", remedy)
+        if one.version and one.version != own_version:
+            message = f"it is version {one.version}, and this command is {own_version}"
+            yield Finding(about, False, message, "ask again with an `ottla` of its version: rights and fields differ")
+    for number, one in enumerate(found):
+        for other in found[number + 1 :]:
+            shared = one.namespaces & other.namespaces if one.namespaces and other.namespaces else True
+            if shared and one.selector == other.selector:
+                message = f"it looks after the same Clusters as {other.ref}, and they undo each other's work"
+                yield Finding(f"operator {one.ref}", True, message, "give each its watchNamespaces or its selector")
+
+
+def of_lease(one: Installation, lease: Object | None, now: datetime) -> Iterator[Finding]:
+    """Whether somebody acts under the operator's Lease."""
+    if not one.lease or not one.ready:
+        return
+    spec = (lease or {}).get("spec") or {}
+    renewed = spec.get("renewTime")
+    if lease is None or not spec.get("holderIdentity") or not renewed:
+        yield Finding(f"operator {one.ref}", True, f"nobody holds its Lease {one.lease}", "its log says why")
+        return
+    age_s = (now - datetime.fromisoformat(renewed)).total_seconds()
+    if age_s > LEASE_S_MAX:
+        message = f"its Lease {one.lease} was renewed last {age_s:.0f} s ago, by {spec['holderIdentity']}"
+        yield Finding(f"operator {one.ref}", True, message, "its log says why")
+
+
+def of_rights(
+    one: Installation, rights: Iterable[Right], namespace: str, denied: frozenset[Asked], *, needed: bool = True
+) -> Iterator[Finding]:
+    """Rights that it lacks. Where they aren't `needed`, what doesn't work without them is their reason."""
+    where = f"in the namespace {namespace}" if namespace else "in all namespaces"
+    for right in rights:
+        lacking = [str(single) for single in each([right]) if single in denied]
+        if lacking:
+            told = f"{one.user} may not {', '.join(lacking)} {where}"
+            lost = "" if needed else f"; that is only for: {right.why}"
+            remedy = f"{UPGRADE} with rbac.create=true, or bind a role with it to the account"
+            yield Finding(f"operator {one.ref}", needed, told + lost, remedy)
+
+
+def of_needless_rights(one: Installation, namespace: str, denied: frozenset[Asked]) -> Iterator[Finding]:
+    """What it may do with Secrets and never does."""
+    if more := [str(single) for single in NEEDLESS if single not in denied]:
+        told = f"{one.user} may {', '.join(more)} in {namespace or 'all namespaces'}, and needs none of it"
+        yield Finding(f"operator {one.ref}", False, told, "see which other role is bound to the account")
+
+
+# ---- the Clusters
+
+
+def of_clusters(clusters: Iterable[Object], operators: Sequence[Installation], now: datetime) -> Iterator[Finding]:
+    """Clusters that nobody looks after, or that run another version than their operator brings."""
+    for cluster in clusters:
+        ref = ref_of(cluster)
+        about = f"Cluster {ref}"
+        mine = [one for one in operators if one.watches(ref.namespace)]
+        if operators and not mine:
+            message = f"no operator watches the namespace {ref.namespace}"
+            yield Finding(about, True, message, f"add it to watchNamespaces of the operator {operators[0].ref}")
+            continue
+        status = cluster.get("status") or {}
+        seen = status.get("observedGeneration", 0)
+        if mine and seen < cluster["metadata"]["generation"] and _changed_s_ago(cluster, now) > UNLOOKED_S_MAX:
+            wanted = " or ".join(one.selector for one in mine if one.selector)
+            hint = f", and wants the labels {wanted}" if wanted else ""
+            yield Finding(about, True, f"the operator hasn't looked at its newest spec{hint}", "see the operator's log")
+        running, brought = str(status.get("version") or ""), {one.version for one in mine if one.version}
+        if running and brought and running not in brought and not cluster["spec"].get("image"):
+            message = f"its brokers run {running}, and its operator brings {', '.join(sorted(brought))}"
+            yield Finding(about, False, message, f"they follow by a roll: {status.get('message') or 'see its status'}")
+
+
+def _changed_s_ago(cluster: Mapping[str, object], now: datetime) -> float:
+    """Since anybody wrote to its spec, as far as Kubernetes tells."""
+    meta = cluster["metadata"]
+    assert isinstance(meta, Mapping)
+    written = [
+        entry["time"]
+        for entry in meta.get("managedFields") or ()
+        if entry.get("subresource") != "status" and "time" in entry
+    ]
+    latest = max(written, default=meta["creationTimestamp"])
+    return (now - datetime.fromisoformat(latest)).total_seconds()
