@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,21 @@ def test_file_is_up_to_date(path: Path) -> None:
 def test_a_definition_without_a_place_for_settings_names_is_told() -> None:
     with pytest.raises(ValueError, match="0 regions"):
         with_setting_rules("spec: {}\n", "clusters")
+
+
+@pytest.mark.parametrize("kind", ["clusters", "topics"])
+def test_no_comma_has_cut_a_description_in_two(kind: str) -> None:
+    """In `{type: string, description: Why, in a word.}` the second half is a key of its own, and nobody objects."""
+
+    def empty(part: Any, path: str) -> Iterator[str]:
+        for name, inner in (
+            part.items() if isinstance(part, dict) else enumerate(part) if isinstance(part, list) else ()
+        ):
+            if inner is None:
+                yield f"{path}.{name}"
+            yield from empty(inner, f"{path}.{name}")
+
+    assert list(empty(yaml.safe_load((CRDS / f"{kind}.yaml").read_text()), kind)) == []
 
 
 def test_version_is_that_of_the_package() -> None:
