@@ -156,13 +156,14 @@ class Queue:
         try:
             async with asyncio.timeout(RECONCILE_S_MAX):
                 result = await self._reconciler.reconcile(key)
+            if not result.gone:
+                after = RESYNC_S if result.requeue_after is None else result.requeue_after
             if result.failure:
                 self._counted(key, result.failure)
+                after = min(self._pause(key), RESYNC_S if after is None else after)
             else:
                 self.counters.failing.pop(key, None)
                 self._said.pop(key, None)
-            if not result.gone:
-                after = RESYNC_S if result.requeue_after is None else result.requeue_after
         except Exception as error:
             after = self._failed(key, error)
         finally:
@@ -178,7 +179,7 @@ class Queue:
     def _failed(self, key: Ref, error: Exception) -> float:
         """Counts and logs a failure; the pause before the next attempt."""
         said = self._counted(key, str(error))
-        pause = min(PAUSE_S_MIN * 2.0 ** min(self.counters.failing[key] - 1, 16), PAUSE_S_MAX)
+        pause = self._pause(key)
         if isinstance(error, Retry | TimeoutError):
             text = str(error) or "it took too long"
         else:
@@ -194,3 +195,7 @@ class Queue:
         self.counters.errors += 1
         said, self._said[key] = self._said.get(key), message
         return said
+
+    def _pause(self, key: Ref) -> float:
+        """Before the next attempt: the longer, the more failed in a row."""
+        return min(PAUSE_S_MIN * 2.0 ** min(self.counters.failing[key] - 1, 16), PAUSE_S_MAX)

@@ -15,7 +15,7 @@ from ottla.operator.plan.broker_pods import BROKER, CONTROLLER
 from ottla.operator.plan.etcd_pods import ETCD
 from ottla.operator.plan.observed import addresses, broker_pod, is_current, outdated, versions
 from ottla.operator.plan.roll import Decision, Pod, decide
-from ottla.operator.plan.turns import Release, Standing, standing
+from ottla.operator.plan.turns import RELEASE_MAX, Release, Standing, standing
 from ottla.operator.restarts import restart
 from ottla.operator.spec.cluster import Cluster, Etcd, Pool
 from ottla.operator.turns import Turns
@@ -30,7 +30,7 @@ class Rolling:
         self._kube = kube
         self._pages = pages
         self._turns = turns
-        self._release = release
+        self._release = release[:RELEASE_MAX]
 
     async def look(self, visit: Visit) -> None:
         """The pods, and what the brokers in them say."""

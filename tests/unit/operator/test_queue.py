@@ -130,8 +130,11 @@ def test_a_slow_one_does_not_hold_up_the_others() -> None:
     asyncio.run(run())
 
 
-def test_a_failure_of_a_part_is_counted_and_keeps_the_usual_pace() -> None:
-    answers = [Result(0.001, failure="refused"), Result(0.001, failure="refused"), Result(60.0)]
+def test_a_failure_of_a_part_is_counted_and_comes_again_soon_then_at_the_usual_pace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "PAUSE_S_MIN", 0.001)
+    answers = [Result(60.0, failure="refused"), Result(60.0, failure="refused"), Result(60.0)]
 
     async def act(key: Ref) -> Result:
         return answers[len(work.seen) - 1]
@@ -141,12 +144,11 @@ def test_a_failure_of_a_part_is_counted_and_keeps_the_usual_pace() -> None:
     async def run() -> Queue:
         queue = Queue("test", work)
         queue.add(A)
-        await _run(queue, lambda: queue.counters.errors == 2)
-        assert queue.counters.failing == {A: 2}
-        queue.add(A)
         await _run(queue, lambda: len(work.seen) == 3 and not queue.depth)
         return queue
 
     queue = asyncio.run(run())
     assert queue.counters.failing == {}
     assert queue.counters.errors == 2
+    queue.counters.failing[A] = 20
+    assert queue._pause(A) == min(0.001 * 2**16, module.PAUSE_S_MAX)

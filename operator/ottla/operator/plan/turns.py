@@ -80,5 +80,5 @@ def noted_release(status: Mapping[str, Any]) -> Release:
 
 def release_noted(release: Release) -> Object:
     """As the status has it."""
-    told = {"release": release.of_pods[:RELEASE_MAX], "turn": release.turn}
+    told = {"release": release.of_pods, "turn": release.turn}
     return {name: value for name, value in told.items() if value}

@@ -1,0 +1,238 @@
+"""Two Clusters in a world in memory where any request may fail, before or after it was done, and the operator may die.
+
+Kept all the time: a pod that serves is restarted only while all others of its Cluster serve, for another release of the
+operator only in one Cluster at a time, and no volume is deleted. After everything is well again, both come to rest as
+their specs say, and their statuses say so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from ottla.operator import rolling
+from ottla.operator.followed import differs
+from ottla.operator.kube import KubeError
+from ottla.operator.objects import Ref
+from ottla.operator.plan import roll
+from ottla.operator.plan.roll import Report
+from ottla.operator.plan.turns import Standing
+from ottla.operator.queue import Retry
+from ottla.operator.spec.cluster import Defaults
+from ottla.operator.turns import Turns
+from ottla.operator.visit import Visit
+from tests.unit.operator.kubernetes_world import Object, World
+from tests.unit.operator.test_cluster import Scene
+
+STEPS = 60
+SEEDS = 12
+RISK = Report(risks={"below_min_isr": ("orders-1",)})
+
+
+class Died(BaseException):
+    """The operator's process ends at this request."""
+
+
+class Faulty(World):
+    """A world whose requests fail."""
+
+    def __init__(self, random: Random) -> None:
+        super().__init__()
+        self.random = random
+        self.well = True
+        self.broken: list[str] = []  # what must never be
+        self.release = ""  # of the operator
+        self.unasked: set[str] = set()  # Clusters whose spec nobody has changed since there is this operator
+
+    def _strike(self, doing: str, dies: float = 0.004) -> None:
+        if self.well:
+            return
+        drawn = self.random.random()
+        if drawn < dies:
+            raise Died(doing)
+        if drawn < 0.04:
+            raise KubeError(self.random.choice((0, 403, 409, 422, 500)), doing, "no")
+
+    async def get(self, kind: str, namespace: str, name: str) -> Object | None:
+        self._strike(f"get {kind}")
+        return await super().get(kind, namespace, name)
+
+    async def list(self, kind: str, namespace: str = "", labels: str = "") -> list[Object]:
+        self._strike(f"list {kind}")
+        return await super().list(kind, namespace, labels)
+
+    async def apply(self, wanted: Object, observed: Object | None = None) -> Object:
+        self._strike("apply")
+        done = await super().apply(wanted, observed)
+        self._strike("apply")
+        return done
+
+    async def merge(self, kind: str, namespace: str, name: str, patch: Object, subresource: str = "") -> Object:
+        self._strike("merge")
+        return await super().merge(kind, namespace, name, patch, subresource)
+
+    async def write_status(self, resource: Object, status: Object) -> None:
+        self._strike("status")
+        await super().write_status(resource, status)
+        self._strike("status")
+
+    async def delete(self, kind: str, namespace: str, name: str, **how: Any) -> bool:
+        self._strike("delete")
+        before = self.objects.get((kind, namespace, name))
+        absent = self._absent(name.partition("-")[0]) - {name}
+        done = await super().delete(kind, namespace, name, **how)
+        if done and kind == "Pod" and before is not None and _serves(before) and absent:
+            self.broken.append(f"{name} was restarted while {absent} didn't serve")
+        if done and kind == "Pod" and before is not None and _serves(before) and self._out_of_turn(name):
+            self.broken.append(f"{name} was restarted for another release, and it isn't its Cluster's turn")
+        if done and kind == "PersistentVolumeClaim":
+            self.broken.append(f"{name} was deleted")
+        self._strike("delete")
+        return done
+
+    def _out_of_turn(self, pod: str) -> bool:
+        cluster = pod.partition("-")[0]
+        noted = self.objects["Cluster", "shop", cluster]["status"].get("operator", {})
+        return cluster in self.unasked and noted.get("release") != self.release and not noted.get("turn")
+
+    def _absent(self, cluster: str) -> set[str]:
+        """Pods of a Cluster that are to be there and don't serve."""
+        wanted = {
+            f"{name}-{number}"
+            for (kind, _, name), item in self.objects.items()
+            if kind == "StatefulSet" and name.startswith(f"{cluster}-")
+            for number in range(item["spec"]["replicas"])
+        }
+        return {name for name in wanted if not _serves(self.objects.get(("Pod", "shop", name)))}
+
+
+def _serves(pod: Object | None) -> bool:
+    conditions = (pod or {}).get("status", {}).get("conditions", ())
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+
+
+class Play:
+    """What happens, as a seed says."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.world = Faulty(self.random)
+        self.scenes = [
+            Scene("a", self.world, metadata={"etcd": {"members": 3}}, controllers={"replicas": 2}),
+            Scene("b", self.world, networkPolicy={"enabled": True}),
+        ]
+        self.release = 1
+        for scene in self.scenes:
+            scene.rounds(12)
+            assert scene.condition("Ready") == ("True", "BrokersServe")
+
+    def go(self) -> None:
+        self.world.well = False
+        for _ in range(STEPS):
+            self._something()
+            scene = self.random.choice(self.scenes)
+            try:
+                with suppress(Retry):
+                    scene.reconcile()
+            except Died:
+                self._restart()
+            turns = [scene.cluster.get("status", {}).get("operator", {}).get("turn") for scene in self.scenes]
+            assert not all(turns), "both have their turn"
+        self.world.well = True
+        for scene in self.scenes:
+            scene.pages.said.clear()
+            if scene.cluster["spec"].get("paused"):
+                self._edit(scene, paused=False)
+        for _ in range(60):
+            for scene in self.scenes:
+                with suppress(Retry):  # a status that was somebody else's meanwhile
+                    scene.reconcile()
+            self.world.settle()
+
+    def _something(self) -> None:
+        scene, drawn = self.random.choice(self.scenes), self.random.random()
+        if drawn < 0.55:
+            self.world.settle()
+        elif drawn < 0.62:
+            name = self.random.choice([name for kind, _, name in self.world.objects if kind == "Pod"] or [""])
+            if name:
+                self.world.objects["Pod", "shop", name].pop("status", None)
+        elif drawn < 0.67:
+            kinds = ("Cluster", "PersistentVolumeClaim")
+            kind, namespace, name = self.random.choice([key for key in self.world.objects if key[0] not in kinds])
+            asyncio.run(World.delete(self.world, kind, namespace, name))
+        elif drawn < 0.72:
+            scene.pages.said = {self.random.randrange(3): RISK} if not scene.pages.said else {}
+        elif drawn < 0.77:
+            size = str(1000 + self.random.randrange(100))
+            self._edit(scene, config={"num.partitions": size})
+        elif drawn < 0.8:
+            self.release += 1
+            self._restart()
+        elif drawn < 0.82:
+            self._edit(scene, paused=self.random.random() < 0.5)
+
+    def _restart(self) -> None:
+        defaults = Defaults(f"ottla:{self.release}", f"etcd:{self.release}", str(self.release))
+        if self.world.release != defaults.release:
+            self.world.release = defaults.release
+            self.world.unasked = {scene.key.name for scene in self.scenes if not self._asked_for(scene)}
+        self.scenes[0].restart(defaults)
+        self.scenes[1].reconciler = self.scenes[0].reconciler
+
+    def _edit(self, scene: Scene, **spec: Any) -> None:
+        self.world.edit("Cluster", scene.key.name, lambda present: present.update(spec))
+        self.world.unasked.discard(scene.key.name)
+
+    def _asked_for(self, scene: Scene) -> bool:
+        """Whether the spec isn't followed yet as it is."""
+        kept = self.world.objects.get(("ConfigMap", "shop", f"{scene.key.name}-followed"))
+        return differs(kept, scene.cluster["spec"])
+
+    def ended_well(self) -> None:
+        assert not self.world.broken
+        for scene in self.scenes:
+            assert scene.condition("Ready") == ("True", "BrokersServe"), scene.status
+            assert scene.condition("Rolling") == ("False", "UpToDate"), scene.status
+            assert not [one["type"] for one in scene.status["conditions"] if one["type"].endswith("Reconciled")]
+            assert scene.status["observedGeneration"] == scene.cluster["metadata"]["generation"]
+        self.world.writes.clear()
+        for scene in self.scenes:
+            scene.reconcile()
+        assert self.world.writes == []
+
+
+def _played(seed: int) -> None:
+    play = Play(seed)
+    play.go()
+    play.ended_well()
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_cluster_survives_whatever_fails(seed: int) -> None:
+    _played(seed)
+
+
+async def _always(self: Turns, key: Ref) -> None:
+    return None
+
+
+PLANTED = [
+    pytest.param(
+        0, Visit, "waits_for_others", lambda visit, *_: visit.hold, id="pods of one kind don't wait for another"
+    ),
+    pytest.param(0, rolling, "standing", lambda *_, **__: Standing.FOLLOWS, id="another release needs no turn"),
+    pytest.param(3, Turns, "take", _always, id="every Cluster has its turn at once"),
+    pytest.param(1, roll, "_absent", lambda _: "", id="a broker isn't waited for that is away"),
+]
+
+
+@pytest.mark.parametrize(("seed", "owner", "name", "bug"), PLANTED)
+def test_a_planted_bug_is_found(seed: int, owner: Any, name: str, bug: Any) -> None:
+    with patch.object(owner, name, bug), pytest.raises(AssertionError):
+        _played(seed)
