@@ -43,6 +43,13 @@ def test_helm_upgrade(operator: Operator) -> None:
         wait("every pod is another one", lambda: not set(scene.births().values()) & set(before.values()), 300)
         scene.settled()
         scene.goes_on()
+        # Who scales is left alone by an upgrade of the chart.
+        scene.kube("scale", "clusters.ottla.dev", NAME, "--replicas=4")
+        helm("helm", "upgrade", NAME, CHART, *where, *SMALL, "--set", "keepReplicas=true")
+        assert scene.cluster()["spec"]["brokers"]["replicas"] == 4
+        wait("the fourth broker comes", lambda: len(scene.brokers()) == 4)
+        scene.settled()
+        scene.goes_on()
         scene.finish()
         helm("helm", "uninstall", NAME, *where)
         wait("its brokers are gone", lambda: not scene.brokers())

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from ottla.operator.objects import Object, Ref, condition, ref_of
+from ottla.operator.plan.observed import image_version
 from ottla.operator.rights import Asked, Right, asked, each
 
 KUBERNETES_MIN = (1, 30)
@@ -39,6 +40,7 @@ class Installation:
     ref: Ref
     account: str
     version: str
+    brings: str  # the version of the brokers that it makes; nothing: unknown
     namespaces: frozenset[str]  # that it watches; none: all
     selector: str
     lease: str
@@ -66,6 +68,7 @@ def installation(deployment: Object) -> Installation:
         ref=ref_of(deployment),
         account=template.get("serviceAccountName") or "default",
         version=labels.get("app.kubernetes.io/version", ""),
+        brings=image_version(image) if (image := given.get("OTTLA_OPERATOR_IMAGE", "")) else "",
         namespaces=frozenset(name for name in given.get("OTTLA_OPERATOR_NAMESPACES", "").split(",") if name),
         selector=given.get("OTTLA_OPERATOR_SELECTOR", ""),
         lease=given.get("OTTLA_OPERATOR_LEASE", ""),
@@ -204,7 +207,7 @@ def of_clusters(clusters: Iterable[Object], operators: Sequence[Installation], n
             wanted = " or ".join(one.selector for one in mine if one.selector)
             hint = f", and wants the labels {wanted}" if wanted else ""
             yield Finding(about, True, f"the operator hasn't looked at its newest spec{hint}", "see the operator's log")
-        running, brought = str(status.get("version") or ""), {one.version for one in mine if one.version}
+        running, brought = str(status.get("version") or ""), {one.brings for one in mine if one.brings}
         if running and brought and running not in brought and not cluster["spec"].get("image"):
             message = f"its brokers run {running}, and its operator brings {', '.join(sorted(brought))}"
             yield Finding(about, False, message, f"they follow by a roll: {status.get('message') or 'see its status'}")

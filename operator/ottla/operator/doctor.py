@@ -56,12 +56,14 @@ class Doctor:
         self._found(diagnosis.of_kubernetes(await self._kube.version()))
         for path in sorted(CRDS.glob("*.yaml")):
             await self._definition(yaml.safe_load(path.read_text()))
-        operators = [diagnosis.installation(each) for each in await self._list("Deployment", OPERATORS)]
-        self._found(diagnosis.of_operators(operators, self._own_version))
+        deployments = await self._list("Deployment", OPERATORS)
+        operators = [diagnosis.installation(each) for each in deployments or ()]
+        if deployments is not None:
+            self._found(diagnosis.of_operators(operators, self._own_version))
         for one in operators:
             await self._lease(one)
             await self._rights(one)
-        self._found(diagnosis.of_clusters(await self._list("Cluster"), operators, self._now))
+        self._found(diagnosis.of_clusters(await self._list("Cluster") or (), operators, self._now))
         return sorted(dict.fromkeys(self._findings), key=lambda finding: not finding.broken)
 
     def _found(self, findings: Iterable[Finding]) -> None:
@@ -73,13 +75,14 @@ class Doctor:
             raise error
         self._findings.append(Finding("your own rights", False, str(error), "ask as somebody who may see that"))
 
-    async def _list(self, kind: str, labels: str = "") -> list[Object]:
+    async def _list(self, kind: str, labels: str = "") -> list[Object] | None:
+        """None where that can't be known."""
         try:
             return await self._kube.list(kind, labels=labels)
         except KubeError as error:
             if error.status != 404:  # a kind that isn't defined, which is said already
                 self._unreadable(error)
-            return []
+            return None
 
     async def _definition(self, wanted: Object) -> None:
         name = wanted["metadata"]["name"]

@@ -178,6 +178,24 @@ def test_what_is_broken_is_found(change: Callable[[Kubernetes], object], broken:
     assert all(finding.remedy for finding in findings)
 
 
+def test_what_nobody_may_see_is_not_said_to_be_missing() -> None:
+    kube = Kubernetes("default")
+    kube.cluster("shop")
+    kube.refused = dict.fromkeys(["Deployment", "Cluster", "Lease", "SubjectAccessReview"], 403)
+    findings = looked(kube)
+    assert {(finding.about, finding.broken) for finding in findings} == {("your own rights", False)}
+    assert sorted(finding.message.partition(" ")[0] for finding in findings) == ["Cluster:", "Deployment:"]
+
+
+def test_brokers_of_an_image_of_ones_own_are_as_they_should_be() -> None:
+    kube = Kubernetes("default")
+    for each in kube.deployment["spec"]["template"]["spec"]["containers"][0]["env"]:
+        if each["name"] == "OTTLA_OPERATOR_IMAGE":
+            each["value"] = "registry.example/ottla:mine"
+    kube.cluster("shop", version="mine")
+    assert looked(kube) == []
+
+
 def test_a_namespace_that_nobody_watches_is_found() -> None:
     kube = Kubernetes("namespaces")
     kube.cluster("data")

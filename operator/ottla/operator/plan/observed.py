@@ -148,10 +148,11 @@ def addresses(pods: Mapping[int, Object]) -> dict[int, str]:
 
 def versions(pods: Iterable[Object]) -> str:
     """The images' tags, several while they differ."""
-    return ", ".join(sorted({_tag(pod["spec"]["containers"][0]["image"]) for pod in pods}))
+    return ", ".join(sorted({image_version(pod["spec"]["containers"][0]["image"]) for pod in pods}))
 
 
-def _tag(image: str) -> str:
+def image_version(image: str) -> str:
+    """An image's tag, or the beginning of its digest."""
     name, _, digest = image.partition("@")
     tag = name.rpartition("/")[2].partition(":")[2]
     return tag or (digest.partition(":")[2][:12] if digest else "latest")
