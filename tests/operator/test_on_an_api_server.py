@@ -190,11 +190,12 @@ def test_everything_of_a_cluster_is_taken_as_it_is_and_then_left_alone(play: Cal
                     await reconciler.reconcile(KEY)
             assert [call.args for call in requests.call_args_list if call.args[0] != "GET"] == []
             assert found["operator"] == {"release": "ottla:1 etcd:1"}
-            pod = await kube.get("Pod", "shop", "k-broker-0")
-            assert pod is not None
+            pod = (await kube.list("Pod", "shop"))[0]
+            name = pod["metadata"]["name"]
             seen = {"uid": pod["metadata"]["uid"], "version": pod["metadata"]["resourceVersion"]}
-            await kube.merge("Pod", "shop", "k-broker-0", {"metadata": {"annotations": {"changed": "since"}}})
-            assert not await kube.delete("Pod", "shop", "k-broker-0", **seen), "it isn't what was looked at"
+            await kube.merge("Pod", "shop", name, {"metadata": {"annotations": {"changed": "since"}}})
+            assert not await kube.delete("Pod", "shop", name, **seen), "it isn't what was looked at"
+            assert await kube.get("Pod", "shop", name) is not None
             await kube.merge("Service", "shop", "k-bootstrap", {"spec": {"selector": {"app": "wrong"}}})
             await reconciler.reconcile(KEY)
             mended = await kube.get("Service", "shop", "k-bootstrap")
