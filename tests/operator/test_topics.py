@@ -6,18 +6,19 @@ Kubernetes is a stand-in, and the sweeps are called by hand: what a sweep leaves
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
 import kafka
 import pytest
 
-from ottla.operator.kafka import BROKER, KafkaAdmin, Unreachable
+from ottla.operator.kafka import BROKER, KafkaAdmin, Refusals, Unreachable
 from ottla.operator.objects import Ref
 from ottla.operator.plan.topic import THROTTLE_RATES, Configure, Create, Delete, KafkaTopic
 from ottla.operator.queue import Result
 from ottla.operator.topic import BROKERS_S, MOVING_S, TopicReconciler
 from ottla.operator.topic_resources import TopicResources
+from ottla.protocol.errors import ErrorCode, KafkaError
 from tests.operator.kube_stand_in import KubeStandIn
 from tests.peers.ottla_cluster import OttlaCluster, ottla_cluster
 
@@ -427,6 +428,35 @@ def test_a_topic_made_again_while_no_operator_ran_is_another_topic(run: Play) ->
         await successor.settle()
         assert (await seen(admin, "orders")).id != before.id
         successor.reconciler.close()
+
+    run(scene)
+
+
+def test_a_predecessors_topic_that_cant_be_deleted_is_told(run: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(operator: Operator, admin: KafkaAdmin) -> None:
+        operator.topic("orders")
+        await operator.settle()
+        before = await seen(admin, "orders")
+        deletes = KafkaAdmin.delete
+
+        async def refuses(self: KafkaAdmin, steps: Sequence[Delete]) -> Refusals:
+            refusal = KafkaError(ErrorCode.topic_deletion_disabled, "Topic deletion is disabled.")
+            return dict.fromkeys((step.topic for step in steps), refusal)
+
+        monkeypatch.setattr(KafkaAdmin, "delete", refuses)
+        remade(operator, "orders")
+        await operator.sweep()
+        await operator.later(15.0)
+        status, reason, message = operator.kube.condition("orders")
+        assert (status, reason) == ("False", "TopicNotDeleted")
+        assert (
+            "shop/orders that was deleted before this one, and can't be deleted: Topic deletion is disabled." in message
+        )
+        assert (await seen(admin, "orders")).id == before.id
+        monkeypatch.setattr(KafkaAdmin, "delete", deletes)
+        await operator.later(15.0)
+        assert operator.kube.condition("orders") == ("True", "Ready", "")
+        assert (await seen(admin, "orders")).id != before.id
 
     run(scene)
 
