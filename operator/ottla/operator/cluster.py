@@ -199,7 +199,12 @@ class ClusterReconciler:
         key, before = visit.cluster.ref, visit.resource.get("status") or {}
         kept_from = {trouble.part for trouble in troubles}
         self.failing[key] = {part.name: part.name in kept_from for part in self.parts}
-        await self._write(visit.resource, cluster_status(visit.cluster, visit.findings, before, visit.now), troubles)
+        try:
+            status = cluster_status(visit.cluster, visit.findings, before, visit.now)
+        except Exception as error:
+            await self._write(visit.resource, not_looked_at(visit.resource, why(error), visit.now), [])
+            raise
+        await self._write(visit.resource, status, troubles)
         return Result(SOON_S if visit.busy else QUIET_S, failure=visit.findings.failure)
 
     async def _meant(self, resource: Object) -> tuple[Cluster | None, Object, str]:

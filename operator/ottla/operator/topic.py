@@ -41,7 +41,7 @@ from ottla.operator.plan.topic import (
     winners,
 )
 from ottla.operator.plan.topic_status import Outcome
-from ottla.operator.queue import Result, Retry
+from ottla.operator.queue import Result, why
 from ottla.operator.spec.topic import DeletionPolicy, TopicResource
 from ottla.operator.spec.topic_rules import TopicRules, parse_topic_rules
 from ottla.operator.status import Condition
@@ -210,7 +210,13 @@ class TopicReconciler:
                 sweep.outcomes[resource] = Outcome(None, "Paused", "paused", topic, paused=True)
             else:
                 throttled = sweep.rules.throttle_bytes_per_second is not None
-                plan = plan_topic(resource, topic, cluster, sweep.rules.uid, throttled)
+                try:
+                    plan = plan_topic(resource, topic, cluster, sweep.rules.uid, throttled)
+                except Exception as error:  # whatever it is, it stops only this Topic
+                    logger.warning("topic %s: its plan failed", resource.ref, exc_info=error)
+                    message = f"the operator failed unexpectedly ({type(error).__name__}): {why(error)}"
+                    sweep.outcomes[resource] = Outcome(False, "Unexpected", message, topic)
+                    continue
                 if plan.steps and resource.topic in leaving:
                     waiting.append(resource)
                 else:
@@ -262,7 +268,10 @@ class TopicReconciler:
         await self._make(sweep, admin.grow, [step for step in steps if isinstance(step, Grow)])
         moves = [step for step in steps if isinstance(step, Move)]
         if moves or any(plan.moving for plan in plans.values()):
-            await self._set_rates(sweep.rules, admin, cluster)
+            try:
+                await self._set_rates(sweep.rules, admin, cluster)
+            except KafkaError as error:  # it stops only what it was for: copies that nothing would slow down
+                sweep.failed.update({step.topic: error for step in moves if step.topic not in sweep.failed})
         await self._make(sweep, admin.move, moves)
         news = [
             news_of(resource, step, plan)
@@ -292,7 +301,7 @@ class TopicReconciler:
                     sweep.passing |= refusal.code in PASSING
 
     async def _set_rates(self, rules: TopicRules, admin: KafkaAdmin, cluster: KafkaCluster) -> None:
-        """How fast throttled replicas are copied, for all brokers."""
+        """How fast throttled replicas are copied, for all brokers. Raises KafkaError."""
         rate = rules.throttle_bytes_per_second
         wanted = {} if rate is None else dict.fromkeys(THROTTLE_RATES, str(rate))
         given = {name: value for name, value in wanted.items() if cluster.settings.get(name) != value}
@@ -302,7 +311,7 @@ class TopicReconciler:
         try:
             await admin.configure_brokers(given, reset)
         except KafkaError as error:
-            raise Retry(f"the brokers refuse the throttle: {said(error)}") from error
+            raise KafkaError(error.code, f"the brokers refuse the throttle: {said(error)}") from error
 
     def _conclude(self, sweep: _Sweep, resource: TopicResource, plan: TopicPlan, topic: KafkaTopic | None) -> None:
         """What is told of a resource; nothing yet where its topic was changed: the next look tells."""

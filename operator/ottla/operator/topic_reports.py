@@ -16,6 +16,7 @@ from ottla.operator.kube import KubeError
 from ottla.operator.objects import API_VERSION, Object
 from ottla.operator.plan.topic import Configure, Create, Grow, Move, Step, TopicPlan
 from ottla.operator.plan.topic_status import Outcome, Status, status_patch, topic_status
+from ottla.operator.refusals import Refusals
 from ottla.operator.spec.topic import TopicResource
 from ottla.operator.topic_resources import TopicResources
 
@@ -48,15 +49,22 @@ class TopicReports:
         self._resources = resources
 
     async def statuses(self, outcomes: Mapping[TopicResource, Outcome], now: datetime) -> None:
-        """Writes those that differ from what stands there."""
+        """Writes those that differ from what stands there, whatever becomes of one. Raises Retry."""
         differing = []
         for resource, outcome in outcomes.items():
             status = topic_status(resource, outcome, now)
             patch = status_patch(resource.status, status)
             if patch is not None:
                 differing.append((resource, outcome, status, patch))
+        refusals = Refusals()
+
+        async def write(resource: TopicResource, outcome: Outcome, status: Status, patch: Status) -> None:
+            with refusals.gathered():
+                await self._status(resource, outcome, status, patch, now)
+
         for some in slices(differing, AT_A_TIME):
-            await asyncio.gather(*(self._status(*one, now) for one in some))
+            await asyncio.gather(*(write(*one) for one in some))
+        refusals.told()
 
     async def events(self, news: Sequence[News], now: datetime) -> None:
         """Tells what was done."""

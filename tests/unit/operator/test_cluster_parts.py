@@ -180,6 +180,19 @@ def test_every_part_of_the_table_has_a_line_on_the_page(pytestconfig: pytest.Con
     assert told == [(part.name, part.needs) for part in Scene().reconciler.parts]
 
 
+def test_a_status_that_can_not_be_told_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = running()
+
+    def untold(*_: object) -> None:
+        raise ZeroDivisionError("a count")
+
+    monkeypatch.setattr("ottla.operator.cluster.cluster_status", untold)
+    with pytest.raises(ZeroDivisionError):
+        scene.reconcile()
+    assert scene.condition("Ready") == ("False", "NotApplied")
+    assert ("NotApplied", "a count") in scene.world.warnings
+
+
 def test_the_status_has_room_for_every_part_at_once() -> None:
     scene = running(listeners=OUTSIDE)
 
