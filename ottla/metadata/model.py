@@ -460,14 +460,19 @@ class Reassignment(_Value):
 
 
 class LogEnd(NamedTuple):
-    """What a replica's log holds: the epoch of its last record, its end, and the newest epoch that the replica knows.
-
-    All −1 where it can't be read for now.
-    """
+    """What a replica's log holds: the epoch of its last record, its end, and the newest epoch that the replica knows;
+    or that there is nothing that could be read (`UNREADABLE`, `MISSING`)."""
 
     last_epoch: int
     end_offset: int
     known_epoch: int
+
+
+UNREADABLE = LogEnd(-1, -1, -1)
+"""The log can't be read for now: its directory has failed. It may hold more than any other one."""
+
+MISSING = LogEnd(-1, -2, -1)
+"""Every directory could be read, and the log is in none of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,14 +20,13 @@ from ottla.broker.log.directories import LogDirectories
 from ottla.broker.partitions import PartitionTable
 from ottla.metadata import keys
 from ottla.metadata.image import Changed, Image
-from ottla.metadata.model import NO_EPOCH, LogEnd, Partition, Report
+from ottla.metadata.model import MISSING, NO_EPOCH, UNREADABLE, LogEnd, Partition, Report
 from ottla.metadata.reports import PartitionId, contenders, silent, waits_for_reports
 from ottla.metadata.store import Delete, LeaseExpired, LeaseId, Put, Store, StoreUnavailable, UnknownOutcome
 
 logger = logging.getLogger(__name__)
 
 PART_LOGS_MAX = 1000
-_UNREADABLE = LogEnd(-1, -1, -1)
 _AGAIN_S = 0.5
 
 
@@ -143,8 +142,8 @@ class RestoreReports:
     def _ends(self) -> Iterator[tuple[PartitionId, LogEnd]]:
         for key, known in self._waiting.items():
             if key in self._logs.lost:
-                yield key, _UNREADABLE
+                yield key, UNREADABLE
             elif (log := self._logs.get(*key)) is not None:
                 yield key, LogEnd(log.last_leader_epoch, log.log_end_offset, max(known, log.last_leader_epoch))
             elif key not in self._restored:
-                yield key, _UNREADABLE
+                yield key, MISSING

@@ -11,8 +11,8 @@ The rules are those of Kafka's PartitionChangeBuilder and the design's fencing r
 3. If all members are dead, the first of them to run again with its log whole leads, under its new epoch, alone in the
    ISR; then an eligible replica (KIP-966, `ottla.metadata.eligibility`). If all of these have come back, none with its
    log whole for certain, the one whose log holds most leads, when all have said what theirs hold: what any of them
-   still has isn't lost. Until then there is no leader. Without the feature, no difference is made between whole logs
-   and others.
+   still has isn't lost. Until then, and while one of them can't read its log, there is no leader. Without the feature,
+   no difference is made between whole logs and others.
 4. Only with unclean elections allowed may another replica lead, at the price of records.
 """
 
@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from ottla.metadata.eligibility import NO_ELR, with_eligible
-from ottla.metadata.model import NO_EPOCH, NO_LEADER, Broker, LogEnd, Partition
+from ottla.metadata.model import NO_EPOCH, NO_LEADER, UNREADABLE, Broker, LogEnd, Partition
 
 _NOBODY: Collection[int] = frozenset()
 
@@ -144,7 +144,7 @@ def _revived(partition: Partition, electorate: Electorate) -> int:
 
 
 def _with_most(partition: Partition, electorate: Electorate) -> int:
-    """Who of the contenders holds most, all of whom have come back; NO_LEADER until all have said what they hold."""
+    """Who of the contenders holds most, all of whom have come back; NO_LEADER until all could say what they hold."""
     everybody = [
         *_in_order(partition, partition.isr, electorate),
         *_in_order(partition, partition.elr, electorate),
@@ -152,6 +152,9 @@ def _with_most(partition: Partition, electorate: Electorate) -> int:
     ends = electorate.ends
     if len(everybody) > 1:
         if any(replica not in ends for replica in everybody):
+            return NO_LEADER
+        # A log whose directory has failed may hold what the others lost, and be readable after the next start.
+        if not electorate.unclean and any(ends[replica] == UNREADABLE for replica in everybody):
             return NO_LEADER
         everybody.sort(key=lambda replica: (ends[replica].last_epoch, ends[replica].end_offset), reverse=True)
         if ends[everybody[0]].end_offset < 0:

@@ -17,7 +17,7 @@ from ottla.broker.restore_reports import RestoreReports
 from ottla.metadata import keys
 from ottla.metadata.embedded import EmbeddedStore
 from ottla.metadata.follower import Follower
-from ottla.metadata.model import Broker, LogEnd, Partition
+from ottla.metadata.model import MISSING, UNREADABLE, Broker, LogEnd, Partition
 from ottla.metadata.reports import reported, reporters
 from ottla.metadata.store import Put
 from tests.unit.metadata.faulty import DONE_BUT_UNKNOWN, LOST, REFUSED, FaultyStore
@@ -109,7 +109,7 @@ def test_all_logs_are_reported(tmp_path: Path, plan: list[str]) -> None:
             await made.until(lambda: 3 in reporters(made.image))
             ends = {index: reported(made.image, 3, (T, index)) for index in range(PARTITIONS)}
             assert ends == {
-                0: LogEnd(0, 0, 0), 1: LogEnd(1, 10, 9), 2: LogEnd(-1, -1, -1), 3: None,
+                0: LogEnd(0, 0, 0), 1: LogEnd(1, 10, 9), 2: UNREADABLE, 3: None,
                 4: LogEnd(4, 40, 4), 5: LogEnd(5, 50, 5), 6: LogEnd(6, 60, 6),
             }  # fmt: skip
             await made.write(restored=False)
@@ -175,11 +175,10 @@ def test_who_was_in_sync_and_stopped_uncleanly_reports_what_nobody_leads(tmp_pat
             await made.register()
             await made.until(lambda: 3 in reporters(made.image))
             ends = {index: reported(made.image, 3, (T, index)) for index in range(PARTITIONS)}
-            unreadable = LogEnd(-1, -1, -1)
-            assert ends == dict.fromkeys(range(PARTITIONS)) | {2: unreadable, 3: unreadable}
+            assert ends == dict.fromkeys(range(PARTITIONS)) | {2: UNREADABLE, 3: MISSING}
             await made.write(restored=False, isr=(3, 4), indexes=range(4, 7))  # these are left without a leader later
             await made.until(lambda: reported(made.image, 3, (T, 6)) == LogEnd(6, 60, 6))
-            assert reported(made.image, 3, (T, 2)) == unreadable
+            assert reported(made.image, 3, (T, 2)) == UNREADABLE
 
     asyncio.run(run())
 

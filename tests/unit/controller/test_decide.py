@@ -21,10 +21,14 @@ from ottla.metadata import keys
 from ottla.metadata.image import Changed
 from ottla.metadata.keys import ConfigResource
 from ottla.metadata.model import (
+    MISSING,
     NO_LEADER,
+    UNREADABLE,
     BrokerState,
     Config,
     Election,
+    LogEnd,
+    Report,
 )
 from tests.unit.controller.world import T, World
 
@@ -217,6 +221,46 @@ def test_unclean_election_only_where_it_is_allowed() -> None:
     for proposal in decide(world.image, scope_of(world.image, world.changed), {}):
         assert world.write(proposal.guards, proposal.writes)
     assert (world.partition().leader, world.partition().isr, world.partition().recovering) == (2, (2,), True)
+
+
+def both_back_from_power_loss(first: LogEnd, second: LogEnd) -> World:
+    """Both in sync, both back from an unclean stop, and what they say their logs hold."""
+    world = World()
+    world.keep_eligible_replicas()
+    for broker in (1, 2):
+        world.broker(broker)
+    world.topic([[1, 2]])
+    world.settle()
+    for broker in (1, 2):
+        world.stop(broker)
+    world.settle()
+    for broker, end in ((1, first), (2, second)):
+        world.broker(broker)
+        world.put(keys.report(broker, 0), Report(world.image.brokers[broker].epoch, 1, {(T, 0): end}))
+    world.settle()
+    return world
+
+
+def test_a_log_whose_directory_has_failed_is_waited_for_when_all_who_were_in_sync_came_back_uncleanly() -> None:
+    """It may hold what the other one lost, and did: it was readable after the broker's next start."""
+    world = both_back_from_power_loss(LogEnd(0, 43, 0), UNREADABLE)
+    assert world.partition().leader == NO_LEADER
+    world.restart(2, clean=False)
+    world.put(keys.report(2, 0), Report(world.image.brokers[2].epoch, 1, {(T, 0): LogEnd(0, 50, 0)}))
+    world.settle()
+    assert world.partition().leader == 2
+
+
+def test_a_log_that_is_gone_is_not_waited_for() -> None:
+    assert both_back_from_power_loss(LogEnd(0, 43, 0), MISSING).partition().leader == 1
+    assert both_back_from_power_loss(MISSING, MISSING).partition().leader == NO_LEADER
+
+
+def test_a_wished_unclean_election_takes_the_log_that_can_be_read() -> None:
+    world = both_back_from_power_loss(UNREADABLE, LogEnd(0, 43, 0))
+    world.put(keys.election(T, 0), Election(unclean=True))
+    world.settle()
+    assert world.partition().leader == 2
 
 
 def test_a_wished_election_is_held_once() -> None:
