@@ -17,6 +17,7 @@ import typer
 from ottla.cli import lookup, moves
 from ottla.cli.connection import explained
 from ottla.cli.errors import CommandError, ExitCode, UsageError, explain_code
+from ottla.cli.help import App
 from ottla.cli.offsets import confirm
 from ottla.cli.options import cluster_command
 from ottla.cli.output import Output, counted, size_text
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from ottla.cli.connection import Cluster
     from ottla.placement import PartitionName
 
-app = typer.Typer(no_args_is_help=True, help="Level what brokers bear: disk, CPU, replicas, leaders.")
+app = App(no_args_is_help=True, help="Level what brokers bear: disk, CPU, replicas, leaders.")
 
 _LOOK_S = 0.5
 _ELECTION_NOT_NEEDED = 84
@@ -37,7 +38,9 @@ GoalOption = Annotated[
     list[str] | None,
     typer.Option("--goal", metavar="GOAL", help="Only racks, replicas, disk, cpu or leaders; may be repeated."),
 ]
-TopicOption = Annotated[list[str] | None, typer.Option("--topic", help="Move only these topics; may be repeated.")]
+TopicOption = Annotated[
+    list[str] | None, typer.Option("--topic", metavar="TOPIC", help="Move only these topics; may be repeated.")
+]
 WithoutOption = Annotated[
     list[int] | None,
     typer.Option("--without", metavar="BROKER", help="Take everything off these brokers; may be repeated."),
