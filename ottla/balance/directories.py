@@ -6,7 +6,7 @@ the largest replicas that fit, so that few bytes are copied in few moves.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from ottla.balance.loads import FULLEST, TOLERANCE
@@ -21,12 +21,18 @@ class Placed(NamedTuple):
 
 
 def levelled_directories(
-    capacities: Mapping[str, float | None], replicas: Mapping[PartitionName, Placed], tolerance: float = TOLERANCE
+    capacities: Mapping[str, float | None],
+    replicas: Mapping[PartitionName, Placed],
+    tolerance: float = TOLERANCE,
+    movable: Collection[PartitionName] | None = None,
+    slack_bytes: float = 0.0,
 ) -> dict[PartitionName, str]:
     """The directories that replicas of one broker are to move to.
 
-    `capacities` are the bytes that the volume of each directory has for logs; where one isn't known (None), all
-    directories are to hold the same. No directory is filled beyond `FULLEST` of its capacity.
+    `replicas` are all that the broker has, `movable` those that may be touched (None: all). `capacities` are the bytes
+    that the volume of each directory has for logs; where one isn't known (None), all directories are to hold the same.
+    No directory is filled beyond `FULLEST` of its capacity. Half of a band's width is `tolerance` of a directory's
+    part, and at least `slack_bytes`.
     """
     load = dict.fromkeys(capacities, 0.0)
     held: dict[str, list[PartitionName]] = {path: [] for path in capacities}
@@ -37,15 +43,18 @@ def levelled_directories(
     known = {path: capacity for path, capacity in capacities.items() if capacity}
     parts = known if len(known) == len(capacities) else dict.fromkeys(capacities, 1.0)
     fair = {path: whole * part / sum(parts.values()) for path, part in parts.items()}
+    half = {path: max(part * tolerance, slack_bytes) for path, part in fair.items()}
     moves: dict[PartitionName, str] = {}
     for giver in sorted(capacities, key=lambda path: (fair[path] - load[path], path)):
         for name in held[giver]:
-            if load[giver] <= fair[giver] * (1 + tolerance):
+            if load[giver] <= fair[giver] + half[giver]:
                 break
+            if movable is not None and name not in movable:
+                continue
             size = replicas[name].size_bytes
             taker = min(capacities, key=lambda path: (load[path] - fair[path], path))
-            most = min(fair[taker] * (1 + tolerance), FULLEST * known.get(taker, float("inf")))
-            if load[taker] + size <= most and load[giver] - size >= fair[giver] * (1 - tolerance):
+            most = min(fair[taker] + half[taker], FULLEST * known.get(taker, float("inf")))
+            if load[taker] + size <= most and load[giver] - size >= fair[giver] - half[giver]:
                 moves[name] = taker
                 load[giver] -= size
                 load[taker] += size

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 app = App(no_args_is_help=True, help="Level what brokers bear: disk, CPU, replicas, leaders.")
 
 _LOOK_S = 0.5
+_GIVEN_UP_S = 5.0  # that a copy isn't under way, and the replica not where it is to be
 _ELECTION_NOT_NEEDED = 84
 
 GoalOption = Annotated[
@@ -104,14 +105,15 @@ def plan(
 ) -> None:
     """Measure, and find the moves that level the brokers; nothing is moved yet."""
     planned, rows, effects = _planned(cluster, output, goal, topic, without, window, tolerance)
-    if out is not None:
+    if out is not None and planned.replicas:
         with open(out, "w") as file:
             json.dump(moves.to_file(planned), file, indent=1)
             file.write("\n")
     if output.as_json:
         output.document({**moves.to_file(planned), "effects": effects})
         return
-    output.rows(rows, _COLUMNS, empty="Nothing to move: the brokers are in balance, or no move would help.")
+    nothing = "Nothing to move: the brokers are in balance, or no move would help."
+    output.rows(rows, _COLUMNS, empty=nothing if out is None else f"{nothing} No file was written.")
     if rows:
         output.title("")
         output.rows(effects, {"goal": "GOAL", "before": "BEFORE", "after": "AFTER", "outside": "STILL OUTSIDE"})
@@ -218,16 +220,19 @@ def _directories(
 ) -> dict[tuple[PartitionName, int], str]:
     """New log directories of replicas that stay on their broker."""
     from ottla.balance.directories import levelled_directories
+    from ottla.balance.loads import Goal
 
     found = {}
+    slack = measured.slack[Goal.disk]
     for broker, capacities in measured.capacities.items():
         if len(capacities) > 1:
+            held = measured.placed[broker]
             movable = {
-                name: one
-                for name, one in measured.placed[broker].items()
+                name
+                for name in held
                 if name in measured.partitions and name not in targets and (not topics or name[0] in topics)
             }
-            for name, path in levelled_directories(capacities, movable, tolerance).items():
+            for name, path in levelled_directories(capacities, held, tolerance, movable, slack).items():
                 found[name, broker] = path
     return found
 
@@ -324,11 +329,25 @@ def _carry_out(
             time.sleep(_LOOK_S)
     _elect(cluster, wanted)
     moved = moves.move_directories(cluster, {at: path for at, path in planned.directories.items() if at[0] in present})
-    while left_over := moves.directories_under_way(cluster, planned.directories):
-        _check_time(deadline, left_over)
-        time.sleep(_LOOK_S)
+    _wait_for_directories(cluster, planned, deadline)
     moves.unthrottle(cluster, {name[0] for name in wanted})
     return changed + moved
+
+
+def _wait_for_directories(cluster: Cluster, planned: moves.Plan, deadline: float | None) -> None:
+    """Waits for copies between log directories. Raises CommandError where a broker has given one up."""
+    given_up_at: dict[tuple[PartitionName, int], float] = {}
+    while left := moves.directories_to_go(cluster, planned.directories):
+        now = time.monotonic()
+        given_up_at = {at: given_up_at.get(at, now) for at, copying in left.items() if not copying}
+        for (name, broker), since in given_up_at.items():
+            if now - since > _GIVEN_UP_S:
+                raise CommandError(
+                    f"broker {broker} has given up the copy of {name[0]}-{name[1]} to another log directory",
+                    "Its log says why. The same command with the plan's FILE tries again.",
+                )
+        _check_time(deadline, len(left))
+        time.sleep(_LOOK_S)
 
 
 def _check_time(deadline: float | None, left: int) -> None:

@@ -196,10 +196,13 @@ def move_directories(cluster: Cluster, wanted: Mapping[tuple[PartitionName, int]
     return len(left)
 
 
-def directories_under_way(cluster: Cluster, wanted: Mapping[tuple[PartitionName, int], str]) -> int:
-    """How many replicas are being copied to the log directories that they are to be in."""
+def directories_to_go(
+    cluster: Cluster, wanted: Mapping[tuple[PartitionName, int], str]
+) -> dict[tuple[PartitionName, int], bool]:
+    """The replicas that aren't in the log directories that they are to be in, and whether they are being copied."""
     where = _directories_of(cluster, wanted)
-    return sum(where.get(at, (path, False)) != (path, False) for at, path in wanted.items())
+    found = {at: where[at] for at in wanted if at in where}
+    return {at: copying for at, (path, copying) in found.items() if (path, copying) != (wanted[at], False)}
 
 
 def _directories_of(cluster: Cluster, asked: Iterable[tuple[PartitionName, int]]) -> dict[Any, tuple[str, bool]]:

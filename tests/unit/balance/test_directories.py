@@ -43,3 +43,16 @@ def test_a_larger_volume_gets_more() -> None:
     moves = levelled_directories({"/a": 1000.0, "/b": 3000.0, "/c": 0.001}, replicas)
     assert filled(replicas, moves)["/b"] >= 270
     assert filled(replicas, moves)["/c"] == 0
+
+
+def test_what_may_not_be_touched_is_load_all_the_same() -> None:
+    """A directory that somebody else's replicas fill gets nothing more."""
+    replicas = {("x", index): Placed("/a", 100.0) for index in range(4)} | {("other", 0): Placed("/b", 900.0)}
+    movable = [("x", index) for index in range(4)]
+    assert levelled_directories({"/a": 1000.0, "/b": 1000.0}, replicas, movable=movable) == {}
+
+
+def test_what_differs_by_less_than_the_slack_stays() -> None:
+    replicas = {("t", index): Placed("/a", 10.0) for index in range(4)}
+    assert levelled_directories({"/a": None, "/b": None}, replicas, slack_bytes=20.0) == {}
+    assert levelled_directories({"/a": None, "/b": None}, replicas, slack_bytes=5.0)
