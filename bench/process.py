@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of the process, of its children now and of those that have ended.
-
-    The scheduler's count (in ns) is used where the kernel offers it, because ticks of 10 ms are coarse.
-    """
+    """User and system time of the process, of its children now and of those that have ended: these in ticks of 10 ms,
+    the others to the nanosecond."""
     total = 0.0
     for member in _family(pid):
         fields = Path(f"/proc/{member}/stat").read_text().rpartition(")")[2].split()
         ended_children = (int(fields[13]) + int(fields[14])) / _TICKS
-        total += _scheduled_seconds(member) + ended_children
+        total += time.clock_gettime(_processor_clock(member)) + ended_children
     return total
 
 
@@ -31,17 +30,11 @@ def anonymous_bytes(pid: int) -> int:
     return sum(_status_bytes(member, "RssAnon") for member in _family(pid))
 
 
-def _scheduled_seconds(pid: int) -> float:
-    total = 0
-    for thread in Path(f"/proc/{pid}/task").iterdir():
-        try:
-            total += int((thread / "schedstat").read_text().split()[0])
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    # Threads that have ended are missing there but not in the process's own ticks.
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    ticks = (int(fields[11]) + int(fields[12])) / _TICKS
-    return max(total / 1e9, ticks)
+def _processor_clock(pid: int) -> int:
+    """Linux' clock of what a process's threads have run, those that have ended included. (`schedstat` leaves them out,
+    and ticks count too coarsely for what takes a few milliseconds.) Source: MAKE_PROCESS_CPUCLOCK and CPUCLOCK_SCHED in
+    Linux' posix-timers.h."""
+    return (~pid << 3) | 2
 
 
 def _status_bytes(pid: int, name: str) -> int:

@@ -12,6 +12,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -130,13 +131,16 @@ def session_cost(server: Server, topic: str) -> float:
 
 def multiple(window_cost: Callable[[], float], bare_cost: Callable[[], float], most: float) -> float:
     """The cheapest window of the broker over the cheapest of the bare server; it goes on for a while if that is above
-    `most`, since two processors that share a core take up to twice as long as one alone."""
+    `most`, since two processors that share a core take up to twice as long as one alone. Raises ValueError where a
+    window has cost nothing: then nothing was measured."""
     for _ in range(4):
         window_cost()
     ours = least = float("inf")
     for window in range(WINDOWS_MAX):
         ours = min(ours, window_cost())
         least = min(least, bare_cost())
+        if ours <= 0 or least <= 0:
+            raise ValueError(f"window {window} cost {ours} s, of the bare server {least} s: the clock doesn't tell")
         if window >= WINDOWS_MIN and ours / least < most:
             break
     print(f"{ours * 1e3:.2f} ms a window, bare {least * 1e3:.2f} ms, {ours / least:.2f}, {window + 1} windows")
@@ -150,6 +154,33 @@ def created(broker: OttlaBroker, topic: str) -> Server:
         answer = wire.call(19, 5, {"topics": [new], "timeout": 10_000, "validate_only": False})
         assert answer.topics[0].error_code == 0
     return Server(broker.process.pid, broker.bootstrap)
+
+
+@pytest.mark.parametrize(("ours", "bare"), [(0.0, 0.01), (0.01, 0.0), (-0.01, 0.01)])
+def test_a_window_that_cost_nothing_is_no_measurement(ours: float, bare: float) -> None:
+    with pytest.raises(ValueError, match="window 0 cost"):
+        multiple(lambda: ours, lambda: bare, 2.0)
+
+
+def test_a_process_whose_threads_have_ended_is_measured_as_finely_as_any() -> None:
+    """Counted in ticks of 10 ms from then on, a window of a broker had cost 0.00 ms, and its bound was met."""
+    burns = threading.Thread(target=burn, args=(0.3,))
+    burns.start()
+    burns.join()
+    windows = []
+    for _ in range(5):
+        before = cpu_seconds(os.getpid())
+        burn(0.002)
+        windows.append(cpu_seconds(os.getpid()) - before)
+    assert min(windows) >= 0.002
+    assert min(windows) < 0.01
+
+
+def burn(seconds: float) -> None:
+    """Takes so much CPU."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
 
 
 def test_idle_memory(broker: OttlaBroker) -> None:
