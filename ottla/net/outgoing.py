@@ -3,8 +3,9 @@
 Small parts leave together in one system call, ranges of files by `sendfile`. The rule it protects: the event loop
 doesn't wait for a disk here. Of a file only what is in memory is sent; the next piece of what isn't is read ahead in a
 thread of its volume (`DiskThreads`), and what stands behind it in the same connection waits meanwhile. Just read ahead,
-a piece is sent without being asked about again: so a file system that keeps nothing in memory, or a machine that is so
-short of it that pages go at once, makes the loop wait and nobody starve.
+or just found in memory, a piece is sent without being asked about again: a peer takes it bit by bit, and a file system
+that keeps nothing in memory, or a machine that is so short of it that pages go at once, makes the loop wait and nobody
+starve.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Callable
 from functools import partial
 
 from ottla.net.disk_threads import DiskThreads
-from ottla.net.pending import FileRange, OpenFile, Part
+from ottla.net.pending import KNOWN_SECONDS, FileRange, OpenFile, Part
 
 READ_BYTES_MAX = 32 * 1024  # file ranges up to this size are read and sent with what is around them: fewer system calls
 READ_AHEAD_BYTES = 1024 * 1024  # at a time
@@ -37,7 +38,8 @@ class Outgoing:
         "_descriptor",
         "_failed",
         "_go_on",
-        "_just_read",
+        "_known",
+        "_known_until",
         "_loop",
         "_reading",
         "_socket",
@@ -62,7 +64,8 @@ class Outgoing:
         self._loop = asyncio.get_running_loop()
         self.parts: deque[Part] = deque()
         self._reading: asyncio.Future[None] | None = None  # ahead of what is sent
-        self._just_read = 0  # bytes at the start of the first part
+        self._known = 0  # bytes at the start of the first part that are in memory
+        self._known_until = 0.0
         self.full = False
         self.stopped = False
 
@@ -139,14 +142,13 @@ class Outgoing:
     def _read(self, part: FileRange) -> _InMemory | None:
         """A small range of a file; None where the disk would have to be waited for."""
         data: _InMemory
-        if self._just_read:
-            self._just_read = 0
-            data = part.file.pread(part.size, part.position)
-        else:
-            try:
-                data = part.file.pread_cached(part.size, part.position)
-            except BlockingIOError:
+        known = self._take_known() if self._known else 0
+        try:
+            data = part.file.pread_cached(part.size, part.position)
+        except BlockingIOError:
+            if known < part.size:
                 return None
+            data = part.file.pread(part.size, part.position)
         if len(data) < part.size:
             raise _cut_short()
         return data
@@ -155,24 +157,31 @@ class Outgoing:
         """Whether all of it left; False where some has to be read ahead first. Raises BlockingIOError where the peer
         takes no more."""
         file, position, left = part.file, part.position, part.size
-        known, self._just_read = self._just_read, 0
+        known = self._take_known()
         while left:
             if not known:
                 known = file.cached(min(left, READ_AHEAD_BYTES), position)
                 if not known:
                     self._read_ahead(_Rest(file, position, left))
                     return False
+                self._known_until = self._loop.time() + KNOWN_SECONDS
             try:
-                sent = os.sendfile(self._descriptor, file.fileno(), position, min(left, known))
+                sent = os.sendfile(self._descriptor, file.fileno(), position, known)
             except (BlockingIOError, InterruptedError):
                 self.parts.appendleft(_Rest(file, position, left))
+                self._known = known
                 raise
             if not sent:
                 raise _cut_short()
             position += sent
             left -= sent
-            known = max(known - sent, 0)
+            known -= sent
         return True
+
+    def _take_known(self) -> int:
+        """How many bytes at the start of the part in hand needn't be asked about."""
+        known, self._known = self._known, 0
+        return known if known and self._loop.time() < self._known_until else 0
 
     def _read_ahead(self, part: FileRange) -> None:
         """Has the first piece of a range brought into memory; nothing leaves before."""
@@ -192,7 +201,7 @@ class Outgoing:
         self.stopped = False
         error = reading.exception()
         if error is None:
-            self._just_read = size
+            self._known, self._known_until = size, self._loop.time() + KNOWN_SECONDS
             self._go_on()
         else:
             self._failed(error)

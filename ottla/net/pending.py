@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from ottla.net.connection import Connection
 
+KNOWN_SECONDS = 0.1  # for so long, what of a file was found in memory counts as being there
+
 
 class OpenFile(Protocol):
     """A file that parts of answers are read from."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -15,9 +16,11 @@ from contextlib import contextmanager
 import pytest
 
 from ottla.broker.log.disk import RealFile
+from ottla.broker.log.residency import PAGE_CACHE
 from ottla.net.connection import Connection
 from ottla.net.disk_threads import THREADS_PER_VOLUME, VolumeThreads
 from ottla.net.outgoing import READ_AHEAD_BYTES, READ_BYTES_MAX
+from ottla.net.pending import KNOWN_SECONDS
 from ottla.net.server import Limits, Server
 from tests.unit.net.test_connection import ORDINARY, PIPELINED, Slice, connect, eventually, frame
 
@@ -132,6 +135,43 @@ def test_what_is_in_memory_is_sent_before_the_rest_is_read():
         assert await reader.readexactly(len(CONTENT) - 100 * 4096 + 4) == CONTENT[100 * 4096 :] + b"tail"
 
     run(scenario)
+
+
+def test_a_peer_that_takes_an_answer_bit_by_bit_costs_one_question_a_piece(monkeypatch):
+    monkeypatch.setattr("ottla.net.outgoing.KNOWN_SECONDS", 60.0)  # the machine may be busy
+
+    class Counting(ColdFile):
+        questions = 0
+
+        def cached(self, size: int, position: int) -> int:
+            Counting.questions += 1
+            return super().cached(size, position)
+
+    async def scenario(server, port, broker):
+        broker.files = [Counting()]
+        broker.files[0].warm.update(range(len(CONTENT) // 4096))
+        with socket.socket() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+            sock.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(sock, ("127.0.0.1", port))
+            (connection,) = await connections(server)
+            connection._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
+            await loop.sock_sendall(sock, frame(ORDINARY, b"cold"))
+            got = b""
+            while len(got) < 4 + len(CONTENT) + 4:
+                got += await loop.sock_recv(sock, 1 << 20)
+        assert got == b"head" + CONTENT + b"tail"
+        assert Counting.questions == len(CONTENT) // READ_AHEAD_BYTES
+
+    run(scenario)
+
+
+async def connections(server: Server) -> list[Connection]:
+    """Those that are open, as soon as there is one."""
+    open_ones = server.listeners["PLAINTEXT"].connections
+    await eventually(lambda: bool(open_ones))
+    return list(open_ones)
 
 
 def test_a_file_system_that_keeps_nothing_in_memory_is_read_all_the_same():
@@ -252,6 +292,7 @@ def test_the_kernel_tells_what_is_in_memory():
         assert file.pread_cached(100, size - 50) == file.pread(50, size - 50)
         assert file.pread_cached(100, size) == b""
         os.posix_fadvise(file.fileno(), size // 2, size // 2, os.POSIX_FADV_DONTNEED)
+        time.sleep(KNOWN_SECONDS)
         assert 0 < file.cached(size, 0) <= size // 2
         assert file.cached(size, 100) <= size // 2 - 100
 
@@ -263,6 +304,40 @@ def test_what_was_just_written_is_in_memory():
         assert file.cached(len(CONTENT), 0) == len(CONTENT)
         assert file.cached(len(CONTENT) - 5000, 4999) == len(CONTENT) - 5000
         assert file.pread_cached(1000, 7) == CONTENT[7:1007]
+
+
+def test_what_was_written_or_found_a_moment_ago_is_not_asked_about(monkeypatch):
+    asked: list[tuple[int, int]] = []
+    now = 100.0
+
+    def has_all(descriptor: int, size: int, position: int) -> bool:
+        asked.append((size, position))
+        return True
+
+    monkeypatch.setattr(PAGE_CACHE, "has_all", has_all)
+    monkeypatch.setattr("ottla.broker.log.residency.time.monotonic", lambda: now)
+    with tempfile.NamedTemporaryFile(dir="/var/tmp") as named:
+        file = RealFile(os.open(named.name, os.O_RDWR))
+        for position in range(0, 50_000, 1000):
+            file.pwrite(CONTENT[:1000], position)
+        assert file.cached(50_000, 0) == 50_000
+        assert file.cached(1000, 49_000) == 1000
+        assert asked == [], "the tail"
+        now += KNOWN_SECONDS
+        assert file.cached(20_000, 10_000) == 20_000
+        assert file.cached(15_000, 12_000) == 15_000
+        assert asked == [(20_000, 10_000)], "pages may have gone since, once in a moment"
+        assert file.cached(20_000, 30_000) == 20_000
+        assert file.cached(40_000, 10_000) == 40_000
+        assert asked == [(20_000, 10_000), (20_000, 30_000)]
+        now += KNOWN_SECONDS * 0.6
+        file.pwrite(CONTENT[:1000], 50_000)
+        now += KNOWN_SECONDS * 0.6
+        assert file.cached(1000, 50_000) == 1000
+        assert asked[2:] == [(1000, 50_000)], "with what was found beside it, it counts until that lapses"
+        file.truncate(40_000)
+        assert file.cached(10_000, 30_000) == 10_000
+        assert asked[-1] == (10_000, 30_000), "cut"
 
 
 def test_a_file_system_without_nowait_is_read_as_ever():

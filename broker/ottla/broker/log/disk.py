@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 
 from ottla.protocol.received import Buffer
 
-from .residency import NOT_SUPPORTED, NOWAIT, PAGE_CACHE, Coming
+from .residency import NOT_SUPPORTED, NOWAIT, PAGE_CACHE, Coming, Lately
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # of the process or the machine
@@ -64,7 +64,7 @@ class File(Protocol):
         """Up to `size` bytes at `position`; fewer only at the file's end."""
 
     def pread_cached(self, size: int, position: int) -> bytes | bytearray:
-        """As `pread`, but never waits for the disk: raises BlockingIOError where it would have to."""
+        """As `pread`, but doesn't wait for the disk: raises BlockingIOError where it would have to."""
 
     def cached(self, size: int, position: int) -> int:
         """How many of these bytes can be read without waiting for the disk, before the first one that can't."""
@@ -130,11 +130,12 @@ class Disk(Protocol):
 class RealFile:
     """A file descriptor."""
 
-    __slots__ = ("_coming", "_descriptor", "volume")
+    __slots__ = ("_coming", "_descriptor", "_lately", "volume")
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._coming: Coming | None = None  # from the disk, if anything ever was
+        self._lately = Lately()
         self.volume = os.fstat(descriptor).st_dev
 
     def __del__(self) -> None:
@@ -145,7 +146,12 @@ class RealFile:
         return self._descriptor
 
     def pread(self, size: int, position: int) -> bytes:
-        self._comes(size, position)
+        coming = self._comes(size, position)
+        data = self._pread(size, position)
+        coming.came(len(data), position)
+        return data
+
+    def _pread(self, size: int, position: int) -> bytes:
         data = os.pread(self._descriptor, size, position)
         if len(data) == size or not data:
             return data
@@ -159,13 +165,18 @@ class RealFile:
     def pread_cached(self, size: int, position: int) -> bytes | bytearray:
         if not NOWAIT:
             return self.pread(size, position)
+        lately = self._lately
+        if lately.holds(size, position):
+            found = os.pread(self._descriptor, size, position)
+            return found if len(found) == size else self._pread(size, position)
         data = bytearray(size)
         try:
             got = os.preadv(self._descriptor, (data,), position, NOWAIT)
             while got < size:
                 step = os.preadv(self._descriptor, (memoryview(data)[got:],), position + got, NOWAIT)
                 if not step:
-                    return data[:got]
+                    data = data[:got]
+                    break
                 got += step
         except BlockingIOError:
             self._comes(size, position)  # the kernel has asked for it by now
@@ -174,17 +185,22 @@ class RealFile:
             if error.errno in NOT_SUPPORTED:
                 return self.pread(size, position)
             raise
+        lately.found(got, position)
         return data
 
     def cached(self, size: int, position: int) -> int:
-        coming = self._coming
+        lately, coming = self._lately, self._coming
+        if lately.holds(size, position):
+            return size
         if (coming is None or not coming.holds(size, position)) and PAGE_CACHE.has_all(
             self._descriptor, size, position
         ):
-            return size
-        found = PAGE_CACHE.prefix(self._descriptor, size, position)
-        if coming is not None:
-            coming.came(found, position)
+            found = size
+        else:
+            found = PAGE_CACHE.prefix(self._descriptor, size, position)
+            if coming is not None:
+                coming.came(found, position)
+        lately.found(found, position)
         return found
 
     def read_ahead(self, size: int, position: int) -> None:
@@ -206,6 +222,7 @@ class RealFile:
     def pwrite(self, data: Buffer, position: int) -> None:
         written = os.pwrite(self._descriptor, data, position)
         if written == len(data):
+            self._lately.found(written, position)
             return
         rest = memoryview(data)
         while written < len(rest):
@@ -216,6 +233,7 @@ class RealFile:
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self._descriptor, size)
+        self._lately.cut()
 
     def fsync(self) -> None:
         os.fsync(self._descriptor)

@@ -9,6 +9,10 @@ alone (measured on Linux 6.18, for a megabyte):
   only to those who may write the file, as a broker may its logs.
 - `preadv2` with RWF_NOWAIT: costs as much as reading does. It is for what is going to be read anyway.
 
+What `cachestat` costs grows with the number of the page cache's pieces: 1 µs for a megabyte written at once, 18 µs for
+one written by 1000 bytes, which is a tenth of what it takes to send that. So nobody asks twice about the same within a
+moment (`Lately`), and not about what this process has just written.
+
 Where there is none of them (another operating system, a file system that doesn't know RWF_NOWAIT, as tmpfs), everything
 counts as being in memory, and a read waits for the disk.
 """
@@ -21,6 +25,9 @@ import mmap
 import os
 import sys
 import threading
+import time
+
+from ottla.net.pending import KNOWN_SECONDS
 
 NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 NOT_SUPPORTED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)  # of RWF_NOWAIT, by a kernel or a file system
@@ -28,6 +35,39 @@ _CACHESTAT = 451  # the system call's number on every architecture but Alpha
 _PAGE = mmap.PAGESIZE
 READ_AHEAD_BYTES = 8 << 20  # more than kernels read ahead, as they are set up nearly everywhere
 _MAP_FAILED = ctypes.c_void_p(-1).value
+
+
+class Lately:
+    """What of a file was in memory a moment ago, as one stretch: written by this process, or found there.
+
+    A moment is so short that pages don't go within it unless memory is very short, and long enough that a consumer
+    behind a producer, and each one of many, costs hardly a question. Any thread may call this.
+    """
+
+    __slots__ = ("_stretch",)
+
+    def __init__(self) -> None:
+        self._stretch = 0, 0, 0.0  # start, end, until when; one object, so that no thread sees the half of a change
+
+    def holds(self, size: int, position: int) -> bool:
+        """Whether all of these bytes were in memory."""
+        start, end, until = self._stretch
+        return start <= position and position + size <= end and time.monotonic() < until
+
+    def found(self, size: int, position: int) -> None:
+        """These bytes are in memory now. With those beside them they count until the older ones lapse."""
+        if not size:
+            return
+        start, end, until = self._stretch
+        now = time.monotonic()
+        if now < until and start <= position + size and position <= end:
+            self._stretch = min(start, position), max(end, position + size), until
+        else:
+            self._stretch = position, position + size, now + KNOWN_SECONDS
+
+    def cut(self) -> None:
+        """The file has become shorter."""
+        self._stretch = 0, 0, 0.0
 
 
 class Coming:
