@@ -44,7 +44,7 @@ class TimestampOffset(NamedTuple):
 class _SparseIndex:
     """Entries on the disk, then those of the tail."""
 
-    __slots__ = ("_changes", "_ends", "_file", "_stored", "_tail", "base_offset", "disk", "path")
+    __slots__ = ("_ends", "_entries", "_file", "base_offset", "disk", "path")
     entry: struct.Struct
 
     def __init__(self, disk: Disk, path: str, base_offset: int, size_bytes: int = 0) -> None:
@@ -52,16 +52,17 @@ class _SparseIndex:
         self.disk = disk
         self.path = path
         self.base_offset = base_offset
-        self._stored = size_bytes // self.entry.size
-        self._tail = bytearray()
+        # How often what is stored has changed, how many are stored, and the tail: one object, because threads look
+        # things up while the event loop changes it, and who sees the half of a change counts entries twice.
+        self._entries = 0, size_bytes // self.entry.size, bytearray()
         self._file: File | None = None
-        self._changes = 0  # of what is stored, by the event loop; threads look things up meanwhile
         self._ends: tuple[int, tuple[int, int], tuple[int, int]] | None = (
             None  # changes; the first and last stored entry
         )
 
     def __len__(self) -> int:
-        return self._stored + len(self._tail) // self.entry.size
+        _, stored, tail = self._entries
+        return stored + len(tail) // self.entry.size
 
     @property
     def size_bytes(self) -> int:
@@ -70,7 +71,7 @@ class _SparseIndex:
     @property
     def stored_bytes(self) -> int:
         """How much of the file counts."""
-        return self._stored * self.entry.size
+        return self._entries[1] * self.entry.size
 
     def moved(self, path: str) -> None:
         """The file lies at `path` now."""
@@ -79,30 +80,28 @@ class _SparseIndex:
             self.path = path
 
     def _add(self, entry: bytes) -> None:
-        self._tail += entry
-        if len(self._tail) >= _PAGE:
+        tail = self._entries[2]
+        tail += entry
+        if len(tail) >= _PAGE:
             with contextlib.suppress(OSError):  # the entries stay in the tail: the next one, or the seal, tries again
                 self.write_out()
 
     def write_out(self) -> None:
         """Puts the tail into the file."""
-        if self._tail:
-            self.file(create=True).pwrite(self._tail, self._stored * self.entry.size)
-            self._stored = len(self)
-            self._changes += 1
-            self._tail = bytearray()
+        changes, stored, tail = self._entries
+        if tail:
+            self.file(create=True).pwrite(tail, stored * self.entry.size)
+            self._entries = changes + 1, len(self), bytearray()
 
     def seal(self) -> None:
         """Puts the tail into the file, and cuts what may stand behind it (Kafka preallocates)."""
         self.write_out()
-        self.file(create=True).truncate(self._stored * self.entry.size)
+        self.file(create=True).truncate(self.stored_bytes)
         self.let_go()
 
     def clear(self) -> None:
         """Drops every entry."""
-        self._tail = bytearray()
-        self._stored = 0
-        self._changes += 1
+        self._entries = self._entries[0] + 1, 0, bytearray()
         self.file(create=True).truncate(0)
         self.let_go()
 
@@ -131,22 +130,22 @@ class _SparseIndex:
 
     def _raw(self, index: int, wait: bool = True) -> tuple[int, int]:
         size = self.entry.size
-        if index >= self._stored:
-            return self.entry.unpack_from(self._tail, (index - self._stored) * size)
+        _, stored, tail = self._entries
+        if index >= stored:
+            return self.entry.unpack_from(tail, (index - stored) * size)
         return self.entry.unpack(self._reader(wait)(size, index * size))
 
     def _all(self) -> Iterator[tuple[int, int]]:
-        stored = b""
-        if self._stored:
-            stored = self.file().pread(self._stored * self.entry.size, 0)
-        yield from self.entry.iter_unpack(stored)
-        yield from self.entry.iter_unpack(bytes(self._tail))
+        _, stored, tail = self._entries
+        if stored:
+            yield from self.entry.iter_unpack(self.file().pread(stored * self.entry.size, 0))
+        yield from self.entry.iter_unpack(bytes(tail))
 
     def _count_at_most(self, column: int, value: int, wait: bool = True) -> int:
         """How many entries have a `column` of at most `value`."""
         size, unpack_from = self.entry.size, self.entry.unpack_from
-        tail = self._tail
-        if tail and (not self._stored or unpack_from(tail, 0)[column] <= value):
+        changes, stored, tail = self._entries
+        if tail and (not stored or unpack_from(tail, 0)[column] <= value):
             low, high = 0, len(tail) // size
             while low < high:
                 middle = (low + high) // 2
@@ -154,15 +153,15 @@ class _SparseIndex:
                     low = middle + 1
                 else:
                     high = middle
-            return self._stored + low
-        if not self._stored:
+            return stored + low
+        if not stored:
             return 0
-        return self._count_stored(column, value, wait)
+        return self._count_stored(column, value, changes, stored, wait)
 
-    def _count_stored(self, column: int, value: int, wait: bool) -> int:
+    def _count_stored(self, column: int, value: int, changes: int, stored: int, wait: bool) -> int:
         size = self.entry.size
         read = self._reader(wait)
-        low, high, block = self._guess(read, column, value, wait)
+        low, high, block = self._guess(read, column, value, changes, stored, wait)
         while high - low > _SEARCH_BLOCK:
             middle = (low + high) // 2
             if self.entry.unpack(read(size, middle * size))[column] <= value:
@@ -181,10 +180,12 @@ class _SparseIndex:
                 high = middle
         return start + low
 
-    def _guess(self, read: Read, column: int, value: int, wait: bool) -> tuple[int, int, Buffer]:
+    def _guess(
+        self, read: Read, column: int, value: int, changes: int, stored: int, wait: bool
+    ) -> tuple[int, int, Buffer]:
         """Bounds for a search, and what lies between them where that has been read: entries grow so evenly that the
         right block is nearly always found at once."""
-        changes, stored, size = self._changes, self._stored, self.entry.size
+        size = self.entry.size
         if stored <= _SEARCH_BLOCK:
             return 0, stored, b""
         ends = self._ends
@@ -205,12 +206,11 @@ class _SparseIndex:
 
     def _keep(self, count: int) -> None:
         """Drops all entries but the first `count`."""
-        if count >= self._stored:
-            del self._tail[(count - self._stored) * self.entry.size :]
+        changes, stored, tail = self._entries
+        if count >= stored:
+            self._entries = changes, stored, tail[: (count - stored) * self.entry.size]
             return
-        self._tail = bytearray()
-        self._stored = count
-        self._changes += 1
+        self._entries = changes + 1, count, bytearray()
         self.file().truncate(count * self.entry.size)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,33 @@ def test_what_a_preallocating_broker_left_behind_is_cut(directory: Path) -> None
         file.write(bytes(800))
     index.seal()
     assert path.stat().st_size == 8
+
+
+def test_a_thread_between_two_steps_of_writing_out_counts_nothing_twice(directory: Path) -> None:
+    """It found the tail's entries behind those stored, and behind the tail's end once more."""
+    path = directory / "c.index"
+    path.unlink(missing_ok=True)
+    index = OffsetIndex(RealDisk(), str(path), 0)
+    index.append(1, 10)
+    index.write_out()
+    for number in range(2, 9):
+        index.append(number, 10 * number)
+    seen: list[Any] = []
+
+    def between(frame: Any, event: str, argument: Any) -> Any:
+        if frame.f_code is _SparseIndex.write_out.__code__:
+            seen.append((len(index), [index.floor(number).position for number in range(1, 10)]))
+            return between
+        return None
+
+    before = sys.gettrace()
+    sys.settrace(between)
+    try:
+        index.write_out()
+    finally:
+        sys.settrace(before)
+    assert len(seen) > 3
+    assert all(each == (8, [10, 20, 30, 40, 50, 60, 70, 80, 80]) for each in seen)
 
 
 def any_timestamp(self: TimeIndex, timestamp: int, offset: int) -> None:
