@@ -70,6 +70,7 @@ async def _look_up(
         return UNKNOWN, log.log_start_offset, log.epochs.epoch_of(log.log_start_offset)
     if target in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return UNKNOWN, UNKNOWN, -1
+    held = list(log.segments)
     try:
         if target == MAX_TIMESTAMP:
             found = await broker.cold_reads.run(log, log.offset_of_max_timestamp)
@@ -79,6 +80,9 @@ async def _look_up(
         raise KafkaError(ErrorCode.corrupt_message, str(error)) from error
     except OSError as error:
         partition.check_leader_epoch(asked.current_leader_epoch)
+        if isinstance(error, FileNotFoundError) and not set(held).issubset(log.segments):
+            # Retention or compaction took what the thread was looking at: the client asks again.
+            raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
         raise partition.failed(error) from error
     partition.check_leader_epoch(asked.current_leader_epoch)  # the topic may be gone by now
     if found is None or found.offset >= end:

@@ -27,7 +27,7 @@ from .retention import deletable
 from .segment import FileRange, FoundRecord, Segment
 from .snapshots import Snapshots
 from .surroundings import LogSurroundings
-from .timestamps import first_from
+from .timestamps import first_from, first_of_greatest
 
 _BOUNDARIES_MAX = 16
 _UNTIMED = -1
@@ -352,8 +352,7 @@ class Log:
 
     def offset_of_max_timestamp(self) -> FoundRecord | None:
         """The first record with the greatest timestamp of the log (KIP-734)."""
-        best = max((segment.largest().timestamp for segment in self.segments), default=-1)
-        return self.offset_for_timestamp(best) if best >= 0 else None
+        return first_of_greatest(lambda: list(self.segments), self.log_start_offset)
 
     # ---- durability
 

@@ -20,6 +20,7 @@ from ottla.broker.group.partitioning import partition_for
 from ottla.broker.group.records import Committed, OffsetKey, offset_key, offset_value
 from ottla.broker.log.config import LogConfig
 from ottla.broker.log.index import OffsetIndex
+from ottla.broker.log.log import Log
 from ottla.net.disk_threads import THREADS_PER_VOLUME, VolumeThreads
 from ottla.net.pending import Pending
 from ottla.protocol.batches import Record, build_batch
@@ -335,6 +336,37 @@ def test_lookups_by_time_on_a_stuck_disk_leave_threads_to_the_others(play: Any) 
         stage.disk.answers.set()
         for each in stuck:
             assert (await each)["topics"][0]["partitions"][0]["offset"] == 0
+
+    play(body)
+
+
+@pytest.mark.parametrize("removed", [True, False], ids=["removed meanwhile", "missing"])
+def test_a_segment_that_goes_during_a_lookup_by_time_fails_no_log_directory(
+    play: Any, removed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that is missing for no such reason is for the log directory to judge."""
+
+    async def body(stage: ColdStage) -> None:
+        log, errors, loop = stage.cold_log, list[OSError](), asyncio.get_running_loop()
+        log._surroundings.failed = errors.append
+
+        async def retain() -> None:
+            log.delete_records_before(150)
+            assert log.retention(2_000_000, 150) is not None
+
+        def look_up(self: Log) -> None:
+            if removed:
+                asyncio.run_coroutine_threadsafe(retain(), loop).result(20)
+            raise FileNotFoundError(2, "No such file or directory")
+
+        monkeypatch.setattr(Log, "offset_of_max_timestamp", look_up)
+        partition = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": list_offsets.MAX_TIMESTAMP}
+        message = {"replica_id": -1, "isolation_level": 0, "topics": [{"name": "t", "partitions": [partition]}]}
+        request = read_request(LIST_OFFSETS, 8, write_request(LIST_OFFSETS, 8, message))
+        context: Any = SimpleNamespace(api_version=8)
+        answer = await list_offsets.handle(stage.broker, context, request)
+        assert answer["topics"][0]["partitions"][0]["error_code"] == ErrorCode.kafka_storage_error
+        assert len(errors) == (0 if removed else 1)
 
     play(body)
 

@@ -7,6 +7,7 @@ import errno
 import logging
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -111,6 +112,29 @@ def test_a_look_up_that_meets_a_rename_is_made_again(tmp_path: Path, monkeypatch
     found = log.offset_for_timestamp(1100)
     assert found is not None
     assert found.timestamp == 1100
+
+
+def test_a_look_up_of_the_greatest_timestamp_that_meets_a_rename_is_made_again(tmp_path: Path) -> None:
+    """After a restart it opens each time index, of which retention was just renaming one: that ENOENT was nobody's but
+    the log directory's, which was offline then."""
+    bench = Workbench(tmp_path, config=CONFIG)
+    fill(bench.log(), 60)
+    log = bench.log()
+    expected = bench.log().offset_of_max_timestamp()
+    assert expected is not None
+    first = log.segments[0]
+    real = first.disk.open
+    met: list[str] = []
+
+    def opens(path: str, *, create: bool = False) -> Any:
+        if path == first.times.path and not met:
+            met.append(path)
+            raise FileNotFoundError(errno.ENOENT, "just renamed")
+        return real(path, create=create)
+
+    bench.disk.open = opens  # type: ignore[method-assign]
+    assert log.offset_of_max_timestamp() == expected
+    assert met
 
 
 def test_a_duty_that_breaks_is_done_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
