@@ -65,8 +65,12 @@ class Scene:
         self.cluster.brokers[victim].start_again()
         self.in_sync()
 
-    def goes_on(self, records: int = 100, seconds: float = 30.0) -> None:
-        """Waits until so many more records are acknowledged."""
+    def goes_on(self, records: int = 100, seconds: float = 60.0) -> None:
+        """Waits until so many more records are acknowledged to librdkafka.
+
+        A broker that is paused keeps its connections, and librdkafka waits 30 s (`request.timeout.ms`) for its answer
+        before it looks for another leader: where that broker led all partitions, nothing is acknowledged before that.
+        """
         self.workload.wait_for_acknowledgements(records, seconds)
 
     def group_was_rebalanced(self) -> bool:

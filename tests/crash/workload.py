@@ -61,7 +61,7 @@ class Workload(threading.Thread):
         """How often something happened: `op phase` of the history, or what its clients count."""
         return self.history.counts[name]
 
-    def wait_for_acknowledgements(self, more: int = 20, seconds: float = 30.0) -> None:
+    def wait_for_acknowledgements(self, more: int = 20, seconds: float = 60.0) -> None:
         """Until so many more records were acknowledged to librdkafka. Raises AssertionError."""
         wanted = len(self.acknowledged) + more
         deadline = time.monotonic() + seconds
