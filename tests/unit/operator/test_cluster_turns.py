@@ -332,6 +332,39 @@ def test_etcd_and_brokers_wait_for_each_other() -> None:
     assert _restarted(scene) == ["k-etcd-0"], "who hasn't come back for long isn't waited for"
 
 
+def test_etcd_waits_for_a_broker_that_is_stuck_until_its_correction_serves() -> None:
+    """A broker that was replaced for a bad image, and a member of etcd, were once away at the same time."""
+    scene = running(metadata={"etcd": {"members": 3}})
+    scene.world.bad_images = {"ottla:bad"}
+    scene.world.edit("Cluster", "k", lambda spec: spec.update(image="ottla:bad"))
+    scene.rounds(4)
+    assert _restarted(scene) == ["k-broker-0"]
+
+    def correct(spec: Object) -> None:
+        spec["image"] = "ottla:3"
+        spec["metadata"]["etcd"]["image"] = "etcd:3"
+
+    scene.world.edit("Cluster", "k", correct)
+    scene.rounds(1)
+    for _ in range(30):
+        scene.reconcile()
+        away = {f"k-broker-{n}" for n in range(3)} | {f"k-etcd-{n}" for n in range(3)}
+        away -= {name for name in away if ("Pod", "shop", name) in scene.world.objects}
+        bad = (
+            {"k-broker-0"}
+            if scene.world.objects.get(("Pod", "shop", "k-broker-0"), {})
+            .get("status", {})
+            .get("containerStatuses", [{}])[0]
+            .get("state", {})
+            .get("waiting")
+            else set()
+        )
+        assert len(away | bad) <= 1
+        scene.world.settle()
+    assert scene.condition("Rolling") == ("False", "UpToDate")
+    assert scene.status["version"] == "3"
+
+
 def test_a_volume_is_not_deleted_for_a_pod_that_has_found_its_node_since() -> None:
     spec = {"replicas": 3, "storage": {"size": "1Gi"}, "lostVolumesAfterMinutes": 10}
     scene = running(brokers=spec)

@@ -2,8 +2,9 @@
 
 Within a Cluster etcd's members go before the controllers, and these before the brokers; none of them is restarted while
 one of the others is on its way, because each counts on the others. One that can't come up for what it was made of (its
-image, its settings) ends the matter until it is outdated: a correction replaces it at once. One that no node takes, or
-that hasn't come back for long, isn't waited for: it doesn't keep a correction of others from getting through.
+image, its settings) ends the matter: a correction replaces it at once, and the others wait until that one serves. One
+that no node takes, or that hasn't come back for long, isn't waited for: it doesn't keep a correction of others from
+getting through.
 
 An operator of another release may make other pods of the same specs, in every Cluster that it looks after. So a
 Cluster first takes its turn, which stands in its status and which one Cluster has at a time; where the new pods don't
@@ -20,7 +21,7 @@ from enum import Enum, auto
 from typing import Any
 
 from ottla.operator.objects import Object, going
-from ottla.operator.plan.observed import broker_sets, crashed, is_ready, not_ready_s, outdated, stuck
+from ottla.operator.plan.observed import broker_sets, crashed, is_ready, not_ready_s, stuck
 from ottla.operator.plan.roll import SILENT_S_MAX
 
 RELEASE_MAX = 1024  # characters, as the resource's definition says
@@ -37,7 +38,7 @@ def on_its_way(sets: Iterable[Object], pods: Iterable[Object], now: datetime) ->
                 return f"{name}-{number} to be created"
             if going(pod):
                 return f"{name}-{number} to stop"
-            if (why := crashed(pod)) and not outdated(item, pod):
+            if why := crashed(pod):
                 return f"{name}-{number}, which is stuck: {why}"
             if not is_ready(pod) and not stuck(pod) and not_ready_s(pod, now) < SILENT_S_MAX:
                 return f"{name}-{number} to be ready"
