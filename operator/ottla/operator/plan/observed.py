@@ -64,9 +64,12 @@ def broker_names(cluster: Cluster, sets: Iterable[Object], pods: Iterable[Object
 
 
 def outdated(stateful_set: Object | None, pod: Object) -> str:
-    """Why a pod isn't what its StatefulSet would make today; nothing where it is."""
+    """Why a pod isn't what its StatefulSet would make today; nothing where it is.
+
+    An annotation that every pod gets from the template asks for nothing: its successor would have it, too.
+    """
     annotations = pod["metadata"].get("annotations") or {}
-    if RESTART in annotations:
+    if RESTART in annotations and annotations[RESTART] != _of_template(stateful_set).get(RESTART):
         return f"the annotation {RESTART} asks for it"
     if stateful_set is None or not is_current(stateful_set):
         return ""
@@ -77,7 +80,7 @@ def outdated(stateful_set: Object | None, pod: Object) -> str:
     images = [[container["image"] for container in spec["containers"]] for spec in (pod["spec"], template["spec"])]
     if images[0] != images[1]:
         reasons.append(f"its image becomes {images[1][0]}")
-    wanted = template["metadata"].get("annotations") or {}
+    wanted = _of_template(stateful_set)
     if annotations.get(names.CONFIG_CHECKSUM) != wanted.get(names.CONFIG_CHECKSUM):
         reasons.append("its settings change")
     if annotations.get(names.CERTIFICATES_CHECKSUM) != wanted.get(names.CERTIFICATES_CHECKSUM):
@@ -85,6 +88,11 @@ def outdated(stateful_set: Object | None, pod: Object) -> str:
     if annotations.get(names.RESTARTED_FOR) != wanted.get(names.RESTARTED_FOR):
         reasons.append(f"the Cluster's annotation {RESTART} asks for it")
     return " and ".join(reasons) or "its pod template changes"
+
+
+def _of_template(stateful_set: Object | None) -> Mapping[str, str]:
+    """The annotations that its pods are made with."""
+    return {} if stateful_set is None else stateful_set["spec"]["template"]["metadata"].get("annotations") or {}
 
 
 def is_current(stateful_set: Object) -> bool:
