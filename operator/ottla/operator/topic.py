@@ -35,6 +35,7 @@ from ottla.operator.plan.topic import (
     Refusal,
     TopicPlan,
     conflict,
+    marks,
     plan_topic,
     release,
     warning,
@@ -221,6 +222,7 @@ class TopicReconciler:
                     waiting.append(resource)
                 else:
                     plans[resource] = plan
+        plans = await self._certain(plans)
         await self._carry_out(sweep, admin, cluster, plans)
         for resource, plan in plans.items():
             self._conclude(sweep, resource, plan, cluster.topics.get(resource.topic))
@@ -244,6 +246,17 @@ class TopicReconciler:
                 "change its topics.allowedNamespaces, or move the Topic",
             )
         return allowed
+
+    async def _certain(self, plans: dict[TopicResource, TopicPlan]) -> dict[TopicResource, TopicPlan]:
+        """Without those that would mark a topic as a resource's that isn't there any more.
+
+        The mark says that the resource was there under this Cluster, and by the mark a topic is deleted later. The
+        watch may be late: it still tells of Topics that went with the Cluster before this one.
+        """
+        if not any(map(marks, plans.values())):
+            return plans
+        there = await self._resources.there_now()
+        return {resource: plan for resource, plan in plans.items() if resource.uid in there or not marks(plan)}
 
     async def _selected(self, labels: Mapping[str, str]) -> frozenset[str]:
         """The namespaces with these labels; none where the operator mayn't look at namespaces."""

@@ -90,6 +90,10 @@ class TopicResources:
             self._known = {ref: one for ref, one in listed.items() if ref not in self._told} | kept
             self._listed_at = now
 
+    async def there_now(self) -> frozenset[str]:
+        """The uids of all that are there now, by a list of its own: the watch may be late. Raises KubeError."""
+        return frozenset(body["metadata"]["uid"] for body in await self._list())
+
     async def _list(self) -> list[Object]:
         try:
             if self.namespaces is None:

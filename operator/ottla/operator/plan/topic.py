@@ -200,6 +200,15 @@ def plan_topic(
     return TopicPlan(tuple(steps), moving=_moving(resource, topic, targets), adopted=not topic.owner)
 
 
+def marks(plan: TopicPlan) -> bool:
+    """Whether it writes an owner's mark."""
+    return any(
+        OWNER in (step.config if isinstance(step, Create) else step.given)
+        for step in plan.steps
+        if isinstance(step, Create | Configure)
+    )
+
+
 def release(topic: KafkaTopic) -> Configure:
     """Leaves a topic to nobody."""
     return Configure(topic.name, {}, tuple(name for name in (OWNER, POLICY) if name in topic.overrides))

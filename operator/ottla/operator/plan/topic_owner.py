@@ -1,9 +1,10 @@
 """The mark by which a topic says whose it is: the Topic resource, and the Cluster under which that was seen. Pure.
 
-A mark is written only by a sweep that had the resource before it, so it is the durable record of what the operator has
-seen. Both uids matter. A resource that was deleted and made again under its name is another one; and of a Cluster that
-was made again (after its namespace went, from a backup, over volumes that were kept) nobody knows yet which Topics
-belong to it: its topics carry the marks of the Cluster before it until their Topics are applied.
+A mark is written only by a sweep that has read the Cluster and then listed the resource, so it is the durable record of
+what the operator has seen: what the watch tells may be from before this Cluster. Both uids matter. A resource that was
+deleted and made again under its name is another one; and of a Cluster that was made again (after its namespace went,
+from a backup, over volumes that were kept) nobody knows yet which Topics belong to it: its topics carry the marks of
+the Cluster before it until their Topics are applied.
 """
 
 from __future__ import annotations
