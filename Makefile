@@ -19,7 +19,7 @@ SEEDS ?= 0-9999
 # What pip does for all but editable installations. Where PYTHONDONTWRITEBYTECODE is set, each start would do it again.
 COMPILE := $(BIN)/python -m compileall -q ottla broker controller operator
 
-.PHONY: help setup test crash lint format demo bench profile swarm e2e e2e-short docs lock clean
+.PHONY: help setup test crash lint format demo bench profile swarm swarm-operator e2e e2e-short docs lock clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -66,6 +66,9 @@ profile: setup  ## a flame graph of the brokers, and of Python clients, under a 
 
 swarm: setup  ## simulated clusters under every fault, one a seed (SEEDS=0-9999)
 	$(BIN)/python -m tests.simulation.swarm --seeds $(SEEDS)
+
+swarm-operator: setup  ## the operator under every fault, one a seed (SEEDS=0-9999)
+	$(BIN)/python -m tests.simulation_operator.swarm --seeds $(SEEDS)
 
 e2e: setup  ## scenarios on a real Kubernetes, that of KUBECONFIG (E2E=tests/e2e/test_scale.py for one)
 	$(BIN)/python -m pytest -s $(E2E)

@@ -5,10 +5,10 @@ What a real API server does beyond that (defaults, validation, CEL, garbage coll
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import itertools
 import json
+import pickle
 from datetime import datetime
 from typing import Any
 
@@ -48,14 +48,14 @@ class World:
         self._may("get", kind)
         self._asked(f"get {kind} {name}")
         found = self.objects.get((kind, namespace, name))
-        return copy.deepcopy(found) if found is not None else None
+        return copied(found) if found is not None else None
 
     async def list(self, kind: str, namespace: str = "", labels: str = "") -> list[Object]:
         self._may("list", kind)
         self._asked(f"list {kind}")
         wanted = dict(part.split("=") for part in labels.split(",") if part)
         return [
-            copy.deepcopy(item)
+            copied(item)
             for (its_kind, its_namespace, _), item in sorted(self.objects.items())
             if its_kind == kind
             and namespace in ("", its_namespace)
@@ -69,38 +69,43 @@ class World:
         self._may("patch", key[0])
         if present is None:
             self._may("create", key[0])
-        merged = copy.deepcopy(wanted)
+        merged = copied(wanted)
         if present is not None:
             merged["metadata"] = {**present["metadata"], **merged["metadata"]}
             if "status" in present:
                 merged["status"] = present["status"]
             _keep_node_ports(merged, present)
             if merged == present:
-                return copy.deepcopy(present)
+                return copied(present)
         if any(port.get("nodePort") in self.taken_ports for port in merged.get("spec", {}).get("ports", ())):
             raise KubeError(422, f"applying {key[2]}", "provided port is already allocated")
         self.writes.append(f"apply {key[0]} {key[2]}")
         self._put(key, merged, spec_changed=present is None or merged.get("spec") != present.get("spec"))
-        return copy.deepcopy(self.objects[key])
+        return copied(self.objects[key])
 
     async def merge(self, kind: str, namespace: str, name: str, patch: Object, subresource: str = "") -> Object:
         self._may("patch", kind, subresource)
         self._asked(f"merge {kind} {name}")
+        if (item := self.objects.get((kind, namespace, name))) is None:
+            raise KubeError(404, f"patching {kind} {name}", "not found")
+        if patch.get("metadata", {}).get("uid") not in (None, item["metadata"].get("uid")):
+            raise KubeError(409, f"patching {kind} {name}", "the uid is another one's")
         self.writes.append(f"merge {kind} {name}")
-        item = self.objects[kind, namespace, name]
         _merge(item, {name: value for name, value in patch.items() if name != "metadata"})
         _merge(item["metadata"], {k: v for k, v in patch.get("metadata", {}).items() if k != "resourceVersion"})
         self._put((kind, namespace, name), item, spec_changed="spec" in patch)
-        return copy.deepcopy(item)
+        return copied(item)
 
     async def write_status(self, resource: Object, status: Object) -> None:
         meta = resource["metadata"]
         key = (resource["kind"], meta["namespace"], meta["name"])
         self._may("patch", key[0], "status")
+        if key not in self.objects:
+            raise KubeError(404, "writing", "not found")
         if self.objects[key]["metadata"]["resourceVersion"] != meta["resourceVersion"]:
             raise KubeError(409, "writing", "it has changed")
         self.writes.append(f"status {key[2]}")
-        self.objects[key]["status"] = copy.deepcopy(status)
+        self.objects[key]["status"] = copied(status)
         self._put(key, self.objects[key], spec_changed=False)
 
     async def delete(
@@ -185,7 +190,7 @@ class World:
                 self._run(item, name)
 
     def _make_pod(self, owner: Object, namespace: str, name: str, revision: str) -> None:
-        template = copy.deepcopy(owner["spec"]["template"])
+        template = copied(owner["spec"]["template"])
         labels = {**template["metadata"]["labels"], "controller-revision-hash": revision}
         pod = {
             "kind": "Pod",
@@ -221,6 +226,12 @@ class World:
         self.objects[key] = item
 
 
+def copied(item: Object) -> Object:
+    """A copy of all of it: what a caller changes is the caller's."""
+    made: Object = pickle.loads(pickle.dumps(item))
+    return made
+
+
 def _owner(item: Object) -> list[Object]:
     return [{"name": item["metadata"]["name"], "uid": item["metadata"]["uid"]}]
 
@@ -241,4 +252,4 @@ def _merge(target: Object, patch: Object) -> None:
         elif isinstance(value, dict) and isinstance(target.get(name), dict):
             _merge(target[name], value)
         else:
-            target[name] = copy.deepcopy(value)
+            target[name] = copied(value)

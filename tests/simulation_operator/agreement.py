@@ -1,0 +1,209 @@
+"""Whether a Cluster has come to rest as its spec says, and whether its status tells the truth. Worked out from the spec
+by other means than the operator's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ottla.operator.objects import Object, condition, going
+from ottla.operator.plan.names import RESTARTED_FOR
+from ottla.operator.plan.topic_owner import read_mark
+from ottla.operator.spec.cluster import RESTART
+from tests.simulation_operator.brokers import Brokers
+from tests.simulation_operator.invariants import Wishes
+from tests.simulation_operator.kubernetes import ApiServer
+from tests.simulation_operator.person import NAME, Person
+
+
+class Agreement:
+    """Compares a world with what people want of it."""
+
+    def __init__(self, server: ApiServer, brokers: Brokers, person: Person, wishes: Wishes) -> None:
+        self._server = server
+        self._brokers = brokers
+        self._person = person
+        self._wishes = wishes
+        self._ports: dict[tuple[str, str], int] = {}  # the Cluster's uid, a Service → the node port that it had first
+
+    def ids(self) -> dict[int, str]:
+        """The brokers that are wanted, and their pods."""
+        brokers = self._person.spec["brokers"]
+        pools = brokers.get("pools") or [{"name": "broker", "firstId": 0, "replicas": brokers["replicas"]}]
+        return {
+            broker: f"{NAME}-{pool['name']}-{broker}"
+            for pool in pools
+            for broker in range(pool["firstId"], pool["firstId"] + pool["replicas"])
+        }
+
+    def differences(self) -> list[str]:
+        """What isn't as it is to be; nothing where all has come to rest."""
+        return [*self._pods(), *self._objects(), *self._topics(), *self._status()]
+
+    def served(self) -> frozenset[str]:
+        """The brokers' pods that serve and are this Cluster's, or were let go for a StatefulSet that is made anew."""
+        ours = {
+            item["metadata"]["uid"]
+            for item in self._server.all("StatefulSet")
+            if not (owners := item["metadata"].get("ownerReferences")) or owners[0]["uid"] == self._person.uid
+        }
+        return frozenset(
+            pod["metadata"]["name"]
+            for pod in self._server.all("Pod", "broker")
+            if pod["metadata"]["name"] not in self._person.strays and self._server.serves(pod["metadata"]["name"])
+            if not (owners := pod["metadata"].get("ownerReferences")) or owners[0]["uid"] in ours
+        )
+
+    def status_lies(self, served: frozenset[str]) -> Iterator[str]:
+        """What a status that was written just now says, and isn't so. `served`: the pods that did before."""
+        cluster = self._person.cluster
+        assert cluster is not None
+        status = cluster.get("status") or {}
+        ready = condition(status, "Ready")
+        if ready.get("reason") == "InvalidSpec" or "brokers" not in status:
+            return
+        wanted = self.ids()
+        true = sum(pod in served for pod in wanted.values())
+        if status["brokers"]["ready"] != true:
+            yield f"the status says {status['brokers']['ready']} brokers are ready, and {true} are"
+        if ready.get("status") == "True" and true < len(wanted):
+            yield f"Ready is True with {true} of {len(wanted)} brokers"
+        if ready.get("status") == "True" and self._server.refusals and not self._person.spec.get("paused"):
+            refused = {request.split(" ", 1)[1] for request in self._server.refusals}
+            if any(request in refused for request in ("Service k-bootstrap", "ConfigMap k-client")):
+                yield f"Ready is True though {', '.join(sorted(refused))} is refused"
+        if self._person.spec.get("paused") and condition(status, "Rolling").get("status") != "False":
+            yield "Rolling isn't False though the Cluster is paused"
+
+    def budget_lies(self) -> Iterator[str]:
+        """The budget for evictions, after a reconcile that nothing disturbed but an object that is refused."""
+        budget = self._server.get_now("PodDisruptionBudget", f"{NAME}-brokers")
+        followed = self._server.get_now("ConfigMap", f"{NAME}-followed")
+        if budget is None or followed is None or self._person.spec.get("paused"):
+            return
+        if followed["metadata"].get("ownerReferences", [{}])[0].get("uid") != self._person.uid:
+            return  # a Cluster that never had a spec that could be followed
+        allowed = budget["spec"]["maxUnavailable"]
+        if allowed and (blocking := self._brokers.blocking & self._brokers.running().keys()):
+            yield f"the budget allows {allowed} eviction though broker {sorted(blocking)} says no"
+
+    def _pods(self) -> Iterator[str]:
+        spec, defaults = self._person.spec, self._person.defaults
+        cluster = self._person.cluster
+        assert cluster is not None
+        image = spec.get("image") or defaults.image
+        wanted = dict.fromkeys(self.ids().values(), image)
+        wanted |= {f"{NAME}-etcd-{n}": defaults.etcd_image for n in range(spec["metadata"]["etcd"]["members"])}
+        wanted |= {f"{NAME}-controller-{n}": image for n in range(spec.get("controllers", {}).get("replicas", 0))}
+        there = {pod["metadata"]["name"]: pod for pod in self._server.all("Pod")}
+        restart = (cluster["metadata"].get("annotations") or {}).get(RESTART)
+        template = (spec["brokers"].get("template") or {}).get("annotations") or {}
+        for name in sorted(there.keys() - wanted.keys() - self._person.strays):
+            yield f"pod {name} is there"
+        for name in sorted(self._person.strays - there.keys()):
+            yield f"stray pod {name} is gone"
+        for name, its_image in sorted(wanted.items()):
+            pod = there.get(name)
+            if pod is None or going(pod) or not self._server.serves(name):
+                yield f"pod {name} doesn't serve"
+                continue
+            if (runs := pod["spec"]["containers"][0]["image"]) != its_image:
+                yield f"pod {name} has {runs}, not {its_image}"
+            annotations = pod["metadata"].get("annotations") or {}
+            if restart and "etcd" not in name and annotations.get(RESTARTED_FOR) != restart:
+                yield f"pod {name} wasn't restarted as asked for"
+            if RESTART in annotations and RESTART not in template:
+                yield f"pod {name} asks for a restart"
+
+    def _objects(self) -> Iterator[str]:
+        spec = self._person.spec
+        services = {f"{NAME}-brokers", f"{NAME}-bootstrap", f"{NAME}-etcd"}
+        outside = [each["name"] for each in spec.get("listeners", ()) if each["type"] != "Internal"]
+        services |= {f"{NAME}-bootstrap-{name}" for name in outside}
+        services |= {f"{pod}-{name}" for name in outside for pod in self.ids().values()}
+        there = {item["metadata"]["name"]: item for item in self._server.all("Service")}
+        if there.keys() != services:
+            yield f"Services: {sorted(there.keys() ^ services)}"
+        for name, item in sorted(there.items()):
+            for port in item["spec"]["ports"]:
+                if "nodePort" in port and "bootstrap" not in name:
+                    first = self._ports.setdefault((self._person.uid, name), port["nodePort"])
+                    if port["nodePort"] != first:
+                        yield f"Service {name} has the node port {port['nodePort']}, and had {first}"
+        budget = self._server.get_now("PodDisruptionBudget", f"{NAME}-brokers")
+        if budget is None or budget["spec"]["maxUnavailable"] != 1:
+            yield "the brokers' budget allows no eviction"
+        for item in self._server.all("StatefulSet"):
+            if item["metadata"]["name"].startswith(f"{NAME}-etcd"):
+                continue
+            for claim in item["spec"].get("volumeClaimTemplates") or ():
+                if claim["spec"]["resources"]["requests"]["storage"] != spec["brokers"]["storage"]["size"]:
+                    yield f"the volumes of {item['metadata']['name']} are too small"
+        if self._brokers.drained():
+            yield f"brokers {sorted(self._brokers.drained())} are drained"
+        wanted = {k: str(v) for k, v in spec.get("config", {}).items() if k == "log.retention.ms"}
+        if {k: v for k, v in self._brokers.settings.items() if k == "log.retention.ms"} != wanted:
+            yield "the dynamic settings aren't in force"
+
+    def _topics(self) -> Iterator[str]:
+        uids = set()
+        for item in self._server.all("Topic"):
+            name, uid = item["metadata"]["name"], item["metadata"]["uid"]
+            uids.add(uid)
+            told = condition(item.get("status"), "Ready")
+            if told.get("reason") == "NotSupported":
+                continue  # fewer partitions than a topic has that was kept
+            topic = self._brokers.topics.get(name)
+            owner = read_mark(topic.owner) if topic is not None else None
+            if topic is None or owner is None or (owner.uid, owner.cluster_uid) != (uid, self._person.uid):
+                yield f"topic {name} doesn't follow its Topic: {owner}"
+            elif len(topic.partitions) < item["spec"]["partitions"]:
+                yield f"topic {name} has too few partitions"
+            if told.get("status") != "True":
+                yield f"Topic {name} isn't Ready: {told.get('reason')}"
+        held = condition((self._person.cluster or {}).get("status"), "TopicsHeld")
+        orphans = [
+            topic.name
+            for topic in self._brokers.topics.values()
+            if (owner := read_mark(topic.owner)) is not None and owner.uid not in uids
+            if self._server.get_now("Topic", topic.name) is None
+        ]
+        for name in orphans:
+            if name not in held.get("message", ""):
+                yield f"topic {name} has lost its Topic, and nobody is told"
+        if held and not orphans:
+            yield "the status says that topics are held, and none is"
+
+    def _status(self) -> Iterator[str]:
+        cluster = self._person.cluster
+        assert cluster is not None
+        status: Object = cluster.get("status") or {}
+        wanted = self.ids()
+        image = self._person.spec.get("image") or self._person.defaults.image
+        said = {
+            "brokers": (status.get("brokers") or {}).get("ready"),
+            "generation": status.get("observedGeneration"),
+            "version": status.get("version"),
+        }
+        true = {
+            "brokers": len(wanted),
+            "generation": cluster["metadata"]["generation"],
+            "version": image.partition(":")[2],
+        }
+        if said != true:
+            yield f"the status says {said}, and it is {true}"
+        for kind, holds in {
+            "Ready": "True",
+            "Rolling": "False",
+            "Progressing": "False",
+            "Reassigning": "False",
+            "ConfigApplied": "True",
+            "MetadataReady": "True",
+            "KafkaAnswers": "True",
+            "PartitionsLed": "True",
+        }.items():
+            if (found := condition(status, kind)).get("status") != holds:
+                yield f"{kind} is {found.get('status')}: {found.get('message')}"
+        for each in status.get("conditions") or ():
+            if each["type"].endswith("Reconciled") or each["type"] == "Paused":
+                yield f"{each['type']} is there: {each['message']}"

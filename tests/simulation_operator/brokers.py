@@ -1,0 +1,213 @@
+"""The brokers and etcd as the operator meets them: what they keep, what they say, and what they do when asked.
+
+Topics lie on the brokers' volumes: the one state that nothing gives back. Replicas move in a step of the scenario's,
+a broker that has started catches up in some, and what a broker says about its stop follows from who is in sync.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from random import Random
+from uuid import UUID
+
+from ottla.operator.plan.etcd_members import Member
+from ottla.operator.plan.roll import Report
+from ottla.operator.plan.topic import (
+    DRAINED,
+    Configure,
+    Create,
+    Delete,
+    Grow,
+    KafkaCluster,
+    KafkaPartition,
+    KafkaTopic,
+    Move,
+)
+from ottla.protocol.errors import ErrorCode, KafkaError
+from tests.simulation_operator.kubernetes import ApiServer
+from tests.unit.operator.test_scale import _asked
+
+REPLICATION_FACTOR = 2  # of topics that don't say
+INTERNAL = "__consumer_offsets"
+CATCH_UP_STEPS = 4
+Refusals = dict[str, KafkaError | None]
+
+
+class Brokers:
+    """All brokers of one Cluster, by what stands on their volumes."""
+
+    def __init__(self, random: Random, server: ApiServer, cluster: str) -> None:
+        self.topics: dict[str, KafkaTopic] = {}
+        self.settings: dict[str, str] = {}
+        self.own: dict[int, dict[str, str]] = {}
+        self.blocking: set[int] = set()  # brokers that say no, whatever else
+        self._random = random
+        self._server = server
+        self._cluster = cluster
+        self._behind: dict[int, int] = {}  # broker → steps until it has caught up
+        self._ids = 0
+        self._revision = 0
+
+    # ---- who is there
+
+    def running(self) -> dict[int, str]:
+        """The brokers that serve, and their pods."""
+        pods = self._server.pods("broker")
+        return {int(name.rpartition("-")[2]): name for name in sorted(pods) if self._server.serves(name)}
+
+    def started(self, broker: int) -> None:
+        """It has registered, and has to catch up."""
+        self._behind[broker] = CATCH_UP_STEPS
+
+    def step(self) -> None:
+        """Replicas catch up, and moves end."""
+        running = self.running()
+        for broker in list(self._behind):
+            self._behind[broker] -= 1
+            if self._behind[broker] <= 0 or broker not in running:
+                del self._behind[broker]
+        for topic in list(self.topics.values()):
+            partitions = {
+                index: KafkaPartition(one.target, frozenset(one.target))
+                if one.moving and set(one.target) <= running.keys()
+                else one
+                for index, one in topic.partitions.items()
+            }
+            self.topics[topic.name] = replace(topic, partitions=partitions)
+        if INTERNAL not in self.topics and running:
+            self._place(INTERNAL, 2, min(REPLICATION_FACTOR, len(running)), {})
+
+    def now(self, *, internal: bool = True) -> KafkaCluster:
+        """What a broker would say."""
+        in_sync = self.running().keys() - self._behind.keys()
+        topics = {}
+        load: dict[int, int] = {}
+        for topic in self.topics.values():
+            partitions = {
+                index: replace(one, in_sync=frozenset(one.original) & in_sync)
+                for index, one in topic.partitions.items()
+            }
+            for one in partitions.values():
+                for broker in one.target:
+                    load[broker] = load.get(broker, 0) + 1
+            if internal or topic.name != INTERNAL:
+                topics[topic.name] = replace(topic, partitions=partitions)
+        return KafkaCluster(dict.fromkeys(self.running()), topics, load, dict(self.settings))
+
+    def only_holders(self, leaving: Iterable[int]) -> list[str]:
+        """Partitions that have a replica on one of these brokers."""
+        gone = set(leaving)
+        return [
+            f"{topic.name}-{index}"
+            for topic in self.topics.values()
+            for index, one in topic.partitions.items()
+            if gone & set(one.replicas)
+        ]
+
+    def report(self, broker: int) -> Report:
+        """The pages of a broker that answers."""
+        risks: dict[str, tuple[str, ...]] = {}
+        missing = []
+        self._revision += 1
+        for topic in self.now().topics.values():
+            for index, one in topic.partitions.items():
+                if broker not in one.replicas:
+                    continue
+                name = f"{topic.name}-{index}"
+                if broker in self._behind:
+                    missing.append(name)
+                elif len(one.replicas) == 1:
+                    risks["only_copy"] = (*risks.get("only_copy", ()), name)
+                elif not one.in_sync - {broker}:
+                    risks["offline"] = (*risks.get("offline", ()), name)
+        if broker in self.blocking:
+            risks["below_min_isr"] = ("wide-0",)
+        return Report(
+            risks=risks,
+            metadata_connected=self._server.etcd_serves(self._cluster),
+            controls=broker == min(self.running(), default=0),
+            missing=tuple(missing),
+            revision=self._revision,
+        )
+
+    # ---- what is asked of them
+
+    def create(self, step: Create) -> KafkaError | None:
+        if step.topic in self.topics:
+            return KafkaError(ErrorCode.topic_already_exists, "it exists")
+        factor = REPLICATION_FACTOR if step.replication_factor == -1 else step.replication_factor
+        if factor > len(self.now().takers):
+            return KafkaError(ErrorCode.invalid_replication_factor, "not so many brokers.")
+        self._place(step.topic, max(step.partitions, 1), factor, dict(step.config))
+        return None
+
+    def configure(self, step: Configure) -> KafkaError | None:
+        topic = self.topics.get(step.topic)
+        if topic is None:
+            return KafkaError(ErrorCode.unknown_topic_or_partition, "no such topic")
+        overrides = {name: value for name, value in topic.overrides.items() if name not in step.reset}
+        self.topics[step.topic] = replace(topic, overrides={**overrides, **step.given})
+        return None
+
+    def grow(self, step: Grow) -> KafkaError | None:
+        topic = self.topics.get(step.topic)
+        if topic is None:
+            return KafkaError(ErrorCode.unknown_topic_or_partition, "no such topic")
+        partitions = dict(topic.partitions)
+        for index in range(len(partitions), step.partitions):
+            partitions[index] = self._partition(index, topic.replication_factor)
+        self.topics[step.topic] = replace(topic, partitions=partitions)
+        return None
+
+    def move(self, step: Move) -> KafkaError | None:
+        if step.topic not in self.topics:
+            return KafkaError(ErrorCode.unknown_topic_or_partition, "no such topic")
+        registered = self.running()
+        if any(target and not set(target) <= registered.keys() for target in step.targets.values()):
+            return KafkaError(ErrorCode.invalid_replica_assignment, "no such broker")
+        self.topics = dict(_asked(self.now(), (step,)).topics)
+        return None
+
+    def delete(self, step: Delete) -> KafkaError | None:
+        topic = self.topics.get(step.topic)
+        if topic is not None and topic.id == step.id:
+            del self.topics[step.topic]
+        return None
+
+    def _place(self, name: str, partitions: int, factor: int, overrides: dict[str, str]) -> None:
+        self._ids += 1
+        made = {index: self._partition(index, factor) for index in range(partitions)}
+        self.topics[name] = KafkaTopic(name, UUID(int=self._ids), made, overrides)
+
+    def _partition(self, index: int, factor: int) -> KafkaPartition:
+        takers = sorted(self.now().takers)
+        replicas = tuple(takers[(index + place) % len(takers)] for place in range(min(factor, len(takers))))
+        return KafkaPartition(replicas, frozenset(replicas))
+
+    def drained(self) -> set[int]:
+        """The brokers that are to lead nothing."""
+        return {int(part) for part in self.settings.get(DRAINED, "").split(",") if part}
+
+
+class EtcdMembers:
+    """etcd's own list: formed once a majority of its pods is there, and kept on its volumes."""
+
+    def __init__(self, server: ApiServer, cluster: str) -> None:
+        self._server = server
+        self._cluster = cluster
+
+    def members(self) -> Sequence[Member] | None:
+        """None where no majority answers."""
+        if not self._server.etcd_serves(self._cluster):
+            return None
+        named = sorted(self._server.pods("etcd"))
+        host = f"{self._cluster}-etcd.shop.svc:2380"
+        return [Member(name, name, f"http://{name}.{host}") for name in named]
+
+
+def altered(settings: dict[str, str], given: Mapping[str, str], reset: Iterable[str]) -> None:
+    """Sets some, and takes some back."""
+    settings.update(given)
+    for name in reset:
+        settings.pop(name, None)

@@ -1,0 +1,336 @@
+"""What one operator process reaches the world by, and all that goes wrong on the way.
+
+A request is refused, is done and its answer lost, is done twice, or is answered late, when the world has gone on; and
+the process may die before or after any write. A process that is dead writes nothing any more. What the process was told
+last is kept: an invariant is about what it could know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from random import Random
+from typing import Any, TypeVar
+
+from ottla.operator.etcd_client import EtcdUnreachable
+from ottla.operator.kafka import Unreachable
+from ottla.operator.kube import KubeError
+from ottla.operator.objects import Object
+from ottla.operator.plan.etcd_members import Member
+from ottla.operator.plan.etcd_upkeep import MemberStatus
+from ottla.operator.plan.roll import Report
+from ottla.operator.plan.topic import Configure, Create, Delete, Grow, KafkaCluster, Move
+from ottla.protocol.errors import ErrorCode, KafkaError
+from tests.simulation_operator.brokers import Brokers, EtcdMembers, Refusals, altered
+from tests.simulation_operator.invariants import Invariants
+from tests.simulation_operator.kubernetes import ApiServer
+
+T = TypeVar("T")
+REFUSED = (403, 409, 422, 429, 500, 503)
+LATE_STEPS = 3
+CHANGES_ARE_RARE = 5.0  # of the brokers, beside requests to Kubernetes: so much likelier are their troubles
+
+
+class Died(BaseException):
+    """The operator's process ended here: nothing of it catches this."""
+
+
+@dataclass
+class Chances:
+    """How likely each trouble is, of each request; all zero: nothing goes wrong."""
+
+    refused: float = 0.0
+    lost: float = 0.0  # done, and nobody knows
+    twice: float = 0.0
+    late: float = 0.0
+    death: float = 0.0
+    silent: float = 0.0  # a broker's page, etcd, the brokers' Kafka protocol
+
+
+class Connection:
+    """Of one process. It has the methods of `Kube`."""
+
+    def __init__(
+        self,
+        random: Random,
+        server: ApiServer,
+        brokers: Brokers,
+        etcd: EtcdMembers,
+        invariants: Invariants,
+        counts: Counter[str],
+        chances: Chances,
+        world_goes_on: Callable[[], None],
+    ) -> None:
+        self.dead = False
+        self.troubled = 0  # requests that went wrong, and moments at which the world went on meanwhile
+        self.writes = 0
+        self._random = random
+        self._server = server
+        self.brokers = brokers
+        self._etcd = etcd
+        self._invariants = invariants
+        self._counts = counts
+        self.chances = chances
+        self._world_goes_on = world_goes_on
+
+    # ---- Kubernetes
+
+    async def get(self, kind: str, namespace: str, name: str) -> Object | None:
+        found = await self._read(kind, lambda: self._server.get(kind, namespace, name))
+        if kind == "Cluster":
+            self._invariants.read_cluster(found)
+        return found
+
+    async def knows(self, kind: str, namespace: str = "") -> bool:
+        return await self._read(kind, lambda: self._server.knows(kind, namespace))
+
+    async def list(self, kind: str, namespace: str = "", labels: str = "") -> list[Object]:
+        return await self._read(kind, lambda: self._server.list(kind, namespace, labels))
+
+    async def apply(self, wanted: Object, observed: Object | None = None) -> Object:
+        kind, name = wanted["kind"], wanted["metadata"]["name"]
+        check = lambda: self._invariants.applies(wanted)  # noqa: E731
+        return await self._write(kind, name, lambda: self._server.apply(wanted, observed), check)
+
+    async def merge(self, kind: str, namespace: str, name: str, patch: Object, subresource: str = "") -> Object:
+        check = lambda: self._invariants.patches(kind, name, subresource)  # noqa: E731
+        return await self._write(
+            kind, name, lambda: self._server.merge(kind, namespace, name, patch, subresource), check
+        )
+
+    async def write_status(self, resource: Object, status: Object) -> None:
+        name = resource["metadata"]["name"]
+        await self._write("Cluster", name, lambda: self._server.write_status(resource, status), lambda: None)
+
+    async def delete(
+        self,
+        kind: str,
+        namespace: str,
+        name: str,
+        *,
+        uid: str | None = None,
+        version: str | None = None,
+        propagation: str = "Background",
+    ) -> bool:
+        def check() -> None:
+            if self._server.would_delete(kind, namespace, name, uid, version):
+                self._invariants.deletes(kind, name, propagation)
+
+        done = self._server.delete
+        return await self._write(
+            kind, name, lambda: done(kind, namespace, name, uid=uid, version=version, propagation=propagation), check
+        )
+
+    async def event(self, about: Object, reason: str, message: str, now: datetime, *, warning: bool = False) -> None:
+        self._alive()
+        self._invariants.told(reason, message)
+        await self._server.event(about, reason, message, now, warning=warning)
+
+    # ---- brokers and etcd
+
+    async def reports(self, addresses: Mapping[int, str]) -> dict[int, Report]:
+        """As `BrokerPages.reports`."""
+        self._alive()
+        told = {}
+        for broker in addresses:
+            if broker not in self.brokers.running():
+                continue
+            if self._happens("silent"):
+                self._note("broker's page silent")
+                continue
+            told[broker] = self.brokers.report(broker)
+        self._invariants.reported(told)
+        return told
+
+    async def deciding(self, addresses: Mapping[int, str]) -> dict[int, Report]:
+        """As `BrokerPages.deciding`."""
+        self._alive()
+        return {number: Report(controls=number == 0) for number in addresses}
+
+    async def members(self, addresses: Sequence[str]) -> list[Member]:
+        """As `EtcdClient.members`."""
+        self._alive()
+        found = self._etcd.members()
+        if self._happens("silent"):
+            self._note("etcd silent")
+            found = None
+        if found is None:
+            raise EtcdUnreachable("no majority answers")
+        return list(found)
+
+    async def status(self, address: str) -> MemberStatus:
+        """As `EtcdClient.status`."""
+        if not await self.members([address]):
+            raise EtcdUnreachable("nobody")
+        return MemberStatus(leads="etcd-0" in address, size_bytes=1000, used_bytes=1000, version="3.6.0", revision=7)
+
+    async def alarms(self, addresses: Sequence[str]) -> list[Object]:
+        """As `EtcdClient.alarms`: there are none."""
+        return []
+
+    async def close(self) -> None:
+        """Nothing is left open."""
+
+    async def kafka(self, does: Callable[[], T], what: str = "") -> T:
+        """A request by Kafka's protocol; `what` it changes, where it changes something."""
+        self._alive()
+        self._move_on()
+        if not self.brokers.running():
+            raise Unreachable("no broker runs")
+        if self._happens("silent"):
+            self._note("kafka: not done, no answer" if what else "kafka: no answer")
+            raise Unreachable("no answer came")
+        if what:
+            self._dies("before a change of the brokers", CHANGES_ARE_RARE)
+            self._invariants.asks_brokers()
+        done = does()
+        if what:
+            self.writes += 1
+            self._dies("after a change of the brokers", CHANGES_ARE_RARE)
+            if self._happens("lost", CHANGES_ARE_RARE):
+                self._note("kafka: done, no answer")
+                raise Unreachable("the answer was lost")
+        return done
+
+    def refuses_topic(self) -> bool:
+        """Whether the brokers refuse a change of this topic for now."""
+        if self._happens("silent", CHANGES_ARE_RARE):
+            self._note("kafka: a topic's change refused")
+            return True
+        return False
+
+    def deletes_topic(self, step: Delete) -> None:
+        """Before a topic is deleted."""
+        self._invariants.deletes_topic(self.brokers.topics.get(step.topic), step)
+
+    # ---- what goes wrong
+
+    async def _read(self, kind: str, does: Callable[[], Awaitable[T]]) -> T:
+        self._alive()
+        await asyncio.sleep(0)
+        self._move_on()
+        if self._server.no_rights:
+            raise KubeError(403, f"reading {kind}", "the operator has no rights")
+        if self._happens("refused"):
+            self._refuse(f"reading {kind}")
+        answer = await does()
+        if self._happens("late"):
+            self._note("read answered late")
+            for _ in range(LATE_STEPS):
+                self._world_goes_on()
+        return answer
+
+    async def _write(self, kind: str, name: str, does: Callable[[], Awaitable[T]], check: Callable[[], None]) -> T:
+        self._alive()
+        await asyncio.sleep(0)
+        self._alive()
+        self._move_on()
+        self._dies("before a write")
+        if self._server.no_rights:
+            raise KubeError(403, f"writing {kind}", "the operator has no rights")
+        if self._happens("refused"):
+            self._refuse(f"writing {kind} {name}")
+        check()
+        before = len(self._server.writes)
+        answer = await does()
+        changed = len(self._server.writes) > before
+        self.writes += changed
+        if changed:
+            self._invariants.written(kind, name)
+            if self._happens("twice"):
+                self._note("write done twice")
+                answer = await does()
+            self._dies("after a write")
+            if self._happens("lost"):
+                self._note("write done, no answer")
+                raise KubeError(0, f"writing {kind} {name}", "timed out")
+            if self._happens("late"):
+                self._note("write answered late")
+                self._world_goes_on()
+        return answer
+
+    def _alive(self) -> None:
+        if self.dead:
+            raise Died
+
+    def _dies(self, when: str, times: float = 1.0) -> None:
+        if self._happens("death", times):
+            self._note(f"operator died {when}")
+            self.dead = True
+            raise Died
+
+    def _refuse(self, doing: str) -> None:
+        status = self._random.choice((0, *REFUSED))
+        self._note("request timed out, not done" if status == 0 else f"request refused: {status}")
+        raise KubeError(status, doing, "timed out" if status == 0 else "refused")
+
+    def _move_on(self) -> None:
+        if self._happens("late"):
+            self.troubled += 1
+            self._world_goes_on()
+
+    def _happens(self, what: str, times: float = 1.0) -> bool:
+        chance: float = getattr(self.chances, what) * times
+        return chance > 0 and self._random.random() < chance
+
+    def _note(self, kind: str) -> None:
+        self.troubled += 1
+        self._counts[f"fault: {kind}"] += 1
+
+
+class Admin:
+    """As `KafkaAdmin`, of one process and one Cluster."""
+
+    def __init__(self, connection: Connection, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+        self._to = connection
+
+    def close(self) -> None:
+        """Nothing is left open."""
+
+    async def cluster_id(self) -> str:
+        return await self._to.kafka(lambda: "4L6g3nShT-eMCtK--X86sw")
+
+    async def look(self, *, internal: bool = False) -> KafkaCluster:
+        return await self._to.kafka(lambda: self._to.brokers.now(internal=internal))
+
+    async def settings(self, kind: int, name: str) -> dict[str, str]:
+        brokers = self._to.brokers
+        return await self._to.kafka(lambda: dict(brokers.own.get(int(name), {}) if name else brokers.settings))
+
+    async def configure_brokers(self, given: Mapping[str, str], reset: Iterable[str] = (), *, broker: str = "") -> None:
+        brokers = self._to.brokers
+        settings = brokers.own.setdefault(int(broker), {}) if broker else brokers.settings
+        await self._to.kafka(lambda: altered(settings, given, reset), "settings")
+
+    async def create(self, steps: Sequence[Create]) -> Refusals:
+        return await self._each(steps, self._to.brokers.create)
+
+    async def configure(self, steps: Sequence[Configure]) -> Refusals:
+        return await self._each(steps, self._to.brokers.configure)
+
+    async def grow(self, steps: Sequence[Grow]) -> Refusals:
+        return await self._each(steps, self._to.brokers.grow)
+
+    async def move(self, steps: Sequence[Move]) -> Refusals:
+        return await self._each(steps, self._to.brokers.move)
+
+    async def delete(self, steps: Sequence[Delete]) -> Refusals:
+        def one(step: Delete) -> KafkaError | None:
+            self._to.deletes_topic(step)
+            return self._to.brokers.delete(step)
+
+        return await self._each(steps, one)
+
+    async def _each(self, steps: Sequence[Any], does: Callable[[Any], KafkaError | None]) -> Refusals:
+        def asked(step: Any) -> KafkaError | None:
+            if self._to.refuses_topic():
+                return KafkaError(ErrorCode.not_controller, "another broker decides by now")
+            return does(step)
+
+        if not steps:
+            return {}
+        return await self._to.kafka(lambda: {step.topic: asked(step) for step in steps}, "topics")

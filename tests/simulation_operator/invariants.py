@@ -1,0 +1,194 @@
+"""What must hold at every write of an operator, whatever goes wrong: by the world as it is, and what it was told.
+
+1. A topic is deleted only if somebody deleted its Topic under the Cluster that there is now, and wanted that.
+2. A volume goes only where the spec says so.
+3. The operator takes a pod that serves only while each pod that it took before is back, and a broker's pod only on the
+   word of the brokers; pods that no StatefulSet of the Cluster made are none of its business.
+4. A broker is taken away only when nothing is left on it; a StatefulSet that is made anew keeps its pods.
+5. A broker's Service isn't gone before the broker.
+6. The budget for evictions allows one only where the last reports do.
+7. Nothing is changed in a Cluster that was read as paused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ottla.operator.objects import Object, going
+from ottla.operator.plan.external import POD_NAME
+from ottla.operator.plan.names import COMPONENT
+from ottla.operator.plan.roll import Report
+from ottla.operator.plan.topic import Delete, KafkaTopic
+from ottla.operator.plan.topic_owner import read_mark
+from tests.simulation_operator.brokers import Brokers
+from tests.simulation_operator.kubernetes import ApiServer
+
+AWAITED_S = 280.0  # a pod that isn't back after so long isn't waited for any more
+
+
+class Wishes:
+    """What people did that permits something."""
+
+    def __init__(self) -> None:
+        self.deleted: dict[str, str] = {}  # uids of Topics that somebody deleted → of the Cluster that there was then
+        self.retained: set[str] = set()  # uids of Topics whose topics are to stay
+        self.volumes_may_go = False  # the Cluster was deleted, and its spec said that its volumes go with it
+
+
+class Invariants:
+    """Collects what was wrong, each as a sentence."""
+
+    def __init__(self, server: ApiServer, brokers: Brokers, wishes: Wishes) -> None:
+        self.wrong: list[str] = []
+        self._server = server
+        self._brokers = brokers
+        self._wishes = wishes
+        self._taken: dict[str, tuple[str, float]] = {}  # pod → uid and time at which the operator deleted it
+        self._reports: Mapping[int, Report] = {}
+        self._paused = False
+        server.claim_deleted = self._volume_went
+
+    def new_process(self) -> None:
+        """What the one before was told, this one wasn't."""
+        self._reports, self._paused = {}, False
+
+    # ---- what it is told
+
+    def read_cluster(self, found: Object | None) -> None:
+        """A Cluster as it was read."""
+        self._paused = bool(found and (found.get("spec") or {}).get("paused"))
+
+    def reported(self, reports: Mapping[int, Report]) -> None:
+        """What brokers said."""
+        self._reports = dict(reports)
+
+    def serves(self, name: str, pod: Object) -> None:
+        """A pod is ready."""
+        if name in self._taken and self._taken[name][0] != pod["metadata"]["uid"]:
+            del self._taken[name]
+
+    def told(self, reason: str, message: str) -> None:
+        """An Event."""
+        if "unexpectedly" in message:
+            self._say(f"{reason}: {message}")
+
+    # ---- what it does
+
+    def applies(self, wanted: Object) -> None:
+        """Before an object is applied."""
+        kind, name = wanted["kind"], wanted["metadata"]["name"]
+        present = self._server.get_now(kind, name)
+        if self._paused:
+            self._say(f"{kind} {name} was applied though the Cluster is paused")
+        if kind == "StatefulSet" and present is not None and _component(present) == "broker":
+            fewer = present["spec"]["replicas"] - wanted["spec"]["replicas"]
+            first = present["spec"].get("ordinals", {}).get("start", 0) + wanted["spec"]["replicas"]
+            if fewer > 0:
+                self._leave(range(first, first + fewer))
+        if kind == "PodDisruptionBudget" and _component(wanted) == "broker" and wanted["spec"]["maxUnavailable"]:
+            for broker, report in sorted(self._reports.items()):
+                if report.blocking:
+                    self._say(f"the budget allows an eviction though broker {broker} says {report.blocking}")
+            if not self._reports:
+                self._say("the budget allows an eviction though no broker said anything")
+
+    def patches(self, kind: str, name: str, subresource: str) -> None:
+        """Before a merge patch."""
+        if self._paused and subresource != "status":
+            self._say(f"{kind} {name} was patched though the Cluster is paused")
+
+    def asks_brokers(self) -> None:
+        """Before the brokers are asked to change something."""
+        if self._paused:
+            self._say("the brokers were asked to change something though the Cluster is paused")
+
+    def deletes(self, kind: str, name: str, propagation: str) -> None:
+        """Before an object is deleted that is there."""
+        item = self._server.get_now(kind, name)
+        assert item is not None
+        if self._paused:
+            self._say(f"{kind} {name} was deleted though the Cluster is paused")
+        if kind == "Pod":
+            self._takes(name, item)
+        elif kind == "StatefulSet" and propagation != "Orphan":
+            if propagation != "Foreground":
+                self._say(f"StatefulSet {name} was deleted with its pods")
+            if _component(item) == "broker":
+                first = item["spec"].get("ordinals", {}).get("start", 0)
+                self._leave(range(first, first + item["spec"]["replicas"]))
+        elif kind == "Service":
+            pod = item["spec"]["selector"].get(POD_NAME, "")
+            if pod in self._server.pods("broker"):
+                self._say(f"Service {name} was deleted while its broker's pod is there")
+        elif kind == "PersistentVolumeClaim":
+            self._volume_went(name)
+
+    def deletes_topic(self, topic: KafkaTopic | None, step: Delete) -> None:
+        """Before a topic is deleted."""
+        if topic is None or topic.id != step.id:
+            return
+        owner = read_mark(topic.owner)
+        if owner is None:
+            self._say(f"topic {topic.name} was deleted, which is nobody's")
+        elif owner.uid not in self._wishes.deleted:
+            self._say(f"topic {topic.name} was deleted, and nobody had deleted its Topic")
+        elif owner.uid in self._wishes.retained:
+            self._say(f"topic {topic.name} was deleted, whose policy is Retain")
+        elif self._wishes.deleted[owner.uid] != owner.cluster_uid:
+            self._say(f"topic {topic.name} was deleted, whose Topic was deleted under another Cluster")
+
+    def written(self, kind: str, name: str) -> None:
+        """After a write that changed something."""
+        if kind == "Cluster":
+            item = self._server.get_now("Cluster", name)
+            for each in (item or {}).get("status", {}).get("conditions", ()):
+                if each["reason"] == "Unexpected":
+                    self._say(f"{each['type']}: {each['message']}")
+
+    # ---- each rule
+
+    def _takes(self, name: str, item: Object) -> None:
+        made = {pod: its for one in ("broker", "etcd", "controller") for pod, its in self._server.pods(one).items()}
+        if name not in made:
+            self._say(f"pod {name} was deleted, which no StatefulSet of the Cluster made")
+            return
+        now = self._server.now.timestamp()
+        self._taken = {
+            pod: (uid, since)
+            for pod, (uid, since) in self._taken.items()
+            if now - since < AWAITED_S and pod in self._wanted()
+        }
+        served = self._server.serves(name)
+        if served and _component(item) == "broker":
+            broker = int(name.rpartition("-")[2])
+            report = self._reports.get(broker)
+            if report is None:
+                self._say(f"pod {name} was deleted, and its broker had said nothing")
+            elif report.blocking:
+                self._say(f"pod {name} was deleted, though its broker says {report.blocking}")
+        if served and (others := sorted(self._taken.keys() - {name})):
+            self._say(f"pod {name} was deleted while {', '.join(others)} isn't back")
+        if served and not going(item):
+            self._taken[name] = (item["metadata"]["uid"], now)
+
+    def _wanted(self) -> set[str]:
+        return {
+            f"{item['metadata']['name']}-{item['spec'].get('ordinals', {}).get('start', 0) + number}"
+            for item in self._server.all("StatefulSet")
+            for number in range(item["spec"]["replicas"])
+        }
+
+    def _leave(self, brokers: range) -> None:
+        if left := self._brokers.only_holders(brokers):
+            self._say(f"brokers {list(brokers)} are taken away with {', '.join(left[:3])} on them")
+
+    def _volume_went(self, name: str) -> None:
+        if not self._wishes.volumes_may_go:
+            self._say(f"volume {name} was deleted, which was to be kept")
+
+    def _say(self, sentence: str) -> None:
+        self.wrong.append(sentence)
+
+
+def _component(item: Object) -> str:
+    return str((item["metadata"].get("labels") or {}).get(COMPONENT, ""))

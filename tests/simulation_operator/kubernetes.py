@@ -1,0 +1,306 @@
+"""The API server that an operator is tried against: the objects, and Kubernetes' own controllers, one small step each.
+
+It is the in-memory world of the unit tests, and adds what takes time there: StatefulSets take note of a change later,
+pods end and start in stages, volumes are claimed, node ports are handed out, and what has lost its owner is collected.
+Each controller does its step when the scenario says so, be it between two requests of one reconcile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from random import Random
+from typing import Any
+
+from ottla.operator.kube import KubeError
+from ottla.operator.objects import Object, going, holds, timestamp
+from ottla.operator.orphaned_topics import DEFINITION
+from ottla.operator.plan.names import COMPONENT, INSTANCE
+from tests.unit.operator.kubernetes_world import World, copied
+
+NAMESPACE = "shop"
+FIRST_NODE_PORT = 30000
+Key = tuple[str, str, str]
+
+
+class ApiServer(World):
+    """Objects, versions, and the controllers of Kubernetes. `now` is the time of all clocks."""
+
+    def __init__(self, random: Random, now: datetime) -> None:
+        super().__init__()
+        self.now = now
+        self.claim_deleted: Callable[[str], None] = lambda name: None
+        self.pod_serves: Callable[[str, Object], None] = lambda name, pod: None
+        self.no_rights = False  # of the operator
+        self._random = random
+        self._next_port = FIRST_NODE_PORT
+        self.define_topics()
+
+    # ---- what is asked for, beyond the world of the unit tests
+
+    async def apply(self, wanted: Object, observed: Object | None = None) -> Object:
+        key = (wanted["kind"], wanted["metadata"].get("namespace", ""), wanted["metadata"]["name"])
+        ports = wanted.get("spec", {}).get("ports", ()) if key[0] == "Service" else ()
+        used = self._node_ports(but=key)
+        if any(port.get("nodePort") in used for port in ports):
+            raise KubeError(422, f"applying {key[2]}", "provided port is already allocated")
+        await super().apply(wanted, observed)
+        item = self.objects[key]
+        if key[0] == "Service" and item["spec"].get("type") == "NodePort":
+            for port in item["spec"]["ports"]:
+                if "nodePort" not in port:
+                    while self._next_port in used | self.taken_ports:
+                        self._next_port += 1
+                    port["nodePort"] = self._next_port
+                    self._next_port += 1
+        return copied(item)
+
+    async def delete(
+        self,
+        kind: str,
+        namespace: str,
+        name: str,
+        *,
+        uid: str | None = None,
+        version: str | None = None,
+        propagation: str = "Background",
+    ) -> bool:
+        self._may("delete", kind)
+        self._asked(f"delete {kind} {name}")
+        if not self.would_delete(kind, namespace, name, uid, version):
+            return False
+        self.writes.append(f"delete {kind} {name}")
+        key = (kind, namespace, name)
+        if kind == "Pod":
+            self.end(key)
+        elif kind == "StatefulSet" and propagation == "Foreground":
+            self.end(key)
+            for pod in self.pods_of(name):
+                self.end(("Pod", namespace, pod))
+        else:
+            if propagation == "Orphan":
+                self._orphan(key)
+            self._remove(key)
+        return True
+
+    def would_delete(self, kind: str, namespace: str, name: str, uid: str | None, version: str | None) -> bool:
+        """Whether there is such an object, and it is still what the request says."""
+        found = self.objects.get((kind, namespace, name))
+        if found is None:
+            return False
+        meta = found["metadata"]
+        return uid in (None, meta["uid"]) and version in (None, meta["resourceVersion"])
+
+    async def knows(self, kind: str, namespace: str = "") -> bool:
+        """As `Kube.knows`."""
+        await self.list(kind, namespace)
+        return True
+
+    # ---- what people do
+
+    def make(self, kind: str, name: str, spec: Object, **meta: Any) -> Object:
+        """Somebody creates an object."""
+        item: Object = {
+            "apiVersion": "ottla.dev/v1alpha1",
+            "kind": kind,
+            "metadata": {"namespace": NAMESPACE, "name": name, "creationTimestamp": timestamp(self.now), **meta},
+            "spec": spec,
+        }
+        self.create(item)
+        return item
+
+    def remove(self, kind: str, name: str, *, orphan: bool = False) -> Object | None:
+        """Somebody deletes an object; what it owned is collected, or is nobody's."""
+        key = (kind, NAMESPACE, name)
+        item = self.objects.get(key)
+        if item is not None:
+            if orphan:
+                self._orphan(key)
+            self._remove(key)
+        return item
+
+    def define_topics(self) -> None:
+        """The definition of the Topic kind is there."""
+        meta = {"name": DEFINITION, "creationTimestamp": timestamp(self.now)}
+        self.create({"kind": "CustomResourceDefinition", "metadata": meta})
+
+    def undefine_topics(self) -> list[Object]:
+        """The definition goes, and all Topics with it."""
+        del self.objects["CustomResourceDefinition", "", DEFINITION]
+        gone = self.all("Topic")
+        for item in gone:
+            self._remove(("Topic", NAMESPACE, item["metadata"]["name"]))
+        return gone
+
+    # ---- what there is
+
+    @property
+    def defined(self) -> bool:
+        """Whether there is a definition of the Topic kind."""
+        return ("CustomResourceDefinition", "", DEFINITION) in self.objects
+
+    def get_now(self, kind: str, name: str) -> Object | None:
+        """The object itself."""
+        return self.objects.get((kind, NAMESPACE, name))
+
+    def all(self, kind: str, component: str = "") -> list[Object]:
+        """All of a kind, of a component where one is named."""
+        return [
+            item
+            for (its_kind, _, _), item in sorted(self.objects.items())
+            if its_kind == kind
+            and (not component or (item["metadata"].get("labels") or {}).get(COMPONENT) == component)
+        ]
+
+    def pods(self, component: str) -> dict[str, Object]:
+        """The pods that a StatefulSet of the Cluster made."""
+        sets = {item["metadata"]["uid"] for item in self.all("StatefulSet")}
+        return {
+            pod["metadata"]["name"]: pod
+            for pod in self.all("Pod", component)
+            if any(owner["uid"] in sets for owner in pod["metadata"].get("ownerReferences") or ())
+        }
+
+    def serves(self, pod: str) -> bool:
+        """Whether that pod is ready and isn't ending."""
+        item = self.get_now("Pod", pod)
+        return item is not None and not going(item) and holds(item.get("status"), "Ready")
+
+    def etcd_serves(self, cluster: str) -> bool:
+        """Whether a majority of etcd's members is ready."""
+        members = self.get_now("StatefulSet", f"{cluster}-etcd")
+        wanted = members["spec"]["replicas"] if members is not None else 1
+        return sum(map(self.serves, self.pods("etcd"))) > wanted // 2
+
+    # ---- Kubernetes' controllers
+
+    def step(self, chance: float = 1.0) -> None:
+        """Each controller looks at each of its objects, by that chance."""
+        self._collect()
+        for item in self.all("StatefulSet"):
+            if self._random.random() < chance:
+                self._keep_set(item)
+        for pod in self.all("Pod"):
+            if self._random.random() < chance:
+                self._run_pod(pod)
+
+    def end(self, key: Key) -> None:
+        """It is being deleted."""
+        if not going(item := self.objects[key]):
+            item["metadata"]["deletionTimestamp"] = timestamp(self.now)
+            self._put(key, item, spec_changed=False)
+
+    def crash(self, pod: str, age_s: float = 0.0) -> None:
+        """A pod isn't ready any more, and starts again."""
+        self._says(self.objects["Pod", NAMESPACE, pod], ready=False, since=self.now - timedelta(seconds=age_s))
+
+    def _collect(self) -> None:
+        alive = {item["metadata"]["uid"] for item in self.objects.values()}
+        for key, item in list(self.objects.items()):
+            owners = item["metadata"].get("ownerReferences")
+            if owners and not any(owner["uid"] in alive for owner in owners):
+                if key[0] == "Pod":
+                    self.end(key)
+                else:
+                    self._remove(key)
+                    self._volumes_follow(item)
+
+    def _volumes_follow(self, item: Object) -> None:
+        """What a StatefulSet that was deleted says of its volumes."""
+        if item["kind"] != "StatefulSet":
+            return
+        if item["spec"].get("persistentVolumeClaimRetentionPolicy", {}).get("whenDeleted") == "Delete":
+            for template in item["spec"]["volumeClaimTemplates"]:
+                prefix = f"{template['metadata']['name']}-{item['metadata']['name']}-"
+                for claim in self.all("PersistentVolumeClaim"):
+                    if (name := claim["metadata"]["name"]).startswith(prefix):
+                        self._remove(("PersistentVolumeClaim", NAMESPACE, name))
+                        self.claim_deleted(name)
+
+    def _keep_set(self, item: Object) -> None:
+        name, spec, meta = item["metadata"]["name"], item["spec"], item["metadata"]
+        if going(item):
+            if not self.pods_of(name):
+                self._remove(("StatefulSet", NAMESPACE, name))
+                self._volumes_follow(item)
+            return
+        if (item.get("status") or {}).get("observedGeneration") != meta["generation"]:
+            revision = hashlib.sha256(json.dumps(spec["template"], sort_keys=True).encode()).hexdigest()[:8]
+            item["status"] = {"observedGeneration": meta["generation"], "updateRevision": revision}
+            return  # the pods are for the next look
+        first = spec.get("ordinals", {}).get("start", 0)
+        wanted = [f"{name}-{ordinal}" for ordinal in range(first, first + spec["replicas"])]
+        for key, pod in list(self.objects.items()):
+            if key[0] == "Pod" and "ownerReferences" not in pod["metadata"] and _is_member(pod, name, spec):
+                pod["metadata"]["ownerReferences"] = [{"name": name, "uid": meta["uid"]}]
+        for each in self.pods_of(name):
+            if each not in wanted:
+                self.end(("Pod", NAMESPACE, each))
+        for each in wanted:
+            if ("Pod", NAMESPACE, each) not in self.objects:
+                self._claim(item, each)
+                self._make_pod(item, NAMESPACE, each, item["status"]["updateRevision"])
+                self.objects["Pod", NAMESPACE, each]["metadata"]["creationTimestamp"] = timestamp(self.now)
+
+    def _claim(self, item: Object, pod: str) -> None:
+        for template in item["spec"].get("volumeClaimTemplates") or ():
+            name = f"{template['metadata']['name']}-{pod}"
+            if self.get_now("PersistentVolumeClaim", name) is None:
+                meta = {"labels": template["metadata"]["labels"], "namespace": NAMESPACE, "name": name}
+                self.create({"kind": "PersistentVolumeClaim", "metadata": meta, "spec": copied(template["spec"])})
+
+    def _run_pod(self, pod: Object) -> None:
+        meta = pod["metadata"]
+        if going(pod):
+            self._remove(("Pod", NAMESPACE, meta["name"]))
+        elif "status" not in pod:
+            self._says(pod, ready=False, since=self.now)
+        elif not holds(pod["status"], "Ready"):
+            bad = pod["spec"]["containers"][0]["image"] in self.bad_images
+            broker = meta.get("labels", {}).get(COMPONENT) != "etcd"
+            if bad:
+                if not pod["status"]["containerStatuses"][0]["state"].get("waiting"):
+                    waits = {"reason": "ImagePullBackOff", "message": "no such image"}
+                    pod["status"]["containerStatuses"] = [{"state": {"waiting": waits}, "lastState": {}}]
+                    self._put(("Pod", NAMESPACE, meta["name"]), pod, spec_changed=False)
+            elif not broker or self.etcd_serves(meta["labels"][INSTANCE]):
+                self._says(pod, ready=True, since=self.now)
+                self.pod_serves(meta["name"], pod)
+
+    def _says(self, pod: Object, *, ready: bool, since: datetime) -> None:
+        pod["status"] = {
+            "podIP": f"ip-{pod['metadata']['name']}",
+            "hostIP": "192.0.2.1",
+            "conditions": [
+                {"type": "PodScheduled", "status": "True"},
+                {"type": "Ready", "status": str(ready), "lastTransitionTime": timestamp(since)},
+            ],
+            "containerStatuses": [{"state": {"running": {}}, "lastState": {}}],
+        }
+        self._put(("Pod", NAMESPACE, pod["metadata"]["name"]), pod, spec_changed=False)
+
+    def _orphan(self, key: Key) -> None:
+        uid = self.objects[key]["metadata"]["uid"]
+        for item in self.objects.values():
+            if any(owner["uid"] == uid for owner in item["metadata"].get("ownerReferences") or ()):
+                del item["metadata"]["ownerReferences"]
+
+    def _remove(self, key: Key) -> None:
+        del self.objects[key]
+
+    def _node_ports(self, but: Key) -> set[int]:
+        return {
+            port["nodePort"]
+            for key, item in self.objects.items()
+            if key[0] == "Service" and key != but
+            for port in item["spec"]["ports"]
+            if "nodePort" in port
+        }
+
+
+def _is_member(pod: Object, name: str, spec: Object) -> bool:
+    of, _, ordinal = pod["metadata"]["name"].rpartition("-")
+    labels = pod["metadata"].get("labels") or {}
+    return of == name and ordinal.isdecimal() and spec["selector"]["matchLabels"].items() <= labels.items()

@@ -1,0 +1,371 @@
+"""What people do to a Cluster, its Topics and what lies beside them, and what happens to pods: each by name.
+
+An action that makes no sense now does nothing and isn't counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from ottla.operator.kube import KubeError
+from ottla.operator.objects import Object, going
+from ottla.operator.plan.names import COMPONENT, INSTANCE, MANAGED_BY
+from ottla.operator.spec.cluster import RESTART, Defaults
+from tests.simulation_operator.brokers import Brokers
+from tests.simulation_operator.invariants import Wishes
+from tests.simulation_operator.kubernetes import NAMESPACE, ApiServer
+from tests.unit.operator.kubernetes_world import copied
+
+NAME = "k"
+BROKERS_MAX = 5
+TOPICS_MAX = 6
+ENDED = 0.3  # how likely, at each action, what is named here ends
+ENDINGS = ("resumed", "spec put right", "rights given back", "definition of Topics applied", "Topics applied again")
+INVALID = ({"nope": 1}, {"node.id": "3"}, {"num.partitions": "many"})
+REFUSABLE = ("Service k-bootstrap", "ConfigMap k-client", "PodDisruptionBudget k-etcd", "NetworkPolicy k-brokers")
+DRIFTS = (
+    ("Service", "k-bootstrap"),
+    ("Service", "k-brokers"),
+    ("ConfigMap", "k-client"),
+    ("ConfigMap", "k-config"),
+    ("ConfigMap", "k-followed"),
+    ("PodDisruptionBudget", "k-brokers"),
+)
+
+
+class Person:
+    """Everybody but the operator."""
+
+    def __init__(
+        self, random: Random, server: ApiServer, brokers: Brokers, wishes: Wishes, counts: Counter[str]
+    ) -> None:
+        self._random = random
+        self._server = server
+        self._brokers = brokers
+        self._wishes = wishes
+        self._counts = counts
+        self._versions = 1
+        self.defaults = Defaults("ottla:1", "etcd:1", "1")
+        self.image = ""  # that is good, and was asked for last
+        self.topics: dict[str, Object] = {}  # the specs of Topics that are to be there
+        self.strays: set[str] = set()
+        self.operator_upgraded = False
+        self.actions: dict[str, Callable[[], bool]] = {
+            "image": self.change_image,
+            "image that can't be had": self.break_image,
+            "static setting": lambda: self.configure("num.partitions"),
+            "dynamic setting": lambda: self.configure("log.retention.ms"),
+            "scaled": self.scale,
+            "restart of all asked for": self.restart,
+            "restart of a pod asked for": self.restart_pod,
+            "restart in the pods' template": self.restart_in_template,
+            "paused": self.pause,
+            "resumed": self.resume,
+            "spec that is invalid": self.spoil,
+            "spec put right": self.correct,
+            "topic added": self.add_topic,
+            "topic deleted": self.delete_topic,
+            "topic deleted and made again": self.remake_topic,
+            "topic grown": self.grow_topic,
+            "Cluster made again, Topics still there": lambda: self.remake_cluster(topics="kept"),
+            "Cluster made again before its Topics": lambda: self.remake_cluster(topics="later"),
+            "Cluster made again after its Topics": lambda: self.remake_cluster(topics="first"),
+            "Cluster made again over orphans": lambda: self.remake_cluster(topics="kept", orphan=True),
+            "Topics applied again": self.apply_topics,
+            "definition of Topics deleted": self.undefine,
+            "definition of Topics applied": self.define,
+            "stray pod": self.stray,
+            "object refused": self.refuse,
+            "object deleted by hand": self.drift,
+            "operator upgraded": self.upgrade,
+            "volumes grown": self.grow_volumes,
+            "rights taken": self.take_rights,
+            "rights given back": self.give_rights,
+            "pod crashed": self.crash,
+            "broker says no": self.block,
+        }
+
+    def act(self) -> None:
+        """Does one thing, and ends now and then what keeps everything from going on."""
+        names = [self._random.choice(sorted(self.actions))]
+        names += [name for name in ENDINGS if self._random.random() < ENDED]
+        for name in names:
+            if self.actions[name]():
+                self._counts[f"done: {name}"] += 1
+
+    def heal(self) -> None:
+        """Ends everything that keeps a Cluster from coming to rest."""
+        self.give_rights()
+        self._server.refusals.clear()
+        self._server.taken_ports.clear()
+        self._brokers.blocking.clear()
+        self.define()
+        self.apply_topics()
+        self.resume()
+        self.correct()
+        if self.cluster is not None and self.cluster["spec"].get("image") in self._server.bad_images:
+            self.change_image()
+
+    # ---- the Cluster
+
+    @property
+    def cluster(self) -> Object | None:
+        """The Cluster."""
+        return self._server.get_now("Cluster", NAME)
+
+    @property
+    def uid(self) -> str:
+        """Of the Cluster; empty while there is none."""
+        return self.cluster["metadata"]["uid"] if self.cluster is not None else ""
+
+    def edit(self, **changes: Any) -> None:
+        """Changes the spec; None takes out."""
+
+        def change(spec: Object) -> None:
+            for name, value in changes.items():
+                if value is None:
+                    spec.pop(name, None)
+                else:
+                    spec[name] = value
+
+        self._server.edit("Cluster", NAME, change)
+
+    @property
+    def spec(self) -> Object:
+        """A copy of the Cluster's."""
+        assert self.cluster is not None
+        return copied(self.cluster["spec"])
+
+    def change_image(self) -> bool:
+        self._versions += 1
+        self.image = f"ottla:{self._versions}"
+        self.edit(image=self.image)
+        return True
+
+    def break_image(self) -> bool:
+        self._versions += 1
+        bad = f"ottla:bad-{self._versions}"
+        self._server.bad_images.add(bad)
+        self.edit(image=bad)
+        return True
+
+    def configure(self, name: str) -> bool:
+        self._versions += 1
+        self.edit(config={**self.spec.get("config", {}), name: str(self._versions)})
+        return True
+
+    def scale(self) -> bool:
+        brokers = self.spec["brokers"]
+        pools = brokers.get("pools") or [brokers]
+        if len(self._server.all("StatefulSet")) < len(pools) + 1:
+            return False  # of a Cluster that was made again nobody knows which brokers it had
+        pool = self._random.choice(pools)
+        if sum(each["replicas"] for each in pools) < 2:
+            return False  # topics with one broker are another story
+        others = sum(each["replicas"] for each in pools) - pool["replicas"]
+        pool["replicas"] = self._random.randint(max(2 - others, 0 if others else 1), BROKERS_MAX - others)
+        self.edit(brokers=brokers)
+        return True
+
+    def restart(self) -> bool:
+        assert self.cluster is not None
+        self._versions += 1
+        annotations = self.cluster["metadata"].setdefault("annotations", {})
+        annotations[RESTART] = str(self._versions)
+        self.edit()
+        return True
+
+    def restart_pod(self) -> bool:
+        pods = self._server.pods("broker")
+        if not pods:
+            return False
+        pod = pods[self._random.choice(sorted(pods))]
+        pod["metadata"].setdefault("annotations", {})[RESTART] = "now"
+        return True
+
+    def restart_in_template(self) -> bool:
+        brokers = self.spec["brokers"]
+        brokers["template"] = {"annotations": {RESTART: "now"}}
+        self.edit(brokers=brokers)
+        return True
+
+    def pause(self) -> bool:
+        self.edit(paused=True)
+        return True
+
+    def resume(self) -> bool:
+        if not self.spec.get("paused"):
+            return False
+        self.edit(paused=None)
+        return True
+
+    def spoil(self) -> bool:
+        self.edit(config={**self.spec.get("config", {}), **self._random.choice(INVALID)})
+        return True
+
+    def correct(self) -> bool:
+        config = self.spec.get("config", {})
+        right = {name: value for name, value in config.items() if not any(bad.get(name) == value for bad in INVALID)}
+        if right == config:
+            return False
+        self.edit(config=right)
+        return True
+
+    def grow_volumes(self) -> bool:
+        brokers = self.spec["brokers"]
+        brokers["storage"]["size"] = f"{int(brokers['storage']['size'][:-2]) + 1}Gi"
+        self.edit(brokers=brokers)
+        return True
+
+    def remake_cluster(self, *, topics: str, orphan: bool = False) -> bool:
+        """Deletes the Cluster, with its Topics unless they are `kept`, and applies both again, Topics `first` or
+        `later`."""
+        sets = {item["metadata"]["name"]: item["spec"]["replicas"] for item in self._server.all("StatefulSet")}
+        brokers = self.spec["brokers"]
+        pools = brokers.get("pools") or [{"name": "broker", **brokers}]
+        steady = all(sets.get(f"{NAME}-{pool['name']}") == pool["replicas"] for pool in pools)
+        if not steady or self._brokers.drained() or (self.cluster or {}).get("status", {}).get("draining"):
+            return False  # who deletes a Cluster while brokers leave it has to bring these brokers back
+        if brokers["storage"].get("onDelete") == "Delete":
+            return False  # a test of its own: nothing is left to be kept
+        spec = self.spec
+        if topics != "kept":
+            for item in self._server.all("Topic"):
+                self._server.remove("Topic", item["metadata"]["name"])
+        self._server.remove("Cluster", NAME, orphan=orphan)
+        if topics == "first":
+            self.apply_topics()
+        if self._random.random() < 0.5:
+            self._server.step()
+        self._server.make("Cluster", NAME, spec)
+        return True
+
+    # ---- Topics
+
+    def add_topic(self) -> bool:
+        if len(self.topics) >= TOPICS_MAX or not self._server.defined:
+            return False
+        self._versions += 1
+        brokers = self.spec["brokers"]
+        several = sum(pool["replicas"] for pool in brokers.get("pools") or [brokers]) > 1
+        self._make_topic(
+            f"t-{self._versions}",
+            {
+                "cluster": {"name": NAME},
+                "partitions": self._random.randint(1, 3),
+                "replicationFactor": self._random.randint(1, 2) if several else 1,
+                "deletionPolicy": self._random.choice(("Delete", "Delete", "Retain")),
+            },
+        )
+        return True
+
+    def delete_topic(self) -> bool:
+        if not (there := [name for name in self.topics if self._server.get_now("Topic", name)]):
+            return False
+        name = self._random.choice(there)
+        gone = self._server.remove("Topic", name)
+        assert gone is not None
+        del self.topics[name]
+        self._wishes.deleted[gone["metadata"]["uid"]] = self.uid
+        return True
+
+    def remake_topic(self) -> bool:
+        before = copied(self.topics)
+        if not self.delete_topic():
+            return False
+        (name,) = before.keys() - self.topics.keys()
+        if self._random.random() < 0.5:
+            before[name]["partitions"] = 1
+        self._make_topic(name, before[name])
+        return True
+
+    def grow_topic(self) -> bool:
+        if not (there := [name for name in self.topics if self._server.get_now("Topic", name)]):
+            return False
+        name = self._random.choice(there)
+        self.topics[name]["partitions"] += 1
+        self._server.edit("Topic", name, lambda spec: spec.update(self.topics[name]))
+        return True
+
+    def apply_topics(self) -> bool:
+        missing = [name for name in self.topics if self._server.get_now("Topic", name) is None]
+        if not missing or not self._server.defined:
+            return False
+        for name in missing:
+            self._make_topic(name, self.topics[name])
+        return True
+
+    def undefine(self) -> bool:
+        if not self._server.defined:
+            return False
+        self._server.undefine_topics()
+        return True
+
+    def define(self) -> bool:
+        if self._server.defined:
+            return False
+        self._server.define_topics()
+        return True
+
+    def _make_topic(self, name: str, spec: Object) -> None:
+        self.topics[name] = spec
+        made = self._server.make("Topic", name, copied(spec))
+        if spec["deletionPolicy"] == "Retain":
+            self._wishes.retained.add(made["metadata"]["uid"])
+
+    # ---- what lies beside, and what happens
+
+    def stray(self) -> bool:
+        name = self._random.choice(("ghost-7", "zz-0", "k-brokers-x"))
+        if name in self.strays:
+            self.strays.discard(name)
+            return self._server.remove("Pod", name) is not None
+        self.strays.add(name)
+        labels = {MANAGED_BY: "ottla-operator", INSTANCE: NAME, COMPONENT: self._random.choice(("broker", "etcd"))}
+        spec = {"containers": [{"name": "broker", "image": "ottla:0"}]}
+        self._server.make("Pod", name, spec, labels=labels)
+        return True
+
+    def refuse(self) -> bool:
+        request = f"apply {self._random.choice(REFUSABLE)}"
+        if self._server.refusals.pop(request, None) is None:
+            self._server.refusals[request] = KubeError(
+                self._random.choice((403, 422, 500)), request, "a webhook says no"
+            )
+        return True
+
+    def drift(self) -> bool:
+        return self._server.remove(*self._random.choice(DRIFTS)) is not None
+
+    def upgrade(self) -> bool:
+        self._versions += 1
+        self.defaults = Defaults("ottla:1", f"etcd:{self._versions}", str(self._versions))
+        self.operator_upgraded = True
+        return True
+
+    def take_rights(self) -> bool:
+        self._server.no_rights = True
+        return True
+
+    def give_rights(self) -> bool:
+        was, self._server.no_rights = self._server.no_rights, False
+        return was
+
+    def crash(self) -> bool:
+        pods = [pod for pod in self._server.all("Pod") if "status" in pod and not going(pod)]
+        if not pods:
+            return False
+        name = self._random.choice(pods)["metadata"]["name"]
+        self._server.crash(name)
+        return ("Pod", NAMESPACE, name) in self._server.objects
+
+    def block(self) -> bool:
+        if self._brokers.blocking:
+            self._brokers.blocking.clear()
+            return False
+        if running := sorted(self._brokers.running()):
+            self._brokers.blocking = {self._random.choice(running)}
+        return bool(running)

@@ -1,0 +1,268 @@
+"""Bugs to plant into the operator: the swarm must catch each of them, or its invariants are worth nothing.
+
+The first seven were in the operator once, and were seen live; the one after them was found by this swarm. The others
+are mistakes that one could make. Each is a patch of as little as possible, taken back afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ottla.operator import access, administration, cluster, found, rolling, topic
+from ottla.operator.kube import KubeError
+from ottla.operator.objects import Object
+from ottla.operator.orphaned_topics import OrphanedTopics
+from ottla.operator.parts import Part
+from ottla.operator.plan import broker_pods, disruption, observed, roll
+from ottla.operator.plan.orphans import Definition, Disappearances
+from ottla.operator.plan.storage import has_to_be_made_again
+from ottla.operator.queue import Retry
+from ottla.operator.spec.cluster import RESTART
+from ottla.operator.visit import Visit
+
+Patch = pytest.MonkeyPatch
+BUGS: dict[str, Callable[[Patch], None]] = {}
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    """With the bug of that name, or with none."""
+    with Patch.context() as patch:
+        if name:
+            BUGS[name](patch)
+        yield
+
+
+def bug(planting: Callable[[Patch], None]) -> Callable[[Patch], None]:
+    """Registers what plants the bug of its name."""
+    BUGS[planting.__name__.replace("_", " ")] = planting
+    return planting
+
+
+# ---- that were there
+
+
+@bug
+def a_recovery_deletes_topics(patch: Patch) -> None:
+    judge = Disappearances.judge
+
+    def judged(self: Any, now: float, orphans: Any, owned: int, definition: Any, uid: str, confirmed: str) -> Any:
+        ours = [each._replace(owner=each.owner._replace(cluster_uid=uid)) for each in orphans]
+        return judge(self, now, ours, owned, definition, uid, confirmed)
+
+    patch.setattr(Disappearances, "judge", judged)
+
+
+@bug
+def a_service_goes_before_its_broker(patch: Patch) -> None:
+    def wanted(self: Visit) -> Mapping[int, str]:
+        return observed.broker_names(self.cluster, (), ())
+
+    patch.setattr(Visit, "pod_names", wanted)
+
+
+@bug
+def a_stray_pod_is_taken_for_a_broker(patch: Patch) -> None:
+    patch.setattr(found, "_is_made_by", lambda *_: True)
+
+
+@bug
+def an_invalid_spec_and_a_restart_freeze_the_cluster(patch: Patch) -> None:
+    async def none(*_: Any) -> None:
+        return None
+
+    patch.setattr(cluster, "last_followed", none)
+
+
+@bug
+def an_operator_without_rights_looks_healthy(patch: Patch) -> None:
+    async def nothing(self: access.Access) -> str:
+        return ""
+
+    patch.setattr(access.Access, "_refusal", nothing)
+
+
+@bug
+def a_restart_in_the_template_rolls_for_ever(patch: Patch) -> None:
+    outdated = observed.outdated
+
+    def always(stateful_set: Object | None, pod: Object) -> str:
+        asked = RESTART in (pod["metadata"].get("annotations") or {})
+        return "the annotation asks for it" if asked else outdated(stateful_set, pod)
+
+    patch.setattr(observed, "outdated", always)
+
+
+@bug
+def one_refused_object_stops_the_rest(patch: Patch) -> None:
+    carry_out = cluster.carry_out
+
+    async def until_one_fails(parts: Any, visit: Any, *, paused: bool) -> Any:
+        failed: list[str] = []
+
+        def stopped(part: Part[Visit]) -> Part[Visit]:
+            async def does(visit: Visit) -> None:
+                if failed:
+                    raise Retry(f"{failed[0]} isn't done")
+                try:
+                    await part.does(visit)
+                except Retry:
+                    failed.append(part.name)
+                    raise
+
+            return replace(part, does=does)
+
+        return await carry_out([stopped(part) for part in parts], visit, paused=paused)
+
+    patch.setattr(cluster, "carry_out", until_one_fails)
+
+
+@bug
+def a_topic_is_marked_by_the_word_of_a_watch_that_is_late(patch: Patch) -> None:
+    async def all_of_them(self: Any, plans: Any) -> Any:
+        return plans
+
+    patch.setattr(topic.TopicReconciler, "_certain", all_of_them)
+
+
+# ---- restarts
+
+
+@bug
+def brokers_are_restarted_whatever_they_say(patch: Patch) -> None:
+    patch.setattr(roll, "_blocked", lambda pod: "")
+
+
+@bug
+def a_roll_waits_for_nobody(patch: Patch) -> None:
+    patch.setattr(roll, "_absent", lambda pod: "")
+
+
+@bug
+def etcd_and_brokers_are_restarted_at_once(patch: Patch) -> None:
+    patch.setattr(Visit, "waits_for_others", lambda self, *components: self.hold)
+
+
+@bug
+def a_pod_is_restarted_by_an_old_look(patch: Patch) -> None:
+    async def nothing(self: found.Found) -> None:
+        return None
+
+    patch.setattr(found.Found, "look_again", nothing)
+
+
+@bug
+def a_pause_is_ignored(patch: Patch) -> None:
+    carry_out = cluster.carry_out
+
+    async def going_on(parts: Any, visit: Any, *, paused: bool) -> Any:
+        return await carry_out(parts, visit, paused=False)
+
+    patch.setattr(cluster, "carry_out", going_on)
+
+
+# ---- data
+
+
+@bug
+def a_broker_goes_before_it_is_drained(patch: Patch) -> None:
+    scale = administration.scale
+
+    async def drained(*given: Any) -> Any:
+        return replace(await scale(*given), drained=True)
+
+    patch.setattr(administration, "scale", drained)
+
+
+@bug
+def a_statefulset_is_made_anew_without_its_pods(patch: Patch) -> None:
+    apply_set = found.Found.apply_set
+
+    async def anew(self: Any, wanted: Object) -> Any:
+        present = self.get("StatefulSet", wanted["metadata"]["name"])
+        if present is None or not has_to_be_made_again(wanted, present):
+            return await apply_set(self, wanted)
+        meta = present["metadata"]
+        await self._kube.delete("StatefulSet", meta["namespace"], meta["name"], uid=meta["uid"])
+        return False, ""
+
+    patch.setattr(found.Found, "apply_set", anew)
+
+
+@bug
+def volumes_go_with_their_cluster(patch: Patch) -> None:
+    made = broker_pods.stateful_set
+
+    def without_volumes(*args: Any, **given: Any) -> Object:
+        return made(*args, **{**given, "keep_volumes": False})
+
+    patch.setattr(broker_pods, "stateful_set", without_volumes)
+
+
+@bug
+def topics_go_with_the_definition_of_their_kind(patch: Patch) -> None:
+    async def there(self: OrphanedTopics) -> Definition:
+        return Definition("")
+
+    patch.setattr(OrphanedTopics, "_definition", there)
+
+
+# ---- what is told, and what is remembered
+
+
+@bug
+def evictions_are_always_allowed(patch: Patch) -> None:
+    brokers = disruption.brokers
+    patch.setattr(disruption, "brokers", lambda cluster, *, evictable: brokers(cluster, evictable=True))
+
+
+@bug
+def drains_are_remembered_by_nobody(patch: Patch) -> None:
+    noted = cluster.noted
+
+    def forgotten(*given: Any) -> Any:
+        return replace(noted(*given), draining=frozenset())
+
+    patch.setattr(cluster, "noted", forgotten)
+
+
+@bug
+def node_ports_are_given_anew(patch: Patch) -> None:
+    patch.setattr(cluster, "noted_ports", lambda status: {})
+
+
+@bug
+def a_status_says_when_it_was_written(patch: Patch) -> None:
+    cluster_status = cluster.cluster_status
+
+    def dated(cluster: Any, findings: Any, before: Any, now: Any) -> Object:
+        return {**cluster_status(cluster, findings, before, now), "written": str(now)}
+
+    patch.setattr(cluster, "cluster_status", dated)
+
+
+@bug
+def a_broker_that_ends_counts_as_ready(patch: Patch) -> None:
+    look = rolling.Rolling.look
+
+    async def all_ready(self: Any, visit: Visit) -> None:
+        await look(self, visit)
+        visit.findings.pods = [replace(pod, ready=bool(pod.uid)) for pod in visit.findings.pods or ()]
+
+    patch.setattr(rolling.Rolling, "look", all_ready)
+
+
+@bug
+def a_refusal_is_no_failure(patch: Patch) -> None:
+    carry_out = cluster.carry_out
+
+    async def without(parts: Any, visit: Any, *, paused: bool) -> Any:
+        troubles = await carry_out(parts, visit, paused=paused)
+        return [trouble for trouble in troubles if not isinstance(trouble.error, KubeError)]
+
+    patch.setattr(cluster, "carry_out", without)

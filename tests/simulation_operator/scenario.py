@@ -1,0 +1,412 @@
+"""One seed: a Cluster, what people and the world do to it, how the operator's requests go wrong, and what has to hold.
+
+`python -m tests.simulation_operator.scenario 42` tells one run at length. First everything goes wrong for some rounds;
+then it is healed and has to come to rest within `ROUNDS_MAX` rounds, as the spec says and with a status that is true;
+then something is done to the Cluster at rest that has an outcome of its own, and it has to come to rest again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import logging
+import traceback
+from collections import Counter
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+from ottla.operator import exposure, kafka
+from ottla.operator.access import Access
+from ottla.operator.cluster import ClusterReconciler
+from ottla.operator.etcd import EtcdKeeper
+from ottla.operator.kube import KubeError
+from ottla.operator.objects import Object, Ref, condition
+from ottla.operator.plan.names import COMPONENT
+from ottla.operator.queue import Retry
+from ottla.operator.topic import TopicReconciler
+from ottla.operator.topic_resources import TopicResources
+from tests.simulation_operator.agreement import Agreement
+from tests.simulation_operator.brokers import Brokers, EtcdMembers
+from tests.simulation_operator.connection import Admin, Chances, Connection, Died
+from tests.simulation_operator.invariants import Invariants, Wishes
+from tests.simulation_operator.kubernetes import NAMESPACE, ApiServer
+from tests.simulation_operator.person import NAME, Person
+from tests.unit.operator.kubernetes_world import copied
+
+KEY = Ref(NAMESPACE, NAME)
+BEGIN = datetime(2026, 5, 1, 12, tzinfo=UTC)
+ROUNDS_MAX = 90
+QUIET_ROUNDS = 3
+HEALED_ROUND_S = 31.0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a run came to."""
+
+    digest: str
+    wrong: list[str]
+    counts: Counter[str]
+
+
+class Process:
+    """One process of the operator: nothing of the one before is in its memory."""
+
+    def __init__(self, run: Run) -> None:
+        server = run.server
+        self.connection = Connection(
+            run.random, server, run.brokers, run.etcd, run.invariants, run.counts, run.chances, run.world_goes_on
+        )
+        kube: Any = self.connection
+        self.resources = TopicResources(kube)
+        self.topics = TopicReconciler(
+            kube, self.resources, clock=lambda: server.now.timestamp(), utc=lambda: server.now
+        )
+        keeper = EtcdKeeper(kube, lambda _: kube, lambda: server.now.timestamp(), lambda: server.now)
+        self.clusters = ClusterReconciler(
+            kube,
+            kube,
+            keeper,
+            run.person.defaults,
+            topics_held=self.topics.held,
+            clusters=lambda: [KEY],
+            utc=lambda: server.now,
+        )
+        self.access = Access(kube)
+        self.told: dict[str, Object] = {}  # Topics, as the watch told them last
+
+
+class Run:
+    """One seed's world."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.counts: Counter[str] = Counter()
+        self.server = ApiServer(self.random, BEGIN)
+        self.brokers = Brokers(self.random, self.server, NAME)
+        self.etcd = EtcdMembers(self.server, NAME)
+        wishes = Wishes()
+        self.invariants = Invariants(self.server, self.brokers, wishes)
+        self.person = Person(self.random, self.server, self.brokers, wishes, self.counts)
+        self.agreement = Agreement(self.server, self.brokers, self.person, wishes)
+        self.server.pod_serves = self._pod_serves
+        self.server.make("Cluster", NAME, self._spec())
+        self.chances = Chances()
+        self.process = Process(self)
+        self._acts = self.random.choice((0.2, 0.4, 0.6))
+        self._moved = 0
+
+    def _spec(self) -> Object:
+        random = self.random
+        storage = {"size": "1Gi"}
+        brokers: Object = {"replicas": random.choice((1, 2, 3, 3, 4)), "storage": storage}
+        if random.random() < 0.25:
+            pools = [{"name": "a", "firstId": 0, "replicas": 2}, {"name": "b", "firstId": 100, "replicas": 1}]
+            brokers = {"pools": pools, "storage": storage}
+        spec: Object = {"brokers": brokers, "metadata": {"etcd": {"members": random.choice((1, 3))}}}
+        if random.random() < 0.5:
+            spec["listeners"] = [
+                {"name": "plain", "port": 9092, "type": "Internal"},
+                {"name": "node", "port": 9095, "type": "NodePort"},
+            ]
+        if random.random() < 0.2:
+            spec["controllers"] = {"replicas": 2}
+        if random.random() < 0.3:
+            spec["networkPolicy"] = {"enabled": True}
+        if random.random() < 0.3:
+            spec["scaling"] = {"throttleBytesPerSecond": 1000000, "rebalance": random.choice(("New", "All"))}
+        return spec
+
+    def _knobs(self) -> Chances:
+        def one(*some: float) -> float:
+            return self.random.choice(some)
+
+        return Chances(
+            refused=one(0, 0.002, 0.01, 0.05),
+            lost=one(0, 0.01, 0.05),
+            twice=one(0, 0.02, 0.1),
+            late=one(0, 0.01, 0.05),
+            death=one(0, 0.005, 0.02, 0.1),
+            silent=one(0, 0.01, 0.1),
+        )
+
+    def _pod_serves(self, name: str, pod: Object) -> None:
+        self.invariants.serves(name, pod)
+        if (pod["metadata"].get("labels") or {}).get(COMPONENT) == "broker" and name in self.server.pods("broker"):
+            self.brokers.started(int(name.rpartition("-")[2]))
+
+    def world_goes_on(self) -> None:
+        """A little of everything that isn't the operator's."""
+        self._moved += 1
+        self.server.now += timedelta(seconds=self.random.choice((0, 0, 1, 5)))
+        self.server.step(0.5)
+        self.brokers.step()
+
+    # ---- the three acts
+
+    async def everything(self) -> None:
+        """All of the run."""
+        for _ in range(self.random.randint(0, 4)):
+            self.person.add_topic()
+        await self.settle("forming", ROUNDS_MAX)
+        if self.invariants.wrong:
+            return
+        self._set(self._knobs())
+        for _ in range(self.random.randint(5, 25)):
+            while self.random.random() < self._acts:
+                self.person.act()
+            await self._round()
+        self._set(Chances())
+        self._take_over_if_dead()
+        self.person.heal()
+        await self.settle("after the faults", ROUNDS_MAX)
+        if not self.invariants.wrong:
+            await self._epilogue()
+
+    def _set(self, chances: Chances) -> None:
+        self.chances = chances
+        self.process.connection.chances = chances
+
+    async def _round(self) -> None:
+        """The world goes on, the watch tells, the operator looks."""
+        for _ in range(self.random.randint(0, 3)):
+            self.world_goes_on()
+        self.server.now += timedelta(seconds=self.random.choice((1, 3, 10, 30, 120)))
+        self._take_over_if_dead()
+        if self.person.operator_upgraded:
+            self._take_over()
+        self._watch()
+        what = self.random.random()
+        if what < 0.5:
+            await self._looked_at()
+        elif what < 0.75:
+            await self.done(self.process.topics.reconcile(KEY))
+        else:
+            both = self.process.topics.reconcile(KEY), self.process.clusters.reconcile(KEY)
+            await asyncio.gather(*map(self.done, both))
+        if self.random.random() < 0.1:
+            await self._rights_told()
+
+    async def _looked_at(self) -> None:
+        """A reconcile of the Cluster; where nothing disturbed it, what it leaves is true."""
+        connection = self.process.connection
+        served = self.agreement.served() if self.person.cluster is not None else frozenset()
+        before = (connection.troubled, self._moved)
+        whole = await self.done(self.process.clusters.reconcile(KEY))
+        if whole and before == (connection.troubled, self._moved) and self.person.cluster is not None:
+            self.counts["statuses compared"] += 1
+            self.invariants.wrong += self.agreement.status_lies(served)
+            refused = {request.split(" ", 1)[1] for request in self.server.refusals}
+            if "PodDisruptionBudget k-brokers" not in refused:
+                self.invariants.wrong += self.agreement.budget_lies()
+
+    async def _rights_told(self) -> None:
+        with_rights = not self.server.no_rights
+        try:
+            before = self.process.connection.troubled
+            await self.process.access.look()
+        except Died:
+            return
+        trouble = self.process.access.trouble
+        if not with_rights and not trouble:
+            self.invariants.wrong.append("the operator may read nothing, and looks healthy")
+        if with_rights and trouble and before == self.process.connection.troubled:
+            self.invariants.wrong.append(f"the operator may read everything, and says: {trouble}")
+        self.counts["rights looked at"] += 1
+
+    async def done(self, work: Coroutine[Any, Any, object]) -> bool:
+        """Whether it came to its end."""
+        self.counts["reconciles"] += 1
+        try:
+            await work
+        except (Died, Retry, TimeoutError):
+            return False
+        except Exception:
+            self.invariants.wrong.append(f"a reconcile failed: {traceback.format_exc()}")
+            return False
+        return True
+
+    # ---- the operator's process, and what it is told
+
+    def _take_over_if_dead(self) -> None:
+        if self.process.connection.dead or (self.chances.death and self.random.random() < 0.03):
+            self._take_over()
+
+    def _take_over(self) -> None:
+        self.counts["another process took over"] += 1
+        self.process.connection.dead = True
+        self.person.operator_upgraded = False
+        self.invariants.new_process()
+        self.process = Process(self)
+
+    def _watch(self, *, reliable: bool = False) -> None:
+        """Events of Topics: late, twice, or, when a watch ends, without the deletions."""
+        chance = 0.0 if reliable else self.random.random()
+        told, resources = self.process.told, self.process.resources
+        there = {item["metadata"]["uid"]: copied(item) for item in self.server.all("Topic")}
+        if chance > 0.9:
+            self.counts["fault: events come later"] += bool(there)
+            return
+        if chance > 0.8:
+            self.counts["fault: watch ended"] += 1
+            for item in there.values():
+                resources.seen(None, item)
+            self.process.told = there
+            return
+        for uid, item in list(told.items()):
+            if uid not in there:
+                resources.seen("DELETED", item)
+        for uid, item in there.items():
+            if told.get(uid) != item:
+                resources.seen("MODIFIED", item)
+                if chance > 0.7:
+                    self.counts["fault: event told twice"] += 1
+                    resources.seen("MODIFIED", item)
+        self.process.told = there
+
+    # ---- coming to rest
+
+    async def settle(self, when: str, rounds: int) -> None:
+        """Until all is as it should be and nothing is written any more."""
+        quiet = 0
+        left: list[str] = []
+        for number in range(rounds):
+            before = self.process.connection.writes
+            await self.healed_round()
+            left = self.agreement.differences() if self.person.cluster is not None else ["there is no Cluster"]
+            quiet = quiet + 1 if not left and self.process.connection.writes == before else 0
+            if self.invariants.wrong or quiet >= QUIET_ROUNDS:
+                self.counts["rounds to rest"] += number
+                return
+        said = self.person.cluster["status"].get("message", "") if self.person.cluster is not None else ""
+        wrote = self.server.writes[-3:]
+        self.invariants.wrong.append(f"{when}: no rest after {rounds} rounds: {left[:4] or wrote}; it says: {said}")
+
+    async def healed_round(self, rounds: int = 1) -> None:
+        for _ in range(rounds):
+            self.server.now += timedelta(seconds=HEALED_ROUND_S)
+            self._watch(reliable=True)
+            if self.person.operator_upgraded:
+                self._take_over()
+            await self.done(self.process.clusters.reconcile(KEY))
+            await self.done(self.process.topics.reconcile(KEY))
+            for _ in range(2):
+                self.server.step()
+                self.brokers.step()
+
+    async def _epilogue(self) -> None:
+        """Something with an outcome of its own, done to a Cluster at rest."""
+        name = self.random.choice(("paused", "invalid", "refused", "rights", "scaled down and back"))
+        self.counts[f"epilogue: {name}"] += 1
+        await {
+            "paused": self._paused,
+            "invalid": self._invalid,
+            "refused": self._refused,
+            "rights": self._without_rights,
+            "scaled down and back": self._scaled_down_and_back,
+        }[name]()
+        self.person.heal()
+        if not self.invariants.wrong:
+            await self.settle(f"after it was {name}", ROUNDS_MAX)
+
+    async def _paused(self) -> None:
+        self.person.pause()
+        self.person.change_image()
+        await self.healed_round(3)
+        self._expect("Paused", "True", "SpecPaused")
+        self._expect("Rolling", "False", "SpecPaused")
+
+    async def _invalid(self) -> None:
+        self.person.spoil()
+        self._take_over()
+        self.server.remove("Service", "k-bootstrap")
+        await self.healed_round(3)
+        self._expect("Ready", "False", "InvalidSpec")
+        if self.server.get_now("Service", "k-bootstrap") is None:
+            self.invariants.wrong.append("a Service that was deleted isn't made again while the spec is invalid")
+
+    async def _refused(self) -> None:
+        """One object is refused for good: everything else goes on."""
+        request = self.random.choice(("apply Service k-bootstrap", "apply ConfigMap k-client"))
+        self.server.refusals[request] = KubeError(403, request, "a webhook says no")
+        self.brokers.blocking = {min(self.brokers.running())}
+        await self.healed_round(2)
+        self._expect("Ready", "False", "NotApplied")
+        self.invariants.wrong += self.agreement.budget_lies()
+        self.brokers.blocking.clear()
+        self.person.change_image()
+        for _ in range(ROUNDS_MAX):
+            await self.healed_round()
+            running = {pod["spec"]["containers"][0]["image"] for pod in self.server.pods("broker").values()}
+            if running == {self.person.image}:
+                return
+        self.invariants.wrong.append(f"a roll doesn't end while {request} is refused")
+
+    async def _without_rights(self) -> None:
+        self.person.take_rights()
+        await self.healed_round()
+        await self._rights_told()
+
+    async def _scaled_down_and_back(self) -> None:
+        brokers = self.person.spec["brokers"]
+        pool = (brokers.get("pools") or [brokers])[0]
+        before = pool["replicas"]
+        if before < 3:
+            return
+        pool["replicas"] = before - 1
+        self.person.edit(brokers=brokers)
+        await self.settle("scaled down", ROUNDS_MAX)
+        pool["replicas"] = before
+        self.person.edit(brokers=brokers)
+
+    def _expect(self, kind: str, holds: str, reason: str) -> None:
+        assert self.person.cluster is not None
+        found = condition(self.person.cluster.get("status"), kind)
+        if (found.get("status"), found.get("reason")) != (holds, reason):
+            self.invariants.wrong.append(f"{kind} is {found}, and should be {holds}, {reason}")
+
+
+def simulate(seed: int) -> Verdict:
+    """Runs a seed."""
+    run = Run(seed)
+
+    def admin(bootstrap: str) -> Admin:
+        return Admin(run.process.connection, bootstrap)
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # tasks of a process that died
+        await run.everything()
+
+    with patch.object(kafka, "KafkaAdmin", admin), patch.object(exposure, "KafkaAdmin", admin):
+        asyncio.run(main())
+    told = [*run.server.writes, *map(str, run.server.events), *sorted(map(str, run.counts.items()))]
+    digest = hashlib.sha256("\n".join(told).encode()).hexdigest()[:12]
+    return Verdict(digest, run.invariants.wrong, run.counts)
+
+
+def main() -> int:
+    """1 where something was wrong."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("seed", type=int)
+    parser.add_argument("--planted", default="", help="with this bug planted")
+    options = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    from tests.simulation_operator.planted import planted
+
+    with planted(options.planted):
+        verdict = simulate(options.seed)
+    for name, count in sorted(verdict.counts.items()):
+        print(f"{count:6d}  {name}")
+    print(f"digest {verdict.digest}")
+    for sentence in verdict.wrong:
+        print(sentence)
+    return 1 if verdict.wrong else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,104 @@
+"""Many seeds: `python -m tests.simulation_operator.swarm --seeds 0-9999`.
+
+One process, one seed after the other: runs share nothing but code. `--part 0/4` takes every fourth, for as many
+processes. Strings hash the same everywhere (PYTHONHASHSEED is set before Python starts), so a seed is one run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import time
+from collections import Counter
+
+from tests.simulation.swarm import with_fixed_hashes
+
+ENOUGH_RUNS = 60  # for each kind of fault to happen, and everything that people do
+# What a swarm must have seen, or it has tested nothing; beside these, all that a person can do.
+SEEN = (
+    "another process took over",
+    "statuses compared",
+    "rights looked at",
+    "epilogue: invalid",
+    "epilogue: paused",
+    "epilogue: refused",
+    "epilogue: rights",
+    "epilogue: scaled down and back",
+    *(
+        f"fault: {kind}"
+        for kind in (
+            "broker's page silent",
+            "etcd silent",
+            "event told twice",
+            "events come later",
+            "watch ended",
+            "kafka: no answer",
+            "kafka: not done, no answer",
+            "kafka: done, no answer",
+            "kafka: a topic's change refused",
+            "operator died before a write",
+            "operator died after a write",
+            "operator died before a change of the brokers",
+            "operator died after a change of the brokers",
+            "read answered late",
+            "write answered late",
+            "write done twice",
+            "write done, no answer",
+            "request timed out, not done",
+            *(f"request refused: {status}" for status in (403, 409, 422, 429, 500, 503)),
+        )
+    ),
+)
+
+
+def never_seen(counts: Counter[str]) -> list[str]:
+    """What a swarm should have met and didn't."""
+    from tests.simulation_operator.scenario import Run
+
+    done = (f"done: {name}" for name in Run(0).person.actions)
+    return [name for name in (*SEEN, *done) if not counts[name]]
+
+
+def main() -> int:
+    """1 where a seed failed, or something never happened."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", default="0-99", help="FIRST-LAST")
+    parser.add_argument("--part", default="0/1", help="every so many-th of them: NUMBER/OF")
+    parser.add_argument("--seconds", type=float, default=0.0, help="begin no further run after so long")
+    parser.add_argument("--planted", default="", help="with this bug planted")
+    options = parser.parse_args()
+    with_fixed_hashes("tests.simulation_operator.swarm")
+    from tests.simulation_operator.planted import planted
+    from tests.simulation_operator.scenario import simulate
+
+    logging.disable(logging.CRITICAL)
+    first, _, last = options.seeds.partition("-")
+    number, _, of = options.part.partition("/")
+    began = time.monotonic()
+    counts: Counter[str] = Counter()
+    failing = []
+    runs = 0
+    with planted(options.planted):
+        for seed in range(int(first) + int(number), int(last or first) + 1, int(of)):
+            if options.seconds and time.monotonic() - began > options.seconds:
+                break
+            verdict = simulate(seed)
+            runs += 1
+            counts += verdict.counts
+            if verdict.wrong:
+                failing.append(seed)
+                print(f"seed {seed} fails (digest {verdict.digest}):", *verdict.wrong[:5], sep="\n  ", flush=True)
+                print(f"  again: PYTHONHASHSEED=0 {sys.executable} -m tests.simulation_operator.scenario {seed}")
+    for name, count in sorted(counts.items()):
+        print(f"{count:10d}  {name}")
+    print(f"{runs} runs in {time.monotonic() - began:.0f} s ({time.process_time():.0f} s of CPU)")
+    print(f"failing: {failing}" if failing else "no seed fails")
+    unseen = never_seen(counts)
+    if unseen and not options.planted:
+        print(f"never happened: {', '.join(unseen)}")
+    return 1 if failing or (unseen and not options.planted and runs >= ENOUGH_RUNS) else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
