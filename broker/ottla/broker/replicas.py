@@ -167,7 +167,8 @@ class Replicas:
         return state is not None and (state.restored or self._broker_id in state.replicas)
 
     def went_offline(self, logs: list[Log]) -> None:
-        """The log directory of these logs has failed: their partitions are offline, the others go on."""
+        """The log directory of these logs has failed, or they are damaged: their partitions are offline, the others go
+        on."""
         lost = set(logs)
         for partition in self._table:
             if partition.log in lost and not partition.offline:

@@ -15,10 +15,13 @@ import pytest
 
 from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.disk import File, RealDisk
+from ottla.broker.log.log import Log
+from ottla.broker.log.segment import DamagedSegment
 from ottla.broker.partitions import PartitionTable
 from ottla.broker.replicas import LOOKED_AT_AT_ONCE, Replicas
 from ottla.metadata.keys import ConfigResource
 from ottla.metadata.model import Partition, Tombstone
+from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.settings.config import BrokerConfig
 
 TOPIC_ID = UUID(int=5)
@@ -161,6 +164,36 @@ def test_a_partition_whose_log_directory_failed_can_be_given_to_others(tmp_path:
     world.state = replace(world.state, replicas=(1,), isr=(1,), isr_epochs=(5,), leader=1, leader_epoch=1)
     world.changed(partitions=[(TOPIC_ID, 0)])
     assert world.table.get("t", 0) is None
+
+
+def test_a_replica_whose_log_turns_out_to_be_damaged_is_offline_and_comes_back_by_reassignment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A follower that had to truncate it answered KAFKA_STORAGE_ERROR to itself for ever."""
+    world = World(tmp_path)
+    world.logs.went_offline = world.replicas.went_offline
+    world.changed(partitions=[(TOPIC_ID, 0)])
+    partition = world.table.get("t", 0)
+    assert partition is not None
+
+    def damaged(self: Log, offset: int) -> bool:
+        raise DamagedSegment("no batch at 7")
+
+    monkeypatch.setattr(Log, "truncate_to", damaged)
+    with pytest.raises(KafkaError) as caught:
+        partition.truncate_to(0)
+    assert caught.value.code == ErrorCode.kafka_storage_error
+    assert partition.offline
+    assert not world.logs.failed
+    mine = world.state
+    world.state = replace(mine, replicas=(1,), isr=(1,), isr_epochs=(5,), leader=1, leader_epoch=1, partition_epoch=1)
+    world.changed(partitions=[(TOPIC_ID, 0)])
+    assert world.table.get("t", 0) is None
+    world.state = replace(mine, leader_epoch=2, partition_epoch=2)
+    world.changed(partitions=[(TOPIC_ID, 0)])
+    partition = world.table.get("t", 0)
+    assert partition is not None
+    assert not partition.offline
 
 
 def test_who_waits_at_a_follower_hears_that_its_log_directory_failed(tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
 Rules: a partition's directory belongs to the topic id in its `partition.metadata`, whatever its name; it is deleted
 only when somebody says so by that id, and one that isn't wanted is set aside under a name of its own, never removed. A
 directory that fails takes its logs offline and leaves the others alone; a full one is no failed one. A log that can't
-be opened although its disk answers is offline alone. A log that may lie in a failed directory is lost for now: no empty
+be opened although its disk answers, or that turns out to be damaged where it has to be changed, is offline alone. A log
+that may lie in a failed directory is lost for now: no empty
 one takes its place elsewhere.
 
 Everything but `open` and `close` runs on the event loop, which leaves the making of new logs to a thread
@@ -78,6 +79,7 @@ class LogDirectories:
         self.lost: dict[LogKey, OSError] = {}
         self._unclaimed: dict[tuple[str, int], str] = {}  # hold records and don't say of which topic id
         self._unopened: dict[str, tuple[Home, FoundLog]] = {}  # by directory: theirs hasn't failed
+        self._damaged: dict[LogKey, Log] = {}  # lost since they were opened: theirs hasn't failed
         self._without_room: dict[LogKey, Callable[[LogConfig], Opened]] = {}  # lost until there is some
         self.failed: dict[str, OSError] = {}
         self.full: dict[str, OSError] = {}
@@ -116,7 +118,7 @@ class LogDirectories:
             open_files,
             self._now_ms,
             self._wants_flush,
-            lambda error: self.directory_failed(path, error),
+            self._log_failed,
             self.flushes,
         )
         home = Home(path, surroundings)
@@ -369,10 +371,11 @@ class LogDirectories:
         if self.disk.exists(directory):
             target = self._set_aside(directory, topic, index)
             self._no_longer_unopened(directory)
-            for key, log in list(self.logs.items()):
-                if log.directory == directory:
-                    del self.logs[key]
-                    log.retire(target)
+            for logs in (self.logs, self._damaged):
+                for key, log in list(logs.items()):
+                    if log.directory == directory:
+                        del logs[key]
+                        log.retire(target)
 
     def directory_of(self, log: Log) -> str:
         """The log directory that a log lies in."""
@@ -392,14 +395,21 @@ class LogDirectories:
 
     def delete_topic(self, topic_id: UUID) -> None:
         """Deletes all partitions of a topic: renamed at once, removed after `file.delete.delay.ms`."""
-        for key in [key for key in self.logs if key[0] == topic_id]:
+        for key in [key for key in chain(self.logs, self._damaged) if key[0] == topic_id]:
             self.delete(*key)
         for key in [key for key in self.lost if key[0] == topic_id]:
             del self.lost[key]
+            self._without_room.pop(key, None)
+        for directory in [path for path, (_, item) in self._unopened.items() if item.topic_id == topic_id]:
+            self._no_longer_unopened(directory)
 
     def delete(self, topic_id: UUID, index: int) -> None:
         """Deletes one partition; one whose log directory has failed is set aside when that is opened again."""
-        if (log := self.logs.pop((topic_id, index), None)) is not None:
+        key = topic_id, index
+        log = self.logs.pop(key, None)
+        if log is None and (log := self._damaged.pop(key, None)) is not None:
+            del self.lost[key]
+        if log is not None:
             self.wanting_flush.pop(log, None)
             log.retire(self._doom(log.directory, log))
 
@@ -434,6 +444,18 @@ class LogDirectories:
 
     # ---- failures
 
+    def _log_failed(self, log: Log, error: OSError) -> None:
+        """Hears of an OSError of a log's files."""
+        if not isinstance(error, DamagedSegment):
+            self.directory_failed(self.directory_of(log), error)
+            return
+        for key in [key for key, held in self.logs.items() if held is log]:
+            logger.error("%r is damaged: %s; its partition is offline here, the others aren't", log, error)
+            self._damaged[key] = self.logs.pop(key)
+            self.lost[key] = error
+            self.wanting_flush.pop(log, None)
+            self.went_offline([log])
+
     def directory_failed(self, path: str, error: OSError) -> None:
         """Hears of an OSError. A full directory serves reads and waits for room; what the process lacks passes; what is
         wrong with one log is its own; any other error ends the directory's use."""
@@ -459,6 +481,7 @@ class LogDirectories:
 
     def _drop_offline(self) -> None:
         offline = {key: log for key, log in self.logs.items() if self.directory_of(log) in self.failed}
+        self._damaged = {key: log for key, log in self._damaged.items() if self.directory_of(log) not in self.failed}
         for key in offline:
             log = self.logs.pop(key)
             self.lost[key] = self.failed[self.directory_of(log)]
@@ -506,14 +529,17 @@ class LogDirectories:
         return points + [self._high_watermarks(path) for path in paths]
 
     def _logs_in(self, path: str) -> list[Log]:
+        """Those of which the checkpoints tell: the damaged ones, too, which begin at the next start where they did."""
         start = f"{path}/"
-        return [log for log in self.logs.values() if log.directory.startswith(start)]
+        held = chain(self.logs.values(), self._damaged.values())
+        return [log for log in held if log.directory.startswith(start)]
 
     def close(self, broker_epoch: int = UNKNOWN_EPOCH) -> None:
         """Closes every log, and marks each log directory where that worked as cleanly stopped. Blocks.
 
         What wasn't opened stays as it was found, and as whole where the broker never registered (epoch −1). A log
-        directory isn't marked in which a log was to be recovered and couldn't be (Kafka's KAFKA-15375)."""
+        directory isn't marked in which a log was to be recovered and couldn't be (Kafka's KAFKA-15375), or in which one
+        was damaged since: that isn't closed."""
         if not self._opened:
             self._release()
             return
@@ -527,13 +553,16 @@ class LogDirectories:
         for file in self.recovery_points() + self.high_watermark_checkpoints():
             self._at_the_end(file.path.rpartition("/")[0], partial(self.offset_files.write, file))
         for home in self._online():
-            if not home.clean and self._has_unrecovered(home):
+            if self._has_damaged(home) or (not home.clean and self._has_unrecovered(home)):
                 logger.warning(
                     "log directory %s isn't marked as cleanly stopped: not every log was recovered", home.path
                 )
                 continue
             self._at_the_end(home.path, partial(write_clean_marker, self.disk, home.path, epoch))
         self._release()
+
+    def _has_damaged(self, home: Home) -> bool:
+        return any(self.directory_of(log) == home.path for log in self._damaged.values())
 
     def _has_unrecovered(self, home: Home) -> bool:
         inside = f"{home.path}/"

@@ -131,9 +131,10 @@ class Log:
         return self._active
 
     def directory_failed(self, error: OSError) -> None:
-        """Reports an OSError of this log's files to whoever looks after the log directory."""
+        """Reports an OSError of this log's files to whoever looks after the log directory. One that says that the log
+        is damaged takes this log alone offline."""
         if not self.retired:
-            self._surroundings.failed(error)
+            self._surroundings.failed(self, error)
 
     # ---- appending
 

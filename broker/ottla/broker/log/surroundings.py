@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 class LogSurroundings:
     """What the logs of one log directory share. `now_ms` is the wall clock; `wants_flush` is told of a log that has
-    something to sync (a sealed segment); `failed` hears of every OSError and decides what it means."""
+    something to sync (a sealed segment); `failed` hears of every OSError, and of which log, and decides what it
+    means."""
 
     __slots__ = ("deletions", "disk", "failed", "flushes", "now_ms", "open_files", "wants_flush")
 
@@ -28,7 +29,7 @@ class LogSurroundings:
         open_files: OpenFiles,
         now_ms: Callable[[], int],
         wants_flush: Callable[[Log], None],
-        failed: Callable[[OSError], None],
+        failed: Callable[[Log, OSError], None],
         flushes: FlushCounters | None = None,
     ) -> None:
         self.disk = disk

@@ -19,6 +19,7 @@ from ottla.broker.log.checkpoints import encode_uuid, parse_offsets
 from ottla.broker.log.config import LogConfig
 from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.disk import Disk, Entry, RealDisk
+from ottla.broker.log.log import Log
 from ottla.broker.log.segment import DamagedSegment
 from tests.unit.broker.log.workbench import contents, fill
 
@@ -205,6 +206,82 @@ def test_what_an_index_misleads_is_one_log(tmp_path: Path) -> None:
     log.directory_failed(caught.value)
     assert not logs.failed
     assert log.read_bytes(log.segments[-1].base_offset, 100, log.log_end_offset)
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> tuple[LogDirectories, Log]:
+    """A log of which a truncation has just found that an index names nothing; the log, which is offline."""
+    logs = filled(tmp_path)
+    index = indexes(logs)[0]
+    logs.close()
+    content = bytearray(index.read_bytes())
+    content[4:8] = struct.pack(">i", -7)  # the first of several entries
+    index.write_bytes(content)
+    logs = opened(tmp_path)
+    logs.gone = []  # type: ignore[attr-defined]
+    logs.went_offline = logs.gone.extend  # type: ignore[attr-defined]
+    log = logs.logs[IDS[1], 1]
+    with pytest.raises(DamagedSegment) as caught:
+        log.truncate_to(struct.unpack_from(">i", content)[0] + 1)
+    log.directory_failed(caught.value)
+    log.directory_failed(caught.value)
+    return logs, log
+
+
+def test_a_log_that_is_damaged_while_the_broker_runs_is_offline_alone(
+    tmp_path: Path, damaged: tuple[LogDirectories, Log], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was only said: its follower tried to truncate it again for ever, and nobody counted it."""
+    logs, log = damaged
+    assert logs.gone == [log]  # type: ignore[attr-defined]
+    assert set(logs.logs) == {(IDS[0], 0), (IDS[2], 2)}
+    assert set(logs.lost) == {(IDS[1], 1)}
+    assert not logs.failed
+    [said] = [record.getMessage() for record in caplog.get_records("setup") if record.levelname == "ERROR"]
+    assert "its partition is offline here" in said
+    with pytest.raises(DamagedSegment):
+        logs.open_or_create("t", 1, IDS[1], CONFIG)
+    logs.close(broker_epoch=9)
+    assert not (tmp_path / ".kafka_cleanshutdown").exists()
+    again = opened(tmp_path)
+    assert {key: held.log_start_offset for key, held in again.logs.items()} == {
+        (topic_id, index): 10 for index, topic_id in enumerate(IDS)
+    }
+    assert {held.log_end_offset for held in again.logs.values()} == {END}
+
+
+@pytest.mark.parametrize("whole_topic", [True, False])
+def test_a_damaged_log_that_is_deleted_gives_way_to_a_new_one(
+    tmp_path: Path, damaged: tuple[LogDirectories, Log], whole_topic: bool
+) -> None:
+    """So a replica is restored by reassigning it away and back."""
+    logs, log = damaged
+    if whole_topic:
+        logs.delete_topic(IDS[1])
+    else:
+        logs.delete(IDS[1], 1)
+    assert log.retired
+    assert not logs.lost
+    assert logs.open_or_create("t", 1, IDS[1], CONFIG).log_end_offset == 0
+    logs.close(broker_epoch=9)
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
+
+
+def test_a_damaged_log_in_a_directory_that_fails_later_is_lost_with_it(damaged: tuple[LogDirectories, Log]) -> None:
+    logs, log = damaged
+    logs.directory_failed(logs.directory_of(log), OSError(errno.EIO, "broken"))
+    logs.delete(IDS[1], 1)
+    assert set(logs.lost) == {(topic_id, index) for index, topic_id in enumerate(IDS)}
+    assert Path(log.directory).exists()
+
+
+def test_an_unopened_log_of_a_deleted_topic_leaves_its_directory_to_be_marked(tmp_path: Path) -> None:
+    """Every later start recovered all logs of that directory."""
+    crash(filled(tmp_path))
+    logs = opened(tmp_path, disk=Astonishing(tmp_path / "t-1", ValueError()))
+    logs.delete_topic(IDS[1])
+    logs.close(broker_epoch=9)
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
 
 
 def test_a_directory_of_no_topics_name_breaks_no_checkpoint(tmp_path: Path) -> None:

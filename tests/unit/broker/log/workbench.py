@@ -46,7 +46,7 @@ class Workbench:
             OpenFiles(self.open_files),
             lambda: self.now_ms,
             self.wanting.append,
-            self.errors.append,
+            lambda log, error: self.errors.append(error),
         )
 
     def open(
