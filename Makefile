@@ -13,13 +13,18 @@ HELM ?= $(wildcard .cache/go/kubernetes_tools/helm4)
 E2E ?= tests/e2e
 # make profile NAME=produce: one of bench's questions
 NAME ?= small_requests
+# make images: what builds them (IMAGE_BUILD="docker build"), where they will be pushed (REGISTRY=registry.example), on what
+IMAGE_BUILD ?= buildah build --layers
+REGISTRY ?=
+BASE_IMAGE ?= docker.io/library/python:3.13-slim
+VERSION := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
 # make swarm SEEDS=0-99999
 SEEDS ?= 0-9999
 
 # What pip does for all but editable installations. Where PYTHONDONTWRITEBYTECODE is set, each start would do it again.
 COMPILE := $(BIN)/python -m compileall -q ottla broker controller operator
 
-.PHONY: help setup test crash lint format demo bench profile swarm swarm-operator e2e e2e-short docs lock clean
+.PHONY: help setup test crash lint format demo bench profile swarm swarm-operator e2e e2e-short images docs lock clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -75,6 +80,16 @@ e2e: setup  ## scenarios on a real Kubernetes, that of KUBECONFIG (E2E=tests/e2e
 
 e2e-short: setup  ## those of them that fit 15 minutes
 	.ci/e2e
+
+images:  ## ottla, ottla-etcd and ottla-spark, by buildah: no daemon (IMAGE_BUILD="docker build", REGISTRY=…)
+	$(foreach image,ottla=broker ottla-etcd=etcd ottla-spark=spark,$(call build-image,$(subst =, ,$(image))))
+
+# A line of its own for each image: NAME TARGET
+define build-image
+$(IMAGE_BUILD) --target $(word 2,$(1)) --build-arg BASE_IMAGE=$(BASE_IMAGE) \
+	-t $(if $(REGISTRY),$(REGISTRY)/)$(word 1,$(1)):$(VERSION) .
+
+endef
 
 docs: setup  ## what is generated: pages of docs/, charts' schemas and tables, manifests/
 	$(BIN)/python -m ottla.broker.documentation

@@ -13,7 +13,7 @@ from tests.e2e.kubectl import wait
 from tests.e2e.target import ROOT, Target
 
 HEADING = "## On Kubernetes"
-BUILT = "docker build"  # the images are on the nodes already
+BUILT = "make images"  # the images are on the nodes already
 DEMO = "demo"
 
 
