@@ -1,8 +1,9 @@
 """Which cluster a command talks to, and the clients that talk to it.
 
 The address comes from `--bootstrap` (or OTTLA_BOOTSTRAP), else from the named context, else from the current one, else
-it is the default. Before a client is made, the address is tried with a plain socket, because the operating system knows
-why it fails ("connection refused") and a Kafka client only that it did.
+it is the default; where the route leads to one cluster only (`kubectl ottla`), the route says it. Before a client is
+made, the address is tried with a plain socket, because the operating system knows why it fails ("connection refused")
+and a Kafka client only that it did.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from ottla.cli import contexts
 from ottla.cli.errors import CommandError, ExitCode, NotFound, UsageError, explain_code
 from ottla.cli.options import BOOTSTRAP_DEFAULT
+from ottla.cli.route import NoWay, Route, Straight
 
 if TYPE_CHECKING:
     from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
@@ -43,6 +45,18 @@ def resolve_bootstrap(bootstrap: str | None, context: str | None) -> str:
     known = contexts.load()
     name = context or known.current
     return contexts.bootstrap_of(known, name) if name else BOOTSTRAP_DEFAULT
+
+
+def find_bootstrap(route: Route, bootstrap: str | None, context: str | None) -> str:
+    """The bootstrap address to use on this route, by `resolve_bootstrap` where it leads to any cluster."""
+    found = route.bootstrap()
+    if found is None:
+        return resolve_bootstrap(bootstrap, context)
+    if bootstrap or context:
+        raise UsageError(
+            "the cluster is already named by the kubeconfig", "Leave out --bootstrap, and --context after the command."
+        )
+    return found
 
 
 def parse_bootstrap(bootstrap: str) -> list[tuple[str, int]]:
@@ -71,9 +85,10 @@ def parse_bootstrap(bootstrap: str) -> list[tuple[str, int]]:
 class Cluster:
     """The cluster behind one bootstrap address; opens each client when it is first needed and closes all at the end."""
 
-    def __init__(self, bootstrap: str, timeout_s: float) -> None:
+    def __init__(self, bootstrap: str, timeout_s: float, route: Route | None = None) -> None:
         self.bootstrap = bootstrap
         self.timeout_s = timeout_s
+        self.route: Route = route or Straight()
         self._addresses = parse_bootstrap(bootstrap)
         self._admin: KafkaAdminClient | None = None
         self._reached = False
@@ -168,7 +183,7 @@ class Cluster:
                     ],
                     client_id=CLIENT_ID,
                     bootstrap_timeout_ms=self.timeout_ms,
-                    **{"request_timeout_ms": self.timeout_ms, **settings},
+                    **{"request_timeout_ms": self.timeout_ms, **self.route.client_settings(), **settings},
                 )
             except Exception as error:
                 if type(error).__name__ not in ("KafkaTimeoutError", "NoBrokersAvailable"):
@@ -182,22 +197,24 @@ class Cluster:
     def _reach(self) -> None:
         reasons = []
         for host, port in self._addresses:
-            reason = _refusal(host, port, min(self.timeout_s, _CONNECT_TIMEOUT_S_MAX))
+            reason = _refusal(self.route, host, port, min(self.timeout_s, _CONNECT_TIMEOUT_S_MAX))
             if reason is None:
                 self._reached = True
                 return
             reasons.append(f"{host}:{port} ({reason})")
         raise CommandError(
             f"can't reach a broker at {', '.join(reasons)}",
-            "Start one with `ottla dev`, or name another address with --bootstrap.",
+            self.route.remedy,
             ExitCode.unreachable,
         )
 
 
-def _refusal(host: str, port: int, timeout_s: float) -> str | None:
+def _refusal(route: Route, host: str, port: int, timeout_s: float) -> str | None:
     """Why a TCP connection fails, or None when it works."""
     try:
-        socket.create_connection((host, port), timeout=timeout_s).close()
+        socket.create_connection(route.reach(host, port, timeout_s), timeout=timeout_s).close()
+    except NoWay as error:
+        return str(error)
     except socket.gaierror:
         return "no such host"
     except TimeoutError:

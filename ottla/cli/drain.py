@@ -13,6 +13,7 @@ from ottla.cli.connection import CLIENT_ID, parse_bootstrap
 from ottla.cli.errors import CommandError, ExitCode, explain_code
 from ottla.cli.options import cluster_command
 from ottla.cli.output import Output, counted
+from ottla.cli.route import NoWay
 
 if TYPE_CHECKING:
     from ottla.cli.connection import Cluster
@@ -82,7 +83,8 @@ def _alter_list(cluster: Cluster, operation: int, brokers: list[int]) -> None:
     failure: Exception | None = None
     for host, port in parse_bootstrap(cluster.bootstrap):
         try:
-            connection = Connection(Address(host, port), CLIENT_ID, timeout_s=cluster.timeout_s)
+            reached = cluster.route.reach(host, port, cluster.timeout_s)
+            connection = Connection(Address(*reached), CLIENT_ID, timeout_s=cluster.timeout_s)
             try:
                 version = connection.version(INCREMENTAL_ALTER_CONFIGS, 0, 1)
                 answer = connection.request(
@@ -90,7 +92,7 @@ def _alter_list(cluster: Cluster, operation: int, brokers: list[int]) -> None:
                 )
             finally:
                 connection.close()
-        except (ConnectionLost, UnsupportedVersion) as error:
+        except (ConnectionLost, NoWay, UnsupportedVersion) as error:
             failure = error
             continue
         result = answer.responses[0]

@@ -1,4 +1,4 @@
-"""Where the `ottla` command starts. It imports nothing before it can be interrupted without a stack trace."""
+"""Where `ottla` and `kubectl ottla` start. It imports nothing before it can be interrupted without a stack trace."""
 
 from __future__ import annotations
 
@@ -9,6 +9,15 @@ def main() -> None:
     """Run the command line; Ctrl-C while it is still being imported ends it as any later one does."""
     try:
         from ottla.cli.main import main as run
+    except KeyboardInterrupt:
+        sys.exit(130)
+    run()
+
+
+def kubectl_plugin() -> None:
+    """Run `kubectl ottla`, in the same way."""
+    try:
+        from ottla.cli.kubectl_plugin import main as run
     except KeyboardInterrupt:
         sys.exit(130)
     run()

@@ -10,7 +10,8 @@ import json
 import os
 import sys
 import traceback
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -39,6 +40,7 @@ from ottla.cli.errors import CommandError, ExitCode, Failures, PipeClosed, sente
 from ottla.cli.help import App
 from ottla.cli.options import output_command
 from ottla.cli.output import Output
+from ottla.cli.route import Route, Straight
 
 # The parser's own base of all usage errors; typer doesn't export it by a name of its own.
 _ParserError: type[Exception] = typer.BadParameter.__mro__[2]
@@ -119,14 +121,24 @@ def version(output: Output) -> None:
 
 
 def main() -> None:
-    """Run the command line and leave with one of the documented exit codes."""
+    """Run `ottla` and leave with one of the documented exit codes."""
+    leave(run_ottla, "ottla")
+
+
+def run_ottla(arguments: list[str], program: str = "ottla", route: Route | None = None) -> object:
+    """Run the command line; clusters are reached by this route."""
+    return app(arguments, prog_name=program, standalone_mode=False, obj=route or Straight())
+
+
+def leave(run: Callable[[list[str]], object], program: str) -> NoReturn:
+    """Run a command line with this process's arguments, and end the process as documented."""
     arguments = sys.argv[1:]
     debug = "--debug" in arguments or os.environ.get("OTTLA_DEBUG", "") not in ("", "0")
     if debug:
         import logging
 
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    code = _run(arguments, debug)
+    code = _run(run, program, arguments, debug)
     try:
         sys.stdout.flush()
     except OSError as error:
@@ -139,9 +151,9 @@ def main() -> None:
     sys.exit(code)
 
 
-def _run(arguments: list[str], debug: bool) -> int:
+def _run(run: Callable[[list[str]], object], program: str, arguments: list[str], debug: bool) -> int:
     try:
-        outcome = app(arguments, prog_name="ottla", standalone_mode=False)
+        outcome = run(arguments)
         return outcome if isinstance(outcome, int) else ExitCode.ok
     except CommandError as error:
         if debug:
@@ -149,7 +161,7 @@ def _run(arguments: list[str], debug: bool) -> int:
         _complain(error, "--json" in arguments)
         return error.exit_code
     except _ParserError as error:
-        return _usage(error)
+        return _usage(error, program)
     except (KeyboardInterrupt, typer.Abort):
         return ExitCode.interrupted
     except PipeClosed:
@@ -161,7 +173,7 @@ def _run(arguments: list[str], debug: bool) -> int:
         return ExitCode.failed
 
 
-def _usage(error: Exception) -> int:
+def _usage(error: Exception, program: str) -> int:
     context = getattr(error, "ctx", None)
     if type(error).__name__ == "NoArgsIsHelpError" and context is not None:
         try:
@@ -169,11 +181,11 @@ def _usage(error: Exception) -> int:
         except BrokenPipeError:
             return ExitCode.pipe_closed
         return ExitCode.usage
-    path = context.command_path if context else "ottla"
+    path = context.command_path if context else program
     message = str(error.format_message()) if hasattr(error, "format_message") else str(error)
     remedy = f"See: {path} --help"
-    if getattr(error, "option_name", None) in _AFTER_THE_COMMAND and path.count(" ") < 2:
-        remedy = f"It stands after the command, as in: ottla topics list {error.option_name}"  # type: ignore[attr-defined]
+    if getattr(error, "option_name", None) in _AFTER_THE_COMMAND and path.removeprefix(program).count(" ") < 2:
+        remedy = f"It stands after the command, as in: {program} topics list {error.option_name}"  # type: ignore[attr-defined]
     print(f"error: {sentences(message, remedy)}".rstrip("."), file=sys.stderr)
     return ExitCode.usage
 

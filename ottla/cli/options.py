@@ -20,6 +20,7 @@ from ottla.cli.output import Output
 
 if TYPE_CHECKING:
     from ottla.cli.connection import Cluster
+    from ottla.cli.route import Route
 
 P = ParamSpec("P")
 
@@ -61,8 +62,10 @@ TimeoutOption = Annotated[
     ),
 ]
 
+_INVOCATION = "invocation"
 _OUTPUT_OPTIONS: dict[str, tuple[Any, Any]] = {"as_json": (JsonOption, False), "debug": (DebugOption, False)}
 _CLUSTER_OPTIONS: dict[str, tuple[Any, Any]] = {
+    _INVOCATION: (typer.Context, inspect.Parameter.empty),  # its object is the Route
     "bootstrap": (BootstrapOption, None),
     "context": (ContextOption, None),
     "timeout": (TimeoutOption, 15.0),
@@ -82,16 +85,26 @@ def output_command(function: Callable[Concatenate[Output, P], None]) -> Callable
 
 def cluster_command(function: Callable[Concatenate[Cluster, Output, P], None]) -> Callable[..., None]:
     """Make a command out of a function whose first arguments are the `Cluster` and the `Output`."""
+    # The parser fills in one parameter of this type: the function's own, where it has one.
+    own = next((name for name, hint in _hints(function).items() if hint is typer.Context), None)
+    options = {name: option for name, option in _CLUSTER_OPTIONS.items() if own is None or name != _INVOCATION}
 
     def run(
-        *, bootstrap: str | None, context: str | None, timeout: float, as_json: bool, debug: bool, **arguments: Any
+        *,
+        bootstrap: str | None,
+        context: str | None,
+        timeout: float,
+        as_json: bool,
+        debug: bool,
+        **arguments: Any,
     ) -> None:
-        from ottla.cli.connection import Cluster, resolve_bootstrap
+        from ottla.cli.connection import Cluster, find_bootstrap
 
-        with _pipe_watched(), Cluster(resolve_bootstrap(bootstrap, context), timeout) as cluster:
+        route: Route = (arguments[own] if own else arguments.pop(_INVOCATION)).obj
+        with _pipe_watched(), Cluster(find_bootstrap(route, bootstrap, context), timeout, route) as cluster:
             function(cluster, Output(as_json), **arguments)  # type: ignore[call-arg]
 
-    return _dressed(run, function, leading=2, options=_CLUSTER_OPTIONS)
+    return _dressed(run, function, leading=2, options=options)
 
 
 @contextmanager

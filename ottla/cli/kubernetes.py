@@ -1,0 +1,99 @@
+"""The Kafka cluster of a Cluster resource, reached from outside of Kubernetes with nothing but kubectl.
+
+kubectl says which Clusters there are; a Cluster's status says where its clients inside of Kubernetes begin; and
+forwards lead there and to the names that the brokers advertise. A person needs `list` on clusters.ottla.dev, `get` and
+`list` on pods, `get` on services, and `create` on pods/portforward.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ottla.cli.errors import CommandError, ExitCode, NotFound, UsageError, nearest
+from ottla.cli.forwards import Forwards, kubectl_sentence, target_of
+
+RESOURCE = "clusters.ottla.dev"
+_API_TIMEOUT = "15s"
+
+
+class KubernetesRoute:
+    """A Route to the brokers of one Cluster."""
+
+    remedy = "`kubectl get clusters.ottla.dev,pods` shows what runs there."
+
+    def __init__(self, kubectl: Sequence[str], name: str | None, forwards: Forwards) -> None:
+        """`kubectl` is the command with the options that lead to the namespace; `name` None: its only Cluster."""
+        self._kubectl = list(kubectl)
+        self._name = name
+        self._forwards = forwards
+
+    def bootstrap(self) -> str:
+        """Where the Cluster's clients inside of Kubernetes begin. Raises CommandError."""
+        return bootstrap_inside(the_cluster(self._clusters(), self._name))
+
+    def reach(self, host: str, port: int, timeout_s: float) -> tuple[str, int]:
+        """Where to connect to. Raises NoWay."""
+        return self._forwards.reach(host, port, timeout_s)
+
+    def client_settings(self) -> dict[str, Any]:
+        """kafka-python's clients connect through the forwards, too."""
+        from ottla.cli.forwarded_socket import proxy_url
+
+        return {"proxy_url": proxy_url(self._forwards)}
+
+    def _clusters(self) -> list[dict[str, Any]]:
+        command = [*self._kubectl, "get", RESOURCE, "--output=json", f"--request-timeout={_API_TIMEOUT}"]
+        # What a person has to type to log in goes to kubectl; records for `produce` don't.
+        stdin = None if sys.stdin is not None and sys.stdin.isatty() else subprocess.DEVNULL
+        try:
+            done = subprocess.run(command, stdin=stdin, capture_output=True, text=True, errors="replace", check=False)
+        except FileNotFoundError:
+            raise CommandError(f"there is no command '{command[0]}'", "Install kubectl, or put it into PATH.") from None
+        if done.returncode:
+            said = kubectl_sentence(done.stderr) or f"it ended with {done.returncode}"
+            raise CommandError(
+                f"kubectl: {said}",
+                f"Does `kubectl get {RESOURCE}` work, with the same --context and --namespace?",
+                ExitCode.unreachable,
+            )
+        found: list[dict[str, Any]] = json.loads(done.stdout)["items"]
+        return found
+
+
+def the_cluster(clusters: Sequence[Mapping[str, Any]], name: str | None) -> Mapping[str, Any]:
+    """The Cluster of that name, or the only one. Raises CommandError."""
+    known = {str(cluster["metadata"]["name"]): cluster for cluster in clusters}
+    if not known:
+        raise NotFound(
+            f"there is no Cluster{f' {name!r}' if name else ''} in the namespace",
+            "`kubectl get clusters.ottla.dev --all-namespaces` shows where there is one; --namespace names it.",
+        )
+    names = ", ".join(sorted(known))
+    if name is None:
+        if len(known) > 1:
+            raise UsageError(f"the namespace has several Clusters: {names}", "Name one of them with --cluster.")
+        return next(iter(known.values()))
+    if name not in known:
+        raise NotFound(f"there is no Cluster '{name}' in the namespace", f"There is: {names}.{nearest(name, known)}")
+    return known[name]
+
+
+def bootstrap_inside(cluster: Mapping[str, Any]) -> str:
+    """The bootstrap address of a Cluster's listener for clients inside of Kubernetes. Raises CommandError."""
+    from ottla.cli.connection import parse_bootstrap
+
+    status = cluster.get("status") or {}
+    for listener in status.get("listeners") or ():
+        bootstrap = str(listener.get("bootstrap", ""))
+        if bootstrap and all(target_of(host, port) for host, port in parse_bootstrap(bootstrap)):
+            return bootstrap
+    name, message = cluster["metadata"]["name"], status.get("message", "")
+    raise CommandError(
+        f"the Cluster '{name}' has no address for clients yet{f': {message}' if message else ''}",
+        f"`kubectl wait clusters.ottla.dev/{name} --for=condition=Ready` waits for it.",
+        ExitCode.unreachable,
+    )

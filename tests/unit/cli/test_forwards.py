@@ -1,0 +1,49 @@
+"""What the names of Kubernetes' DNS stand for, and kubectl's complaints as sentences."""
+
+from __future__ import annotations
+
+import pytest
+
+from ottla.cli.errors import CommandError
+from ottla.cli.forwards import Target, kubectl_sentence, target_of
+from ottla.cli.kubernetes import bootstrap_inside
+from tests.peers.kubectl_stand_in import cluster
+
+
+@pytest.mark.parametrize(
+    ("host", "wanted"),
+    [
+        ("flights-broker-0.flights-brokers.demo.svc", Target("demo", "pod/flights-broker-0", 9092)),
+        ("flights-broker-0.flights-brokers.demo.svc.cluster.local", Target("demo", "pod/flights-broker-0", 9092)),
+        ("flights-bootstrap.demo.svc", Target("demo", "service/flights-bootstrap", 9092)),
+        ("flights-bootstrap.demo.svc.k8s.example", Target("demo", "service/flights-bootstrap", 9092)),
+        ("kafka.example", None),
+        ("127.0.0.1", None),
+        ("a.b.c.d.svc", None),
+        ("svc", None),
+        ("::1", None),
+    ],
+)
+def test_a_name_says_what_to_forward_to(host: str, wanted: Target | None) -> None:
+    assert target_of(host, 9092) == wanted
+
+
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [
+        ('Error from server (NotFound): pods "x" not found\n', 'pods "x" not found'),
+        ("error: lost connection to pod\n", "lost connection to pod"),
+        ("E1123 12:00:00.000001   12 portforward.go:413] an error occurred\n", "an error occurred"),
+        ("error: unable to forward port because pod is not running.\nCurrent status=Pending\n",
+         "unable to forward port because pod is not running. Current status=Pending"),
+    ],
+)  # fmt: skip
+def test_complaints_are_sentences(said: str, sentence: str) -> None:
+    assert kubectl_sentence(said) == sentence
+
+
+def test_only_a_listener_inside_kubernetes_is_forwarded_to() -> None:
+    """Brokers advertise to clients of an outside listener what may not be reached from here."""
+    assert bootstrap_inside(cluster("flights", "flights-bootstrap.demo.svc:9092")) == "flights-bootstrap.demo.svc:9092"
+    with pytest.raises(CommandError, match="no address for clients yet: waiting for etcd"):
+        bootstrap_inside(cluster("flights", None, "waiting for etcd"))
