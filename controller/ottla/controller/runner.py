@@ -190,6 +190,8 @@ class Controller:
             try:
                 await self._store.keep_alive(self._lease)
                 confirmed_at = loop.time()
+            except ForeignStore:
+                raise
             except (StoreUnavailable, UnknownOutcome) as reason:
                 logger.warning("controller %s: the lease couldn't be kept alive: %s", self._name, reason)
                 if loop.time() - confirmed_at > self._session_s:
@@ -245,6 +247,8 @@ class Controller:
             result = await self._store.transact([self._term, guard], writes)
             if isinstance(result, Committed):  # what is written next must know of the word
                 await self._follower.wait_for_revision(result.revision, None)
+        except ForeignStore:
+            raise
         except (StoreUnavailable, UnknownOutcome) as reason:
             logger.info("controller %s: no lineage word was written: %s", self._name, reason)
         except Exception:  # without words each new connection to the store costs every broker a snapshot

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import pairwise
@@ -35,6 +35,7 @@ from ottla.metadata.store import (
     Committed,
     Delete,
     Entry,
+    ForeignStore,
     Guard,
     LeaseExpired,
     LeaseId,
@@ -43,6 +44,7 @@ from ottla.metadata.store import (
     Snapshot,
     Store,
     StoreUnavailable,
+    Write,
     check_transaction,
 )
 from tests.unit.controller.world import World
@@ -428,6 +430,52 @@ def test_lineage_words_come_although_there_is_always_something_to_decide(
             busy.cancel()
 
     asyncio.run(main())
+
+
+def test_a_lineage_word_that_a_foreign_store_refuses_ends_the_term(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As any other write does: it was logged as a word that comes later, and the controller went on deciding."""
+    monkeypatch.setattr(lineage, "INTERVAL_S", 0.2)
+
+    async def body(store: FaultyStore, follower: Follower, intents: Intents, controller: Controller) -> None:
+        await follower.wait(lambda image: image.lineage or None, 10)
+        term, refused = follower.image.controller, []
+        assert term is not None
+
+        async def transact(guards: Sequence[Guard], writes: Sequence[Write]) -> Committed | Rejected:
+            if not refused and any(write.key.startswith(keys.LINEAGE) for write in writes):
+                refused.append(writes)
+                raise ForeignStore("planned")
+            return await FaultyStore.transact(store, guards, writes)
+
+        store.transact = transact  # type: ignore[method-assign]
+        await intents.create_topic(NewTopic("t", 1, 1), 10)
+        await until(lambda: bool(refused))
+        await follower.wait(
+            lambda image: image.controller if image.controller and image.controller.revision > term.revision else None,
+            5,
+        )
+
+    run(body)
+
+
+def test_a_foreign_store_that_keeps_no_lease_alive_ends_the_term_at_once(run: Any) -> None:
+    """The controller waited for a whole session, as for a store that is away."""
+
+    async def body(store: FaultyStore, follower: Follower, intents: Intents, controller: Controller) -> None:
+        term, keep_alive = follower.image.controller, store.keep_alive
+        assert term is not None
+
+        async def refused(lease: LeaseId) -> None:
+            store.keep_alive = keep_alive  # type: ignore[method-assign]
+            raise ForeignStore("planned")
+
+        store.keep_alive = refused  # type: ignore[method-assign]
+        await follower.wait(
+            lambda image: image.controller if image.controller and image.controller.revision > term.revision else None,
+            10,
+        )
+
+    run(body)
 
 
 class Deaf(FaultyStore):
