@@ -31,7 +31,7 @@ from dataclasses import dataclass, replace
 from . import keys
 from .keys import Kind
 from .lineage import ids_of
-from .model import NO_EPOCH, NO_LEADER, Cluster, Partition, ProducerIds
+from .model import NO_EPOCH, NO_LEADER, Cluster, Partition, ProducerIds, new_restore_id
 from .store import (
     NO_LEASE,
     TRANSACTION_OPERATIONS_MAX,
@@ -156,7 +156,7 @@ async def restore(store: Store, backup: Backup, *, replace_all: bool = False, go
         cluster,
         # No earlier one, as versions that know no ids go by it.
         restored_ms=max(int(time.time() * 1000), 1 + max(each.restored_ms for each in earlier)),
-        restore=(restore_id := secrets.token_urlsafe(_RESTORE_ID_BYTES)),
+        restore=(restore_id := new_restore_id(generation, secrets.token_urlsafe(_RESTORE_ID_BYTES))),
         past=ids_of((past for each in earlier for past in (*each.past, each.restore_id)), restore_id),
     )
     begun = replace(cluster, restoring=True).encode()

@@ -88,12 +88,20 @@ def restore_id(generation: int, restored_ms: int) -> str:
     return f"{generation}@{restored_ms}" if generation or restored_ms else ""
 
 
+def new_restore_id(generation: int, random: str) -> str:
+    """The id of a restore that begins `generation`, which it names."""
+    return f"{generation}-{random}"
+
+
 @dataclass(frozen=True, slots=True)
 class Cluster(_Value):
     """Which cluster the store belongs to. `generation` counts restores of the store from a backup (`backup.py`), as far
     as the backup knew of them; `restore` is the random id of the last one, empty where an earlier version made it or
     there was none, and `past` are the ids of those known to be before it. `restored_ms`, its time by the clock of who
     made it, is for people, and for restores without an id.
+
+    An earlier version that restores a backup keeps the id in it, as all that it doesn't know, under a generation of its
+    own. So an id counts only beside the generation that it names; any other is the id of a restore before.
 
     While one is under way (`restoring`) the rest of the store isn't whole. `awaited` are the brokers that must have
     reported what their logs hold before a restored partition gets a leader.
@@ -135,14 +143,17 @@ class Cluster(_Value):
     @classmethod
     def _from(cls, entry: Entry, version: int, document: dict[str, Any]) -> Self:
         pop = document.pop
+        generation, restore, past = pop("generation", 0), pop("restore", ""), tuple(pop("past", ()))
+        if restore and not restore.startswith(new_restore_id(generation, "")):
+            restore, past = "", (*past, restore)
         return cls(
             pop("id"),
-            pop("generation", 0),
+            generation,
             pop("restoring", False),
             tuple(pop("awaited", ())),
             pop("restored_ms", 0),
-            pop("restore", ""),
-            tuple(pop("past", ())),
+            restore,
+            past,
             entry.mod_revision,
             format=version,
             unknown=document,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -128,7 +129,7 @@ def test_what_a_restored_store_holds(tmp_path: Path) -> None:
         cluster = await restore(store, backup, gone=[7])
         image = Image.of(await store.read())
         assert cluster.restored_ms > 0
-        assert len(cluster.restore) == 8
+        assert re.fullmatch(r"4-[\w-]{8}", cluster.restore)
         assert image.cluster == cluster
         assert replace(cluster, restore="") == Cluster(
             "abc", 4, awaited=(1, 2), restored_ms=cluster.restored_ms, past=("3@0",)
@@ -235,6 +236,32 @@ def test_a_clock_that_is_set_back_is_refused(tmp_path: Path, monkeypatch: pytest
             await restore(target, backup)
         assert (await target.read()).entries == ()
         await target.close()
+
+    run(test)
+
+
+def test_a_restore_by_an_earlier_version_of_a_backup_that_has_an_id(tmp_path: Path) -> None:
+    """It kept the id, so brokers took its store for that of the restore before, which had lost its words."""
+
+    async def test() -> None:
+        before = await EmbeddedStore.open(tmp_path / "before")
+        first = await restore(before, await backed_up(tmp_path / "source"))
+        backup = read_backup(list(lines_of(await before.read())))
+        (entry,) = (entry for entry in backup.entries if entry.key == keys.CLUSTER)
+        document = json.loads(entry.value) | {"generation": 2, "restored_ms": first.restored_ms + 1}
+        store = await EmbeddedStore.open(tmp_path / "earlier version's")
+        await store.transact([], [Put(keys.CLUSTER, json.dumps(document).encode())])
+        second = Image.of(await store.read()).cluster
+        assert second is not None
+        known = judge(Known("abc", 1, 5, "aaaaaaaa", first.restored_ms, first.restore, first.past), second, {})
+        assert known.restore_id == f"2@{first.restored_ms + 1}"
+        with pytest.raises(ForeignStore, match="was restored as generation 2 since"):
+            judge(known, first, {})
+        third = await restore(store, read_backup(list(lines_of(await store.read()))), replace_all=True)
+        assert third.past == (first.restore, known.restore_id)
+        assert judge(known, third, {}).restore == third.restore
+        await before.close()
+        await store.close()
 
     run(test)
 

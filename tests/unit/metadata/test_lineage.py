@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from random import Random
 from uuid import UUID
@@ -22,7 +23,7 @@ from ottla.metadata.lineage import (
     judge,
     next_word,
 )
-from ottla.metadata.model import Cluster, Config, LineageRow, Partition, Tombstone, TopicIntent
+from ottla.metadata.model import Cluster, Config, LineageRow, Partition, Tombstone, TopicIntent, new_restore_id
 from ottla.metadata.store import Delete, Entry, ForeignStore, Put, Snapshot
 
 CLUSTER = Cluster("own")
@@ -118,6 +119,22 @@ def test_a_later_generation_needs_no_word() -> None:
     store = History(1)
     known = store.add(10)
     assert judge(known, Cluster("own", generation=1), {}) == Known("own", 1)
+
+
+@pytest.mark.parametrize("number", [-1, 5])
+def test_a_restore_by_an_earlier_version_that_kept_the_id_of_the_one_before_is_a_restore_of_its_own(
+    number: int,
+) -> None:
+    """Versions that know no ids keep what they don't know: the id of the restore that their backup came from."""
+    first = Cluster("own", 1, restored_ms=1000, restore=new_restore_id(1, "AAAAAAAA"), past=("0@5",))
+    document = json.loads(first.encode())
+    document |= {"generation": 2, "restored_ms": 99_999}
+    later = Cluster.decode(Entry(keys.CLUSTER, json.dumps(document).encode(), 7, 1))
+    known = judge(Known("own", 1, number, "aaaaaaaa", 1000, first.restore, first.past), later, {})
+    assert (known.restore_id, known.past) == ("2@99999", ("0@5", first.restore))
+    assert Cluster.decode(Entry(keys.CLUSTER, later.encode(), 7, 1)) == later
+    with pytest.raises(ForeignStore, match="was restored as generation 2 since"):
+        judge(known, first, {})
 
 
 def test_a_restore_of_an_earlier_version_is_told_from_later_ones() -> None:
