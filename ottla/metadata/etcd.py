@@ -212,8 +212,7 @@ class EtcdStore:
                 for revision in assembly.add(response):
                     yield revision
                 reading = asyncio.ensure_future(stream.read())
-                while not (await asyncio.wait([reading], timeout=_SILENCE_S))[0]:
-                    await self._hear_from(member)
+                await self._wait_for(reading, member)
                 response = reading.result()
             raise _Cut(f"etcd at {member.endpoint} ended the watch", began)
         except grpc.aio.AioRpcError as error:
@@ -233,7 +232,19 @@ class EtcdStore:
         finally:
             stream.cancel()
             if reading is not None:
-                reading.cancel()
+                _let_go(reading)
+
+    async def _wait_for(self, reading: asyncio.Task[Any], member: Member) -> None:
+        """Returns when `reading` has ended. Raises TimeoutError where the member gives no sign of life. What it says by
+        the watch is one as well, and waits for no answer to a question."""
+        while not (await asyncio.wait([reading], timeout=_SILENCE_S))[0]:
+            asking = asyncio.ensure_future(self._hear_from(member))
+            try:
+                await asyncio.wait([reading, asking], return_when=asyncio.FIRST_COMPLETED)
+                if not reading.done():
+                    asking.result()
+            finally:
+                _let_go(asking)
 
     async def _hear_from(self, member: Member) -> None:
         """Raises TimeoutError where a member doesn't answer whose connection stands: its machine hangs or is paused,
@@ -259,6 +270,12 @@ class EtcdStore:
             latest = await self._connection.call(lambda member: member.kv.Range, request, idempotent=True)
             if latest.header.revision < position:
                 raise Compacted(f"etcd is at revision {latest.header.revision}, before {position}: was it restored?")
+
+
+def _let_go(task: asyncio.Task[Any]) -> None:
+    """Ends a task. An error that it has ended with, or yet ends with, is nobody's."""
+    task.cancel()
+    task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
 
 
 class _Cut(Exception):

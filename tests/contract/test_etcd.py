@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import time
 from collections.abc import Coroutine, Iterator
@@ -10,6 +11,8 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import grpc
+import grpc.aio
 import pytest
 
 from ottla.metadata import keys
@@ -244,6 +247,68 @@ def test_a_watch_leaves_a_member_that_hangs(tmp_path: Path) -> None:
                 member.kill()
 
     run(test())
+
+
+class SlowRanges:
+    """A member's answers to Ranges, which come too late. `asked` is set when one is asked for."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+
+    async def Range(self, request: Any, **call: Any) -> None:
+        self.asked.set()
+        await asyncio.sleep(call["timeout"])
+        raise grpc.aio.AioRpcError(grpc.StatusCode.DEADLINE_EXCEEDED, grpc.aio.Metadata(), grpc.aio.Metadata())
+
+
+def test_a_member_that_is_slow_with_ranges_delays_no_event(
+    etcd: Etcd, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What came while it was asked for a sign of life was yielded when it had answered that, or not in time."""
+    monkeypatch.setattr("ottla.metadata.etcd._SILENCE_S", 0.2)
+    caplog.set_level("INFO")
+
+    async def test() -> None:
+        async with connected(etcd, timeout_s=20.0) as watching, connected(etcd) as writing:
+            start = await put(writing, "a")
+            following = asyncio.ensure_future(collect(watching, start - 1, 4))
+            (member,) = watching._connection._members
+            member.kv = slow = SlowRanges()
+            for key in ("b", "c", "d"):
+                await slow.asked.wait()
+                slow.asked.clear()
+                await put(writing, key)
+            async with asyncio.timeout(10.0):
+                seen = [change.key for revision in await following for change in revision.changes]
+            assert seen == ["a", "b", "c", "d"]
+        assert "watch cut" not in caplog.text
+
+    run(test())
+
+
+def test_a_member_that_dies_while_it_is_asked_for_a_sign_of_life(
+    etcd: Etcd, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Why its watch had ended was heard of by nobody but the log: "exception was never retrieved"."""
+    monkeypatch.setattr("ottla.metadata.etcd._SILENCE_S", 0.2)
+    caplog.set_level("INFO")
+
+    async def test() -> None:
+        async with connected(etcd, timeout_s=2.0) as watching, connected(etcd) as writing:
+            following = asyncio.ensure_future(collect(watching, await put(writing, "a"), 1))
+            await asyncio.sleep(0.3)
+            (member,) = watching._connection._members
+            member.kv = slow = SlowRanges()
+            await slow.asked.wait()
+            etcd.kill()
+            with pytest.raises(StoreUnavailable):
+                await following
+            assert "watch cut" in caplog.text
+            assert "didn't answer" not in caplog.text
+
+    run(test())
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 def test_a_dead_broker_is_not_taken_for_a_living_one_because_etcd_restarts(etcd: Etcd) -> None:
