@@ -32,7 +32,7 @@ def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_short_swarm() -> None:
-    done = run("swarm", "--seeds", "0-59", "--seconds", "18")
+    done = run("swarm", "--seeds", "0-59", "--seconds", "15")
     assert done.returncode == 0, done.stdout + done.stderr
     print(done.stdout)
 
