@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import threading
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -21,12 +22,13 @@ from ottla.broker.group.records import Committed, OffsetKey, offset_key, offset_
 from ottla.broker.log.config import LogConfig
 from ottla.broker.log.index import OffsetIndex
 from ottla.broker.log.log import Log
+from ottla.metadata.model import Partition as Replicas
 from ottla.net.disk_threads import THREADS_PER_VOLUME, VolumeThreads
 from ottla.net.pending import Pending
 from ottla.protocol.batches import Record, build_batch
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import read_request, write_request
-from tests.unit.broker.api.test_produce_and_fetch import Stage, answer_of, asked, batch_of
+from tests.unit.broker.api.test_produce_and_fetch import TOPIC_ID, Stage, answer_of, asked, batch_of
 from tests.unit.broker.log.cold_disk import ColdDisk
 from tests.unit.broker.log.workbench import Workbench, append
 from tests.unit.broker.test_coordinator import PARTITIONS, MemoryPartition, loaded
@@ -207,6 +209,29 @@ def test_a_deletion_of_the_segment_during_the_lookup(play: Any) -> None:
         assert stage.cold_log.retention(2_000_000, 150) is not None
         stage.disk.answers.set()
         assert sizes_and_errors(await answered(waiting)) == [(0, ErrorCode.offset_out_of_range)]
+
+    play(body)
+
+
+@pytest.mark.parametrize("replica", [-1, 1], ids=["consumer", "follower"])
+def test_a_fetch_is_read_on_the_loop_where_no_thread_can_be_begun(
+    play: Any, replica: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection was closed with a traceback, each time."""
+
+    async def body(stage: ColdStage) -> None:
+        stage.partition.become_leader(Replicas(TOPIC_ID, 0, (0, 1), (0, 1), (1, -1), 0, leader_epoch=1))
+
+        def refused(self: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        stage.cool()
+        monkeypatch.setattr(threading.Thread, "start", refused)
+        parts = stage.fetch_of(asked(0, 150), replica_id=replica, max_wait=20_000)
+        [(size, error)] = sizes_and_errors(parts)
+        assert (size > 0, error) == (True, 0)
+        assert stage.broker.cold_reads.under_way == 0
+        stage.disk.held = 0  # here somebody has to wait
 
     play(body)
 
