@@ -161,6 +161,7 @@ class BufferedMemory:
         held, _ = holdings.pop(holder, (0, 0.0))
         self.used_bytes -= held
         self._grant(holdings, holder, size_bytes, now)
+        self._serve_waiters(now)
 
     def _give_back(self, holdings: _Holdings, holder: Hashable, now: float) -> None:
         held = holdings.pop(holder, None)
@@ -168,6 +169,10 @@ class BufferedMemory:
             self.used_bytes -= held[0]
         elif holder in self._waiters and self._waiters[holder][1] is holdings:
             del self._waiters[holder]
+        self._serve_waiters(now)
+
+    def _serve_waiters(self, now: float) -> None:
+        """Grants what is waited for, as far as there is room now, or as nobody else has anything of the kind."""
         while self._waiters:
             waiter, (size_bytes, wanted, granted) = next(iter(self._waiters.items()))
             if self.used_bytes and self.used_bytes + size_bytes > self.limit_bytes:

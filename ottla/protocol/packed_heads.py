@@ -24,9 +24,12 @@ else:
 ZSTD_WINDOW_LOG_MAX = 27  # what Kafka's consumers take
 
 BLOCK_BYTES_MIN = 2 << 10
-"""What a block of Snappy counts for at least where bytes stand for time: unpacking an empty one takes as long."""
+"""What a block of Snappy or Zstandard counts for at least where bytes stand for time: an empty one takes time, too."""
 
+_LIKELY_BLOCK_BYTES = 16 << 10
+_ODD_BLOCKS = 4  # and so many more: an empty last one, those that a producer's flush cut off
 _SNAPPY_RATIO_MAX = 22  # its best element makes 64 bytes of 3
+_SNAPPY_LIKELY_PACKED_BYTES = 1 << 10  # of a block: 32 KiB at the best ratio take more
 _SNAPPY_BLOCKS_LOOKED_AT = 1_000
 _GZIP_RATIO_MAX = 1032
 _LZ4_HEAD = struct.Struct("<IBB")
@@ -56,9 +59,11 @@ class Unreadable(Exception):
 
 def claimed_bytes(codec: int, data: Buffer, enough: int) -> int:
     """How much the first frame of `data` holds unpacked, in bytes, at most: what gzip's end or Zstandard's head states,
-    or else what its blocks may hold, one of Snappy for at least `BLOCK_BYTES_MIN`.
+    or else what its blocks may hold, one of Snappy or Zstandard for at least `BLOCK_BYTES_MIN`.
 
-    Counting ends once it is more than `enough`, or where `data` can't be read any further."""
+    Counting ends once it is more than `enough`, or where `data` can't be read any further. What consists of more blocks
+    than that many bytes are likely to be in counts for more than `enough`: going from block to block takes time, too.
+    """
     view = memoryview(data)
     if codec == Codec.gzip:
         if len(view) < _uint32_little.size:
@@ -123,10 +128,17 @@ def snappy_claim(block: memoryview) -> int:
     return claimed
 
 
+def _blocks_in(size_bytes: int) -> int:
+    """In how many blocks that many unpacked bytes are at most, unless somebody cut them up on purpose."""
+    return size_bytes // _LIKELY_BLOCK_BYTES + _ODD_BLOCKS
+
+
 def _claimed_by_snappy(view: memoryview, enough: int) -> int:
-    claimed = 0
+    claimed, blocks_max = 0, _blocks_in(enough)
     try:
-        for block in snappy_blocks(view):
+        for number, block in enumerate(snappy_blocks(view)):
+            if number == blocks_max:
+                return enough + 1
             claimed += max(snappy_claim(block), BLOCK_BYTES_MIN)
             if claimed > enough:
                 break
@@ -137,9 +149,10 @@ def _claimed_by_snappy(view: memoryview, enough: int) -> int:
 
 def _largest_of_snappy(view: memoryview) -> int:
     largest = 0
+    blocks_max = min(len(view) // _SNAPPY_LIKELY_PACKED_BYTES + _ODD_BLOCKS, _SNAPPY_BLOCKS_LOOKED_AT)
     try:
         for number, block in enumerate(snappy_blocks(view)):
-            if number == _SNAPPY_BLOCKS_LOOKED_AT:
+            if number == blocks_max:
                 return _SNAPPY_RATIO_MAX * len(view)
             largest = max(largest, snappy_claim(block))
     except (Unreadable, cramjam.DecompressionError):
@@ -175,14 +188,20 @@ def _claimed_by_zstd(view: memoryview, enough: int) -> int:
     single = bool(descriptor & _ZSTD_SINGLE_SEGMENT)
     size_bytes = _ZSTD_CONTENT_SIZE_BYTES[descriptor >> 6] or int(single)
     position = _ZSTD_HEAD.size + (not single) + _ZSTD_DICTIONARY_BYTES[descriptor & 3]
-    if size_bytes:  # blocks that are partly filled would count for more
-        size = int.from_bytes(view[position : position + size_bytes], "little")
-        return size + (_ZSTD_CONTENT_SIZE_OF_TWO_BYTES if size_bytes == 2 else 0)
-    claimed, last = 0, False
+    stated = -1
+    if size_bytes:
+        stated = int.from_bytes(view[position : position + size_bytes], "little")
+        stated += _ZSTD_CONTENT_SIZE_OF_TWO_BYTES if size_bytes == 2 else 0
+        position += size_bytes
+    claimed, last, blocks_left = max(stated, 0), False, _blocks_in(enough)
     while not last and position + 3 <= len(view) and claimed <= enough:
+        if not blocks_left:
+            return enough + 1
+        blocks_left -= 1
         head = view[position] | view[position + 1] << 8 | view[position + 2] << 16
         last, kind, size = bool(head & 1), head >> 1 & 3, head >> 3
-        claimed += min(size, _ZSTD_BLOCK_BYTES) if kind <= _ZSTD_RLE else _ZSTD_BLOCK_BYTES
+        if stated < 0:  # blocks that are partly filled would count for more than what is stated
+            claimed += max(min(size, _ZSTD_BLOCK_BYTES), BLOCK_BYTES_MIN) if kind <= _ZSTD_RLE else _ZSTD_BLOCK_BYTES
         position += 3 + (1 if kind == _ZSTD_RLE else size)
     return claimed
 

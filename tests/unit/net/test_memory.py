@@ -69,6 +69,26 @@ def test_a_large_answer_is_begun_however_full_the_memory_is_where_no_other_is_un
     assert (memory.used_bytes, memory.waiting) == (20, 0)
 
 
+def test_an_answer_that_is_smaller_than_the_room_for_it_wakes_who_waits_for_the_rest() -> None:
+    memory = BufferedMemory(100)
+    memory.large_answers[3] = 80
+    assert memory.reserve_answer("reads", 3, 0.0, lambda: None)
+    granted: list[str] = []
+    assert not memory.acquire("sends", 60, 0.0)
+    memory.wait("sends", 60, lambda: granted.append("sends"))
+    memory.hold_answer("reads", 10, 0.0)
+    assert (granted, memory.used_bytes, memory.waiting) == (["sends"], 70, 0)
+
+
+def test_a_frame_of_which_part_was_served_wakes_who_waits_for_that() -> None:
+    memory = BufferedMemory(100)
+    memory.hold_frames("sends", 90, 0.0)
+    granted: list[str] = []
+    memory.wait("sends too", 60, lambda: granted.append("sends too"))
+    memory.hold_frames("sends", 40, 0.0)
+    assert (granted, memory.used_bytes) == (["sends too"], 100)
+
+
 def test_an_answer_waits_for_work_that_holds_everything_and_then_goes_on() -> None:
     memory = BufferedMemory(100)
     memory.large_answers[3] = 30

@@ -161,6 +161,29 @@ def test_a_payload_of_nothing_but_empty_blocks_is_not_looked_through_on_the_loop
     assert time.process_time() - began < 0.05, "which all of its blocks would take"
 
 
+TINY_ZSTD_BLOCKS = {"raw": b"\x00\x00\x00", "RLE": b"\x02\x00\x00x", "RLE of a byte": b"\x0a\x00\x00x"}
+
+
+@pytest.mark.parametrize("block", TINY_ZSTD_BLOCKS.values(), ids=TINY_ZSTD_BLOCKS)
+@pytest.mark.parametrize("head", [b"\x00\x00", b"\x20\x05"], ids=["no size", "a stated size"])
+def test_tiny_zstd_blocks_claim_too_much_instead_of_being_walked_over(block: bytes, head: bytes) -> None:
+    frame = b"\x28\xb5\x2f\xfd" + head + block * 2_000_000 + b"\x01\x00\x00"
+    began = time.process_time()
+    for _ in range(10):
+        assert claimed_bytes(Codec.zstd, frame, 1 << 20) > 1 << 20
+    assert time.process_time() - began < 0.1, "all of its blocks take seconds"
+
+
+def test_batches_of_a_few_kb_of_empty_snappy_blocks_are_not_walked_over_to_size_them() -> None:
+    """A request holds thousands of them."""
+    empty = XERIAL_MAGIC + bytes(8) + (b"\x00\x00\x00\x01" + b"\x00") * 900
+    began = time.process_time()
+    for _ in range(1000):
+        assert claimed_bytes(Codec.snappy, empty, 800_000) > 800_000
+        assert working_bytes(Codec.snappy, empty) == 22 * len(empty)
+    assert time.process_time() - began < 0.4, "0.5 ms each if every block is looked at"
+
+
 def test_linked_blocks_are_told_from_independent_ones() -> None:
     small = lz4.frame.BLOCKSIZE_MAX64KB
     assert links_blocks(Codec.lz4, lz4.frame.compress(MIXED, block_linked=True, block_size=small))
