@@ -56,18 +56,19 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
 def compress_pieces(
     codec: int, pieces: Iterable[Buffer], level: int | None = None, size_bytes: int | None = None
 ) -> Iterator[Buffer]:
-    """What arrives in `pieces` as one block of `codec`, as it comes; `size_bytes` in all, where that is known."""
+    """What arrives in `pieces` as one block of `codec`, as it comes, for each piece something, if only an empty
+    one; `size_bytes` in all, where that is known."""
     if codec == Codec.none:
         yield from pieces
     elif codec == Codec.snappy:
         yield _XERIAL_HEADER
         for piece in pieces:
-            yield from _snappy_blocks(piece)
+            yield from _snappy_blocks(piece) if piece else (b"",)
     elif codec == Codec.lz4:
         level = DEFAULT_LEVELS[Codec.lz4] if level is None else level
         yield _LZ4_HEADER
         for piece in pieces:
-            yield from _lz4_blocks(piece, level)
+            yield from _lz4_blocks(piece, level) if piece else (b"",)
         yield bytes(4)
     else:
         level = DEFAULT_LEVELS[Codec(codec)] if level is None else level

@@ -36,7 +36,8 @@ _NAMES = {codec.value: codec.name for codec in Codec}
 
 def pieces(codec: int, data: Buffer, piece_bytes: int = PIECE_BYTES, *, one_frame: bool = False) -> Iterator[Buffer]:
     """What `data` holds, in order, at most `piece_bytes` at a time; `one_frame`: a second gzip member or frame is an
-    error, because librdkafka doesn't read it.
+    error, because librdkafka doesn't read it. An empty piece comes where a block or frame holds nothing, or where the
+    codec has read its next bytes and made nothing of them yet: whoever takes turns can end one there.
 
     Raises KafkaError corrupt_message where `data` can't be read.
     """
@@ -49,7 +50,8 @@ def pieces(codec: int, data: Buffer, piece_bytes: int = PIECE_BYTES, *, one_fram
             yield from _gunzip(view, piece_bytes, one_frame)
         elif codec == Codec.snappy:
             for block in snappy_blocks(view):
-                yield from _cut(memoryview(_unsnappy(block)), piece_bytes)
+                unpacked = _unsnappy(block)
+                yield from _cut(memoryview(unpacked), piece_bytes) if unpacked else (b"",)
         elif codec == Codec.lz4:
             yield from _unframe(lz4.frame.LZ4FrameDecompressor, view, piece_bytes, one_frame)
         elif codec == Codec.zstd:
@@ -72,6 +74,8 @@ def decompress(codec: int, data: Buffer, max_bytes: int = MAX_BYTES) -> Buffer:
     found: list[Buffer] = []
     size = 0
     for piece in pieces(codec, data, min(PIECE_BYTES, max_bytes + 1)):
+        if not piece:
+            continue
         size += len(piece)
         if size > max_bytes:
             raise KafkaError(ErrorCode.record_list_too_large, f"a compressed batch holds more than {max_bytes} bytes")
@@ -113,8 +117,7 @@ def _unframe(
                     raise Unreadable("it ends inside a frame")
             piece = frame.decompress(rest if frame.needs_input else b"", piece_bytes)
             rest = memoryview(b"")
-            if piece:
-                yield piece
+            yield piece
         rest = memoryview(frame.unused_data or b"")
         if not rest and position == len(view):
             return
@@ -133,10 +136,9 @@ def _gunzip(view: memoryview, piece_bytes: int, one_frame: bool) -> Iterator[byt
             ended = not rest
             piece = member.decompress(rest, piece_bytes)
             rest = memoryview(member.unconsumed_tail)
-            if piece:
-                yield piece
-            elif ended and not member.eof:
+            if ended and not piece and not member.eof:
                 raise Unreadable("it ends inside a gzip member")
+            yield piece
         rest = memoryview(member.unused_data)
         if not rest and position == len(view):
             return

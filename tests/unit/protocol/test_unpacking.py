@@ -184,6 +184,28 @@ def test_batches_of_a_few_kb_of_empty_snappy_blocks_are_not_walked_over_to_size_
     assert time.process_time() - began < 0.4, "0.5 ms each if every block is looked at"
 
 
+EMPTY = {
+    "snappy": (Codec.snappy, XERIAL_MAGIC + bytes(8) + (b"\x00\x00\x00\x01" + b"\x00") * 1000, 1000),
+    "zstd blocks": (Codec.zstd, b"\x28\xb5\x2f\xfd\x00\x00" + bytes(3 << 18) + b"\x01\x00\x00", 12),
+    "lz4 blocks": (Codec.lz4, compress(Codec.lz4, b"")[:-4] + b"\x00\x00\x00\x80" * (3 << 16) + bytes(4), 12),
+    "zstd frames": (Codec.zstd, compress(Codec.zstd, b"") * 1000, 1000),
+    "lz4 frames": (Codec.lz4, compress(Codec.lz4, b"") * 1000, 1000),
+    "gzip members": (Codec.gzip, compress(Codec.gzip, b"") * 1000, 1000),
+}
+
+
+@pytest.mark.parametrize(("codec", "payload", "steps"), EMPTY.values(), ids=EMPTY)
+def test_what_holds_nothing_comes_in_pieces_of_nothing(codec: Codec, payload: bytes, steps: int) -> None:
+    found = list(pieces(codec, payload))
+    assert len(found) >= steps
+    assert not any(found)
+    assert bytes(decompress(codec, payload)) == b""
+    for wanted in PACKED:
+        if wanted not in (Codec.gzip, Codec.zstd):
+            assert len(list(compress_pieces(wanted, found))) >= steps, wanted
+        assert bytes(decompress(wanted, b"".join(compress_pieces(wanted, found)))) == b""
+
+
 def test_linked_blocks_are_told_from_independent_ones() -> None:
     small = lz4.frame.BLOCKSIZE_MAX64KB
     assert links_blocks(Codec.lz4, lz4.frame.compress(MIXED, block_linked=True, block_size=small))
