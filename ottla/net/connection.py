@@ -399,14 +399,14 @@ class Connection:
     def _send(self) -> None:
         """Sends what is queued, as far as that goes now; `_go_on` is called for the rest."""
         out = self._out
-        was_stopped = out.stopped
+        was_stopped, was_full = out.stopped, out.full
         try:
             out.send()
         except OSError as error:
             self.close(f"send failed: {error.strerror}")
             return
         if out.stopped:
-            if not was_stopped:
+            if not was_stopped or (was_full and not out.full):
                 self._hold_answers()
                 self._look_if_full()
         elif self._holding and not self._unanswered:
@@ -414,11 +414,15 @@ class Connection:
             self._server.memory.answer_sent(self, self._loop.time())
 
     def _hold_answers(self) -> None:
-        """What was asked for doesn't leave: what is more than a little counts in the budget."""
+        """What was asked for doesn't leave: what is more than a little counts in the budget. Ranges of a file are no
+        part of it: who waits for a disk keeps nobody else's answer from being begun."""
         held = self._out.held_bytes
-        if self._holding or held > SMALL_BYTES:
+        if held > SMALL_BYTES:
             self._holding = True
             self._server.memory.hold_answer(self, held, self._loop.time())
+        elif self._holding and not self._unanswered:
+            self._holding = False
+            self._server.memory.answer_sent(self, self._loop.time())
 
     def _go_on(self) -> None:
         """The peer takes more of what is queued, or what was waited for has been read."""

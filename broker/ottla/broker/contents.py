@@ -33,19 +33,22 @@ _LIKELY_RATIO_MAX = 16  # a small batch claims a whole block of its codec
 _SHOWN = 3  # records that an error's sentence names
 
 
-def leaves_loop(batch: memoryview, quota: LoopQuota) -> bool:
+def leaves_loop(batch: memoryview, rules: AdmissionRules, quota: LoopQuota) -> bool:
     """Whether that batch takes longer to look at than others on the event loop should wait, as far as its heads say."""
-    return loop_cost(batch, quota) is None
+    return loop_cost(batch, rules, quota) is None
 
 
-def loop_cost(batch: memoryview, quota: LoopQuota) -> tuple[int, int] | None:
-    """The codec of that batch, and about how many bytes it unpacks to; None where it leaves the loop."""
+def loop_cost(batch: memoryview, rules: AdmissionRules, quota: LoopQuota) -> tuple[int, int] | None:
+    """The codec of that batch, and about how many bytes it unpacks to; None where it leaves the loop. Nobody looks into
+    a batch that is too large for its topic."""
     codec = codec_of(batch)
+    if not rules.validate_records or len(batch) > rules.message_bytes_max:
+        return codec, 0
     if codec not in _CODECS:
         return (codec, 0) if len(batch) <= SLICE_BYTES else None
     left = quota.bytes_left(codec)
     claimed = claimed_bytes(codec, batch[HEADER_SIZE:], left)
-    return (codec, min(claimed, _LIKELY_RATIO_MAX * len(batch))) if claimed <= left else None
+    return (codec, min(claimed, _LIKELY_RATIO_MAX * len(batch))) if claimed < left else None
 
 
 def is_packed(frame: Memory, start: int, end: int) -> bool:
@@ -79,9 +82,10 @@ def inspect(
     if header.codec:
         left = max(quota.bytes_left(header.codec), BLOCK_BYTES_MIN)
         inspection = Inspection(batch, header, rules, now_ms, piece_bytes=min(left, PIECE_BYTES))
-        found = inspection.go_on(left)
-        quota.spend(header.codec, inspection.unpacked_bytes)
-        return found
+        try:
+            return inspection.go_on(left)
+        finally:  # a batch that is refused took its time, too
+            quota.spend(header.codec, max(inspection.unpacked_bytes, BLOCK_BYTES_MIN))
     walk = _walk(header, rules, now_ms)
     walk.feed(batch, HEADER_SIZE, len(batch))
     return _judged(batch, header, walk, rules, now_ms)

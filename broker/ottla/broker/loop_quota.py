@@ -49,9 +49,18 @@ class LoopQuota:
             self._at_next_turn(self._renew)
         self._left = max(self._left - size_bytes / _speed(codec), 0)
 
-    def fits(self, sizes: Iterable[tuple[int, int]]) -> bool:
-        """Whether all of these, as (codec, bytes unpacked), may be unpacked in this turn."""
-        return sum(size / _speed(codec) for codec, size in sizes) <= self._left
+    def fits(self, sizes: Iterable[tuple[int, int] | None]) -> bool:
+        """Whether all of these, as (codec, bytes unpacked), may be unpacked in this turn; None never may. Takes no more
+        of them than it needs to know."""
+        left = self._left
+        for size in sizes:
+            if size is None:
+                return False
+            codec, size_bytes = size
+            left -= size_bytes / _speed(codec)
+            if left < 0:
+                return False
+        return True
 
     def _renew(self) -> None:
         self._left = LOOP_MICROSECONDS

@@ -343,7 +343,7 @@ class Partition:
         rules = self.rules
         if self.target_codec is not None or end - start > SLICE_BYTES or contents.is_packed(frame, start, end):
             batch = memoryview(frame)[max(start, 0) : max(end, 0)]
-            if needs_turn(self, batch) or (rules.validate_records and contents.leaves_loop(batch, quota)):
+            if needs_turn(self, batch) or contents.leaves_loop(batch, rules, quota):
                 return None
         self.counters.produce_requests += 1
         if self.leader_epoch == NO_EPOCH or self.offline:

@@ -92,7 +92,7 @@ async def admit_in_turn(
     if codec is None or codec == header.codec:
         if not rules.validate_records:
             return view, header
-        if not contents.leaves_loop(view, quota):
+        if not contents.leaves_loop(view, rules, quota):
             found = contents.inspect(view, header, rules, now_ms, quota)
             if found is not None:
                 return found

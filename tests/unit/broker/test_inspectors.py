@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, Future
 from typing import Any
@@ -13,8 +14,10 @@ from ottla.broker.admission import AdmissionRules, admit
 from ottla.broker.contents import Inspection
 from ottla.broker.inspectors import Inspectors
 from ottla.broker.loop_quota import THREAD_MICROSECONDS, LoopQuota, bytes_in
-from ottla.protocol.codecs import Codec
+from ottla.protocol.codecs import XERIAL_MAGIC, Codec
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.packed_heads import BLOCK_BYTES_MIN
+from tests.fuzz.bad_batches import seal
 from tests.unit.broker.log.workbench import batch_of
 
 TURN_BYTES = bytes_in(THREAD_MICROSECONDS, Codec.lz4)
@@ -174,6 +177,27 @@ def test_a_valid_batch_that_unpacks_large_is_accepted_turn_by_turn(codec: Codec)
         assert inspection.unpacked_bytes <= turns * (2 << 20) + (48 << 20) * (codec == Codec.snappy)
     assert turns >= 20
     assert inspection.unpacked_bytes >= 48 << 20
+
+
+@pytest.mark.parametrize("wanted", [None, *(codec for codec in Codec if codec)])
+def test_a_turn_ends_among_empty_blocks(wanted: Codec | None) -> None:
+    """A block of Snappy that holds nothing takes as long as one of some KiB."""
+    payload = XERIAL_MAGIC + struct.pack(">ii", 1, 1) + struct.pack(">ib", 1, 0) * 50_000
+    batch = bytearray(seal(payload, 1, 1_000_000, codec=Codec.snappy))
+    inspection = Inspection(*admit(batch, 0, len(batch), RULES, 9, 1_000_000), RULES, 1_000_000, wanted)
+    for turn in range(1, 40):
+        assert inspection.go_on(1 << 20) is None
+        assert inspection.unpacked_bytes <= turn * (1 << 20) + turn * 2 * BLOCK_BYTES_MIN
+    with pytest.raises(KafkaError):
+        inspection.go_on(100 << 20)
+
+
+def test_what_is_too_much_is_known_without_looking_at_the_rest() -> None:
+    quota = LoopQuota(lambda renew: None)
+    sizes = iter([(Codec.zstd, quota.bytes_left(Codec.zstd) + 100), (Codec.zstd, 1), None])
+    assert not quota.fits(sizes)
+    assert next(sizes) == (Codec.zstd, 1)
+    assert not quota.fits([None])
 
 
 def test_the_loops_quota_is_renewed_once_a_turn() -> None:

@@ -363,6 +363,24 @@ asyncio.run(main())
     subprocess.run([sys.executable, "-c", program], check=True, timeout=20)
 
 
+def test_a_reader_that_waits_for_a_stuck_disk_keeps_no_large_answer_from_being_begun():
+    """It is closed by nobody, and all memory is held by frames whose answers are large: none of them would begin."""
+
+    async def scenario(server, port, broker):
+        server.memory.large_answers[ORDINARY] = 1_000_000
+        _, writer = await connect(port)
+        writer.write(frame(ORDINARY, b"cold"))
+        await eventually(lambda: bool(broker.files[0].reads))
+        assert server.memory.used_bytes == 0, "it holds the answer's head only"
+        server.memory.hold_frames("frames", server.memory.limit_bytes, 0.0)
+        other, to_other = await connect(port)
+        to_other.write(frame(ORDINARY, b"large"))
+        assert await asyncio.wait_for(other.readexactly(5), 10) == b"large"
+        server.memory.release("frames", 0.0)
+
+    run(scenario)
+
+
 def test_a_connection_waits_for_its_disk_and_isnt_idle():
     async def scenario(server, port, broker):
         _, writer = await connect(port)

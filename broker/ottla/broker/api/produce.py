@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.broker.api.registry import Api
@@ -158,22 +159,17 @@ class _Produce:
     def takes_turns(self, frame: Memory) -> bool:
         """Whether any of the batches needs a thread or follows one that does, or all of them are too much for the event
         loop's turn."""
+        return not self._broker.loop_quota.fits(self._loop_costs(frame))
+
+    def _loop_costs(self, frame: Memory) -> Iterator[tuple[int, int] | None]:
         get, quota = self._broker.partitions.find_or_none, self._broker.loop_quota
-        costs: list[tuple[int, int]] = []
         for topic, partitions in self._request.topics:
             for index, start, stop in partitions:
                 partition = get(topic, index)
                 if partition is None or start < 0:
                     continue
                 batch = memoryview(frame)[start:stop]
-                if needs_turn(partition, batch):
-                    return True
-                if partition.rules.validate_records:
-                    cost = loop_cost(batch, quota)
-                    if cost is None:
-                        return True
-                    costs.append(cost)
-        return not quota.fits(costs)
+                yield None if needs_turn(partition, batch) else loop_cost(batch, partition.rules, quota)
 
     def take_turns(self, frame: Memory, done: int) -> Reply:
         """Takes a place for each batch after the first `done`, in the order of the request. POSTPONED, if there is no

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
+from ottla.broker import contents
 from ottla.broker.admission import AdmissionRules
 from ottla.broker.api import produce
 from ottla.broker.inspectors import Inspectors
@@ -19,10 +20,11 @@ from ottla.broker.loop_quota import LOOP_MICROSECONDS, bytes_in
 from ottla.metadata import model
 from ottla.net.connection import POSTPONED
 from ottla.net.memory import BufferedMemory
-from ottla.protocol.codecs import Codec
+from ottla.protocol.codecs import Codec, compress
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import read_response
 from ottla.protocol.record_walk import SLICE_BYTES
+from tests.fuzz.bad_batches import record, seal
 from tests.unit.broker.api.test_produce_and_fetch import PRODUCE, TOPIC_ID, Client, Stage, batch_of, values
 
 VERSION = 9
@@ -270,6 +272,57 @@ def test_a_request_of_many_small_packed_batches_lets_the_loop_turn(play: Any) ->
         assert turns >= 40 * 60_000 // bytes_in(LOOP_MICROSECONDS, Codec.gzip)
         await stage.settle()
         assert len(values(stage, 0)) == len(values(stage, 1)) == 20
+
+    play(body)
+
+
+def packed_zeros_with_a_wrong_count() -> bytes:
+    """A batch that unpacks to 800 KB before it is found to be wrong."""
+    body = record(0, value=bytes(800_000))
+    return seal(compress(Codec.zstd, body), 2, 1_000_000, codec=Codec.zstd)
+
+
+def test_batches_that_are_refused_take_from_the_loops_quota(play: Any) -> None:
+    """A request holds thousands of them, and each takes as long as one that is right."""
+
+    async def body(stage: Stage, threads: HeldThreads) -> None:
+        bad = packed_zeros_with_a_wrong_count()
+        assert len(bad) < SLICE_BYTES / 8
+        sent = [{"index": index, "records": bad} for _ in range(20) for index in (0, 1)]
+        request = {"acks": 1, "timeout": 1000, "topic_data": [{"name": "t", "partition_data": sent}]}
+        waiting = stage.ask(produce, PRODUCE, request, VERSION)
+        turns = 0
+        while stage.broker.turns:
+            left = stage.broker.turns
+            await asyncio.sleep(0)
+            turns += 1
+            assert left - stage.broker.turns <= 4, "in one turn of the loop"
+            if threads.held:
+                threads.go_on()
+        assert turns >= 10
+        await stage.settle()
+        assert codes(waiting) == [ErrorCode.invalid_record] * 40
+
+    play(body)
+
+
+def test_a_batch_beyond_max_message_bytes_is_refused_before_anybody_looks_into_it(
+    play: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def looks(*_: Any) -> int:
+        raise AssertionError("looked at")
+
+    monkeypatch.setattr(contents, "claimed_bytes", looks)
+
+    async def body(stage: Stage, threads: HeldThreads) -> None:
+        large = bytearray(seal(bytes(2 << 20), 1, 1_000_000, codec=Codec.zstd))
+        one = stage.produce({0: bytearray(large)}, 1, VERSION)
+        two = stage.produce({0: bytearray(large), 1: bytearray(large)}, 1, VERSION)
+        assert not threads.held
+        for answer, count in ((one, 1), (two, 2)):
+            found = read_response(PRODUCE, VERSION, b"".join(map(bytes, answer))[9:])
+            of_each = [each.error_code for topic in found.responses for each in topic.partition_responses]
+            assert of_each == [ErrorCode.message_too_large] * count
 
     play(body)
 
