@@ -91,14 +91,18 @@ def levelled(
     movable: Collection[str] | None = None,
     tolerance: float = TOLERANCE,
     slack: Mapping[Goal, float] = MappingProxyType({}),
+    patience: float = 1.0,
 ) -> LoadPlan:
     """The moves that bring all brokers into the bands of `goals`, as far as there are such moves.
 
     Brokers that aren't among `brokers` lose their replicas. `movable` are the topics that may be touched (None: all);
     the others count as load. Half of a band's width is `tolerance` of the average, and at least the goal's `slack`.
-    Raises ValueError where there is no broker.
+    Brokers are brought to the band's edge once they are `patience` times as far from the average as the band is wide,
+    and left alone before; the bands that are returned are those of that patience. Raises ValueError where there is no
+    broker.
     """
-    planner = _Planner(partitions, brokers, [goal for goal in Goal if goal in goals], movable, tolerance, slack)
+    wanted = [goal for goal in Goal if goal in goals]
+    planner = _Planner(partitions, brokers, wanted, movable, _Width(tolerance, slack, patience))
     before = planner.bands()
     planner.run()
     targets = {name: target for name, target in planner.replicas.items() if target != partitions[name].replicas}
@@ -109,6 +113,14 @@ def levelled(
     return LoadPlan(targets, copied, before, planner.bands())
 
 
+class _Width(NamedTuple):
+    """How wide bands are."""
+
+    tolerance: float
+    slack: Mapping[Goal, float]
+    patience: float
+
+
 class _Planner:
     def __init__(
         self,
@@ -116,8 +128,7 @@ class _Planner:
         brokers: Iterable[BrokerLoad],
         goals: Sequence[Goal],
         movable: Collection[str] | None,
-        tolerance: float,
-        slack: Mapping[Goal, float],
+        width: _Width,
     ) -> None:
         self.partitions = partitions
         self.brokers = {broker.id: broker for broker in sorted(brokers)}
@@ -138,7 +149,8 @@ class _Planner:
         for name in self.names:
             for broker in self.replicas[name]:
                 self.held.setdefault(broker, {})[name] = None
-        self.low, self.high = self._limits(tolerance, slack)
+        self.low, self.high = self._limits(width, 1.0)
+        self.too_low, self.too_high = self._limits(width, width.patience)  # from there on something is done about it
 
     def run(self) -> None:
         """All goals in their order, again while later ones opened a way for earlier ones."""
@@ -153,7 +165,7 @@ class _Planner:
         """What each broker bears, and is to bear."""
         return {
             goal: {
-                broker: Band(self.low[goal][broker], self.high[goal][broker], self.load[goal][broker])
+                broker: Band(self.too_low[goal][broker], self.too_high[goal][broker], self.load[goal][broker])
                 for broker in self.brokers
             }
             for goal in self.goals
@@ -161,15 +173,14 @@ class _Planner:
 
     # ---- what brokers are to bear
 
-    def _limits(
-        self, tolerance: float, slack: Mapping[Goal, float]
-    ) -> tuple[dict[Goal, dict[int, float]], dict[Goal, dict[int, float]]]:
+    def _limits(self, width: _Width, times: float) -> tuple[dict[Goal, dict[int, float]], dict[Goal, dict[int, float]]]:
         low: dict[Goal, dict[int, float]] = {}
         high: dict[Goal, dict[int, float]] = {}
         totals = self._totals()
         for goal in _LEVELLED:
             fair = {broker: totals[goal] * part for broker, part in self._parts(goal).items()}
-            half = {broker: max(amount * tolerance, slack.get(goal, 0.0)) for broker, amount in fair.items()}
+            slack = width.slack.get(goal, 0.0)
+            half = {broker: times * max(amount * width.tolerance, slack) for broker, amount in fair.items()}
             low[goal] = {broker: amount - half[broker] for broker, amount in fair.items()}
             high[goal] = {broker: amount + half[broker] for broker, amount in fair.items()}
             if goal in (Goal.replicas, Goal.leaders):
@@ -226,7 +237,7 @@ class _Planner:
     def _level(self, goal: Goal) -> int:
         """Brings brokers into a goal's band; returns how many replicas and leaders moved."""
         moved = 0
-        load, high, low = self.load[goal], self.high[goal], self.low[goal]
+        load, high, low = self.load[goal], self.too_high[goal], self.too_low[goal]
         for giver in sorted(self.brokers, key=lambda broker: (high[broker] - load[broker], broker)):
             if load[giver] > high[giver]:
                 moved += self._give(goal, giver)

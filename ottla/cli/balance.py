@@ -311,8 +311,6 @@ def _carry_out(
     wanted = {name: replicas for name, replicas in planned.replicas.items() if name in present}
     left = {name: replicas for name, replicas in wanted.items() if present[name] != replicas}
     deadline = None if wait is None else time.monotonic() + wait
-    if throttle is not None:
-        moves.throttle(cluster, present, left, throttle)
     changed = len(left)
     with progress(len(wanted)) as show:
         while True:
@@ -321,6 +319,8 @@ def _carry_out(
             show(len(wanted) - len(left) - len(ours))
             begun = dict(sorted(left.items())[: max(0, at_once - len(active))])
             if begun:
+                if throttle is not None:  # of these only: an operator takes it from topics that aren't moved
+                    moves.throttle(cluster, present, begun, throttle)
                 moves.begin(cluster, begun)
                 left = {name: replicas for name, replicas in left.items() if name not in begun}
             elif not left and not ours:

@@ -1,22 +1,24 @@
 """Keeps a cluster's brokers in balance, as `spec.balance` says: measures, suggests, moves.
 
-Loads are measured between two looks that are `WINDOW_S` apart. A plan is carried out a bounded number of partitions at
-once, under the Cluster's throttle, and is looked for anew once it is done. It lives in memory: another process of the
-operator measures again, and what is under way ends by itself. Nothing is begun while brokers come, go or restart.
+Loads are measured between two looks that are `WINDOW_S` apart, and only where every broker answered both. A plan is
+carried out a bounded number of partitions at once, under the Cluster's throttle, and is looked for anew once it is
+done. It lives in memory: another process of the operator measures again, and what is under way ends by itself. While
+brokers come, go or restart the plan is given up; while one isn't ready nothing more of it is begun.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from ottla.balance.measured import Worked, loads, rates
-from ottla.operator.kafka import KafkaAdmin, said
+from ottla.balance.measured import loads, rates
+from ottla.operator.kafka import said
+from ottla.operator.kafka_loads import Loads
 from ottla.operator.objects import Ref
-from ottla.operator.plan.balance import Balancing, moving, wanted_moves
+from ottla.operator.plan.balance import Balancing, Planned, moving, not_answered, wanted_moves
 from ottla.operator.plan.scale import ScalePlan, moves_at_once, unthrottled
-from ottla.operator.plan.topic import KafkaCluster, Replicas
+from ottla.operator.plan.topic import KafkaCluster
 from ottla.operator.queue import Retry
 from ottla.operator.scaling import begin, make
 from ottla.operator.spec.balance import Balance, Mode
@@ -25,17 +27,24 @@ from ottla.placement import PartitionName
 from ottla.protocol.errors import KafkaError
 
 WINDOW_S = 110.0  # a little less than what lies between two looks where nothing happens
+_MEASURING = Balancing("being measured")
 
 
 @dataclass
 class _Known:
     """Of one Cluster."""
 
+    uid: str
     wish: Balance
     looked: datetime | None = None
-    worked: Mapping[int, Worked] = field(default_factory=dict)
-    plan: dict[PartitionName, Replicas] = field(default_factory=dict)  # that is carried out
-    said: Balancing = field(default_factory=lambda: Balancing("being measured"))
+    before: Loads | None = None
+    plan: dict[PartitionName, Planned] = field(default_factory=dict)  # that is carried out
+    throttled: bool = False  # whether topics may name replicas that are throttled for a plan
+    said: Balancing = _MEASURING
+
+    def measure_anew(self, why: Balancing) -> None:
+        """What was planned or measured doesn't count any more."""
+        self.plan, self.looked, self.before, self.said = {}, None, None, why
 
 
 class Balancer:
@@ -50,76 +59,105 @@ class Balancer:
 
     async def balance(self, visit: Visit) -> None:
         """One step: a look, a suggestion, or some moves."""
-        cluster = visit.cluster
-        wish = cluster.balance
-        if wish.mode is Mode.OFF:
-            self.forget(cluster.ref)
-            return
+        cluster, wish = visit.cluster, visit.cluster.balance
         known = self._known.get(cluster.ref)
-        if known is None or known.wish != wish:
-            known = self._known[cluster.ref] = _Known(wish)
-        visit.findings.balancing = known.said
-        if _unsettled(visit):
-            known.plan, known.looked = {}, None
-            known.said = visit.findings.balancing = Balancing("waits until brokers neither come, go nor restart")
-            return
+        if known is None or known.uid != cluster.uid:
+            known = self._known[cluster.ref] = _Known(cluster.uid, wish)
+        if known.wish != wish:
+            known.wish = wish
+            known.measure_anew(_MEASURING)
         try:
-            if known.plan:
-                await self._carry_out(visit, known)
-            elif known.looked is None or (visit.now - known.looked).total_seconds() >= WINDOW_S:
-                await self._measure(visit, known)
+            if wish.mode is not Mode.RUN and known.throttled:
+                await self._unthrottle(visit, known)
+            if wish.mode is Mode.OFF:
+                return
+            await self._step(visit, known)
         except KafkaError as error:
+            known.measure_anew(_MEASURING)
             raise Retry(f"replicas can't be moved for balance: {said(error)}") from error
         visit.findings.balancing = known.said
 
+    async def _step(self, visit: Visit, known: _Known) -> None:
+        waits_for = _waits_for(visit)
+        if waits_for and not known.plan:
+            known.measure_anew(Balancing(f"waits for {waits_for}"))
+        elif _others_move(visit):
+            known.measure_anew(Balancing("waits until brokers neither come, go nor restart"))
+        elif known.plan:
+            await self._carry_out(visit, known, hold=bool(waits_for))
+        elif known.looked is None or (visit.now - known.looked).total_seconds() >= WINDOW_S:
+            await self._measure(visit, known)
+
     async def _measure(self, visit: Visit, known: _Known) -> None:
-        admin, before, first = visit.asked, known.worked, known.looked is None
-        told = await admin.loads()
-        known.looked, known.worked = visit.now, told.worked
-        if first:
-            known.said = Balancing("being measured")
+        admin, before = visit.asked, known.before
+        told = known.before = await admin.loads()
+        known.looked = visit.now
+        if before is None:
+            known.said = _MEASURING
             return
         kafka = await admin.look(internal=True)
+        measured = {each.broker for each in told.directories}
+        if silent := not_answered(visit.cluster.broker_ids, kafka, (before.worked, told.worked, measured)):
+            known.said = Balancing(f"waits for an answer of broker {', '.join(map(str, silent))}")
+            return
+        if drained := sorted(set(kafka.racks) - set(kafka.takers)):
+            known.said = Balancing(f"waits until broker {', '.join(map(str, drained))} isn't drained any more")
+            return
         if _moves(kafka):
             known.said = Balancing("waits for replicas that are moved for something else")
             return
         if known.wish.mode is Mode.RUN:  # what an earlier plan left, which was given up for a roll
-            await make(await admin.configure(unthrottled(kafka)))
+            await self._unthrottle(visit, known)
         assignments = {
             (topic.name, index): partition.target
             for topic in kafka.topics.values()
             for index, partition in topic.partitions.items()
         }
-        speeds = {broker: rates(before[broker], work) for broker, work in told.worked.items() if broker in before}
-        found, plan = wanted_moves(kafka, loads(assignments, kafka.racks, speeds, told.directories), known.wish)
+        speeds = {broker: rates(before.worked[broker], work) for broker, work in told.worked.items()}
+        # In a thread: a plan for many partitions takes seconds, and the operator's lease is to be renewed meanwhile.
+        found, plan = await asyncio.to_thread(
+            wanted_moves, kafka, loads(assignments, kafka.racks, speeds, told.directories), known.wish
+        )
         if known.wish.mode is Mode.RUN and plan:
             known.plan = plan
             await visit.tell("Balancing", found.summary)
-            await self._carry_out(visit, known)
+            await self._carry_out(visit, known, hold=False)
             return
-        if plan and found.summary != known.said.summary:
+        if plan and found.out_of_balance != known.said.out_of_balance:
             await visit.tell("OutOfBalance", f"{found.summary}; spec.balance.mode: Run makes them")
         known.said = found
 
-    async def _carry_out(self, visit: Visit, known: _Known) -> None:
-        admin: KafkaAdmin = visit.asked
-        kafka = await admin.look(internal=True)
+    async def _carry_out(self, visit: Visit, known: _Known, *, hold: bool) -> None:
+        kafka = await visit.asked.look(internal=True)
         known.said, left = moving(known.plan, kafka)
         if known.said.moves:
             visit.busy = True
-            if left:
-                await begin(admin, visit.cluster, kafka, ScalePlan(moves_at_once(kafka, left)))
+            if left and not hold:
+                known.throttled = True
+                await begin(visit.asked, visit.cluster, kafka, ScalePlan(moves_at_once(kafka, left)))
             return
-        await make(await admin.configure(unthrottled(kafka)))
-        await visit.tell("Balanced", f"{len(known.plan)} partitions were moved")
-        known.plan, known.looked = {}, None
-        known.said = Balancing("being measured")
+        await self._unthrottle(visit, known)
+        await visit.tell("Balanced", f"the plan of {len(known.plan)} partitions is carried out")
+        known.measure_anew(_MEASURING)
+
+    async def _unthrottle(self, visit: Visit, known: _Known) -> None:
+        kafka = await visit.asked.look(internal=True)
+        await make(await visit.asked.configure(unthrottled(kafka)))
+        known.throttled = _moves(kafka)
 
 
-def _unsettled(visit: Visit) -> bool:
+def _others_move(visit: Visit) -> bool:
+    """Whether brokers come, go or restart. That brokers wait for a replica to catch up doesn't count: a plan's own
+    copies have to."""
     scaling, decision = visit.findings.scaling, visit.findings.decision
-    rolling = decision is not None and (decision.rolling or bool(decision.waits_for))
-    return bool(visit.leaving or scaling.reason or scaling.waits_for or scaling.draining or rolling)
+    scales = bool(visit.leaving or scaling.reason or scaling.waits_for or scaling.draining)
+    return scales or not visit.current or (decision is not None and decision.rolling)
+
+
+def _waits_for(visit: Visit) -> str:
+    """The brokers that aren't ready."""
+    away = [str(pod.id) for pod in visit.findings.pods or () if not pod.ready]
+    return f"broker {', '.join(away)} to be ready" if away else ""
 
 
 def _moves(kafka: KafkaCluster) -> bool:

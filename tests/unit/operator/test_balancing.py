@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 from ottla.balance.measured import Directory, Worked
 from ottla.operator.kafka_loads import Loads
+from ottla.operator.plan.roll import Report
 from ottla.operator.plan.scale import PARTITIONS_AT_ONCE
+from ottla.operator.plan.topic import Move
 from tests.unit.operator.test_cluster import Scene, running
-from tests.unit.operator.test_scale import _cluster, _done
+from tests.unit.operator.test_scale import _asked, _cluster, _done
 
 GIB = 1 << 30
 
@@ -158,3 +161,79 @@ def test_only_the_goals_that_are_asked_for() -> None:
     scene = burdened("Suggest", goals=["leaders"])
     scene.later()
     assert scene.balance["outOfBalance"] == ["leaders"]
+
+
+def test_a_partition_that_somebody_else_moves_leaves_the_plan() -> None:
+    """It had been moved back, at the price of the replica that a person had just added."""
+    scene = burdened("Run")
+    scene.partitions = 400
+    scene.heap_up()
+    scene.later()
+    waiting = next(index for index, one in scene.kafka.cluster.topics["heavy"].partitions.items() if not one.moving)
+    scene.kafka.cluster = _asked(scene.kafka.cluster, (Move("heavy", {waiting: (0, 1, 2)}),))
+    while scene.moving():
+        scene.kafka.cluster = _done(scene.kafka.cluster)
+        scene.rounds(1)
+    assert scene.kafka.cluster.topics["heavy"].partitions[waiting].replicas == (0, 1, 2)
+
+
+def test_a_topic_made_again_is_not_what_was_planned_for() -> None:
+    scene = burdened("Run")
+    scene.later()
+    scene.kafka.cluster = _cluster(3, {"other": [(0, 1)], "heavy": [(0, 1, 2)] * 12})
+    scene.rounds(1)
+    assert scene.moving() == 0
+
+
+def test_copies_that_have_to_catch_up_do_not_end_the_plan() -> None:
+    scene = burdened("Run")
+    scene.later()
+    behind = Report(missing=("heavy-0",))
+    scene.pages.said = dict.fromkeys(range(3), behind)
+    under_way = scene.moving()
+    scene.rounds(3)
+    assert scene.balance["summary"] == f"moving: {under_way} of 12 partitions to go"
+
+
+def test_nothing_is_moved_by_half_a_measurement() -> None:
+    scene = burdened("Run")
+    whole = scene.kafka.loads
+
+    async def half() -> Loads:
+        loads = await whole()
+        del loads.worked[2]
+        return loads
+
+    scene.kafka.loads = half
+    scene.later(2)
+    assert scene.balance == {"summary": "waits for an answer of broker 2"}
+    assert scene.moving() == 0
+
+
+def test_a_drained_broker_is_not_emptied() -> None:
+    scene = burdened("Run")
+    scene.kafka.dynamic["ottla.brokers.drained"] = "1"
+    scene.later(2)
+    assert scene.balance == {"summary": "waits until broker 1 isn't drained any more"}
+    assert scene.moving() == 0
+
+
+def test_switched_off_in_the_middle_it_takes_the_throttle_away() -> None:
+    scene = burdened("Run")
+    scene.later()
+    reset: list[str] = []
+
+    async def configure(steps: Any) -> dict[str, None]:
+        reset.extend(step.topic for step in steps if step.reset)
+        return {}
+
+    scene.kafka.configure = configure  # type: ignore[method-assign]
+    throttled = {"leader.replication.throttled.replicas": "0:0", "follower.replication.throttled.replicas": "0:2"}
+    topic = scene.kafka.cluster.topics["heavy"]
+    scene.kafka.cluster = replace(scene.kafka.cluster, topics={"heavy": replace(topic, overrides=throttled)})
+    scene.world.edit("Cluster", "k", lambda spec: spec.update(balance={"mode": "Off"}))
+    scene.rounds(1)
+    assert reset == [], "what is under way is still throttled"
+    scene.kafka.cluster = _done(scene.kafka.cluster)
+    scene.rounds(1)
+    assert reset == ["heavy"]

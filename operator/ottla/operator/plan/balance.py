@@ -1,21 +1,26 @@
 """Whether a cluster's brokers bear alike what was measured, and which replicas are to move if not. Pure.
 
-A broker that is a little outside its band is left alone until it is twice as far from the average as the band is wide:
-a plan brings brokers to the band's edge, and without that distance the next breath of traffic would make another plan.
+A plan brings brokers to the edge of their band. A broker is left alone until it is twice as far from the average as the
+band is wide: without that distance the next breath of traffic would make another plan.
+
+A plan is carried out over many looks, and others move replicas meanwhile. So it remembers what each partition had when
+the plan was made: one that has something else now is somebody's whose word is newer, and leaves the plan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
+from uuid import UUID
 
-from ottla.balance.loads import LoadPlan, levelled
+from ottla.balance.loads import Goal, LoadPlan, levelled
 from ottla.balance.measured import Measured
 from ottla.operator.plan.topic import KafkaCluster, Replicas
 from ottla.operator.spec.balance import Balance
 from ottla.placement import PartitionName
 
-_PATIENCE = 2  # times the tolerance
+_PATIENCE = 2.0
 
 
 @dataclass(frozen=True)
@@ -28,59 +33,70 @@ class Balancing:
     bytes_to_copy: int = 0
 
 
+class Planned(NamedTuple):
+    """A partition's move: of which topic, from what, to what."""
+
+    topic_id: UUID
+    before: Replicas
+    target: Replicas
+
+
+Plan = Mapping[PartitionName, Planned]
+
+
+def not_answered(wanted: Collection[int], cluster: KafkaCluster, told: Iterable[Collection[int]]) -> tuple[int, ...]:
+    """The brokers that half a measurement would take for idle or gone: those that aren't registered, or were silent at
+    one of the looks."""
+    silent = set(wanted) - set(cluster.racks)
+    for brokers in told:
+        silent |= set(wanted) - set(brokers)
+    return tuple(sorted(silent))
+
+
 def wanted_moves(
     cluster: KafkaCluster, measured: Measured, wish: Balance
-) -> tuple[Balancing, dict[PartitionName, Replicas]]:
+) -> tuple[Balancing, dict[PartitionName, Planned]]:
     """What to say of the cluster, and the moves that would level it; none where it is level."""
-    brokers = [load for broker, load in measured.brokers.items() if broker in cluster.takers]
-    tolerance = wish.tolerance_percent / 100
-    if not brokers:
-        return Balancing("no broker may get replicas"), {}
-    far = levelled(measured.partitions, brokers, wish.goals, (), _PATIENCE * tolerance, measured.slack)
-    outside = _outside(far)
-    plan = levelled(measured.partitions, brokers, wish.goals, None, tolerance, measured.slack)
-    needed = {
-        name: target for name, target in plan.targets.items() if outside or _racks_grow(cluster, name, target, measured)
-    }
-    if not needed:
+    plan = levelled(
+        measured.partitions,
+        measured.brokers.values(),
+        wish.goals,
+        None,
+        wish.tolerance_percent / 100,
+        measured.slack,
+        _PATIENCE,
+    )
+    outside = _outside(plan)
+    if not plan.targets:
         said = f"out of balance ({', '.join(outside)}), and no move would help" if outside else "in balance"
         return Balancing(said, outside), {}
-    size = sum(
-        int(measured.partitions[name].size_bytes) * len(set(target).difference(measured.partitions[name].replicas))
-        for name, target in needed.items()
-    )
-    return Balancing(f"{len(needed)} moves, {_size(size)} to copy", outside, len(needed), size), needed
+    planned = {
+        name: Planned(cluster.topics[name[0]].id, measured.partitions[name].replicas, target)
+        for name, target in plan.targets.items()
+    }
+    size = int(plan.bytes_to_copy)
+    return Balancing(f"{len(planned)} moves, {_size(size)} to copy", outside, len(planned), size), planned
 
 
-def moving(
-    plan: Mapping[PartitionName, Replicas], cluster: KafkaCluster
-) -> tuple[Balancing, dict[PartitionName, Replicas]]:
+def moving(plan: Plan, cluster: KafkaCluster) -> tuple[Balancing, dict[PartitionName, Replicas]]:
     """What to say of a plan that is carried out, and what of it isn't asked for yet."""
     left: dict[PartitionName, Replicas] = {}
     under_way = 0
-    for (topic, index), target in plan.items():
-        partition = cluster.topics[topic].partitions.get(index) if topic in cluster.topics else None
+    for (name, index), planned in plan.items():
+        topic = cluster.topics.get(name)
+        partition = None if topic is None or topic.id != planned.topic_id else topic.partitions.get(index)
         if partition is None:
-            continue  # it was deleted
-        if partition.target != target:
-            left[topic, index] = target
-        elif partition.moving:
-            under_way += 1
+            continue  # it was deleted, and may have been made again
+        if partition.target == planned.target:
+            under_way += partition.moving
+        elif partition.target == planned.before and not partition.moving:
+            left[name, index] = planned.target
     to_go = len(left) + under_way
     return Balancing(f"moving: {to_go} of {len(plan)} partitions to go", moves=to_go), left
 
 
 def _outside(plan: LoadPlan) -> tuple[str, ...]:
-    return tuple(goal.value for goal, bands in plan.before.items() if not all(band.holds for band in bands.values()))
-
-
-def _racks_grow(cluster: KafkaCluster, name: PartitionName, target: Replicas, measured: Measured) -> bool:
-    """Whether a move puts its partition on more racks, which is worth it at any time."""
-
-    def racks(replicas: Replicas) -> int:
-        return len({cluster.racks.get(broker) for broker in replicas})
-
-    return racks(target) > racks(measured.partitions[name].replicas)
+    return tuple(goal.value for goal in Goal if not all(band.holds for band in plan.before.get(goal, {}).values()))
 
 
 def _size(size_bytes: int) -> str:

@@ -139,7 +139,7 @@ def cluster_status(cluster: Cluster, findings: Findings, before: Mapping[str, An
     if findings.last_snapshot:
         status["lastSnapshotTime"] = findings.last_snapshot
     if cluster.balance.mode is not Mode.OFF:
-        status["balance"] = _balance(findings.balancing) or before.get("balance") or {"summary": "not measured yet"}
+        status["balance"] = _balance(findings.balancing) or {"summary": "not known now"}
     scaling = findings.scaling
     status["settled"] = sorted(scaling.settled)
     if scaling.draining:
