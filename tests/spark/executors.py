@@ -69,8 +69,14 @@ def read_over_a_kill(spark: SparkSession, bootstrap: str, topic: str) -> tuple[i
 
 
 def executors() -> list[psutil.Process]:
-    below = psutil.Process().children(recursive=True)
-    return [each for each in below if "CoarseGrainedExecutorBackend" in " ".join(each.cmdline())]
+    return [each for each in psutil.Process().children(recursive=True) if _runs_an_executor(each)]
+
+
+def _runs_an_executor(process: psutil.Process) -> bool:
+    try:
+        return "CoarseGrainedExecutorBackend" in " ".join(process.cmdline())
+    except psutil.Error:  # it has ended, or is about to
+        return False
 
 
 def failing_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
