@@ -179,9 +179,15 @@ def _planned(
     if topic:
         lookup.describe_topics(cluster, topic)
     measured = measure(cluster, window)
-    unknown = sorted(set(without or ()).difference(measured.brokers))
+    holders = {broker for each in measured.partitions.values() for broker in each.replicas}
+    unknown = sorted(set(without or ()).difference(measured.brokers, holders))
     if unknown:
         raise UsageError(f"there is no broker {unknown[0]}", "`ottla brokers list` shows which there are.")
+    if away := sorted(holders.difference(measured.brokers, without or ())):
+        raise CommandError(
+            f"broker {away[0]} is away, and all its replicas would be copied to other brokers",
+            f"Start it; if it doesn't come back, say --without {away[0]}.",
+        )
     brokers = [broker for broker in measured.brokers.values() if broker.id not in (without or ())]
     if not brokers:
         raise UsageError("no broker would be left", "Name fewer brokers with --without.")

@@ -135,3 +135,14 @@ def test_a_run_that_waits_for_records_says_what_keeps_them_away(tmp_path: Path, 
     assert [line.split(":")[0] for line in words] == ["warning", "error"]
     assert all(f"orders:0 has no leader: {AWAY}" in line for line in words)
     dev.stop()
+
+
+def test_a_broker_that_is_away_is_not_emptied_unless_somebody_says_so(halved: Halved) -> None:
+    refused = halved.ottla("balance", "plan", "--window", "0.1")
+    assert (refused.code, refused.stderr) == (
+        1,
+        "error: broker 0 is away, and all its replicas would be copied to other brokers. Start it; if it doesn't come "
+        "back, say --without 0.\n",
+    )
+    planned = halved.ottla("balance", "plan", "--window", "0.1", "--without", "0", "--json").json
+    assert {"topic": "orders", "partition": 0, "replicas": [1], "log_dirs": ["any"]} in planned["partitions"]
