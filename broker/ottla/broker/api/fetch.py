@@ -15,7 +15,8 @@ what it knows to be committed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.registry import Api
@@ -192,10 +193,8 @@ class _Fetch:
                     wait = self._broker.cold_reads.just_read(partition, offset)
                     readable = partition.read(offset, limit, minimum_one, self.read_committed, wait)
                 except BlockingIOError:
-                    if self._reads_ahead(partition, offset, partition.high_watermark, limit):
-                        readable = partition.nothing_readable()
-                    else:
-                        readable = partition.read(offset, limit, minimum_one, self.read_committed)
+                    read = partial(partition.read, offset, limit, minimum_one, self.read_committed)
+                    readable = self._read_ahead(partition, offset, partition.high_watermark, limit, read)
         except KafkaError as error:
             self.failed = True
             self._broker.count_fetch_failure(asked.topic, error.code)
@@ -221,24 +220,24 @@ class _Fetch:
             wait = self._broker.cold_reads.just_read(partition, offset)
             readable = partition.read_as_follower(offset, limit, minimum_one, wait)
         except BlockingIOError:
-            if self._reads_ahead(partition, offset, partition.log.log_end_offset, limit):
-                readable = partition.nothing_readable()
-            else:
-                readable = partition.read_as_follower(offset, limit, minimum_one)
+            read = partial(partition.read_as_follower, offset, limit, minimum_one)
+            readable = self._read_ahead(partition, offset, partition.log.log_end_offset, limit, read)
         throttle.pause_seconds(partition, readable.size, False, now)
         self._broker.replication_bytes_out += readable.size
         if partition.follower_fetched(replica_id, self.request.replica_epoch, offset, asked.follower_log_start):
             self._broker.isr_changes.outsider_fetched(partition, replica_id)
         return readable
 
-    def _reads_ahead(self, partition: Partition, offset: int, limit_offset: int, limit: int) -> bool:
-        """Has a thread look for what isn't in memory: for now nothing is there to be read, as at the log's end. False
-        where the process may have no thread: then the event loop waits for the disk."""
+    def _read_ahead(
+        self, partition: Partition, offset: int, limit_offset: int, limit: int, read: Callable[[], Readable]
+    ) -> Readable:
+        """Has a thread look for what isn't in memory: for now nothing is there to be read, as at the log's end. Where
+        the process may have no thread, the event loop waits for the disk, and does what `read` does."""
         try:
             self.cold.append(self._broker.cold_reads.read_ahead(partition.log, offset, limit_offset, limit))
         except OSError:
-            return False
-        return True
+            return read()
+        return partition.nothing_readable()
 
     def _nearer(self, partition: Partition, offset: int) -> int:
         """The replica that the consumer should rather read from, or NONE."""
