@@ -4,10 +4,11 @@ A log is looked up on the event loop, in its index and its batches' headers, as 
 aren't, a thread of the log directory's looks the same up, and reads what follows; the partition has nothing to read
 until then. Who asks meanwhile for the same offset waits for the same thread.
 
-The rule it protects: each of these reads ends. Who asks again within a moment may wait for the disk, which has just
-answered: a file system that keeps nothing in memory is read in this way.
+The rule it protects: each of these reads ends. On a file system that keeps nothing in memory, what a thread has found
+isn't there when the fetch asks again. So whoever asks again within a moment may wait for the disk, which has just
+answered.
 
-Source of the threads' bound: `ottla.net.disk_threads`. What is sent is `ottla.net.outgoing`'s matter.
+How many threads there are is `ottla.net.disk_threads`' matter, and what is sent `ottla.net.outgoing`'s.
 """
 
 from __future__ import annotations
@@ -41,10 +42,9 @@ _Place = tuple[ReadLog, int]
 
 
 class ColdReads:
-    """Those of one broker, on its event loop. `begun` counts them."""
+    """The cold reads of one broker, on its event loop."""
 
     def __init__(self, threads: DiskThreads) -> None:
-        self.begun = 0
         self._threads = threads
         self._under_way: dict[_Place, asyncio.Future[None]] = {}
         self._ended: dict[_Place, tuple[float, OSError | None]] = {}  # when, and how
@@ -77,7 +77,6 @@ class ColdReads:
             size = max(min(max_bytes, READ_AHEAD_BYTES), 0)
             work = partial(_look_up, log.segments_read(offset), offset, limit_offset, size)
             reading = self.run(log, work)
-            self.begun += 1
             ready = self._under_way[place] = loop.create_future()
             reading.add_done_callback(partial(self._was_read, place, loop))
         return ready
@@ -90,7 +89,7 @@ class ColdReads:
         now = loop.time()
         self._ended = {key: ended for key, ended in self._ended.items() if now - ended[0] < REMEMBERED_SECONDS}
         error = reading.exception()
-        # Whatever else is wrong is wrong again when it is asked for, or was changed by the event loop meanwhile.
+        # Any other error is met again by who asks again, unless it came of a change that the event loop made meanwhile.
         self._ended[place] = now, error if isinstance(error, OSError) and not _passing(error) else None
         self._under_way.pop(place).set_result(None)
 
