@@ -51,9 +51,10 @@ def loop_cost(batch: memoryview, rules: AdmissionRules, quota: LoopQuota) -> tup
     return (codec, min(claimed, _LIKELY_RATIO_MAX * len(batch))) if claimed < left else None
 
 
-def is_packed(frame: Memory, start: int, end: int) -> bool:
-    """Whether the batch frame[start:end] names a codec."""
-    return end - start > _CODEC_AT and frame[start + _CODEC_AT] & batches.CODEC_MASK != 0
+def may_leave_loop(frame: Memory, start: int, end: int) -> bool:
+    """Whether `leaves_loop` has to be asked about the batch frame[start:end]: it is long, or names a codec."""
+    size = end - start
+    return size > SLICE_BYTES or (size > _CODEC_AT and frame[start + _CODEC_AT] & batches.CODEC_MASK != 0)
 
 
 def codec_of(batch: memoryview) -> int:

@@ -31,7 +31,6 @@ from ottla.protocol import batches
 from ottla.protocol.batches import BatchHeader
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.received import Buffer, Memory
-from ottla.protocol.record_walk import SLICE_BYTES
 
 logger = logging.getLogger(__name__)
 
@@ -341,7 +340,7 @@ class Partition:
         if self._last_turn is not None:
             return None
         rules = self.rules
-        if self.target_codec is not None or end - start > SLICE_BYTES or contents.is_packed(frame, start, end):
+        if self.target_codec is not None or contents.may_leave_loop(frame, start, end):
             batch = memoryview(frame)[max(start, 0) : max(end, 0)]
             if needs_turn(self, batch) or contents.leaves_loop(batch, rules, quota):
                 return None

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.broker.api.registry import Api
-from ottla.broker.contents import is_packed, loop_cost
+from ottla.broker.contents import loop_cost, may_leave_loop
 from ottla.broker.current_leaders import CurrentLeaders
 from ottla.broker.turns import Received, Turn, admit_in_turn, memory_bytes, needs_turn
 from ottla.net.connection import POSTPONED, Connection
@@ -28,7 +28,6 @@ from ottla.protocol.produce import (
     write_produce_answer,
 )
 from ottla.protocol.received import Memory
-from ottla.protocol.record_walk import SLICE_BYTES
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
@@ -96,11 +95,7 @@ def _is_one_batch(request: ProduceRequest) -> bool:
 
 def _is_suspect(request: ProduceRequest, frame: Memory) -> bool:
     """Whether any of the batches may be more than is looked at on the event loop."""
-    return any(
-        stop - start > SLICE_BYTES or is_packed(frame, start, stop)
-        for _, partitions in request.topics
-        for _, start, stop in partitions
-    )
+    return any(may_leave_loop(frame, start, stop) for _, partitions in request.topics for _, start, stop in partitions)
 
 
 class _InTurn(NamedTuple):
