@@ -78,16 +78,16 @@ class BufferedMemory:
         size_bytes = self.large_answers.get(api_key, 0)
         if not size_bytes or holder in self._reserved or holder in self._answers:
             return True
-        return self._begin(self._reserved, bool(self._answers), holder, size_bytes, now, granted)
+        return self._begin(self._reserved, holder, size_bytes, now, granted)
 
     def hold_answer(self, holder: Hashable, size_bytes: int, now: float) -> None:
         """`holder` has this much that its peer doesn't take. It is there already, so nobody is asked."""
-        self.used_bytes -= self._reserved.pop(holder, (0, 0.0))[0]
+        self._drop(self._reserved, holder)
         self._hold(self._answers, holder, size_bytes, now)
 
     def answer_sent(self, holder: Hashable, now: float) -> None:
         """`holder` holds no answer any more, and waits for none."""
-        self.used_bytes -= self._answers.pop(holder, (0, 0.0))[0]
+        self._drop(self._answers, holder)
         self._give_back(self._reserved, holder, now)
 
     # ---- work
@@ -95,7 +95,7 @@ class BufferedMemory:
     def reserve_work(self, holder: Hashable, size_bytes: int, now: float, granted: Callable[[], None]) -> bool:
         """Whether `holder` may begin a request that keeps `size_bytes` while it is worked on; if not, `granted` is
         called when it may. What is granted is taken over by `begin_work`, or given back by `forget_work`."""
-        return holder in self._work or self._begin(self._work, False, holder, size_bytes, now, granted)
+        return holder in self._work or self._begin(self._work, holder, size_bytes, now, granted)
 
     def begin_work(self, holder: Hashable, size_bytes: int, now: float) -> Work:
         """Work of `size_bytes`, which counts until its end, in place of what `holder` was granted for it."""
@@ -129,23 +129,21 @@ class BufferedMemory:
         return len(self._waiters)
 
     def _begin(
-        self,
-        holdings: _Holdings,
-        others_under_way: bool,
-        holder: Hashable,
-        size_bytes: int,
-        now: float,
-        granted: Callable[[], None],
+        self, holdings: _Holdings, holder: Hashable, size_bytes: int, now: float, granted: Callable[[], None]
     ) -> bool:
-        """Takes memory of a kind of which somebody may always have some; queues `holder` where others do."""
+        """Takes memory for work or an answer, of which one may always be under way; queues `holder` where one is."""
         if self._acquire(holdings, holder, size_bytes, now):
             return True
-        if not holdings and not others_under_way:
+        if self._none_under_way(holdings):
             self._waiters.pop(holder, None)
             self._grant(holdings, holder, size_bytes, now)
             return True
         self._waiters[holder] = (size_bytes, holdings, granted)
         return False
+
+    def _none_under_way(self, holdings: _Holdings) -> bool:
+        """Whether nobody works, or whether nobody has an answer or room for one."""
+        return not holdings and not (holdings is self._reserved and self._answers)
 
     def _acquire(self, holdings: _Holdings, holder: Hashable, size_bytes: int, now: float) -> bool:
         if self._waiters or (self.used_bytes and self.used_bytes + size_bytes > self.limit_bytes):
@@ -158,18 +156,22 @@ class BufferedMemory:
         holdings[holder] = (size_bytes, now + GRACE_SECONDS + size_bytes / SLOWEST_BYTES_PER_SECOND)
 
     def _hold(self, holdings: _Holdings, holder: Hashable, size_bytes: int, now: float) -> None:
-        held, _ = holdings.pop(holder, (0, 0.0))
-        self.used_bytes -= held
+        self._drop(holdings, holder)
         self._grant(holdings, holder, size_bytes, now)
         self._serve_waiters(now)
 
     def _give_back(self, holdings: _Holdings, holder: Hashable, now: float) -> None:
-        held = holdings.pop(holder, None)
-        if held is not None:
-            self.used_bytes -= held[0]
-        elif holder in self._waiters and self._waiters[holder][1] is holdings:
+        if not self._drop(holdings, holder) and holder in self._waiters and self._waiters[holder][1] is holdings:
             del self._waiters[holder]
         self._serve_waiters(now)
+
+    def _drop(self, holdings: _Holdings, holder: Hashable) -> bool:
+        """Whether `holder` had memory of that kind: it has none now."""
+        held = holdings.pop(holder, None)
+        if held is None:
+            return False
+        self.used_bytes -= held[0]
+        return True
 
     def _serve_waiters(self, now: float) -> None:
         """Grants what is waited for, as far as there is room now, or as nobody else has anything of the kind."""
@@ -180,10 +182,9 @@ class BufferedMemory:
             del self._waiters[waiter]
             self._grant(wanted, waiter, size_bytes, now)
             granted()
-        if not self._work:
-            self._let_begin(self._work, now)
-        if not self._reserved and not self._answers:
-            self._let_begin(self._reserved, now)
+        for holdings in (self._work, self._reserved):
+            if self._none_under_way(holdings):
+                self._let_begin(holdings, now)
 
     def _let_begin(self, holdings: _Holdings, now: float) -> None:
         """Grants the first wish of that kind, if there is one, however little is free."""
