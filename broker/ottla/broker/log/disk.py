@@ -167,8 +167,7 @@ class RealFile:
             return self.pread(size, position)
         lately = self._lately
         if lately.holds(size, position):
-            found = os.pread(self._descriptor, size, position)
-            return found if len(found) == size else self._pread(size, position)
+            return self._pread(size, position)
         data = bytearray(size)
         try:
             got = os.preadv(self._descriptor, (data,), position, NOWAIT)
