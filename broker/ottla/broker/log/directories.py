@@ -4,8 +4,7 @@ Rules: a partition's directory belongs to the topic id in its `partition.metadat
 only when somebody says so by that id, and one that isn't wanted is set aside under a name of its own, never removed. A
 directory that fails takes its logs offline and leaves the others alone; a full one is no failed one. A log that can't
 be opened although its disk answers, or that turns out to be damaged where it has to be changed, is offline alone. A log
-that may lie in a failed directory is lost for now: no empty
-one takes its place elsewhere.
+that may lie in a failed directory is lost for now: no empty one takes its place elsewhere.
 
 Everything but `open` and `close` runs on the event loop, which leaves the making of new logs to a thread
 (`create_ahead`) and makes only what that couldn't.
@@ -221,13 +220,9 @@ class LogDirectories:
 
     def _not_opened(self, home: Home, item: FoundLog, error: OSError) -> None:
         """The log is offline: alone, if that isn't its log directory's doing."""
-        key = item.topic, item.partition
         self.lost[item.topic_id, item.partition] = error
         self._unopened[item.directory] = home, item
-        self.offset_files.keep(home.path, names.RECOVERY_POINTS, key, home.recovery_points)
-        self.offset_files.keep(home.path, names.LOG_STARTS, key, home.log_starts)
-        self.offset_files.keep(home.path, names.COMPACTED_OFFSETS, key, home.compacted)
-        self.offset_files.keep(home.path, names.HIGH_WATERMARKS, key, self.high_watermarks)
+        self.offset_files.keep(home.path, (item.topic, item.partition))
         if isinstance(error, BadLog):
             logger.error("%s; its partition is offline here, the others aren't", error.strerror, exc_info=error)
             return

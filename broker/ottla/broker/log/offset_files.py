@@ -43,8 +43,9 @@ class OffsetFiles:
         self._turn = 0
         self._on_disk: dict[str, dict[int, bytes]] = {}  # by path and turn: what is there, or may be by now
         self._parsed: dict[int, frozenset[tuple[str, int]]] = {}  # of those, by turn: whom they name
+        self._read: dict[str, Offsets] = {}  # by path: what was there at the start
         self._kept: dict[str, Offsets] = {}  # by path: lines about logs that couldn't be opened
-        self._lock = threading.Lock()  # for those two, and for moments: the event loop waits for it
+        self._lock = threading.Lock()  # for the first two, and for moments: the event loop waits for it
         self._writing = threading.Lock()
 
     def read(self, directory: str, name: str) -> Offsets:
@@ -59,6 +60,7 @@ class OffsetFiles:
         with self._lock:
             self._turn += 1
             self._on_disk[path] = {self._turn: content}
+        self._read[path] = offsets
         return offsets
 
     def recovery_points(self, directory: str, logs: Sequence[Log]) -> list[OffsetFile]:
@@ -95,10 +97,11 @@ class OffsetFiles:
             self._on_disk.setdefault(path, {})[self._turn] = content
             return OffsetFile(path, content, self._turn)
 
-    def keep(self, directory: str, name: str, partition: tuple[str, int], offsets: Offsets) -> None:
-        """What a checkpoint says about a log that couldn't be opened stays in it: `offsets` is what was read."""
-        if partition in offsets:
-            self._kept.setdefault(f"{directory}/{name}", {})[partition] = offsets[partition]
+    def keep(self, directory: str, partition: tuple[str, int]) -> None:
+        """What the checkpoints of a log directory say about a log that couldn't be opened stays in them."""
+        for path in (f"{directory}/{name}" for name in _FILES):
+            if (offset := self._read.get(path, {}).get(partition)) is not None:
+                self._kept.setdefault(path, {})[partition] = offset
 
     def forget(self, directory: str, partition: tuple[str, int]) -> None:
         """That log was opened, or isn't there any more."""
