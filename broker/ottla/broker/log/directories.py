@@ -26,6 +26,7 @@ from uuid import UUID
 from ottla.broker.counters import FlushCounters
 
 from . import names
+from .bad_logs import BadLogs
 from .checkpoints import (
     Offsets,
     encode_uuid,
@@ -76,14 +77,12 @@ class LogDirectories:
         self.disk: Disk = disk or RealDisk()
         self.logs: dict[LogKey, Log] = {}
         self.lost: dict[LogKey, OSError] = {}
-        self._unclaimed: dict[tuple[str, int], str] = {}  # hold records and don't say of which topic id
-        self._unopened: dict[str, tuple[Home, FoundLog]] = {}  # by directory: theirs hasn't failed
-        self._damaged: dict[LogKey, Log] = {}  # lost since they were opened: theirs hasn't failed
         self._without_room: dict[LogKey, Callable[[LogConfig], Opened]] = {}  # lost until there is some
         self.failed: dict[str, OSError] = {}
         self.full: dict[str, OSError] = {}
         self.cuts = Cuts()
         self.offset_files = OffsetFiles(self.disk)
+        self._bad = BadLogs(self.offset_files)
         self.high_watermarks: Offsets = {}  # as checkpointed before this start
         self.high_watermark_of: Callable[[Log], int] = lambda log: log.log_end_offset
         self.none_left: Callable[[], None] = lambda: None  # every log directory has failed
@@ -186,7 +185,7 @@ class LogDirectories:
         home.compacted = self.offset_files.read(home.path, names.COMPACTED_OFFSETS)
         self.high_watermarks.update(self.offset_files.read(home.path, names.HIGH_WATERMARKS))
         found = survey(self.disk, home.path)
-        self._unclaimed.update(found.unclaimed)
+        self._bad.unclaimed.update(found.unclaimed)
         self.interrupted_moves += found.interrupted_moves
         for path in found.doomed:
             self.deletions.add(0, path)
@@ -221,8 +220,7 @@ class LogDirectories:
     def _not_opened(self, home: Home, item: FoundLog, error: OSError) -> None:
         """The log is offline: alone, if that isn't its log directory's doing."""
         self.lost[item.topic_id, item.partition] = error
-        self._unopened[item.directory] = home, item
-        self.offset_files.keep(home.path, (item.topic, item.partition))
+        self._bad.not_opened(home, item)
         if isinstance(error, BadLog):
             logger.error("%s; its partition is offline here, the others aren't", error.strerror, exc_info=error)
             return
@@ -230,11 +228,6 @@ class LogDirectories:
         if error.errno in NO_ROOM:
             self._without_room[item.topic_id, item.partition] = partial(self._open_log, home, item)
         self.directory_failed(home.path, error)
-
-    def _no_longer_unopened(self, directory: str) -> None:
-        if (found := self._unopened.pop(directory, None)) is not None:
-            home, item = found
-            self.offset_files.forget(home.path, (item.topic, item.partition))
 
     def _told(self, opened: Opened) -> Log:
         """The log, once what it lost is said and kept for those who ask."""
@@ -290,9 +283,9 @@ class LogDirectories:
         if (again := self._without_room.get((topic_id, index))) is not None:
             log = self.logs[topic_id, index] = self._told(again(config))
             del self._without_room[topic_id, index], self.lost[topic_id, index]
-            self._no_longer_unopened(log.directory)
+            self._bad.opened_or_gone(log.directory)
             return log
-        if (topic, index) in self._unclaimed:
+        if (topic, index) in self._bad.unclaimed:
             self.lost.setdefault((topic_id, index), self._claim_refused(topic, index, topic_id))
         if (topic_id, index) in self.lost:
             raise self.lost[topic_id, index]
@@ -310,7 +303,7 @@ class LogDirectories:
 
     def _claim_refused(self, topic: str, index: int, topic_id: UUID) -> OSError:
         """Why a partition isn't served: a directory of its name may hold its records; an empty log would hide them."""
-        path = self._unclaimed[topic, index]
+        path = self._bad.unclaimed[topic, index]
         return OSError(
             errno.EINVAL,
             f"{path} may hold its records, but {names.PARTITION_METADATA} there can't be read: write "
@@ -327,7 +320,7 @@ class LogDirectories:
             for item in new_logs
             if (key := (item.topic_id, item.partition)) not in self.logs
             and key not in self.lost
-            and (item.topic, item.partition) not in self._unclaimed
+            and (item.topic, item.partition) not in self._bad.unclaimed
         ]
         if not new or not self._online():
             return
@@ -365,8 +358,8 @@ class LogDirectories:
         """A directory of that name that belongs to another topic id, or to none, is set aside."""
         if self.disk.exists(directory):
             target = self._set_aside(directory, topic, index)
-            self._no_longer_unopened(directory)
-            for logs in (self.logs, self._damaged):
+            self._bad.opened_or_gone(directory)
+            for logs in (self.logs, self._bad.damaged):
                 for key, log in list(logs.items()):
                     if log.directory == directory:
                         del logs[key]
@@ -390,19 +383,18 @@ class LogDirectories:
 
     def delete_topic(self, topic_id: UUID) -> None:
         """Deletes all partitions of a topic: renamed at once, removed after `file.delete.delay.ms`."""
-        for key in [key for key in chain(self.logs, self._damaged) if key[0] == topic_id]:
+        for key in [key for key in chain(self.logs, self._bad.damaged) if key[0] == topic_id]:
             self.delete(*key)
         for key in [key for key in self.lost if key[0] == topic_id]:
             del self.lost[key]
             self._without_room.pop(key, None)
-        for directory in [path for path, (_, item) in self._unopened.items() if item.topic_id == topic_id]:
-            self._no_longer_unopened(directory)
+        self._bad.topic_deleted(topic_id)
 
     def delete(self, topic_id: UUID, index: int) -> None:
         """Deletes one partition; one whose log directory has failed is set aside when that is opened again."""
         key = topic_id, index
         log = self.logs.pop(key, None)
-        if log is None and (log := self._damaged.pop(key, None)) is not None:
+        if log is None and (log := self._bad.damaged.pop(key, None)) is not None:
             del self.lost[key]
         if log is not None:
             self.wanting_flush.pop(log, None)
@@ -446,7 +438,7 @@ class LogDirectories:
             return
         for key in [key for key, held in self.logs.items() if held is log]:
             logger.error("%r is damaged: %s; its partition is offline here, the others aren't", log, error)
-            self._damaged[key] = self.logs.pop(key)
+            self._bad.damaged[key] = self.logs.pop(key)
             self.lost[key] = error
             self.wanting_flush.pop(log, None)
             self.went_offline([log])
@@ -476,7 +468,8 @@ class LogDirectories:
 
     def _drop_offline(self) -> None:
         offline = {key: log for key, log in self.logs.items() if self.directory_of(log) in self.failed}
-        self._damaged = {key: log for key, log in self._damaged.items() if self.directory_of(log) not in self.failed}
+        damaged = self._bad.damaged
+        self._bad.damaged = {key: log for key, log in damaged.items() if self.directory_of(log) not in self.failed}
         for key in offline:
             log = self.logs.pop(key)
             self.lost[key] = self.failed[self.directory_of(log)]
@@ -526,15 +519,13 @@ class LogDirectories:
     def _logs_in(self, path: str) -> list[Log]:
         """Those of which the checkpoints tell: the damaged ones, too, which begin at the next start where they did."""
         start = f"{path}/"
-        held = chain(self.logs.values(), self._damaged.values())
+        held = chain(self.logs.values(), self._bad.damaged.values())
         return [log for log in held if log.directory.startswith(start)]
 
     def close(self, broker_epoch: int = UNKNOWN_EPOCH) -> None:
         """Closes every log, and marks each log directory where that worked as cleanly stopped. Blocks.
 
-        What wasn't opened stays as it was found, and as whole where the broker never registered (epoch −1). A log
-        directory isn't marked in which a log was to be recovered and couldn't be (Kafka's KAFKA-15375), or in which one
-        was damaged since: that isn't closed."""
+        What wasn't opened stays as it was found, and as whole where the broker never registered (epoch −1)."""
         if not self._opened:
             self._release()
             return
@@ -548,20 +539,13 @@ class LogDirectories:
         for file in self.recovery_points() + self.high_watermark_checkpoints():
             self._at_the_end(file.path.rpartition("/")[0], partial(self.offset_files.write, file))
         for home in self._online():
-            if self._has_damaged(home) or (not home.clean and self._has_unrecovered(home)):
+            if self._bad.forbid_marker(home):
                 logger.warning(
                     "log directory %s isn't marked as cleanly stopped: not every log was recovered", home.path
                 )
                 continue
             self._at_the_end(home.path, partial(write_clean_marker, self.disk, home.path, epoch))
         self._release()
-
-    def _has_damaged(self, home: Home) -> bool:
-        return any(self.directory_of(log) == home.path for log in self._damaged.values())
-
-    def _has_unrecovered(self, home: Home) -> bool:
-        inside = f"{home.path}/"
-        return any(path.startswith(inside) for path in chain(self._unopened, self._unclaimed.values()))
 
     def _at_the_end(self, home: str, write: Callable[[], None]) -> None:
         """A log directory where something couldn't be written isn't marked clean."""

@@ -45,7 +45,7 @@ class OffsetFiles:
         self._parsed: dict[int, frozenset[tuple[str, int]]] = {}  # of those, by turn: whom they name
         self._read: dict[str, Offsets] = {}  # by path: what was there at the start
         self._kept: dict[str, Offsets] = {}  # by path: lines about logs that couldn't be opened
-        self._lock = threading.Lock()  # for the first two, and for moments: the event loop waits for it
+        self._lock = threading.Lock()  # guards `_on_disk` and `_parsed`, for moments: the event loop waits for it
         self._writing = threading.Lock()
 
     def read(self, directory: str, name: str) -> Offsets:
