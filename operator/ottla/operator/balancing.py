@@ -68,7 +68,7 @@ class Balancer:
             known.measure_anew(_MEASURING)
         try:
             if wish.mode is not Mode.RUN and known.throttled:
-                await self._unthrottle(visit, known)
+                await self._unthrottle(visit, known, await visit.asked.look(internal=True))
             if wish.mode is Mode.OFF:
                 return
             await self._step(visit, known)
@@ -107,7 +107,7 @@ class Balancer:
             known.said = Balancing("waits for replicas that are moved for something else")
             return
         if known.wish.mode is Mode.RUN:  # what an earlier plan left, which was given up for a roll
-            await self._unthrottle(visit, known)
+            await self._unthrottle(visit, known, kafka)
         assignments = {
             (topic.name, index): partition.target
             for topic in kafka.topics.values()
@@ -136,12 +136,11 @@ class Balancer:
                 known.throttled = True
                 await begin(visit.asked, visit.cluster, kafka, ScalePlan(moves_at_once(kafka, left)))
             return
-        await self._unthrottle(visit, known)
+        await self._unthrottle(visit, known, kafka)
         await visit.tell("Balanced", f"the plan of {len(known.plan)} partitions is carried out")
         known.measure_anew(_MEASURING)
 
-    async def _unthrottle(self, visit: Visit, known: _Known) -> None:
-        kafka = await visit.asked.look(internal=True)
+    async def _unthrottle(self, visit: Visit, known: _Known, kafka: KafkaCluster) -> None:
         await make(await visit.asked.configure(unthrottled(kafka)))
         known.throttled = _moves(kafka)
 
