@@ -7,12 +7,12 @@ kinds that are missing or another version's, versions that don't fit together. E
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
-from ottla.operator.objects import Object, Ref, condition, ref_of
+from ottla.operator.objects import Object, Ref, condition, ref_of, seconds_since
 from ottla.operator.plan.observed import image_version
 from ottla.operator.rights import Asked, Right, asked, each
 
@@ -213,14 +213,12 @@ def of_clusters(clusters: Iterable[Object], operators: Sequence[Installation], n
             yield Finding(about, False, message, f"they follow by a roll: {status.get('message') or 'see its status'}")
 
 
-def _changed_s_ago(cluster: Mapping[str, object], now: datetime) -> float:
+def _changed_s_ago(cluster: Object, now: datetime) -> float:
     """Since anybody wrote to its spec, as far as Kubernetes tells."""
     meta = cluster["metadata"]
-    assert isinstance(meta, Mapping)
     written = [
         entry["time"]
         for entry in meta.get("managedFields") or ()
         if entry.get("subresource") != "status" and "time" in entry
     ]
-    latest = max(written, default=meta["creationTimestamp"])
-    return (now - datetime.fromisoformat(latest)).total_seconds()
+    return seconds_since(max(written, default=meta["creationTimestamp"]), now)
