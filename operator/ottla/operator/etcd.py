@@ -41,7 +41,7 @@ from ottla.operator.plan.observed import etcd_pods as seen_pods
 from ottla.operator.plan.roll import Decision, Pod, Restart
 from ottla.operator.plan.snapshots import last_snapshot, late
 from ottla.operator.queue import Tell
-from ottla.operator.restarts import restart
+from ottla.operator.restarts import restart_chosen
 from ottla.operator.spec.cluster import Cluster, Etcd
 from ottla.operator.visit import Visit, ordinal
 from ottla.operator.volumes import begin_anew
@@ -166,13 +166,7 @@ class EtcdKeeper:
     async def roll(self, visit: Visit, etcd: Etcd) -> None:
         """Restarts one outdated member while all answer, or one that is stuck, if a second look says the same."""
         decision = await self._decide(visit, etcd)
-        if (chosen := decision.restart) is not None:
-            await visit.found.look_again()
-            decision = await self._decide(visit, etcd)
-            if (again := decision.restart) is not None and again.pod.uid == chosen.pod.uid:
-                pod = visit.found.get("Pod", again.pod.name)
-                assert pod is not None
-                await restart(self._kube, visit, pod, again.reason, again.message)
+        decision = await restart_chosen(self._kube, visit, decision, lambda: self._decide(visit, etcd))
         visit.findings.etcd_roll = decision
         visit.busy |= decision.rolling
 

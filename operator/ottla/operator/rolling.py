@@ -16,7 +16,7 @@ from ottla.operator.plan.etcd_pods import ETCD
 from ottla.operator.plan.observed import addresses, broker_pod, is_current, outdated, versions
 from ottla.operator.plan.roll import Decision, Pod, decide
 from ottla.operator.plan.turns import RELEASE_MAX, Release, Standing, standing
-from ottla.operator.restarts import restart
+from ottla.operator.restarts import restart_chosen
 from ottla.operator.spec.cluster import Cluster, Etcd, Pool
 from ottla.operator.turns import Turns
 from ottla.operator.visit import Visit, ordinal
@@ -87,13 +87,19 @@ class Rolling:
 
     async def decide(self, visit: Visit) -> None:
         """Whether a pod is to be restarted, and whether somebody else may take one away."""
+        await self._decide(visit)
+
+    async def _decide(self, visit: Visit) -> Decision:
         findings = visit.findings
         assert findings.pods is not None
         held = visit.leaving & findings.scaling.draining  # one that can't go yet is rolled like any other
         hold = visit.waits_for_others(ETCD, CONTROLLER)
         decision = decide(findings.pods, window_open=visit.window_open, hold=hold, held=held)
-        findings.decision = decision if visit.current else _later(decision)
-        visit.busy |= decision.rolling or not findings.decision.evictable
+        if not visit.current:
+            decision = _later(decision)
+        findings.decision = decision
+        visit.busy |= decision.rolling or not decision.evictable
+        return decision
 
     def budget(self, visit: Visit) -> list[Object]:
         """The budget for evictions: none where it isn't known what brokers say."""
@@ -102,32 +108,21 @@ class Rolling:
 
     async def restart_one(self, visit: Visit) -> None:
         """The pod whose turn it is, if a second look says the same."""
-        decision = visit.findings.decision
-        assert decision is not None
-        if (chosen := decision.restart) is None:
-            return
-        await visit.found.look_again()
-        visit.current = True
-        await self.look(visit)
-        await self.decide(visit)
-        again = visit.findings.decision.restart if visit.findings.decision is not None else None
-        if again is not None and again.pod.uid == chosen.pod.uid:
-            pod = visit.broker_pods()[again.pod.id]
-            await restart(self._kube, visit, pod, again.reason, again.message)
+
+        async def decide_again() -> Decision:
+            visit.current = True
+            await self.look(visit)
+            return await self._decide(visit)
+
+        assert visit.findings.decision is not None
+        await restart_chosen(self._kube, visit, visit.findings.decision, decide_again)
 
     async def roll_controllers(self, visit: Visit) -> None:
         """Controllers with pods of their own, in the order that brokers have: the one that decides is the last."""
         if not visit.cluster.controllers.replicas:
             return
-        chosen = (await self._decide_controllers(visit)).restart
-        if chosen is None:
-            return
-        await visit.found.look_again()
-        again = (await self._decide_controllers(visit)).restart
-        if again is not None and again.pod.uid == chosen.pod.uid:
-            pod = visit.found.get("Pod", again.pod.name)
-            assert pod is not None
-            await restart(self._kube, visit, pod, again.reason, again.message)
+        decision = await self._decide_controllers(visit)
+        await restart_chosen(self._kube, visit, decision, lambda: self._decide_controllers(visit))
 
     async def _decide_controllers(self, visit: Visit) -> Decision:
         cluster, found = visit.cluster, visit.found
