@@ -84,16 +84,13 @@ class EtcdKeeper:
         """Makes and renews what clients and members prove who they are with: pods mount it, and the Cluster gets
         digests of what they read."""
         key = visit.cluster.ref
-        visit.cluster = replace(visit.cluster, metadata=_as_formed(visit.cluster, etcd, visit.found))
+        etcd = _as_formed(visit.cluster, etcd, visit.found)
+        visit.cluster = replace(visit.cluster, metadata=etcd)
         if not etcd.tls:
             if key not in self._clients:
                 self._clients[key] = ("", self._make_client(None))
             return
-        formed = visit.cluster.metadata
-        assert isinstance(formed, Etcd)
-        visit.cluster, identity = await certified(
-            self._kube, visit.cluster, formed, visit.found, visit.tell, self._utc()
-        )
+        visit.cluster, identity = await certified(self._kube, visit.cluster, etcd, visit.found, visit.tell, self._utc())
         before = self._clients.get(key)
         if before is None or before[0] != visit.cluster.certificates:
             self._clients[key] = (visit.cluster.certificates, self._make_client(identity))
