@@ -11,7 +11,6 @@ from ottla.operator.plan.names import RESTARTED_FOR
 from ottla.operator.plan.topic_owner import read_mark
 from ottla.operator.spec.cluster import RESTART
 from tests.simulation_operator.brokers import Brokers
-from tests.simulation_operator.invariants import Wishes
 from tests.simulation_operator.kubernetes import ApiServer
 from tests.simulation_operator.person import NAME, Person
 
@@ -19,11 +18,10 @@ from tests.simulation_operator.person import NAME, Person
 class Agreement:
     """Compares a world with what people want of it."""
 
-    def __init__(self, server: ApiServer, brokers: Brokers, person: Person, wishes: Wishes) -> None:
+    def __init__(self, server: ApiServer, brokers: Brokers, person: Person) -> None:
         self._server = server
         self._brokers = brokers
         self._person = person
-        self._wishes = wishes
         self._ports: dict[tuple[str, str], int] = {}  # the Cluster's uid, a Service → the node port that it had first
 
     def ids(self) -> dict[int, str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from random import Random
 from uuid import UUID
 
 from ottla.operator.plan.etcd_members import Member
@@ -37,12 +36,11 @@ Refusals = dict[str, KafkaError | None]
 class Brokers:
     """All brokers of one Cluster, by what stands on their volumes."""
 
-    def __init__(self, random: Random, server: ApiServer, cluster: str) -> None:
+    def __init__(self, server: ApiServer, cluster: str) -> None:
         self.topics: dict[str, KafkaTopic] = {}
         self.settings: dict[str, str] = {}
         self.own: dict[int, dict[str, str]] = {}
         self.blocking: set[int] = set()  # brokers that say no, whatever else
-        self._random = random
         self._server = server
         self._cluster = cluster
         self._behind: dict[int, int] = {}  # broker → steps until it has caught up

@@ -106,22 +106,15 @@ class Connection:
         await self._write("Cluster", name, lambda: self._server.write_status(resource, status), lambda: None)
 
     async def delete(
-        self,
-        kind: str,
-        namespace: str,
-        name: str,
-        *,
-        uid: str | None = None,
-        version: str | None = None,
-        propagation: str = "Background",
+        self, kind: str, namespace: str, name: str, *, propagation: str = "Background", **only: Any
     ) -> bool:
         def check() -> None:
-            if self._server.would_delete(kind, namespace, name, uid, version):
+            if self._server.would_delete(kind, namespace, name, **only):
                 self._invariants.deletes(kind, name, propagation)
 
         done = self._server.delete
         return await self._write(
-            kind, name, lambda: done(kind, namespace, name, uid=uid, version=version, propagation=propagation), check
+            kind, name, lambda: done(kind, namespace, name, propagation=propagation, **only), check
         )
 
     async def event(self, about: Object, reason: str, message: str, now: datetime, *, warning: bool = False) -> None:

@@ -1,7 +1,7 @@
 """What must hold at every write of an operator, whatever goes wrong: by the world as it is, and what it was told.
 
 1. A topic is deleted only if somebody deleted its Topic under the Cluster that there is now, and wanted that.
-2. A volume goes only where the spec says so.
+2. No volume goes: no spec here lets volumes go with their Cluster.
 3. The operator takes a pod that serves only while each pod that it took before is back, and a broker's pod only on the
    word of the brokers; pods that no StatefulSet of the Cluster made are none of its business.
 4. A broker is taken away only when nothing is left on it; a StatefulSet that is made anew keeps its pods.
@@ -32,7 +32,6 @@ class Wishes:
     def __init__(self) -> None:
         self.deleted: dict[str, str] = {}  # uids of Topics that somebody deleted → of the Cluster that there was then
         self.retained: set[str] = set()  # uids of Topics whose topics are to stay
-        self.volumes_may_go = False  # the Cluster was deleted, and its spec said that its volumes go with it
 
 
 class Invariants:
@@ -183,8 +182,7 @@ class Invariants:
             self._say(f"brokers {list(brokers)} are taken away with {', '.join(left[:3])} on them")
 
     def _volume_went(self, name: str) -> None:
-        if not self._wishes.volumes_may_go:
-            self._say(f"volume {name} was deleted, which was to be kept")
+        self._say(f"volume {name} was deleted, which was to be kept")
 
     def _say(self, sentence: str) -> None:
         self.wrong.append(sentence)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import datetime
 from random import Random
 from typing import Any
 
@@ -56,42 +56,6 @@ class ApiServer(World):
                     port["nodePort"] = self._next_port
                     self._next_port += 1
         return copied(item)
-
-    async def delete(
-        self,
-        kind: str,
-        namespace: str,
-        name: str,
-        *,
-        uid: str | None = None,
-        version: str | None = None,
-        propagation: str = "Background",
-    ) -> bool:
-        self._may("delete", kind)
-        self._asked(f"delete {kind} {name}")
-        if not self.would_delete(kind, namespace, name, uid, version):
-            return False
-        self.writes.append(f"delete {kind} {name}")
-        key = (kind, namespace, name)
-        if kind == "Pod":
-            self.end(key)
-        elif kind == "StatefulSet" and propagation == "Foreground":
-            self.end(key)
-            for pod in self.pods_of(name):
-                self.end(("Pod", namespace, pod))
-        else:
-            if propagation == "Orphan":
-                self._orphan(key)
-            self._remove(key)
-        return True
-
-    def would_delete(self, kind: str, namespace: str, name: str, uid: str | None, version: str | None) -> bool:
-        """Whether there is such an object, and it is still what the request says."""
-        found = self.objects.get((kind, namespace, name))
-        if found is None:
-            return False
-        meta = found["metadata"]
-        return uid in (None, meta["uid"]) and version in (None, meta["resourceVersion"])
 
     async def knows(self, kind: str, namespace: str = "") -> bool:
         """As `Kube.knows`."""
@@ -192,9 +156,9 @@ class ApiServer(World):
             item["metadata"]["deletionTimestamp"] = timestamp(self.now)
             self._put(key, item, spec_changed=False)
 
-    def crash(self, pod: str, age_s: float = 0.0) -> None:
+    def crash(self, pod: str) -> None:
         """A pod isn't ready any more, and starts again."""
-        self._says(self.objects["Pod", NAMESPACE, pod], ready=False, since=self.now - timedelta(seconds=age_s))
+        self._says(self.objects["Pod", NAMESPACE, pod], ready=False, since=self.now)
 
     def _collect(self) -> None:
         alive = {item["metadata"]["uid"] for item in self.objects.values()}
@@ -280,6 +244,19 @@ class ApiServer(World):
             "containerStatuses": [{"state": {"running": {}}, "lastState": {}}],
         }
         self._put(("Pod", NAMESPACE, pod["metadata"]["name"]), pod, spec_changed=False)
+
+    def _deleted(self, key: Key, propagation: str) -> None:
+        kind, namespace, name = key
+        if kind == "Pod":
+            self.end(key)
+        elif kind == "StatefulSet" and propagation == "Foreground":
+            self.end(key)
+            for pod in self.pods_of(name):
+                self.end(("Pod", namespace, pod))
+        else:
+            if propagation == "Orphan":
+                self._orphan(key)
+            self._remove(key)
 
     def _orphan(self, key: Key) -> None:
         uid = self.objects[key]["metadata"]["uid"]

@@ -229,8 +229,6 @@ class Person:
         steady = all(sets.get(f"{NAME}-{pool['name']}") == pool["replicas"] for pool in pools)
         if not steady or self._brokers.drained() or (self.cluster or {}).get("status", {}).get("draining"):
             return False  # who deletes a Cluster while brokers leave it has to bring these brokers back
-        if brokers["storage"].get("onDelete") == "Delete":
-            return False  # a test of its own: nothing is left to be kept
         spec = self.spec
         if topics != "kept":
             for item in self._server.all("Topic"):

@@ -120,12 +120,24 @@ class World:
     ) -> bool:
         self._may("delete", kind)
         self._asked(f"delete {kind} {name}")
-        found = self.objects.get((kind, namespace, name))
-        if found is None or uid not in (None, found["metadata"]["uid"]):
-            return False
-        if version not in (None, found["metadata"]["resourceVersion"]):
+        if not self.would_delete(kind, namespace, name, uid=uid, version=version):
             return False
         self.writes.append(f"delete {kind} {name}")
+        self._deleted((kind, namespace, name), propagation)
+        return True
+
+    def would_delete(
+        self, kind: str, namespace: str, name: str, *, uid: str | None = None, version: str | None = None
+    ) -> bool:
+        """Whether there is such an object, and it is still what the request says."""
+        if (found := self.objects.get((kind, namespace, name))) is None:
+            return False
+        meta = found["metadata"]
+        return uid in (None, meta["uid"]) and version in (None, meta["resourceVersion"])
+
+    def _deleted(self, key: tuple[str, str, str], propagation: str) -> None:
+        """What becomes of an object that is deleted, and of the pods that it made."""
+        kind, namespace, name = key
         if propagation == "Foreground":
             self.foreground.append(name)
         for pod in self.pods_of(name) if kind == "StatefulSet" else ():
@@ -133,8 +145,7 @@ class World:
                 del self.objects["Pod", namespace, pod]["metadata"]["ownerReferences"]
             else:
                 del self.objects["Pod", namespace, pod]
-        del self.objects[kind, namespace, name]
-        return True
+        del self.objects[key]
 
     async def event(self, about: Object, reason: str, message: str, now: datetime, *, warning: bool = False) -> None:
         self._may("create", "Event")
