@@ -14,29 +14,12 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
 
-from .swarm import outcomes, planting, with_fixed_hashes
-
-TABLE = Path(__file__).with_name("caught.txt")
-TRIED_MAX = 40  # seeds behind the recorded one
-_HEAD = "# planted bug | first seed of 0-499 that catches it | what that run says\n"
-
-
-class Catch(NamedTuple):
-    """The first seed that caught a bug, and the first sentence of what was wrong."""
-
-    seed: int
-    why: str
-
-
-def recorded() -> dict[str, Catch]:
-    """The table."""
-    rows = [line.split(" | ", 2) for line in TABLE.read_text().splitlines() if not line.startswith("#")]
-    return {name: Catch(int(seed), why) for name, seed, why in rows}
+from .catch_table import TRIED_MAX, Catch, CatchTable
+from .fixed_hashes import with_fixed_hashes
+from .swarm import outcomes, planting
 
 
 def first_caught(name: str, seeds: Iterable[int]) -> Catch | None:
@@ -50,40 +33,7 @@ def first_caught(name: str, seeds: Iterable[int]) -> Catch | None:
     return None
 
 
-def record(names: Sequence[str], seeds: range) -> list[str]:
-    """Finds who catches these bugs and writes it into the table; those that nobody catches."""
-    from .planted import BUGS
-
-    table = recorded() if TABLE.exists() else {}
-    left = []
-    for name in names:
-        began = time.monotonic()
-        found = first_caught(name, seeds)
-        if found is None:
-            left.append(name)
-            table.pop(name, None)
-        else:
-            table[name] = found
-        print(f"{name}: {found or 'not caught'} ({time.monotonic() - began:.0f} s)", flush=True)
-        lines = [f"{bug} | {table[bug].seed} | {table[bug].why}\n" for bug in BUGS if bug in table]
-        TABLE.write_text(_HEAD + "".join(lines))
-    return left
-
-
-def replay(seconds: float) -> list[str]:
-    """Runs the table, or what of it can be begun in that time (0: all); the bugs that many seeds caught, and none
-    catches any more."""
-    left = []
-    ends = time.monotonic() + seconds if seconds else float("inf")
-    for name, catch in recorded().items():
-        if time.monotonic() > ends:
-            print("… and no time for the others")
-            break
-        found = first_caught(name, range(catch.seed, catch.seed + TRIED_MAX + 1))
-        if found is None and catch.seed <= TRIED_MAX:
-            left.append(name)
-        print(f"{name}: {found or 'not caught any more'}", flush=True)
-    return left
+TABLE = CatchTable(Path(__file__).with_name("caught.txt"), "0-499", first_caught)
 
 
 def main() -> int:
@@ -97,11 +47,11 @@ def main() -> int:
     with_fixed_hashes("tests.simulation.catches")
     sys.modules["hypothesis"] = None  # type: ignore[assignment]  # kio would load it
     if options.replay:
-        return 1 if replay(options.seconds) else 0
+        return 1 if TABLE.replay(options.seconds, seed_max=TRIED_MAX) else 0
     from .planted import BUGS
 
     first, _, last = options.seeds.partition("-")
-    return 1 if record(options.bug or list(BUGS), range(int(first), int(last or first) + 1)) else 0
+    return 1 if TABLE.record(options.bug or BUGS, BUGS, range(int(first), int(last or first) + 1)) else 0
 
 
 if __name__ == "__main__":

@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
+from .fixed_hashes import with_fixed_hashes
+
 RUN_SECONDS_MAX = 120
 WARM_UP_SEEDS = (1, 4)  # of whole clusters, and with many kinds of fault
 ENOUGH_RUNS = 100  # for each kind of fault to happen
@@ -121,13 +123,6 @@ def _run(scenario: Any, seed: int, writing: int, prepare: Callable[[], None]) ->
             pipe.write(content.encode())
     finally:
         os._exit(0)
-
-
-def with_fixed_hashes(module: str) -> None:
-    """Starts this program anew unless strings hash as they always do here."""
-    if os.environ.get("PYTHONHASHSEED") != "0":
-        os.environ["PYTHONHASHSEED"] = "0"
-        os.execv(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]])
 
 
 def main() -> int:

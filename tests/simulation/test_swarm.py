@@ -5,32 +5,24 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
 
 import pytest
 
-from tests.simulation.catches import recorded
+from tests.simulation.catches import TABLE
+from tests.simulation.fixed_hashes import run
 from tests.simulation.planted import BUGS
 
 SEEDS = "0-99"  # so few that what they find is a regression, and not a new bug; those are for `make swarm`
 
 
-def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", f"tests.simulation.{module}", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        env={**os.environ, "PYTHONHASHSEED": "0"},
-        check=False,
-    )
+def program(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return run(f"tests.simulation.{name}", *arguments, timeout_s=280)
 
 
 def test_a_short_swarm() -> None:
-    done = run("swarm", "--seeds", SEEDS)
+    done = program("swarm", "--seeds", SEEDS)
     assert done.returncode == 0, done.stdout + done.stderr
     print(done.stdout)
 
@@ -38,17 +30,17 @@ def test_a_short_swarm() -> None:
 @pytest.mark.parametrize("seed", ["3", "8"])
 def test_the_same_seed_is_the_same_run(seed: str) -> None:
     digests = {
-        tuple(re.findall(r"digest (\w+), ([\d.]+) s, (\d+) steps", run("scenario", seed).stdout)) for _ in range(2)
+        tuple(re.findall(r"digest (\w+), ([\d.]+) s, (\d+) steps", program("scenario", seed).stdout)) for _ in range(2)
     }
     assert len(digests) == 1
     assert digests != {()}
 
 
 def test_each_planted_bug_was_caught() -> None:
-    assert BUGS.keys() == recorded().keys()
+    assert BUGS.keys() == TABLE.recorded().keys()
 
 
 def test_planted_bugs_are_caught() -> None:
-    done = run("catches", "--replay", "--seconds", "40")
+    done = program("catches", "--replay", "--seconds", "40")
     assert done.returncode == 0, done.stdout + done.stderr
     print(done.stdout)

@@ -11,30 +11,13 @@ from __future__ import annotations
 
 import argparse
 import logging
-import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
 
-from tests.simulation.swarm import with_fixed_hashes
+from tests.simulation.catch_table import Catch, CatchTable
+from tests.simulation.fixed_hashes import with_fixed_hashes
 
-TABLE = Path(__file__).with_name("caught.txt")
 SEEDS = range(200)
-TRIED_MAX = 40  # seeds behind the recorded one
-_HEAD = "# planted bug | first seed of 0-199 that catches it | what that run says\n"
-
-
-class Catch(NamedTuple):
-    """The first seed that caught a bug, and the first sentence of what was wrong."""
-
-    seed: int
-    why: str
-
-
-def recorded() -> dict[str, Catch]:
-    """The table."""
-    rows = [line.split(" | ", 2) for line in TABLE.read_text().splitlines() if not line.startswith("#")]
-    return {name: Catch(int(seed), why) for name, seed, why in rows}
 
 
 def first_caught(name: str, seeds: Iterable[int]) -> Catch | None:
@@ -50,6 +33,9 @@ def first_caught(name: str, seeds: Iterable[int]) -> Catch | None:
     return None
 
 
+TABLE = CatchTable(Path(__file__).with_name("caught.txt"), "0-199", first_caught)
+
+
 def main() -> int:
     """1 where a bug isn't caught."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -61,24 +47,9 @@ def main() -> int:
     logging.disable(logging.CRITICAL)
     from tests.simulation_operator.planted import BUGS
 
-    table = recorded() if TABLE.exists() else {}
-    left = []
-    ends = time.monotonic() + options.seconds if options.seconds else float("inf")
-    for name in options.bug or BUGS:
-        if time.monotonic() > ends:
-            print("… and no time for the others")
-            break
-        begin = table[name].seed if options.replay else 0
-        tried = range(begin, begin + TRIED_MAX + 1) if options.replay else SEEDS
-        found = first_caught(name, tried)
-        print(f"{name}: {found or 'not caught'}", flush=True)
-        if found is None:
-            left.append(name)
-        elif not options.replay:
-            table[name] = found
-            rows = [f"{bug} | {table[bug].seed} | {table[bug].why}\n" for bug in BUGS if bug in table]
-            TABLE.write_text(_HEAD + "".join(rows))
-    return 1 if left else 0
+    if options.replay:
+        return 1 if TABLE.replay(options.seconds, options.bug) else 0
+    return 1 if TABLE.record(options.bug or BUGS, BUGS, SEEDS) else 0
 
 
 if __name__ == "__main__":

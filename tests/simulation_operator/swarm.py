@@ -12,7 +12,7 @@ import sys
 import time
 from collections import Counter
 
-from tests.simulation.swarm import with_fixed_hashes
+from tests.simulation.fixed_hashes import with_fixed_hashes
 
 ENOUGH_RUNS = 60  # for each kind of fault to happen, and everything that people do
 # What a swarm must have seen, or it has tested nothing; beside these, all that a person can do.

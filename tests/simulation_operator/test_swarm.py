@@ -6,49 +6,37 @@ and fewer of the table's last bugs.
 
 from __future__ import annotations
 
-import asyncio
-import os
 import re
 import subprocess
-import sys
-from unittest.mock import patch
 
-from ottla.operator import exposure, kafka
-from tests.simulation_operator.catches import recorded
-from tests.simulation_operator.connection import Admin
+from tests.simulation.fixed_hashes import run
+from tests.simulation_operator.catches import TABLE
 from tests.simulation_operator.planted import BUGS
 from tests.simulation_operator.scenario import KEY, ROUNDS_MAX, Run
 
 
-def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", f"tests.simulation_operator.{module}", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        env={**os.environ, "PYTHONHASHSEED": "0"},
-        check=False,
-    )
+def program(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return run(f"tests.simulation_operator.{name}", *arguments, timeout_s=200)
 
 
 def test_a_short_swarm() -> None:
-    done = run("swarm", "--seeds", "0-59", "--seconds", "15")
+    done = program("swarm", "--seeds", "0-59", "--seconds", "15")
     assert done.returncode == 0, done.stdout + done.stderr
     print(done.stdout)
 
 
 def test_the_same_seed_is_the_same_run() -> None:
-    digests = {tuple(re.findall(r"digest (\w+)", run("scenario", "17").stdout)) for _ in range(2)}
+    digests = {tuple(re.findall(r"digest (\w+)", program("scenario", "17").stdout)) for _ in range(2)}
     assert len(digests) == 1
     assert digests != {()}
 
 
 def test_each_planted_bug_was_caught() -> None:
-    assert BUGS.keys() == recorded().keys()
+    assert BUGS.keys() == TABLE.recorded().keys()
 
 
 def test_planted_bugs_are_caught() -> None:
-    done = run("catches", "--replay", "--seconds", "15")
+    done = program("catches", "--replay", "--seconds", "15")
     assert done.returncode == 0, done.stdout + done.stderr
     print(done.stdout)
 
@@ -57,9 +45,6 @@ def test_a_topic_is_kept_though_the_watch_still_tells_of_the_topic_resource_of_t
     """Cluster and Topics are deleted, and the Cluster is made again while the watch of Topics is late: the old Topics
     were marked as seen under the new Cluster, and the topics deleted as soon as the watch told of their end."""
     world = Run(4)  # any seed: nothing goes wrong here
-
-    def admin(bootstrap: str) -> Admin:
-        return Admin(world.process.connection, bootstrap)
 
     async def scene() -> None:
         world.person.add_topic()
@@ -73,5 +58,4 @@ def test_a_topic_is_kept_though_the_watch_still_tells_of_the_topic_resource_of_t
         assert world.brokers.topics[name].id == before.id
         assert world.invariants.wrong == []
 
-    with patch.object(kafka, "KafkaAdmin", admin), patch.object(exposure, "KafkaAdmin", admin):
-        asyncio.run(scene())
+    world.play(scene())

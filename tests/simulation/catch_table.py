@@ -1,0 +1,70 @@
+"""The table of the planted bugs that a swarm catches: in each line a bug, the first seed that catches it, and why."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+TRIED_MAX = 40  # seeds behind the recorded one
+
+
+class Catch(NamedTuple):
+    """The first seed that caught a bug, and the first sentence of what was wrong."""
+
+    seed: int
+    why: str
+
+
+FirstCaught = Callable[[str, Iterable[int]], Catch | None]
+"""The first of some seeds that catches the bug of a name."""
+
+
+class CatchTable:
+    """The file `caught.txt` of a swarm, and how it is made and replayed."""
+
+    def __init__(self, file: Path, seeds: str, first_caught: FirstCaught) -> None:
+        """`seeds`: those that are tried, as `0-499`."""
+        self._file = file
+        self._head = f"# planted bug | first seed of {seeds} that catches it | what that run says\n"
+        self._first_caught = first_caught
+
+    def recorded(self) -> dict[str, Catch]:
+        """What stands there."""
+        rows = [line.split(" | ", 2) for line in self._file.read_text().splitlines() if not line.startswith("#")]
+        return {name: Catch(int(seed), why) for name, seed, why in rows}
+
+    def record(self, names: Iterable[str], bugs: Iterable[str], seeds: Iterable[int]) -> list[str]:
+        """Finds who catches these of all bugs and writes it down; those that nobody catches, which lose their lines."""
+        table = self.recorded() if self._file.exists() else {}
+        left = []
+        for name in names:
+            began = time.monotonic()
+            found = self._first_caught(name, seeds)
+            if found is None:
+                left.append(name)
+                table.pop(name, None)
+            else:
+                table[name] = found
+            print(f"{name}: {found or 'not caught'} ({time.monotonic() - began:.0f} s)", flush=True)
+            lines = [f"{bug} | {table[bug].seed} | {table[bug].why}\n" for bug in bugs if bug in table]
+            self._file.write_text(self._head + "".join(lines))
+        return left
+
+    def replay(self, seconds: float, names: Collection[str] = (), seed_max: float = float("inf")) -> list[str]:
+        """Runs the recorded seeds, of these bugs or of all, or what can be begun in that time (0: all of it); the bugs
+        that none of the tried seeds catches any more. A bug whose first seed is beyond `seed_max` may be missed."""
+        left = []
+        ends = time.monotonic() + seconds if seconds else float("inf")
+        for name, catch in self.recorded().items():
+            if names and name not in names:
+                continue
+            if time.monotonic() > ends:
+                print("… and no time for the others")
+                break
+            found = self._first_caught(name, range(catch.seed, catch.seed + TRIED_MAX + 1))
+            if found is None and catch.seed <= seed_max:
+                left.append(name)
+            print(f"{name}: {found or 'not caught any more'}", flush=True)
+        return left

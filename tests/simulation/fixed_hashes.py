@@ -1,0 +1,28 @@
+"""Programs in which strings hash the same everywhere, so that a seed is one run: PYTHONHASHSEED is set before Python
+starts.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+
+def with_fixed_hashes(module: str) -> None:
+    """Starts this program anew unless strings hash as they always do here."""
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        os.environ["PYTHONHASHSEED"] = "0"
+        os.execv(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]])
+
+
+def run(module: str, *arguments: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
+    """Runs a module as such a program; what it printed, and its exit code."""
+    return subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        env={**os.environ, "PYTHONHASHSEED": "0"},
+        check=False,
+    )
