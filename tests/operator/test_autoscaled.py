@@ -92,13 +92,6 @@ class MetricsServer:
         self._server.server_close()
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeApiServer]:
-    running = KubeApiServer(tmp_path_factory.mktemp("kubernetes"))
-    yield running
-    running.stop()
-
-
 @pytest.fixture
 def metrics(server: KubeApiServer) -> Iterator[MetricsServer]:
     serving = MetricsServer(server.kubeconfig.parent)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,6 @@ from tests.peers.kube_apiserver import KubeApiServer
 pytestmark = pytest.mark.timeout(2400)
 
 WHERE = ("--namespace", "ottla-system", "--create-namespace")
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeApiServer]:
-    running = KubeApiServer(tmp_path_factory.mktemp("kubernetes"))
-    yield running
-    running.stop()
 
 
 def doctor(kubeconfig: Path, *words: str) -> tuple[int, str, str]:

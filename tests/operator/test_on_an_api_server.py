@@ -8,7 +8,7 @@ import copy
 import hashlib
 import json
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 from unittest.mock import patch
@@ -47,13 +47,6 @@ DEFAULTS = Defaults("ottla:1", "etcd:1")
 CRDS = ROOT / "operator/ottla/operator/crds"
 KEY = Ref("shop", "k")
 Scene = Callable[[Kube], Awaitable[None]]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeApiServer]:
-    running = KubeApiServer(tmp_path_factory.mktemp("kubernetes"))
-    yield running
-    running.stop()
 
 
 @pytest.fixture

@@ -61,19 +61,12 @@ class Api:
         return int(self("GET", CLUSTER)["spec"]["brokers"]["replicas"])
 
 
-@pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Api, KubeApiServer]]:
-    running = KubeApiServer(tmp_path_factory.mktemp("kubernetes"))
-    yield Api(running), running
-    running.stop()
-
-
 @pytest.fixture(params=[3, 4], ids=["helm3", "helm4"])
 def release(
-    request: pytest.FixtureRequest, api: tuple[Api, KubeApiServer], tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, server: KubeApiServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Api, Helm]]:
     """A release of the Cluster's chart in an empty namespace, with three brokers."""
-    ask, server = api
+    ask = Api(server)
     helm = Helm(request.param, tmp_path_factory.mktemp("helm"), str(server.kubeconfig))
     helm(
         "upgrade", "--install", "definitions", "charts/ottla-operator", "--namespace", "default", "--set", "replicas=1"
