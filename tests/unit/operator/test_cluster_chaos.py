@@ -18,7 +18,7 @@ import pytest
 from ottla.operator import rolling
 from ottla.operator.followed import differs
 from ottla.operator.kube import KubeError
-from ottla.operator.objects import Ref
+from ottla.operator.objects import Ref, holds
 from ottla.operator.plan import roll
 from ottla.operator.plan.roll import Report
 from ottla.operator.plan.turns import Standing
@@ -112,8 +112,7 @@ class Faulty(World):
 
 
 def _serves(pod: Object | None) -> bool:
-    conditions = (pod or {}).get("status", {}).get("conditions", ())
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+    return holds((pod or {}).get("status"), "Ready")
 
 
 class Play:

@@ -9,12 +9,10 @@ from dataclasses import replace
 import pytest
 import yaml
 
+from ottla.operator.doctor import CRDS
 from ottla.operator.kube import KubeError
 from ottla.operator.plan.roll import Report
-from tests.peers.tools import ROOT
 from tests.unit.operator.test_cluster import OUTSIDE, Scene, running
-
-CRDS = ROOT / "operator/ottla/operator/crds"
 
 FORBIDDEN = KubeError(403, "applying", "forbidden: exceeded quota")
 
