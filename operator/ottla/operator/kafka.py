@@ -57,6 +57,7 @@ class KafkaAdmin:
     def __init__(self, bootstrap: str, connect: Connect = _connected) -> None:
         """`bootstrap`: host:port, several separated by commas."""
         self.bootstrap = bootstrap
+        self._connect = connect
         self._peers = [Peer(connect, address.host, address.port, OPERATOR) for address in parse_bootstrap(bootstrap)]
         self._one_at_a_time = asyncio.Lock()
 
@@ -102,7 +103,8 @@ class KafkaAdmin:
     async def loads(self) -> Loads:
         """What each broker that answers bears."""
         metadata = await self._ask(METADATA, {"topics": [], "allow_auto_topic_creation": False})
-        return await ask_loads({broker.node_id: (broker.host, broker.port) for broker in metadata.brokers}, _connected)
+        addresses = {broker.node_id: (broker.host, broker.port) for broker in metadata.brokers}
+        return await ask_loads(addresses, self._connect)
 
     async def create(self, steps: Sequence[Create]) -> Refusals:
         """Makes topics."""

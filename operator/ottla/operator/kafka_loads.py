@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ottla.balance.measured import Directory, Worked, read_worked
@@ -25,9 +25,7 @@ class Loads(NamedTuple):
     directories: list[Directory]
 
 
-async def ask_loads(
-    addresses: Mapping[int, tuple[str, int]], connect: Connect, now: Callable[[], float] = time.monotonic
-) -> Loads:
+async def ask_loads(addresses: Mapping[int, tuple[str, int]], connect: Connect) -> Loads:
     """Asks the brokers, each at its host and port."""
     loads = Loads({}, [])
     for broker, (host, port) in sorted(addresses.items()):
@@ -41,7 +39,7 @@ async def ask_loads(
             peer.close()
         for result in told.results:
             for entry in result.configs if result.error_code == ErrorCode.none else ():
-                loads.worked[broker] = read_worked(now(), entry.value)
+                loads.worked[broker] = read_worked(time.monotonic(), entry.value)
         loads.directories.extend(_directory(broker, directory) for directory in answer.results)
     return loads
 
