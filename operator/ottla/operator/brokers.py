@@ -42,7 +42,7 @@ class BrokerPages:
         return {broker: report for broker, report in zip(addresses, answers, strict=True) if report is not None}
 
     async def deciding(self, addresses: Mapping[int, str]) -> dict[int, Report]:
-        """What controllers with pods of their own say, of those that answer: which one decides."""
+        """Which of the controllers with pods of their own decides; those that don't answer are missing."""
         answers = await asyncio.gather(*(self._stands(address) for address in addresses.values()))
         return {number: report for number, report in zip(addresses, answers, strict=True) if report is not None}
 

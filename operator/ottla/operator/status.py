@@ -35,7 +35,7 @@ class Trouble:
 
     @property
     def failed(self) -> bool:
-        """Whether it was this part itself, and not one that it needs."""
+        """Whether this part itself failed; one that only waits hasn't."""
         return self.reason != "Waiting"
 
 

@@ -1,4 +1,4 @@
-"""What `ottla operator doctor` finds in installations that the chart renders, and in such that somebody has broken."""
+"""What `ottla operator doctor` finds in installations that the chart renders, and in some that were broken since."""
 
 from __future__ import annotations
 
