@@ -10,6 +10,7 @@ import errno
 import os
 import shutil
 import struct
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
@@ -18,12 +19,13 @@ import pytest
 from ottla.broker.log.checkpoints import encode_uuid, parse_offsets
 from ottla.broker.log.config import LogConfig
 from ottla.broker.log.directories import LogDirectories
-from ottla.broker.log.disk import Disk, Entry, RealDisk
+from ottla.broker.log.disk import Entry, RealDisk
 from ottla.broker.log.log import Log
 from ottla.broker.log.segment import DamagedSegment
-from tests.unit.broker.log.workbench import contents, fill
+from tests.unit.broker.log.workbench import contents, crash, fill, open_directories
 
 CONFIG = LogConfig(segment_bytes=4000, index_interval_bytes=200)
+opened = partial(open_directories, config=CONFIG)
 END = 79
 IDS = [UUID(int=number) for number in range(3)]
 
@@ -40,17 +42,6 @@ class Astonishing(RealDisk):
         if path == self._path and not self.healed:
             raise self._error
         return super().list(path)
-
-
-def opened(*paths: Path, disk: Disk | None = None) -> LogDirectories:
-    logs = LogDirectories([str(path) for path in paths], lambda: 5000, disk=disk)
-    logs.open("c", 1, lambda topic: CONFIG)
-    return logs
-
-
-def crash(logs: LogDirectories) -> None:
-    for home in logs._homes.values():
-        home.lock = None
 
 
 def filled(path: Path) -> LogDirectories:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
 from ottla.broker.log.config import LogConfig
 from ottla.broker.log.cuts import KEPT_MAX, Cut, Cuts
-from ottla.broker.log.directories import LogDirectories
-from tests.unit.broker.log.workbench import fill
+from tests.unit.broker.log.workbench import fill, open_directories
 
 CONFIG = LogConfig(segment_bytes=1000)
-
-
-def opened(path: Path) -> LogDirectories:
-    logs = LogDirectories([str(path)], lambda: 5000)
-    logs.open("c", 1, lambda topic: CONFIG)
-    return logs
+opened = partial(open_directories, config=CONFIG)
 
 
 def test_a_log_that_is_cut_is_kept_with_what_it_lacks(tmp_path: Path) -> None:

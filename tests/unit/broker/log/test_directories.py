@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from functools import partial
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -20,21 +21,11 @@ from ottla.broker.log.disk import RealDisk
 from ottla.broker.log.home import ForeignDirectory
 from ottla.broker.log.log import Log
 from ottla.broker.log.upkeep import Upkeep, UpkeepIntervals
-from tests.unit.broker.log.workbench import append, batch_of, contents, fill
+from tests.unit.broker.log.workbench import append, batch_of, contents, crash, fill, open_directories
 
 TOPIC_ID = UUID(int=77)
 CONFIG = LogConfig(segment_bytes=1000, file_delete_delay_ms=1000)
-
-
-def opened(*paths: Path, cluster_id: str = "c", node_id: int = 1) -> LogDirectories:
-    logs = LogDirectories([str(path) for path in paths], lambda: 5000)
-    logs.open(cluster_id, node_id, lambda topic: CONFIG)
-    return logs
-
-
-def crash(logs: LogDirectories) -> None:
-    for home in logs._homes.values():
-        home.lock = None
+opened = partial(open_directories, config=CONFIG)
 
 
 def test_everything_survives_a_clean_stop(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import logging
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -18,16 +19,11 @@ from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.log import Log
 from ottla.broker.log.segment import Segment
 from ottla.broker.log.upkeep import Upkeep, UpkeepIntervals
-from tests.unit.broker.log.workbench import Workbench, contents, fill
+from tests.unit.broker.log.workbench import Workbench, contents, fill, open_directories
 
 OLD, NEW = UUID(int=1), UUID(int=2)
 CONFIG = LogConfig(segment_bytes=1000, retention_bytes=0, file_delete_delay_ms=1000)
-
-
-def opened(path: Path) -> LogDirectories:
-    logs = LogDirectories([str(path)], lambda: 5000)
-    logs.open("c", 1, lambda topic: CONFIG)
-    return logs
+opened = partial(open_directories, config=CONFIG)
 
 
 def forget_descriptors(log: Log) -> None:

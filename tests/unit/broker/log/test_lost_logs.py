@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 import errno
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
 from ottla.broker.log.config import LogConfig
-from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.disk import RealDisk
 from ottla.protocol.received import Buffer
-from tests.unit.broker.log.workbench import append, batch_of, contents, fill
+from tests.unit.broker.log.workbench import append, batch_of, contents, crash, fill, open_directories
 
 CONFIG = LogConfig(segment_bytes=4000, index_interval_bytes=200)
+opened = partial(open_directories, config=CONFIG)
 IDS = [UUID(int=number) for number in range(1, 5)]
-
-
-def opened(*paths: Path, disk: RealDisk | None = None) -> LogDirectories:
-    logs = LogDirectories([str(path) for path in paths], lambda: 5000, disk=disk)
-    logs.open("c", 1, lambda topic: CONFIG)
-    return logs
-
-
-def crash(logs: LogDirectories) -> None:
-    for home in logs._homes.values():
-        home.lock = None
 
 
 def test_what_may_lie_in_a_failed_directory_is_lost_and_not_new(tmp_path: Path) -> None:

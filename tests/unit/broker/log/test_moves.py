@@ -21,7 +21,7 @@ from ottla.broker.log.future import FutureLog, Pass
 from ottla.broker.log.log import Log
 from ottla.broker.log.moves import Moves
 from ottla.protocol.received import Buffer
-from tests.unit.broker.log.workbench import append, batch_of, contents, fill
+from tests.unit.broker.log.workbench import append, batch_of, contents, crash, fill
 
 TOPIC_ID = UUID(int=77)
 KEY = TOPIC_ID, 0
@@ -55,8 +55,7 @@ class Directories:
         return self.logs.logs[KEY]
 
     def release(self) -> None:
-        for home in self.logs._homes.values():
-            home.lock = None
+        crash(self.logs)
 
 
 def state_of(log: Log) -> object:

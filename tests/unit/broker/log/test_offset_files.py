@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
@@ -14,26 +15,16 @@ from ottla.broker.log.creation import NewLog
 from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.disk import RealDisk
 from ottla.broker.log.offset_files import OffsetFiles
-from tests.unit.broker.log.workbench import contents, fill
+from tests.unit.broker.log.workbench import contents, crash, fill, open_directories
 
 EARLIER, LATER, KEPT = UUID(int=1), UUID(int=2), UUID(int=3)
 CONFIG = LogConfig()
-
-
-def opened(*paths: Path) -> LogDirectories:
-    logs = LogDirectories([str(path) for path in paths], lambda: 5000)
-    logs.open("c", 1, lambda topic: CONFIG)
-    return logs
+opened = partial(open_directories, config=CONFIG)
 
 
 def checkpoint(logs: LogDirectories) -> None:
     for file in logs.recovery_points() + logs.high_watermark_checkpoints():
         logs.offset_files.write(file)
-
-
-def crash(logs: LogDirectories) -> None:
-    for home in logs._homes.values():
-        home.lock = None
 
 
 @pytest.mark.parametrize("ahead", [False, True], ids=["at once", "ahead"])

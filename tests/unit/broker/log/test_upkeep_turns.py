@@ -90,7 +90,17 @@ def many_segments(logs: LogDirectories) -> Log:
     for number in range(300):
         append(many, batch_of([b"%d" % number * 20]))
     assert len(many.segments) > 250
+    many.config = replace(COMPACTED, segment_bytes=1 << 20)
     return many
+
+
+def compaction(logs: LogDirectories, log: Log) -> Callable[[], Coroutine[None, None, None]]:
+    compactor = Compactor(logs, lambda: NOW_MS, CompactionLimits())
+
+    async def compact() -> None:
+        await compactor.compact(log, compactor.cleanable(log))
+
+    return compact
 
 
 def test_a_compaction_of_many_segments_puts_them_in_place_in_many_turns(
@@ -98,13 +108,7 @@ def test_a_compaction_of_many_segments_puts_them_in_place_in_many_turns(
 ) -> None:
     logs, _ = log
     many = many_segments(logs)
-    many.config = replace(COMPACTED, segment_bytes=1 << 20)
-    compactor = Compactor(logs, lambda: NOW_MS, CompactionLimits())
-
-    async def compact() -> None:
-        await compactor.compact(many, compactor.cleanable(many))
-
-    turns = work_per_turn(compact, lambda: disk.renames)
+    turns = work_per_turn(compaction(logs, many), lambda: disk.renames)
     assert len(many.segments) < 30
     assert sum(turns) >= 3 * 250
     assert max(turns) <= 4 * (20 + 2)
@@ -115,18 +119,13 @@ def test_a_compaction_goes_no_further_after_a_truncation_between_two_turns(
 ) -> None:
     logs, _ = log
     many = many_segments(logs)
-    many.config = replace(COMPACTED, segment_bytes=1 << 20)
-    compactor = Compactor(logs, lambda: NOW_MS, CompactionLimits())
     before = disk.renames
-
-    async def compact() -> None:
-        await compactor.compact(many, compactor.cleanable(many))
 
     def truncate() -> None:
         if disk.renames > before and many.log_end_offset == 300:
             many.truncate_to(200)
 
-    work_per_turn(compact, lambda: 0, truncate)
+    work_per_turn(compaction(logs, many), lambda: 0, truncate)
     assert many.log_end_offset == 200
     assert many.compacted_to == 0, "it is compacted again"
     assert many.segments[0].base_offset == 0

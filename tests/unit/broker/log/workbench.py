@@ -8,6 +8,7 @@ from pathlib import Path
 from ottla.broker.log.compaction_child import Job, compact
 from ottla.broker.log.config import LogConfig
 from ottla.broker.log.deletion import Deletions, remove
+from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.disk import Disk, RealDisk
 from ottla.broker.log.log import Log
 from ottla.broker.log.recovery import Opened, open_log
@@ -76,6 +77,21 @@ class Workbench:
             for item in sorted(self.path.iterdir())
             if not suffixes or item.name.endswith(suffixes)
         }
+
+
+def open_directories(
+    *paths: Path, config: LogConfig, disk: Disk | None = None, cluster_id: str = "c", node_id: int = 1
+) -> LogDirectories:
+    """A broker's log directories, opened, whose clock stands at 5 s."""
+    logs = LogDirectories([str(path) for path in paths], lambda: 5000, disk=disk)
+    logs.open(cluster_id, node_id, lambda topic: config)
+    return logs
+
+
+def crash(logs: LogDirectories) -> None:
+    """The process that has these log directories ends without a word: another one may open them."""
+    for home in logs._homes.values():
+        home.lock = None
 
 
 def batch_of(
