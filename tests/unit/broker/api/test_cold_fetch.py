@@ -337,30 +337,32 @@ def test_entries_that_a_thread_looked_at_before_an_append_dont_mislead(play: Any
     play(body)
 
 
+async def look_up_by_time(stage: ColdStage, index: int, timestamp: int) -> Any:
+    """What a ListOffsets answers about one partition."""
+    partition = {"partition_index": index, "current_leader_epoch": -1, "timestamp": timestamp}
+    message = {"replica_id": -1, "isolation_level": 0, "topics": [{"name": "t", "partitions": [partition]}]}
+    request = read_request(LIST_OFFSETS, 8, write_request(LIST_OFFSETS, 8, message))
+    context: Any = SimpleNamespace(api_version=8)
+    answer = await list_offsets.handle(stage.broker, context, request)
+    return answer["topics"][0]["partitions"][0]
+
+
 def test_lookups_by_time_on_a_stuck_disk_leave_threads_to_the_others(play: Any) -> None:
     """They had the event loop's own threads, a handful, and nothing was left for syncs or other log directories."""
 
     async def body(stage: ColdStage) -> None:
-        context: Any = SimpleNamespace(api_version=8)
-
-        def look_up(index: int) -> asyncio.Future[Any]:
-            partition = {"partition_index": index, "current_leader_epoch": -1, "timestamp": 1}
-            message = {"replica_id": -1, "isolation_level": 0, "topics": [{"name": "t", "partitions": [partition]}]}
-            request = read_request(LIST_OFFSETS, 8, write_request(LIST_OFFSETS, 8, message))
-            return asyncio.ensure_future(list_offsets.handle(stage.broker, context, request))
-
         stage.cool()
         stage.disk.answers.clear()
-        stuck = [look_up(0) for _ in range(50)]
+        stuck = [asyncio.ensure_future(look_up_by_time(stage, 0, 1)) for _ in range(50)]
         await asyncio.sleep(0.1)
         async with asyncio.timeout(5):
-            answer = await look_up(1)
+            answer = await look_up_by_time(stage, 1, 1)
             await asyncio.to_thread(int)
-        assert answer["topics"][0]["partitions"][0]["offset"] == 0
+        assert answer["offset"] == 0
         assert not any(each.done() for each in stuck)
         stage.disk.answers.set()
         for each in stuck:
-            assert (await each)["topics"][0]["partitions"][0]["offset"] == 0
+            assert (await each)["offset"] == 0
 
     play(body)
 
@@ -385,12 +387,8 @@ def test_a_segment_that_goes_during_a_lookup_by_time_fails_no_log_directory(
             raise FileNotFoundError(2, "No such file or directory")
 
         monkeypatch.setattr(Log, "offset_of_max_timestamp", look_up)
-        partition = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": list_offsets.MAX_TIMESTAMP}
-        message = {"replica_id": -1, "isolation_level": 0, "topics": [{"name": "t", "partitions": [partition]}]}
-        request = read_request(LIST_OFFSETS, 8, write_request(LIST_OFFSETS, 8, message))
-        context: Any = SimpleNamespace(api_version=8)
-        answer = await list_offsets.handle(stage.broker, context, request)
-        assert answer["topics"][0]["partitions"][0]["error_code"] == ErrorCode.kafka_storage_error
+        answer = await look_up_by_time(stage, 0, list_offsets.MAX_TIMESTAMP)
+        assert answer["error_code"] == ErrorCode.kafka_storage_error
         assert len(errors) == (0 if removed else 1)
 
     play(body)
