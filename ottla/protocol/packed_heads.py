@@ -8,18 +8,12 @@ Source: RFC 1952 (gzip), snappy-java's blocks, the LZ4 frame format 1.6, RFC 887
 from __future__ import annotations
 
 import struct
-import sys
 from collections.abc import Iterator
 
 import cramjam
 
 from .codecs import XERIAL_HEADER_BYTES, XERIAL_MAGIC, Codec
 from .received import Buffer
-
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
 
 ZSTD_WINDOW_LOG_MAX = 27  # what Kafka's consumers take
 
@@ -44,6 +38,7 @@ _LZ4_WINDOW_BYTES = 128 << 10
 _ZSTD_HEAD = struct.Struct("<IB")
 _ZSTD_MAGIC = 0xFD2FB528
 _ZSTD_SINGLE_SEGMENT = 0x20
+_ZSTD_RESERVED = 0x08  # a frame with it is refused
 _ZSTD_BLOCK_BYTES = 128 << 10
 _ZSTD_DICTIONARY_BYTES = (0, 1, 2, 4)
 _ZSTD_CONTENT_SIZE_BYTES = (0, 2, 4, 8)
@@ -180,26 +175,17 @@ def _claimed_by_lz4(view: memoryview, enough: int) -> int:
 
 
 def _claimed_by_zstd(view: memoryview, enough: int) -> int:
-    if len(view) <= _ZSTD_HEAD.size:
+    head = _zstd_head(view)
+    if head is None:
         return 0
-    magic, descriptor = _ZSTD_HEAD.unpack_from(view)
-    if magic != _ZSTD_MAGIC:
-        return 0
-    single = bool(descriptor & _ZSTD_SINGLE_SEGMENT)
-    size_bytes = _ZSTD_CONTENT_SIZE_BYTES[descriptor >> 6] or int(single)
-    position = _ZSTD_HEAD.size + (not single) + _ZSTD_DICTIONARY_BYTES[descriptor & 3]
-    stated = -1
-    if size_bytes:
-        stated = int.from_bytes(view[position : position + size_bytes], "little")
-        stated += _ZSTD_CONTENT_SIZE_OF_TWO_BYTES if size_bytes == 2 else 0
-        position += size_bytes
+    _, stated, position = head
     claimed, last, blocks_left = max(stated, 0), False, _blocks_in(enough)
     while not last and position + 3 <= len(view) and claimed <= enough:
         if not blocks_left:
             return enough + 1
         blocks_left -= 1
-        head = view[position] | view[position + 1] << 8 | view[position + 2] << 16
-        last, kind, size = bool(head & 1), head >> 1 & 3, head >> 3
+        head_of_block = view[position] | view[position + 1] << 8 | view[position + 2] << 16
+        last, kind, size = bool(head_of_block & 1), head_of_block >> 1 & 3, head_of_block >> 3
         if stated < 0:  # blocks that are partly filled would count for more than what is stated
             claimed += max(min(size, _ZSTD_BLOCK_BYTES), BLOCK_BYTES_MIN) if kind <= _ZSTD_RLE else _ZSTD_BLOCK_BYTES
         position += 3 + (1 if kind == _ZSTD_RLE else size)
@@ -207,18 +193,30 @@ def _claimed_by_zstd(view: memoryview, enough: int) -> int:
 
 
 def _zstd_window(view: memoryview) -> int:
-    """The window of a frame (RFC 8878, 3.1.1.1); of one in a single segment it is the whole content."""
-    if len(view) <= _ZSTD_HEAD.size:
+    head = _zstd_head(view)
+    if head is None:
         return 0
-    magic, descriptor = _ZSTD_HEAD.unpack_from(view)
-    if magic != _ZSTD_MAGIC:
-        return 0
-    if descriptor & _ZSTD_SINGLE_SEGMENT:
-        try:
-            window = zstd.get_frame_info(view).decompressed_size or 0
-        except zstd.ZstdError:
-            return 0
-    else:
-        exponent, mantissa = view[_ZSTD_HEAD.size] >> 3, view[_ZSTD_HEAD.size] & 7
-        window = (1 << 10 + exponent) * (8 + mantissa) // 8
+    window = head[0]
     return window if window <= 1 << ZSTD_WINDOW_LOG_MAX else 0  # beyond, it is refused
+
+
+def _zstd_head(view: memoryview) -> tuple[int, int, int] | None:
+    """Of a frame (RFC 8878, 3.1.1.1) the window, what it states to hold (−1 where it states nothing), in bytes, and
+    where its blocks begin. None where the head can't be read."""
+    if len(view) <= _ZSTD_HEAD.size:
+        return None
+    magic, descriptor = _ZSTD_HEAD.unpack_from(view)
+    if magic != _ZSTD_MAGIC or descriptor & _ZSTD_RESERVED:
+        return None
+    single = bool(descriptor & _ZSTD_SINGLE_SEGMENT)
+    size_bytes = _ZSTD_CONTENT_SIZE_BYTES[descriptor >> 6] or int(single)
+    size_at = _ZSTD_HEAD.size + (not single) + _ZSTD_DICTIONARY_BYTES[descriptor & 3]
+    blocks_at = size_at + size_bytes
+    if len(view) < blocks_at:
+        return None
+    stated = int.from_bytes(view[size_at:blocks_at], "little") if size_bytes else -1
+    stated += _ZSTD_CONTENT_SIZE_OF_TWO_BYTES if size_bytes == 2 else 0
+    if single:
+        return stated, stated, blocks_at
+    exponent, mantissa = view[_ZSTD_HEAD.size] >> 3, view[_ZSTD_HEAD.size] & 7
+    return (1 << 10 + exponent) * (8 + mantissa) // 8, stated, blocks_at
