@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any
 
@@ -74,22 +74,30 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
+async def see_through(inspectors: Inspectors, threads: Threads, honest: Any) -> None:
+    """Threads end their work one after the other until another connection's inspection is through."""
+    waiting = asyncio.ensure_future(inspectors.look("another connection", honest))
+    await settle()
+    while not waiting.done():
+        threads.end_one()
+        await settle()
+
+
+async def cancel(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
 def test_four_bombs_do_not_hold_the_threads() -> None:
     async def scene(inspectors: Inspectors, threads: Threads) -> None:
         history: list[str] = []
         bombs: list[Any] = [Scripted(f"bomb {number}", 1000, history) for number in range(4)]
         tasks = [asyncio.ensure_future(inspectors.look(number, bomb)) for number, bomb in enumerate(bombs)]
         await settle()
-        honest: Any = Scripted("honest", 1, history)
-        waiting = asyncio.ensure_future(inspectors.look("another connection", honest))
-        await settle()
-        while not waiting.done():
-            threads.end_one()
-            await settle()
+        await see_through(inspectors, threads, Scripted("honest", 1, history))
         assert len(history) <= 2 + len(bombs) + 1, "a turn of each other connection at most"
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(tasks)
 
     play(scene)
 
@@ -101,16 +109,9 @@ def test_a_connection_of_many_bombs_gets_no_more_turns_than_one_of_one() -> None
         tasks = [asyncio.ensure_future(inspectors.look("bomber", bomb)) for bomb in bombs]
         await settle()
         assert len(threads.held) == THREADS, "while nobody else wants one it has them all"
-        honest: Any = Scripted("honest", 5, history)
-        waiting = asyncio.ensure_future(inspectors.look("another connection", honest))
-        await settle()
-        while not waiting.done():
-            threads.end_one()
-            await settle()
+        await see_through(inspectors, threads, Scripted("honest", 5, history))
         assert history.count("bomb") <= 5 + THREADS
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(tasks)
 
     play(scene)
 
@@ -134,9 +135,7 @@ def test_who_goes_away_while_it_waits_or_has_just_got_a_thread_keeps_none() -> N
         again = [asyncio.ensure_future(inspectors.look("x", last)), asyncio.ensure_future(inspectors.look("y", last))]
         await settle()
         assert len(threads.held) == THREADS, "all threads are free again"
-        for task in again:
-            task.cancel()
-        await asyncio.gather(*again, return_exceptions=True)
+        await cancel(again)
 
     play(scene)
 
