@@ -86,42 +86,24 @@ def describe_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> Iterat
 
 def describe_overrides(overrides: Mapping[str, str]) -> Description:
     """All that was given to a topic, in one value: of thousands of topics it is asked often, by the operator."""
-    value = json.dumps(dict(sorted(overrides.items())), separators=(",", ":"))
-    return {
-        "name": OVERRIDES,
-        "value": value,
-        "read_only": True,
-        "config_source": Source.TOPIC,
-        "config_type": Kind.STRING.value,
-        "documentation": "All settings that were given to the topic.",
-    }
+    given = dict(sorted(overrides.items()))
+    return _in_one_value(OVERRIDES, given, Source.TOPIC, "All settings that were given to the topic.")
 
 
 def describe_load(cpu_seconds: float, partitions: Mapping[str, Mapping[int, tuple[int, int]]]) -> Description:
-    """What a broker has worked since its start, in one value: of the process the CPU time, of each topic's partitions
-    (bytes appended by clients here, bytes that consumers read here). All of them only grow, until they begin at 0."""
+    """What a broker has worked since its start, in one value: the CPU time of its process and, for each partition, the
+    bytes that clients appended here and the bytes that consumers read here. All of them only grow, and begin at 0 with
+    the next start."""
     value = {"cpu_seconds": round(cpu_seconds, 3), "partitions": partitions}
-    return {
-        "name": LOAD,
-        "value": json.dumps(value, separators=(",", ":")),
-        "read_only": True,
-        "config_source": Source.STATIC,
-        "config_type": Kind.STRING.value,
-        "documentation": "What the broker has worked since its start.",
-    }
+    return _in_one_value(LOAD, value, Source.STATIC, "What the broker has worked since its start.")
 
 
 def describe_recovered(logs: int, bytes_dropped: int, cuts: Iterable[Mapping[str, object]]) -> Description:
     """What the recovery of logs cut off at the broker's start, in one value; `cuts` are those of the first logs."""
     value = {"logs": logs, "bytes_dropped": bytes_dropped, "cuts": list(cuts)}
-    return {
-        "name": RECOVERED,
-        "value": json.dumps(value, separators=(",", ":")),
-        "read_only": True,
-        "config_source": Source.STATIC,
-        "config_type": Kind.STRING.value,
-        "documentation": "What the recovery of logs cut off at the broker's start.",
-    }
+    return _in_one_value(
+        RECOVERED, value, Source.STATIC, "What the recovery of logs cut off at the broker's start."
+    )
 
 
 def describe_group(config: BrokerConfig, overrides: Mapping[str, str]) -> Iterator[Description]:
@@ -158,6 +140,17 @@ def only(descriptions: Iterable[Description], names: Iterable[str] | None) -> li
     """The descriptions that were asked for; None or no names mean all, unknown names nothing."""
     wanted = frozenset(names or ())
     return [description for description in descriptions if not wanted or description["name"] in wanted]
+
+
+def _in_one_value(name: str, value: object, source: Source, documentation: str) -> Description:
+    return {
+        "name": name,
+        "value": json.dumps(value, separators=(",", ":")),
+        "read_only": True,
+        "config_source": source,
+        "config_type": Kind.STRING.value,
+        "documentation": documentation,
+    }
 
 
 def _broker_synonyms(config: BrokerConfig, name: str, setting: Setting) -> list[Description]:
