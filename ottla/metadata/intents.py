@@ -35,7 +35,7 @@ from .keys import ConfigResource, QuotaEntity
 from .model import NO_LEADER, Broker, Config, Election, Partition, Quota, Reassignment, Tombstone, TopicIntent
 from .naming import METADATA_TOPIC, check_any_runs, check_assignments, check_topic_name, metric_name
 from .reassignment import check_cancellable, check_target
-from .settling import AGAIN_S, Settling, within
+from .settling import Settling, within
 from .store import Committed, Delete, Entry, Guard, Put, Rejected, Store, StoreUnavailable, UnknownOutcome, Write
 
 logger = logging.getLogger(__name__)
@@ -300,7 +300,6 @@ class Intents:
                 break
             if result is None:
                 doubtful = True
-                await asyncio.sleep(AGAIN_S)
                 await self._settling.until_settled(key, state_key)
                 continue
             other = result.failed.get(key)
@@ -334,7 +333,6 @@ class Intents:
                 return await self._settling.until_revision(result.revision)
             if result is None:
                 doubtful = broker.epoch
-                await asyncio.sleep(AGAIN_S)
                 await self._settling.until_settled(key)
             else:
                 await self._settling.until(_registered_otherwise(broker))

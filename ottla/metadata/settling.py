@@ -21,7 +21,7 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 
 from .follower import Follower
 from .image import Image, Topic
-from .store import Committed, Delete, Guard, Put, Rejected, Store, StoreUnavailable, UnknownOutcome, Write
+from .store import Committed, Delete, Entry, Guard, Put, Rejected, Store, StoreUnavailable, UnknownOutcome, Write
 
 logger = logging.getLogger(__name__)
 
@@ -36,22 +36,22 @@ class Settling:
         self._follower = follower
 
     async def attempt(self, guards: Sequence[Guard], writes: Sequence[Write]) -> Committed | Rejected | None:
-        """None: nobody knows. Raises KafkaError REQUEST_TIMED_OUT where the store isn't reached and nothing written."""
+        """None, after a pause, where the outcome is unknown. Raises KafkaError REQUEST_TIMED_OUT where the store can't
+        be reached and nothing was written."""
         try:
             return await self._store.transact(guards, writes)
         except UnknownOutcome as reason:
             logger.warning("an administrator's change has an unknown outcome: %s", reason)
+            await asyncio.sleep(AGAIN_S)
             return None
         except StoreUnavailable as reason:
             raise _unreachable(reason) from reason
 
     async def surely(self, guards: Sequence[Guard], writes: Sequence[Write]) -> Committed | Rejected:
         """Sends it until its outcome is known. One of the writes must be to a key that is guarded."""
-        result = await self.attempt(guards, writes)
-        doubtful = result is None
-        while result is None:
-            await asyncio.sleep(AGAIN_S)
-            result = await self.attempt(guards, writes)
+        doubtful = False
+        while (result := await self.attempt(guards, writes)) is None:
+            doubtful = True
         if doubtful and isinstance(result, Rejected) and (revision := _written_before(writes, result)) is not None:
             return Committed(revision)
         return result
@@ -70,21 +70,19 @@ class Settling:
         Not until the store's revision: on an etcd that clusters share, that may be another's, and never comes here.
         """
         newest = 0
-        try:
-            for key in settled:
-                entries = (await self._store.read(key)).entries
-                newest = max([newest, *(entry.mod_revision for entry in entries if entry.key == key)])
-        except StoreUnavailable as reason:
-            raise _unreachable(reason) from reason
+        for key in settled:
+            newest = max([newest, *(entry.mod_revision for entry in await self._held(key) if entry.key == key)])
         await self.until_revision(newest)
 
     async def until_all_known(self, prefix: str) -> None:
         """Waits until the image has every key under the prefix that the store holds now. Raises KafkaError."""
+        await self.until_revision(max((entry.mod_revision for entry in await self._held(prefix)), default=0))
+
+    async def _held(self, prefix: str) -> Sequence[Entry]:
         try:
-            entries = (await self._store.read(prefix)).entries
+            return (await self._store.read(prefix)).entries
         except StoreUnavailable as reason:
             raise _unreachable(reason) from reason
-        await self.until_revision(max((entry.mod_revision for entry in entries), default=0))
 
 
 @asynccontextmanager
