@@ -14,6 +14,7 @@ from ottla.metadata.image import Changed, Image
 from ottla.metadata.model import Broker, BrokerState, Endpoint
 from ottla.protocol.applied_revision import AWAIT_REVISION, read_question, write_answer
 from ottla.protocol.frames import read_request_header, response_frame
+from tests.unit.waiting import until
 
 BROKERS = "BROKERS"
 PROMPT_S = WAIT_S / 2  # nothing was waited for
@@ -125,14 +126,6 @@ class World:
         began = loop.time()
         behind = await self.revisions.everywhere()
         return behind, loop.time() - began
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    for _ in range(5000):
-        if holds():
-            return
-        await asyncio.sleep(0.001)
-    raise AssertionError("it never holds")
 
 
 def run(scene: Callable[[World], Awaitable[None]], *ids: int) -> None:

@@ -25,7 +25,7 @@ from ottla.metadata.embedded import EmbeddedStore
 from ottla.metadata.follower import Follower
 from ottla.metadata.image import Changed, Image
 from ottla.metadata.intents import Intents, NewTopic
-from ottla.metadata.model import Broker, BrokerState, Partition, Ready, TopicIntent
+from ottla.metadata.model import Broker, BrokerState, ControllerHolder, Partition, Ready, TopicIntent
 from ottla.metadata.own_store import OwnStore
 from ottla.metadata.registration import Registration
 from ottla.metadata.renewal import RenewalTask
@@ -49,6 +49,7 @@ from ottla.metadata.store import (
 )
 from tests.unit.controller.world import World
 from tests.unit.metadata.faulty import DONE_BUT_UNKNOWN, LOST, OK, REFUSED, FaultyStore
+from tests.unit.waiting import until
 
 Body = Callable[[FaultyStore, Follower, Intents, Controller], Coroutine[Any, Any, None]]
 
@@ -80,6 +81,14 @@ def run(tmp_path: Path) -> Callable[[Body], None]:
         asyncio.run(main())
 
     return start
+
+
+async def another_term(follower: Follower, than: int, within_s: float) -> ControllerHolder:
+    """The controller's key, once it is another one than that of this revision."""
+    found: ControllerHolder = await follower.wait(
+        lambda image: image.controller if image.controller and image.controller.revision > than else None, within_s
+    )
+    return found
 
 
 proposals = st.lists(st.tuples(st.integers(0, 101), st.integers(1, 101), st.integers(0, 40_000)), max_size=60)
@@ -249,11 +258,7 @@ def test_a_controller_that_was_taken_for_dead_takes_office_again(run: Any) -> No
         holder = (await store.read(keys.CONTROLLER)).entries[0]
         await store.store.transact([Guard(keys.CONTROLLER, holder.mod_revision)], [Delete(keys.CONTROLLER)])
 
-        def newer(image: Any) -> Any:
-            found = image.controller
-            return found if found is not None and found.revision > holder.mod_revision else None
-
-        assert (await follower.wait(newer, 5)).name == "test"
+        assert (await another_term(follower, holder.mod_revision, 5)).name == "test"
         await intents.create_topic(NewTopic("t", 1, 1), 10)
         assert controller.active
 
@@ -352,14 +357,6 @@ async def counted_controller(path: Path) -> AsyncIterator[tuple[Counting, Follow
             await store.close()
 
 
-async def until(holds: Callable[[], bool]) -> None:
-    for _ in range(3_000):
-        if holds():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it never holds")
-
-
 def test_the_first_decision_after_some_quiet_is_not_rejected_by_the_lineage_word_behind_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -450,10 +447,7 @@ def test_a_lineage_word_that_a_foreign_store_refuses_ends_the_term(run: Any, mon
         store.transact = transact  # type: ignore[method-assign]
         await intents.create_topic(NewTopic("t", 1, 1), 10)
         await until(lambda: bool(refused))
-        await follower.wait(
-            lambda image: image.controller if image.controller and image.controller.revision > term.revision else None,
-            5,
-        )
+        await another_term(follower, term.revision, 5)
 
     run(body)
 
@@ -470,10 +464,7 @@ def test_a_foreign_store_that_keeps_no_lease_alive_ends_the_term_at_once(run: An
             raise ForeignStore("planned")
 
         store.keep_alive = refused  # type: ignore[method-assign]
-        await follower.wait(
-            lambda image: image.controller if image.controller and image.controller.revision > term.revision else None,
-            10,
-        )
+        await another_term(follower, term.revision, 10)
 
     run(body)
 

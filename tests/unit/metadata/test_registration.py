@@ -11,6 +11,7 @@ from ottla.metadata.embedded import EmbeddedStore
 from ottla.metadata.model import Broker, Endpoint
 from ottla.metadata.registration import Registration
 from ottla.metadata.store import Delete, LeaseId, Store
+from tests.unit.waiting import until
 
 
 class Renewals:
@@ -55,14 +56,6 @@ def play(path: Path, scene: Scene, session_s: float = 60.0) -> None:
 async def created(store: Store) -> int:
     """The revision that made the key; 0 where there is none."""
     return next((entry.create_revision for entry in (await store.read(keys.broker(7))).entries), 0)
-
-
-async def until(true: Callable[[], bool]) -> None:
-    for _ in range(2000):
-        if true():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("never")
 
 
 def test_a_lease_that_lives_although_it_was_said_to_have_ended_keeps_its_registration(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from ottla.metadata.model import Broker, BrokerState, TopicIntent
 from ottla.metadata.store import Committed, Guard, Put, Rejected, Write
 from ottla.protocol.errors import ErrorCode, KafkaError
 from tests.unit.metadata.faulty import DONE_BUT_UNKNOWN, LOST, FaultyStore
+from tests.unit.waiting import until
 
 PATIENCE_S = 20.0  # far beyond what any of it takes: whoever waits for it waits in vain
 
@@ -138,10 +139,7 @@ def test_somebody_else_s_topic_is_not_taken_for_the_one_of_unknown_outcome(
             other = TopicIntent("u", keys.uuid_from_text("AAAAAAAAQACAAAAAAAAAAg"), ((1,),))
             made.faulty.plan.append(LOST)
             creating = asyncio.ensure_future(made.intents.create_topic(NewTopic("u", 1, 1), PATIENCE_S))
-            for _ in range(1000):
-                await asyncio.sleep(0.001)
-                if not made.faulty.plan:
-                    break
+            await until(lambda: not made.faulty.plan)
             await made.write(Put(keys.topic("u"), other.encode()))
             with pytest.raises(KafkaError) as raised:
                 await creating

@@ -23,6 +23,7 @@ from ottla.net.connection import (
 from ottla.net.memory import BufferedMemory
 from ottla.net.pending import Pending
 from ottla.net.server import Limits, Server, open_socket
+from tests.unit.waiting import until
 
 PIPELINED = 0
 ORDINARY = 3
@@ -106,14 +107,6 @@ async def connect(port: int):
     return await asyncio.open_connection("127.0.0.1", port)
 
 
-async def eventually(condition: Callable[[], bool]) -> None:
-    for _ in range(1000):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it didn't come to that")
-
-
 def test_frames_arrive_whole_in_pieces_and_together():
     async def scenario(server, port, echo):
         reader, writer = await connect(port)
@@ -193,15 +186,15 @@ def test_pipelined_requests_pass_one_that_lets_them():
     async def scenario(server, port, echo):
         reader, writer = await connect(port)
         writer.write(frame(ORDINARY, b"later1"))
-        await eventually(lambda: echo.later != [])
+        await until(lambda: echo.later != [])
         (pending, payload), *_ = echo.later
         writer.write(frame(PIPELINED, b"pro1") + frame(PIPELINED, b"pro2"))
         await asyncio.sleep(0.02)
         assert echo.served == [b"later1"]
         pending.let_others_start()
-        await eventually(lambda: echo.served == [b"later1", b"pro1", b"pro2"])
+        await until(lambda: echo.served == [b"later1", b"pro1", b"pro2"])
         writer.write(frame(PIPELINED, b"pro3") + frame(ORDINARY, b"next"))
-        await eventually(lambda: echo.served[-1] == b"pro3")
+        await until(lambda: echo.served[-1] == b"pro3")
         await asyncio.sleep(0.02)
         assert echo.served[-1] == b"pro3", "an ordinary request waits for its turn"
         pending.answer([payload])
@@ -217,7 +210,7 @@ def test_who_answers_hears_that_a_request_cannot_start_before(first):
         reader, writer = await connect(port)
         later, behind = frame(ORDINARY, b"later1"), frame(ORDINARY, b"next")
         writer.write(later if first else later + behind)
-        await eventually(lambda: echo.later != [])
+        await until(lambda: echo.later != [])
         (pending, payload), *_ = echo.later
         hurried = []
         pending.hurry = lambda: hurried.append(pending.behind)
@@ -226,9 +219,9 @@ def test_who_answers_hears_that_a_request_cannot_start_before(first):
             assert pending.behind is None
             assert not hurried
             writer.write(behind)
-            await eventually(lambda: hurried == [ORDINARY])
+            await until(lambda: hurried == [ORDINARY])
         else:
-            await eventually(lambda: pending.behind == ORDINARY)
+            await until(lambda: pending.behind == ORDINARY)
         pending.answer([payload])
         assert await reader.readexactly(10) == b"later1next"
 
@@ -332,7 +325,7 @@ def test_large_frames_that_wait_for_an_answer_count_in_the_budget():
         streams = [await connect(port) for _ in range(5)]
         for _, writer in streams:
             writer.write(frame(ORDINARY, b"later") + frame(ORDINARY, b"y" * 400_000))
-        await eventually(lambda: len(echo.later) == 5)
+        await until(lambda: len(echo.later) == 5)
         await asyncio.sleep(0.1)
         held = [connection._inbox for connection in server.listeners["PLAINTEXT"].connections]
         assert sum(len(inbox or b"") >= 400_000 for inbox in held) == 2
@@ -341,7 +334,7 @@ def test_large_frames_that_wait_for_an_answer_count_in_the_budget():
             pending.answer([payload])
         for reader, _ in streams:
             assert await reader.readexactly(400_005) == b"later" + b"y" * 400_000
-        await eventually(lambda: not server.memory.used_bytes and not server.memory.waiting)
+        await until(lambda: not server.memory.used_bytes and not server.memory.waiting)
 
     run(scenario, buffered_memory_bytes=1_000_000)
 
@@ -353,20 +346,20 @@ def test_a_connection_that_waits_for_the_broker_itself_is_not_closed_as_slow(api
     async def scenario(server, port, echo):
         reader, writer = await connect(port)
         writer.write(frame(api_key, b"later") + frame(api_key, b"y" * 400_000))
-        await eventually(lambda: len(echo.later) == 1)
-        await eventually(lambda: server.memory.used_bytes > 400_000)
+        await until(lambda: len(echo.later) == 1)
+        await until(lambda: server.memory.used_bytes > 400_000)
         [connection] = server.listeners["PLAINTEXT"].connections
-        await eventually(lambda: connection._blocked)
+        await until(lambda: connection._blocked)
         _, other = await connect(port)
         other.write(frame(api_key, b"z" * 400_000))
-        await eventually(lambda: server.memory.waiting == 1)
+        await until(lambda: server.memory.waiting == 1)
         server._sweep_once(asyncio.get_running_loop().time() + 1000)
         assert not connection.closed if stays else connection.closed
         if stays:
             [(pending, payload)] = echo.later
             pending.answer([payload])
             assert await reader.readexactly(400_005) == b"later" + b"y" * 400_000
-        await eventually(lambda: server.memory.waiting == 0)
+        await until(lambda: server.memory.waiting == 0)
 
     run(scenario, buffered_memory_bytes=500_000, unanswered_max=1)
 
@@ -375,8 +368,8 @@ def test_who_takes_nothing_of_an_answer_is_idle():
     async def scenario(server, port, echo):
         _, writer = await connect(port)
         writer.write(frame(ORDINARY, b"large30000000"))
-        await eventually(lambda: bool(server.connection_count))
-        await eventually(lambda: not server.connection_count)
+        await until(lambda: bool(server.connection_count))
+        await until(lambda: not server.connection_count)
 
     run(scenario, idle_seconds_max=1.0)
 
@@ -488,10 +481,10 @@ def test_large_answers_wait_for_room_and_small_ones_do_not():
             assert await reader.readexactly(5) == b"quick"
         for sender in greedy[:25]:
             sender.transport.abort()
-        await eventually(lambda: len(echo.served) >= 100 + 25)
+        await until(lambda: len(echo.served) >= 100 + 25)
         for sender in greedy:
             sender.transport.abort()
-        await eventually(lambda: not server.memory.used_bytes and not server.memory.waiting)
+        await until(lambda: not server.memory.used_bytes and not server.memory.waiting)
 
     run(scenario, buffered_memory_bytes=120_000_000)
 
@@ -538,9 +531,9 @@ async def full_both_ways(server: Server, port: int, size: int, count: int):
     reader, writer = await connect(port)
     writer.transport.pause_reading()
     writer.write(frame(PIPELINED, b"x" * size) * count)
-    await eventually(lambda: bool(server.listeners["PLAINTEXT"].connections))
+    await until(lambda: bool(server.listeners["PLAINTEXT"].connections))
     (connection,) = server.listeners["PLAINTEXT"].connections
-    await eventually(lambda: connection._out.full and not connection._reading)
+    await until(lambda: connection._out.full and not connection._reading)
     return reader, writer, connection
 
 
@@ -559,8 +552,8 @@ def test_full_both_ways_it_takes_what_has_arrived_up_to_a_bound(monkeypatch):
     async def scenario(server, port, echo):
         reader, writer, connection = await full_both_ways(server, port, 1000, count)
         served, held = len(echo.served), connection._have
-        await eventually(lambda: connection._have > held)
-        await eventually(lambda: connection._have >= HELD_WHILE_FULL_BYTES_MAX)
+        await until(lambda: connection._have > held)
+        await until(lambda: connection._have >= HELD_WHILE_FULL_BYTES_MAX)
         await asyncio.sleep(3 * FULL_SECONDS)
         assert connection._have < HELD_WHILE_FULL_BYTES_MAX + len(server.receive_buffer)
         assert server.memory.used_bytes >= connection._have
@@ -581,7 +574,7 @@ def test_full_both_ways_without_room_in_the_budget_nothing_is_taken():
         await asyncio.sleep(3 * FULL_SECONDS)
         assert connection._have == held
         writer.transport.abort()
-        await eventually(lambda: connection.closed)
+        await until(lambda: connection.closed)
 
     run(scenario, buffered_memory_bytes=300_000, send_buffer_bytes=102_400, receive_buffer_bytes=102_400)
 
@@ -650,28 +643,28 @@ def test_a_request_without_memory_for_its_work_waits_and_so_does_what_follows_it
         first_reader, first = await connect(port)
         second_reader, second = await connect(port)
         first.write(frame(PIPELINED, b"work700") + frame(PIPELINED, b"work600") + frame(PIPELINED, b"after"))
-        await eventually(lambda: server.memory.waiting == 1)
+        await until(lambda: server.memory.waiting == 1)
         second.write(frame(PIPELINED, b"work500"))
         second.write(frame(PIPELINED, b"then"))
-        await eventually(lambda: server.memory.waiting == 2)
+        await until(lambda: server.memory.waiting == 2)
         assert echo.served == []
         assert [payload for _, _, payload in echo.works] == [b"work700"]
         echo.finish()
         assert await first_reader.readexactly(7) == b"work700"
-        await eventually(lambda: len(echo.works) == 1)
-        await eventually(lambda: echo.served == [b"after"])
+        await until(lambda: len(echo.works) == 1)
+        await until(lambda: echo.served == [b"after"])
         assert server.memory.used_bytes == 600
         echo.finish()
         assert await first_reader.readexactly(12) == b"work600after"
-        await eventually(lambda: len(echo.works) == 1)
+        await until(lambda: len(echo.works) == 1)
         first.write(frame(PIPELINED, b"work900"))
-        await eventually(lambda: server.memory.waiting == 1)
+        await until(lambda: server.memory.waiting == 1)
         first.close()
         echo.finish()
         assert await second_reader.readexactly(11) == b"work500then"
-        await eventually(lambda: len(echo.works) == 1)
+        await until(lambda: len(echo.works) == 1)
         echo.finish()  # for somebody who is gone
-        await eventually(lambda: server.connection_count == 1)
+        await until(lambda: server.connection_count == 1)
         assert (server.memory.used_bytes, server.memory.waiting) == (0, 0)
         second.close()
         await server.close()

@@ -1,0 +1,15 @@
+"""How tests wait for what other tasks bring about."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+
+async def until(holds: Callable[[], bool], limit_s: float = 30.0) -> None:
+    """Returns as soon as `holds` is true. Raises AssertionError if it isn't within that time."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + limit_s
+    while not holds():
+        assert loop.time() < deadline, f"after {limit_s:g} s it still doesn't hold"
+        await asyncio.sleep(0.001)
