@@ -112,7 +112,7 @@ async def _run(config: BrokerConfig, *, until_stdin_ends: bool) -> int:
 
 
 async def _serve(config: BrokerConfig, store: Store, stopping: asyncio.Event) -> int:
-    """Is a broker until a signal comes or it fails; the exit code. Raises ForeignStore."""
+    """Is a broker until a signal comes or it fails; the exit code. Raises ForeignStore, NodeIdTaken."""
     broker = Broker(config, store)
     try:
         await broker.open()
@@ -128,6 +128,8 @@ async def _serve(config: BrokerConfig, store: Store, stopping: asyncio.Event) ->
         await _first((stopping, broker.failed))
         if broker.store.refusal is not None:
             raise broker.store.refusal
+        if broker.replaced is not None:
+            raise broker.replaced
         return 1 if broker.failed.is_set() else 0
     finally:
         await broker.stop()

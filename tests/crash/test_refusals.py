@@ -128,3 +128,35 @@ def test_a_node_id_that_lives_is_refused_after_a_session_and_its_holder_named(tm
         holder.start_again()  # whose predecessor is gone within a session
     finally:
         holder.kill()
+
+
+def test_a_holder_that_stood_still_until_another_took_its_node_id_names_that_one_and_ends(
+    tmp_path: Path, store: str
+) -> None:
+    """It ended with a stack trace, as by a fault of its own, and no sentence told whoever had started it."""
+    settings = {"ottla_metadata_store": store, "broker_session_timeout_ms": "3000"}
+    holder = OttlaBroker(tmp_path / "holder", **settings)
+    successor = None
+    try:
+        fill(holder)
+        before = contents(holder)
+        holder.pause()
+        successor = OttlaBroker(tmp_path / "successor", **settings)
+        deadline = time.monotonic() + 60
+        while " ready bootstrap=" not in successor.log_path.read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        holder.go_on()
+        assert holder.process.wait(60) == 1
+        log = holder.log_path.read_text()
+        (said,) = [line for line in log.splitlines() if line.startswith("ottla broker: ")]
+        assert f"by a live broker on {platform.node()} (PLAINTEXT://{successor.bootstrap})" in said
+        assert "Traceback" not in log
+        assert "draining" not in log
+        assert successor.running
+        assert "registration epoch" not in successor.log_path.read_text()
+        assert before.items() <= contents(holder).items(), "what it had is whole, as after any stop"
+    finally:
+        holder.kill()
+        if successor is not None:
+            successor.kill()

@@ -52,7 +52,7 @@ from ottla.metadata.model import Broker as Registered
 from ottla.metadata.model import BrokerState, Endpoint
 from ottla.metadata.model import Partition as PartitionState
 from ottla.metadata.own_store import OwnStore
-from ottla.metadata.registration import Registration
+from ottla.metadata.registration import NodeIdTaken, Registration
 from ottla.metadata.store import ForeignStore, LeaseExpired, Store, StoreUnavailable
 from ottla.net.server import Limits, Server
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -175,6 +175,7 @@ class Broker:
         self._registration: Registration | None = None
         self._keeping_alive: asyncio.Task[Any] | None = None
         self.failed = asyncio.Event()
+        self.replaced: NodeIdTaken | None = None  # another process has this node id now
         self._tasks: set[asyncio.Task[Any]] = set()
         self._vital: set[asyncio.Task[Any]] = set()
 
@@ -311,7 +312,7 @@ class Broker:
         self.ready = False
         if self.store.refusal is not None:
             await self.server.close()
-        elif self._registration is not None and self._registration.made:
+        elif self._registration is not None and self._registration.made and self.replaced is None:
             led = any(partition.leader == self.id for partition in self._to_hand_over(self.image))
             try:
                 async with asyncio.timeout(_ANNOUNCING_S):
@@ -402,13 +403,17 @@ class Broker:
         vital = task in self._vital
         self._tasks.discard(task)
         self._vital.discard(task)
-        if not task.cancelled() and isinstance(error := task.exception(), ForeignStore) and vital:
+        error = None if task.cancelled() else task.exception()
+        if vital and isinstance(error, ForeignStore | NodeIdTaken):
             if not self.failed.is_set():
                 logger.error("the broker stops: %s", error)
-            self.store.refuse(error)
+            if isinstance(error, ForeignStore):
+                self.store.refuse(error)
+            else:
+                self.replaced = error
             self.ready = False
             self.failed.set()
-        elif not task.cancelled() and (error := task.exception()) is not None:
+        elif error is not None:
             logger.error("task %s failed%s", task.get_name(), ": the broker stops" if vital else "", exc_info=error)
             if vital:
                 self.failed.set()
