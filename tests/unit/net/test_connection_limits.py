@@ -10,7 +10,8 @@ import pytest
 from ottla.net.connection import Connection
 from ottla.net.server import Limits, Listener, Server
 from ottla.protocol.received import Memory
-from tests.unit.net.test_connection import ORDINARY, eventually, frame
+from tests.unit.net.test_connection import ORDINARY, frame
+from tests.unit.waiting import until
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -155,7 +156,7 @@ def test_a_storm_of_clients_keeps_no_follower_out() -> None:
                     await asyncio.sleep(0)
 
         clients = [asyncio.create_task(storm()) for _ in range(20)]
-        await eventually(lambda: house.server.connection_count == 5)
+        await until(lambda: house.server.connection_count == 5)
         for _ in range(20):
             stream = await house.served("BROKERS")
             assert house.server.connection_count <= 5

@@ -22,7 +22,8 @@ from ottla.net.disk_threads import THREADS_PER_VOLUME, VolumeThreads
 from ottla.net.outgoing import READ_AHEAD_BYTES, READ_BYTES_MAX
 from ottla.net.pending import KNOWN_SECONDS
 from ottla.net.server import Limits, Server
-from tests.unit.net.test_connection import ORDINARY, PIPELINED, Slice, connect, eventually, frame
+from tests.unit.net.test_connection import ORDINARY, PIPELINED, Slice, connect, frame
+from tests.unit.waiting import until
 
 CONTENT = bytes(range(256)) * 12288  # three times what is read ahead at once
 SMALL = READ_BYTES_MAX
@@ -108,7 +109,7 @@ def test_a_cold_read_holds_nobody_but_its_own_connection(size):
         broker.size = size
         reader, writer = await connect(port)
         writer.write(frame(ORDINARY, b"cold") + frame(ORDINARY, b"behind"))
-        await eventually(lambda: bool(broker.files[0].reads))
+        await until(lambda: bool(broker.files[0].reads))
         other, to_other = await connect(port)
         for _ in range(20):
             began = time.monotonic()
@@ -130,7 +131,7 @@ def test_what_is_in_memory_is_sent_before_the_rest_is_read():
         reader, writer = await connect(port)
         writer.write(frame(ORDINARY, b"cold"))
         await reader.readexactly(4 + 100 * 4096)
-        await eventually(lambda: cold.reads == [(READ_AHEAD_BYTES, 100 * 4096)])
+        await until(lambda: cold.reads == [(READ_AHEAD_BYTES, 100 * 4096)])
         cold.answers.set()
         assert await reader.readexactly(len(CONTENT) - 100 * 4096 + 4) == CONTENT[100 * 4096 :] + b"tail"
 
@@ -170,7 +171,7 @@ def test_a_peer_that_takes_an_answer_bit_by_bit_costs_one_question_a_piece(monke
 async def connections(server: Server) -> list[Connection]:
     """Those that are open, as soon as there is one."""
     open_ones = server.listeners["PLAINTEXT"].connections
-    await eventually(lambda: bool(open_ones))
+    await until(lambda: bool(open_ones))
     return list(open_ones)
 
 
@@ -199,12 +200,12 @@ def test_who_hangs_up_while_the_disk_is_waited_for_leaves_nothing_behind():
             writer.write(frame(ORDINARY, b"cold"))
             await asyncio.sleep(0.01)
             writer.transport.abort()
-        await eventually(lambda: not server.connection_count)
+        await until(lambda: not server.connection_count)
         assert server.memory.used_bytes == 0
         began = len(cold.reads)
         assert began <= THREADS_PER_VOLUME
         cold.answers.set()
-        await eventually(lambda: not disk_threads())
+        await until(lambda: not disk_threads())
         assert len(cold.reads) == began, "what nobody waits for any more was read"
         assert len(os.listdir("/proc/self/fd")) <= descriptors
 
@@ -216,7 +217,7 @@ def test_a_file_that_was_cut_while_it_was_read_ahead_closes_its_connection_only(
         cold = broker.files[0]
         reader, writer = await connect(port)
         writer.write(frame(ORDINARY, b"cold"))
-        await eventually(lambda: bool(cold.reads))
+        await until(lambda: bool(cold.reads))
         cold.truncate(100_000)
         cold.answers.set()
         assert len(await reader.read(-1)) == 4 + 100_000
@@ -253,7 +254,7 @@ def test_many_cold_reads_of_a_stuck_volume_take_few_threads_and_none_from_anothe
             reader, writer = await connect(port)
             writer.write(frame(ORDINARY, b"cold0"))
             waiting.append((reader, writer))
-        await eventually(lambda: server.connection_count == 40 and len(stuck.reads) == THREADS_PER_VOLUME)
+        await until(lambda: server.connection_count == 40 and len(stuck.reads) == THREADS_PER_VOLUME)
         reader, writer = await connect(port)
         writer.write(frame(ORDINARY, b"cold1"))
         assert await reader.readexactly(8 + len(CONTENT)) == b"head" + CONTENT + b"tail"
@@ -370,7 +371,7 @@ def test_a_reader_that_waits_for_a_stuck_disk_keeps_no_large_answer_from_being_b
         server.memory.large_answers[ORDINARY] = 1_000_000
         _, writer = await connect(port)
         writer.write(frame(ORDINARY, b"cold"))
-        await eventually(lambda: bool(broker.files[0].reads))
+        await until(lambda: bool(broker.files[0].reads))
         assert server.memory.used_bytes == 0, "it holds the answer's head only"
         server.memory.hold_frames("frames", server.memory.limit_bytes, 0.0)
         other, to_other = await connect(port)
@@ -385,12 +386,12 @@ def test_a_connection_waits_for_its_disk_and_isnt_idle():
     async def scenario(server, port, broker):
         _, writer = await connect(port)
         writer.write(frame(ORDINARY, b"cold"))
-        await eventually(lambda: bool(broker.files[0].reads))
+        await until(lambda: bool(broker.files[0].reads))
         (connection,) = server.listeners["PLAINTEXT"].connections
         assert not connection.idle
         assert connection.waits_for_broker
         writer.write(frame(ORDINARY, b"x" * 300_000)[:200_000])
-        await eventually(lambda: connection._inbox is not None)
+        await until(lambda: connection._inbox is not None)
         assert not connection.waits_for_broker, "the peer owes the rest of a frame"
 
     run(scenario)

@@ -33,7 +33,7 @@ from tests.unit.broker.log.cold_disk import ColdDisk
 from tests.unit.broker.log.workbench import Workbench, append
 from tests.unit.broker.test_coordinator import PARTITIONS, MemoryPartition, loaded
 from tests.unit.broker.test_coordinator import Stage as Groups
-from tests.unit.net.test_connection import eventually
+from tests.unit.waiting import until
 
 LIST_OFFSETS = 2
 BATCHES = 200  # of about 100 bytes, in segments of 4 KiB
@@ -86,7 +86,7 @@ async def answered(reply: Any) -> Any:
     """A reply's parts, when they are there."""
     if not isinstance(reply, Pending):
         return reply
-    await eventually(lambda: reply.parts is not None)
+    await until(lambda: reply.parts is not None)
     return reply.parts
 
 
@@ -172,7 +172,7 @@ def test_who_hangs_up_during_a_lookup_leaves_nothing_behind(play: Any) -> None:
             stage.fetch_of(asked(0, 10 * number), max_wait=20_000).forget()
         assert not stage.partition.waiters
         stage.disk.answers.set()
-        await eventually(lambda: not stage.broker.cold_reads.under_way)
+        await until(lambda: not stage.broker.cold_reads.under_way)
         await asyncio.sleep(0.05)
         assert len(stage.broker.cold_reads._ended) <= 20
         stage.cool()
@@ -276,7 +276,7 @@ def test_a_session_comes_back_to_what_was_cold(play: Any) -> None:
         assert [size > 0 for size, _ in sizes_and_errors(first)] == [False, True]
         session = answer_of(first).session_id
         stage.disk.answers.set()
-        await eventually(lambda: not stage.broker.cold_reads.under_way)
+        await until(lambda: not stage.broker.cold_reads.under_way)
         second = await answered(stage.fetch_of(asked(1, 1), session_id=session, session_epoch=1, max_wait=20_000))
         [topic] = answer_of(second).responses
         assert [each.partition_index for each in topic.partitions] == [0]
