@@ -78,21 +78,22 @@ def _traffic(broker: Broker) -> dict[str, dict[int, tuple[int, int]]]:
 
 def _describe(broker: Broker, kind: int, name: str, keys: Sequence[str] | None) -> Iterable[Description]:
     image = broker.image
+    alone = keys[0] if keys is not None and len(keys) == 1 else None
     if kind == ResourceType.TOPIC:
         check_topic_name(name)
         if name not in image.topics:
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
-        if keys is not None and list(keys) == [own.OVERRIDES]:
+        if alone == own.OVERRIDES:
             return [describe_overrides(image.config("topic", name))]
         return describe_topic(broker.config, image.config("topic", name))
     if kind == ResourceType.BROKER:
         if not name:
             return describe_cluster_default(broker.config)
         check_broker_name(name, broker.id, "Unexpected broker id, expected {} or empty string, but received {}")
-        if keys is not None and list(keys) == [own.RECOVERED]:
+        if alone == own.RECOVERED:
             cuts = broker.logs.cuts
             return [describe_recovered(cuts.logs, cuts.bytes_dropped, (cut._asdict() for cut in cuts.kept))]
-        if keys is not None and list(keys) == [own.LOAD]:
+        if alone == own.LOAD:
             return [describe_load(time.process_time(), _traffic(broker))]
         return describe_broker(broker.config)
     if kind == ResourceType.BROKER_LOGGER:
