@@ -279,8 +279,8 @@ class Connection:
         return True
 
     def owns(self, frame: Memory) -> bool:
-        """Whether the frame that is being served lies in memory of this connection's own, which isn't used for another
-        one: whoever keeps a view of it keeps the frame."""
+        """Whether the frame that is being served lies in memory of this connection's own. Such memory is never used
+        for another frame, so that a view of it keeps its content."""
         return frame is not self._server.receive_buffer
 
     def begin_work(self, size_bytes: int, *, postponable: bool = True) -> Work | None:
@@ -414,8 +414,8 @@ class Connection:
             self._server.memory.answer_sent(self, self._loop.time())
 
     def _hold_answers(self) -> None:
-        """What was asked for doesn't leave: what is more than a little counts in the budget. Ranges of a file are no
-        part of it: who waits for a disk keeps nobody else's answer from being begun."""
+        """Answers can't leave just now. What they take in memory counts in the budget, if it is more than a little.
+        Ranges of files take none: a connection that waits for a disk keeps nobody else's answer from being begun."""
         held = self._out.held_bytes
         if held > SMALL_BYTES:
             self._holding = True
@@ -461,9 +461,10 @@ class Connection:
 
     @property
     def waits_for_broker(self) -> bool:
-        """Whether the peer has done its part: its request is whole, its answers are taken, and what its request waits
-        behind are a disk, or only requests of the pipelined APIs, which are as long under way as the broker has work
-        with them. (A peer that sends behind a request which waits by its own wish, as JoinGroup does, chose to.)"""
+        """Whether the peer has done its part: it has sent a whole request and taken all answers that were ready, and
+        it is the broker's turn. Either a disk is waited for, or the request waits behind others that are all of the
+        pipelined APIs, which take as long as the broker has work with them. (A request such as JoinGroup waits because
+        its peer wants it to; a peer that sends more behind it has chosen to wait.)"""
         pipelined = self._server.pipelined
         if self._out.stopped:
             return not self._out.full and (self._blocked or self._inbox is None)

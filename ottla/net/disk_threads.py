@@ -23,8 +23,10 @@ class DiskThreads(Protocol):
     """Where work that waits for a disk is done."""
 
     def run(self, volume: Hashable, work: Callable[[], Any]) -> asyncio.Future[Any]:
-        """Does `work`, which waits for that volume, away from the event loop, in whose future its outcome is. Work
-        that hasn't begun when the future is cancelled is never done. For the event loop."""
+        """Does `work`, which waits for that volume, in a thread. The future, which belongs to the running event loop,
+        gets its outcome. Work that hasn't begun when the future is cancelled is never done.
+
+        Raises OSError where the process may have no thread. To be called on the event loop."""
 
 
 class VolumeThreads:

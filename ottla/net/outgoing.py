@@ -2,10 +2,11 @@
 
 Small parts leave together in one system call, ranges of files by `sendfile`. The rule it protects: the event loop
 doesn't wait for a disk here. Of a file only what is in memory is sent; the next piece of what isn't is read ahead in a
-thread of its volume (`DiskThreads`), and what stands behind it in the same connection waits meanwhile. Just read ahead,
-or just found in memory, a piece is sent without being asked about again: a peer takes it bit by bit, and a file system
-that keeps nothing in memory, or a machine that is so short of it that pages go at once, makes the loop wait and nobody
-starve.
+thread of its volume (`DiskThreads`), and what stands behind it in the same connection waits meanwhile.
+
+A piece that was just read ahead, or just found in memory, is sent without asking again whether it is there. For one
+thing, a peer takes it bit by bit. For another, a file system may keep nothing in memory, or a machine may be so short
+of it that pages go at once: then the loop waits for the disk, but every answer gets through.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ _InMemory = bytes | bytearray | memoryview
 class Outgoing:
     """Parts on their way into one socket, on the event loop.
 
-    `parts` are queued by who owns this. `stopped`: nothing leaves for now, because the peer takes nothing more (`full`)
-    or a disk is waited for. `go_on` is called when there is reason to `send` again, `failed` when there never will be.
+    The owner queues them in `parts`. While `stopped`, nothing leaves, because the peer takes nothing more (`full`) or
+    because a disk is waited for. `go_on` is called when it is time to `send` again, `failed` when a disk has failed.
     """
 
     __slots__ = (

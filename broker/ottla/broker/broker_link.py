@@ -26,8 +26,8 @@ class Told(Protocol):
     """Who is told what a link finds out."""
 
     def answered(self, wanted: int, applied: int, seconds: float) -> None:
-        """Asked for revision `wanted`, the broker answered that it has applied revision `applied`: so long after the
-        wish, or after there was a connection to ask by."""
+        """Asked for revision `wanted`, the broker answered that it has applied revision `applied`. The answer came
+        `seconds` after the revision was wanted, or after the connection was there, whichever was later."""
 
     def unanswered(self, why: str) -> None:
         """The broker can't be reached, or doesn't answer."""

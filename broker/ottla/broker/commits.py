@@ -48,7 +48,7 @@ class Commits:
 
 
 def failed(error: KafkaError) -> asyncio.Future[None]:
-    """What a wait is that can't begin."""
+    """A wait that has failed before it could begin."""
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     _set(future, error)
     return future

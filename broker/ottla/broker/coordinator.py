@@ -7,8 +7,8 @@ core hears of it at once (`appended`), and the answer leaves when the high water
 1. An append that fails changes nothing: the core follows only after it succeeded.
 2. An append that isn't committed in time is answered COORDINATOR_NOT_AVAILABLE, but stays: it may be committed yet. An
    OffsetFetch that waited for it is told UNSTABLE_OFFSET_COMMIT, and asks again here. Kafka says NOT_COORDINATOR, after
-   which librdkafka (2.16, its issue 5586) never asks again, and its consumer reads nothing for good. Only where another
-   broker may lead by now, since the metadata store is silent, is that said here, too: it makes clients look elsewhere.
+   which librdkafka (2.16, its issue 5586) never asks again, and its consumer reads nothing for good. NOT_COORDINATOR is
+   told here only while the metadata store is silent: another broker may lead by then, and clients are to look for it.
 3. When this broker stops leading, everything here about the partition is dropped, and whoever waits is told
    NOT_COORDINATOR. The next leader replays what was committed.
 

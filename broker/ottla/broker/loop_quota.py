@@ -1,8 +1,8 @@
-"""How much of producers' compressed batches the event loop unpacks in one turn of its own, and a thread in one of its.
+"""How much of producers' compressed batches the event loop unpacks in one of its turns, and a thread in one of its own.
 
 The rule it protects: whatever a request brings, one batch or a thousand small ones, those who wait behind it for the
-loop wait no longer than for a large batch without a codec. A thread's turn costs the loop about 100 µs and the batch
-its way without a task; what fits the loop's turn is therefore unpacked where it arrived.
+loop wait no longer than for a large batch without a codec. To hand a batch to a thread costs the loop about 100 µs, and
+a task to wait for it. So a batch that fits what is left of the loop's turn is unpacked where it arrived.
 
 Pure: when the loop's next turn begins is said by whoever owns the loop.
 """

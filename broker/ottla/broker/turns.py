@@ -51,7 +51,8 @@ class Turn:
 
 
 class Received:
-    """A record set in the memory that it came in, which stays as it is for as long as this lives: the view pins it."""
+    """A record set in the memory that it came in. That memory keeps its size for as long as this lives, because the
+    view pins it."""
 
     __slots__ = ("memory", "start", "stop", "view")
 

@@ -70,7 +70,7 @@ class File(Protocol):
         """How many of these bytes can be read without waiting for the disk, before the first one that can't."""
 
     def read_ahead(self, size: int, position: int) -> None:
-        """Brings these bytes into memory, as far as they are there. Waits for the disk."""
+        """Brings these bytes into memory, as far as the file has them. Waits for the disk."""
 
     @property
     def volume(self) -> int:

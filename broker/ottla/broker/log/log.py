@@ -274,8 +274,8 @@ class Log:
         `max_bytes`: the last batch may be cut, as in Kafka.
 
         With `minimum_one` the first batch is there whole whatever its size; without, nothing is where it doesn't fit.
-        The caller checks that `offset` lies between start and end. Empty where there is nothing to read. What is read
-        to find that out may be on the disk alone: raises BlockingIOError then, unless it may `wait`.
+        The caller checks that `offset` lies between start and end. Empty where there is nothing to read. Raises
+        BlockingIOError where the disk would have to be waited for to find that out, unless it may `wait`.
         """
         if offset >= limit_offset:
             return []
@@ -296,7 +296,8 @@ class Log:
         return [_new(FileRange, (file, start, end - start))] if end > start else []
 
     def segments_read(self, offset: int) -> list[Segment]:
-        """Those that a read from `offset` looks at, until one has it: compaction may have taken the rest of its own."""
+        """The segments that a read from `offset` looks at, one after the other until one has it. It may be a later one
+        than the first, because compaction may have taken everything from `offset` on out of that."""
         return self.segments[self._segment_index(offset) :]
 
     def _segment_index(self, offset: int) -> int:
@@ -336,8 +337,8 @@ class Log:
         )
 
     def bytes_between(self, offset: int, end_offset: int) -> int:
-        """The bytes of the batches from the one that holds `offset` up to `end_offset`; of one segment's at least. Not
-        where the disk would have to be waited for (BlockingIOError)."""
+        """The bytes of the batches from the one that holds `offset` up to `end_offset`; of one segment's at least.
+        Raises BlockingIOError where the disk would have to be waited for."""
         at = self._segment_index(offset)
         start = self._boundaries.get(offset) if at == len(self.segments) - 1 else None
         if start is None:

@@ -13,8 +13,8 @@ What `cachestat` costs grows with the number of the page cache's pieces: 1 µs f
 one written by 1000 bytes, which is a tenth of what it takes to send that. So nobody asks twice about the same within a
 moment (`Lately`), and not about what this process has just written.
 
-Where there is none of them (another operating system, a file system that doesn't know RWF_NOWAIT, as tmpfs), everything
-counts as being in memory, and a read waits for the disk.
+Where none of the three is there (on another operating system, on a file system without RWF_NOWAIT, such as tmpfs),
+everything counts as being in memory, and a read waits for the disk.
 """
 
 from __future__ import annotations

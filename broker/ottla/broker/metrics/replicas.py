@@ -28,7 +28,7 @@ def _reassigning(broker: Broker) -> int:
 
 
 def _offline(broker: Broker) -> int:
-    """Those that were lost while the broker ran, and those that its start has never seen."""
+    """The replicas that were lost while the broker ran, and those that it couldn't open at its start."""
     count = sum(partition.offline for partition in broker.partitions)
     for key in broker.logs.lost:
         state = broker.image.partition(*key)
