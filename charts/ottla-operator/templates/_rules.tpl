@@ -22,6 +22,10 @@
 - apiGroups: [batch]
   resources: [cronjobs]
   verbs: [get, list, create, patch, delete]
+# Where a load balancer that brokers share finds each of them: a Service can't select a pod by its port.
+- apiGroups: [discovery.k8s.io]
+  resources: [endpointslices]
+  verbs: [get, list, create, patch, delete]
 # With etcd's certificates, or named by a Cluster for an etcd of somebody else's. They go with their Cluster.
 - apiGroups: [""]
   resources: [secrets]

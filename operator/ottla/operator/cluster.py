@@ -32,6 +32,7 @@ from ottla.operator.objects import Object, Ref, condition, going, ref_of
 from ottla.operator.parts import Part, carry_out, checked
 from ottla.operator.plan import broker_pods, disruption, etcd_pods, names, network, services
 from ottla.operator.plan.cluster_status import Findings, cluster_status, not_looked_at, part_condition, refused
+from ottla.operator.plan.endpoints import endpoint_slices
 from ottla.operator.plan.external import noted_ports
 from ottla.operator.plan.snapshots import snapshot_objects
 from ottla.operator.plan.turns import noted_release
@@ -106,6 +107,7 @@ class ClusterReconciler:
                 _applied("BrokerService", lambda visit: [services.brokers(visit.cluster)]),
                 _applied("BootstrapService", lambda visit: [services.bootstrap(visit.cluster)]),
                 Part("ExternalServices", exposure.keep, plans=exposure.wanted),
+                Part("SharedEndpoints", _shared_endpoints, plans=_endpoint_slices, reads=True),
                 Part("ListenerAddresses", exposure.look, reads=True),
                 _applied("ClientConfig", _client_config, ("ListenerAddresses",)),
                 _applied("BrokerConfig", lambda visit: [broker_pods.config_map(visit.cluster)]),
@@ -309,6 +311,16 @@ def _etcd_config(visit: Visit) -> Iterable[Object]:
 
 def _client_config(visit: Visit) -> Iterable[Object]:
     return [services.client_config(visit.cluster, visit.findings.bootstrap)]
+
+
+def _endpoint_slices(visit: Visit) -> Iterable[Object]:
+    return endpoint_slices(visit.cluster, visit.broker_pods())
+
+
+async def _shared_endpoints(visit: Visit) -> None:
+    """Also while the Cluster is paused: a pod that comes back at another address is to be found there, as behind
+    any other Service."""
+    await visit.found.apply_each(_endpoint_slices(visit))
 
 
 def _policies(visit: Visit) -> Iterable[Object]:

@@ -11,7 +11,14 @@ from ottla.operator.kafka import KafkaAdmin, said
 from ottla.operator.kube import Kube, KubeError
 from ottla.operator.objects import Object, Ref, ref_of
 from ottla.operator.plan import external, names, services
-from ottla.operator.plan.external import address, external_services, node_address, node_ports, told
+from ottla.operator.plan.external import (
+    address,
+    external_services,
+    node_address,
+    node_ports,
+    service_of,
+    told,
+)
 from ottla.operator.plan.observed import address as pod_address
 from ottla.operator.plan.observed import is_ready
 from ottla.operator.queue import Tell
@@ -79,7 +86,7 @@ class Exposure:
                 listener.name: address(
                     listener,
                     broker,
-                    found.get("Service", names.external_service(cluster, pod["metadata"]["name"], listener)),
+                    found.get("Service", service_of(cluster, pod["metadata"]["name"], listener)),
                     hosts.get(broker, ""),
                 )
                 for listener in cluster.listeners
@@ -122,7 +129,7 @@ class Exposure:
             own = ""
             if listener.type == "LoadBalancer":
                 item = found.get("Service", names.bootstrap_service(cluster, listener))
-                own = address(listener, "bootstrap", item, "")
+                own = address(listener, None, item, "")
             every = [own] if own else [each.get(listener.name, "") for _, each in sorted(addresses.items())]
             if known := external.bootstrap_servers(every):
                 servers[listener.name] = known

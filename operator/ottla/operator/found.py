@@ -29,10 +29,11 @@ OWNED = (
     "PodDisruptionBudget",
     "CronJob",
     "NetworkPolicy",
+    "EndpointSlice",
 )
 SEEN = ("Pod", "PersistentVolumeClaim")
 # Taken away once nothing wants them; StatefulSets go by steps of their own, because brokers are drained before.
-PRUNED = ("ConfigMap", "Service", "PodDisruptionBudget", "CronJob", "NetworkPolicy")
+PRUNED = ("ConfigMap", "Service", "PodDisruptionBudget", "CronJob", "NetworkPolicy", "EndpointSlice")
 
 
 class NameTaken(Retry):

@@ -29,6 +29,7 @@ KINDS = {
     "StatefulSet": Kind("apps/v1", "statefulsets"),
     "Deployment": Kind("apps/v1", "deployments"),
     "SubjectAccessReview": Kind("authorization.k8s.io/v1", "subjectaccessreviews"),
+    "EndpointSlice": Kind("discovery.k8s.io/v1", "endpointslices"),
     "Lease": Kind("coordination.k8s.io/v1", "leases"),
     "CronJob": Kind("batch/v1", "cronjobs"),
     "NetworkPolicy": Kind("networking.k8s.io/v1", "networkpolicies"),

@@ -43,7 +43,7 @@ class Part(Generic[_V]):
     does: Callable[[_V], Awaitable[None]]
     needs: tuple[str, ...] = ()
     plans: Callable[[_V], Iterable[Object]] = _nothing  # the objects that it keeps: they aren't pruned
-    reads: bool = False  # it changes nothing, and is done while the resource is paused
+    reads: bool = False  # it changes nothing that the spec asks for, and is done while the resource is paused
 
 
 def checked(parts: Sequence[Part[_V]]) -> tuple[Part[_V], ...]:

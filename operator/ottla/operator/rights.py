@@ -35,6 +35,11 @@ IN_NAMESPACES = (
     ),
     Right(("NetworkPolicy", "CronJob"), ("get", "list", *MADE)),
     Right(
+        ("EndpointSlice",),
+        ("get", "list", *MADE),
+        "Where a load balancer that brokers share finds each of them: a Service can't select a pod by its port.",
+    ),
+    Right(
         ("Secret",),
         ("get", "create", "patch"),
         "With etcd's certificates, or named by a Cluster for an etcd of somebody else's. They go with their Cluster.",

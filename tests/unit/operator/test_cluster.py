@@ -680,6 +680,56 @@ def test_brokers_get_addresses_outside_as_soon_as_there_are_any() -> None:
         ]
 
 
+def test_brokers_share_a_load_balancer_where_each_has_a_port_of_its_own() -> None:
+    shared = {"name": "lb", "port": 9094, "type": "LoadBalancer", "brokerPorts": {"first": 9200}}
+    scene = Scene(listeners=[{"name": "plain", "port": 9092, "type": "Internal"}, shared])
+    with patch("ottla.operator.exposure.KafkaAdmin", lambda bootstrap: scene.kafka):
+        scene.rounds(6)
+        service = scene.world.objects["Service", "shop", "k-bootstrap-lb"]
+        assert [name for kind, _, name in scene.world.objects if kind == "Service" and name.endswith("-lb")] == [
+            "k-bootstrap-lb"
+        ]
+        assert "selector" not in service["spec"]
+        ports = {port["name"]: port["port"] for port in service["spec"]["ports"]}
+        assert ports == {"bootstrap": 9094, "broker-0": 9200, "broker-1": 9201, "broker-2": 9202}
+        service["status"] = {"loadBalancer": {"ingress": [{"ip": "192.0.2.9"}]}}
+        scene.rounds(3)
+        assert scene.kafka.own[2] == {"ottla.listener.addresses": "LB://192.0.2.9:9202"}
+        assert scene.status["listeners"][0] == {"name": "lb", "bootstrap": "192.0.2.9:9094"}
+        assert scene.condition("ListenersReady") == ("True", "Advertised")
+
+        pods = {broker: f"k-broker-{broker}" for broker in range(3)}
+        addresses = {f"broker-{broker}": [(f"ip-{name}", True)] for broker, name in pods.items()}
+        assert _behind(scene, "k-bootstrap-lb") == {
+            **addresses,
+            "bootstrap": [(f"ip-{name}", True) for name in pods.values()],
+        }
+        # A broker that isn't ready: clients begin elsewhere, and those that were sent to it wait there.
+        pod = scene.world.objects["Pod", "shop", "k-broker-1"]
+        pod["status"]["podIP"] = "ip-new"
+        pod["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
+        scene.world.edit("Cluster", "k", lambda spec: spec.update(paused=True))
+        scene.reconcile()
+        behind = _behind(scene, "k-bootstrap-lb")
+        assert behind["broker-1"] == [("ip-new", True)], "also while the Cluster is paused"
+        assert behind["bootstrap"] == [("ip-k-broker-0", True), ("ip-new", False), ("ip-k-broker-2", True)]
+        scene.world.edit("Cluster", "k", lambda spec: spec.update(paused=False, listeners=[*spec["listeners"][:1]]))
+        scene.rounds(6)
+        assert ("Service", "shop", "k-bootstrap-lb") not in scene.world.objects
+        assert _behind(scene, "k-bootstrap-lb") == {}
+
+
+def _behind(scene: Scene, service: str) -> dict[str, list[tuple[str, bool]]]:
+    """A port's name → the addresses and whether they take connections, as kube-proxy reads a Service's slices."""
+    slices = [item for (kind, _, _), item in sorted(scene.world.objects.items()) if kind == "EndpointSlice"]
+    return {
+        port["name"]: [(each["addresses"][0], each["conditions"]["ready"]) for each in item["endpoints"]]
+        for item in slices
+        if item["metadata"]["labels"]["kubernetes.io/service-name"] == service
+        for port in item["ports"]
+    }
+
+
 def test_network_policies_and_snapshots_come_and_go() -> None:
     scene = running()
     wishes = {"schedule": "0 * * * *"}

@@ -74,6 +74,15 @@ def test_settings_are_parted_by_whether_a_restart_is_needed() -> None:
         ),
         ({"brokers": {"replicas": 3}}, "has no storage"),
         ({"listeners": [{"name": "out", "port": 9094, "type": "NodePort"}]}, "one has to be Internal"),
+        (
+            {
+                "listeners": [
+                    {"name": "in", "port": 9092, "type": "Internal"},
+                    {"name": "out", "port": 9094, "type": "LoadBalancer", "brokerPorts": {"first": 65534}},
+                ]
+            },
+            "out: broker 2 would have port 65536 of the load balancer",
+        ),
         ({"metadata": {"etcd": {"snapshots": {"schedule": "61 * * * *"}}}}, "snapshots.schedule: '61' is no minute"),
         ({"metadata": {"etcd": {"snapshots": {"schedule": "0 0 * * 5-7"}}}}, "CronJobs have no day of week 7"),
         ({"metadata": {"etcd": {"snapshots": {"schedule": "0 0 * * */2,7"}}}}, "CronJobs have no day of week 7"),

@@ -17,6 +17,8 @@ from tests.unit.operator.test_cluster_objects import EVERYTHING
 
 BROKERS = {"replicas": 3, "storage": {"size": "1Gi"}}
 NAMES = [name for name in BROKER if not is_reserved(name)]
+INSIDE = {"name": "plain", "port": 9092, "type": "Internal"}
+SHARED = {"name": "lb", "port": 9094, "type": "LoadBalancer", "brokerPorts": {"first": 9200}}
 FITTING = {name: BROKER[name].default or "1" for name in NAMES}
 
 # A fresh machine builds the judge first.
@@ -46,6 +48,7 @@ def _objections(spec: dict[str, Any], name: str = "k") -> list[str]:
         {"maintenanceWindows": [{"cron": "0 2 * * 6", "durationMinutes": 240}]},
         {"maintenanceWindows": [{"cron": "*/5,59 1-5/2 1,15  jan-mar Mon-7", "durationMinutes": 1}]},
         {"scaling": {"rebalance": "Balance", "throttleBytesPerSecond": 1048576}},
+        {"listeners": [INSIDE, SHARED]},
         {"topics": {"allowedNamespaces": "Selector", "namespaceSelector": {"matchLabels": {"a": "b"}}}},
     ],
 )
@@ -96,6 +99,12 @@ def test_accepted(spec: dict[str, Any]) -> None:
             },
             "a port of its own",
         ),
+        (
+            {"listeners": [INSIDE, {**SHARED, "type": "NodePort"}]},
+            "brokerPorts belong to a listener of type LoadBalancer",
+        ),
+        ({"listeners": [INSIDE, {**SHARED, "brokerPorts": {"first": 9094}}]}, "has to be above the listener's port"),
+        ({"listeners": [INSIDE, {**SHARED, "brokerPorts": {}}]}, "first"),
         ({"metadata": {"etcd": {}, "external": {"endpoints": ["e:1"]}}}, "either etcd or external"),
         ({"metadata": {"etcd": {"members": 2}}}, "members"),
         ({"metadata": {"prefix": "ottla"}}, "prefix"),

@@ -2,6 +2,7 @@
 
 Each broker needs an address of its own, because clients go to the one that leads. It is known only once the Service has
 a node port or a load balancer, and for node ports once the pod has a node; then the broker is told, while it runs.
+Brokers may share a load balancer, too: one Service with a port for each of them.
 
 A node port outlives its Service in the Cluster's status, so that a broker that comes back is where firewalls and
 clients know it.
@@ -16,6 +17,7 @@ from ottla.net.names import Address
 from ottla.operator.objects import Object
 from ottla.operator.plan import names
 from ottla.operator.plan.broker_pods import BROKER
+from ottla.operator.plan.endpoints import BOOTSTRAP_PORT, broker_port
 from ottla.operator.plan.pods import found_by
 from ottla.operator.plan.services import port, service
 from ottla.operator.spec.cluster import Cluster, Listener
@@ -30,6 +32,9 @@ def external_services(cluster: Cluster, pods: Mapping[int, str], known: NodePort
     made = []
     for listener in cluster.listeners:
         if not listener.external:
+            continue
+        if listener.shared:
+            made.append(_shared(cluster, listener, pods))
             continue
         made.append(
             _service(
@@ -82,11 +87,35 @@ def ports_noted(ports: NodePorts) -> list[Object]:
     ]
 
 
+def service_of(cluster: Cluster, pod: str, listener: Listener) -> str:
+    """The Service by which clients from outside reach one broker."""
+    return (
+        names.bootstrap_service(cluster, listener)
+        if listener.shared
+        else names.external_service(cluster, pod, listener)
+    )
+
+
 def _service(cluster: Cluster, listener: Listener, name: str, selector: Object, node_port: int | None) -> Object:
     reached = port(listener.name, listener.port)
     if listener.type == "NodePort" and node_port is not None:
         reached["nodePort"] = node_port
-    spec: Object = {"type": listener.type, "selector": selector, "ports": [reached]}
+    return _opened(cluster, listener, name, {"selector": selector, "ports": [reached]})
+
+
+def _shared(cluster: Cluster, listener: Listener, brokers: Iterable[int]) -> Object:
+    """One Service for all brokers; `endpoints.py` says who is behind its ports."""
+    ports = [port(BOOTSTRAP_PORT, listener.port)]
+    ports += [
+        {**port(broker_port(broker), listener.port), "port": listener.port_outside(broker)}
+        for broker in sorted(brokers)
+    ]
+    return _opened(cluster, listener, names.bootstrap_service(cluster, listener), {"ports": ports})
+
+
+def _opened(cluster: Cluster, listener: Listener, name: str, spec: Object) -> Object:
+    """A Service, with what the listener says about how it is reached."""
+    spec["type"] = listener.type
     if listener.traffic_policy:
         spec["externalTrafficPolicy"] = listener.traffic_policy
     if listener.type == "LoadBalancer":
@@ -97,20 +126,22 @@ def _service(cluster: Cluster, listener: Listener, name: str, selector: Object, 
     return service(cluster, name, BROKER, spec, listener.annotations)
 
 
-def address(listener: Listener, broker: int | str, found: Object | None, node_host: str) -> str:
-    """host:port of a Service; empty while it isn't known. `node_host`: where the broker's node is reached."""
+def address(listener: Listener, broker: int | None, found: Object | None, node_host: str) -> str:
+    """host:port of a Service, for a broker or, with None, for clients that begin; empty while it isn't known.
+    `node_host`: where the broker's node is reached."""
     if found is None:
         return ""
     (reached, *_) = found["spec"].get("ports") or [{}]
     if listener.type == "LoadBalancer":
         ingress = ((found.get("status") or {}).get("loadBalancer") or {}).get("ingress") or [{}]
-        host, number = ingress[0].get("hostname") or ingress[0].get("ip") or "", listener.port
+        host = ingress[0].get("hostname") or ingress[0].get("ip") or ""
+        number = listener.port if broker is None else listener.port_outside(broker)
         if not host:
             return ""
     else:
         host, number = node_host, reached.get("nodePort")
     if listener.host_template:
-        host = listener.host_template.replace("{id}", str(broker))
+        host = listener.host_template.replace("{id}", "bootstrap" if broker is None else str(broker))
     if not host or not number:
         return ""
     return str(Address(host, number))

@@ -6,7 +6,7 @@ What can't be carried out is a SpecError with one sentence that says what to cha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from ottla.settings.sources import known_setting
 REPLICATION_PORT = 9091
 HTTP_PORT = 9100
 CLIENT_PORT = 9092
+PORT_MAX = 65535
 DEFAULT_POOL = "broker"
 GRACE_S = 120
 RESTART = "ottla.dev/restart"  # an annotation that a person puts on a pod, or on the Cluster for all
@@ -154,6 +155,16 @@ class Listener:
     source_ranges: tuple[str, ...] = ()
     bootstrap_node_port: int | None = None
     first_node_port: int | None = None
+    first_broker_port: int | None = None  # of the load balancer that all brokers share; None where each has its own
+
+    @property
+    def shared(self) -> bool:
+        """Whether all brokers are reached at one address, each at a port of its own."""
+        return self.first_broker_port is not None
+
+    def port_outside(self, broker: int) -> int:
+        """Where a load balancer takes connections to a broker."""
+        return self.port if self.first_broker_port is None else self.first_broker_port + broker
 
     @property
     def external(self) -> bool:
@@ -231,6 +242,8 @@ def parse_cluster(resource: Object, defaults: Defaults) -> Cluster:
     listeners = _listeners(spec.get("listeners"))
     static, dynamic = _config(spec.get("config") or {})
     metadata, brokers = spec.get("metadata") or {}, spec.get("brokers") or {}
+    pools = _pools(brokers)
+    _check_ports_outside(listeners, pools)
     scaling = spec.get("scaling") or {}
     return Cluster(
         namespace=namespace,
@@ -241,7 +254,7 @@ def parse_cluster(resource: Object, defaults: Defaults) -> Cluster:
         image=_image(spec.get("image") or defaults.image, "image", "brokers"),
         pull_policy=spec.get("imagePullPolicy"),
         pull_secrets=tuple(secret["name"] for secret in spec.get("imagePullSecrets") or ()),
-        pools=_pools(brokers),
+        pools=pools,
         controllers=_controllers(spec.get("controllers") or {}),
         metadata=_metadata(metadata, defaults),
         prefix=metadata.get("prefix") or f"/ottla/{namespace}/{name}/",
@@ -371,12 +384,23 @@ def _listeners(given: list[Object] | None) -> tuple[Listener, ...]:
             source_ranges=tuple(each.get("loadBalancerSourceRanges") or ()),
             bootstrap_node_port=(each.get("nodePorts") or {}).get("bootstrap"),
             first_node_port=(each.get("nodePorts") or {}).get("first"),
+            first_broker_port=(each.get("brokerPorts") or {}).get("first"),
         )
         for each in given
     )
     if all(listener.external for listener in listeners):
         raise SpecError("listeners: one has to be Internal, for the operator and Topics")
     return listeners
+
+
+def _check_ports_outside(listeners: Iterable[Listener], pools: Iterable[Pool]) -> None:
+    last = max((broker for pool in pools for broker in pool.ids), default=0)
+    for listener in listeners:
+        if listener.port_outside(last) > PORT_MAX:
+            raise SpecError(
+                f"listeners: {listener.name}: broker {last} would have port {listener.port_outside(last)} of the load "
+                f"balancer, and {PORT_MAX} is the last one there is; lower brokerPorts.first"
+            )
 
 
 def _network_rules(given: Object) -> NetworkRules | None:

@@ -1,0 +1,74 @@
+"""The endpoints of a load balancer that all brokers share: each broker is behind a port of its own. Pure.
+
+A Service selects pods, and all of them for each of its ports, because the pods of a StatefulSet are alike. So this one
+selects none, and its EndpointSlices are the operator's: one a broker, and one with all that serve, where clients begin.
+They follow the pods' addresses as long as an operator runs, which is what Kubernetes' own controller does for others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ottla.operator.objects import OPERATOR, Object, going
+from ottla.operator.plan import names
+from ottla.operator.plan.broker_pods import BROKER
+from ottla.operator.plan.observed import address, is_ready
+from ottla.operator.spec.cluster import Cluster, Listener
+
+SERVICE_NAME = "kubernetes.io/service-name"  # a label by which kube-proxy and load balancers find a Service's slices
+MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
+BOOTSTRAP_PORT = "bootstrap"
+
+
+def broker_port(broker: int) -> str:
+    """The name of a broker's port in the Service."""
+    return f"broker-{broker}"
+
+
+def endpoint_slices(cluster: Cluster, pods: Mapping[int, Object]) -> list[Object]:
+    """All slices of a cluster; `pods`: broker → its pod."""
+    made = []
+    for listener in cluster.listeners:
+        if not listener.shared:
+            continue
+        brokers = sorted(pods.items())
+        serving = [_endpoint(pod, is_ready(pod)) for _, pod in brokers if address(pod)]
+        made += _by_family(cluster, listener, BOOTSTRAP_PORT, serving)
+        for broker, pod in brokers:
+            # Ready in any case: a client that was sent to this broker is better off waiting there.
+            own = [_endpoint(pod, True)] if address(pod) else []
+            made += _by_family(cluster, listener, broker_port(broker), own)
+    return made
+
+
+def _endpoint(pod: Object, ready: bool) -> Object:
+    meta = pod["metadata"]
+    endpoint: Object = {
+        "addresses": [address(pod)],
+        "conditions": {"ready": ready, "serving": is_ready(pod), "terminating": going(pod)},
+        "targetRef": {"kind": "Pod", "namespace": meta["namespace"], "name": meta["name"], "uid": meta["uid"]},
+    }
+    if node := pod["spec"].get("nodeName"):
+        endpoint["nodeName"] = node
+    return endpoint
+
+
+def _by_family(cluster: Cluster, listener: Listener, port: str, endpoints: Iterable[Object]) -> list[Object]:
+    """A slice has addresses of one family, and can't change it."""
+    families: dict[str, list[Object]] = {}
+    for endpoint in endpoints:
+        families.setdefault("IPv6" if ":" in endpoint["addresses"][0] else "IPv4", []).append(endpoint)
+    return [_slice(cluster, listener, port, family, members) for family, members in sorted(families.items())]
+
+
+def _slice(cluster: Cluster, listener: Listener, port: str, family: str, endpoints: list[Object]) -> Object:
+    service = names.bootstrap_service(cluster, listener)
+    labels = {SERVICE_NAME: service, MANAGED_BY: OPERATOR}
+    return {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": names.metadata(cluster, f"{service}-{port}-{family.lower()}", BROKER, labels),
+        "addressType": family,
+        "ports": [{"name": port, "port": listener.port, "protocol": "TCP"}],
+        "endpoints": endpoints,
+    }
