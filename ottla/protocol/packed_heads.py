@@ -21,7 +21,9 @@ BLOCK_BYTES_MIN = 2 << 10
 """What a block of Snappy or Zstandard counts for at least where bytes stand for time: an empty one takes time, too."""
 
 _LIKELY_BLOCK_BYTES = 16 << 10
+_BLOCKS_AT_ONCE = 1_000
 _ODD_BLOCKS = 4  # and so many more: an empty last one, those that a producer's flush cut off
+_SNAPPY_LENGTH_BYTES_MAX = 5
 _SNAPPY_RATIO_MAX = 22  # its best element makes 64 bytes of 3
 _SNAPPY_LIKELY_PACKED_BYTES = 1 << 10  # of a block: 32 KiB at the best ratio take more
 _SNAPPY_BLOCKS_LOOKED_AT = 1_000
@@ -33,6 +35,9 @@ _LZ4_BLOCK_CHECKSUM = 0x10
 _LZ4_CONTENT_SIZE = 0x08
 _LZ4_DICTIONARY = 0x01
 _LZ4_SIZE_MASK = 0x7FFFFFFF
+_LZ4_STORED = 0x80000000  # the bit; alone it is the size of a stored block that holds nothing
+_LZ4_PACKED_NOTHING = 1  # the size of a packed one
+_LZ4_NOTHING_MAX = 2  # of those in a row, as many as Kafka's clients in Java pass over wherever they stand
 _LZ4_BLOCK_BYTES = {4: 64 << 10, 5: 256 << 10, 6: 1 << 20, 7: 4 << 20}
 _LZ4_WINDOW_BYTES = 128 << 10
 _ZSTD_HEAD = struct.Struct("<IB")
@@ -43,7 +48,7 @@ _ZSTD_BLOCK_BYTES = 128 << 10
 _ZSTD_DICTIONARY_BYTES = (0, 1, 2, 4)
 _ZSTD_CONTENT_SIZE_BYTES = (0, 2, 4, 8)
 _ZSTD_CONTENT_SIZE_OF_TWO_BYTES = 256  # is added to it
-_ZSTD_RLE = 1
+_ZSTD_RLE, _ZSTD_PACKED = 1, 2  # kinds of blocks; 0 is a raw one
 _int32 = struct.Struct(">i")
 _uint32_little = struct.Struct("<I")
 
@@ -88,12 +93,64 @@ def working_bytes(codec: int, data: Buffer) -> int:
     return 0
 
 
-def links_blocks(codec: int, data: Buffer) -> bool:
-    """Whether `data` is an LZ4 frame whose blocks refer to one another: Kafka's clients in Java can't read one."""
-    if codec != Codec.lz4 or len(data) < _LZ4_HEAD.size:
-        return False
-    magic, flags, _ = _LZ4_HEAD.unpack_from(data)
-    return bool(magic == _LZ4_MAGIC and not flags & _LZ4_INDEPENDENT)
+def blocks_passed(codec: int, view: memoryview) -> Iterator[None]:
+    """Goes over the heads of the blocks of a frame of LZ4 or Zstandard, and pauses now and then. Raises Unreadable
+    where the codec's library here reads the frame and another client's doesn't.
+
+    Kafka's clients in Java know independent blocks of LZ4 only and no dictionaries. A stored block of 0 bytes is a
+    frame's end to them, and so is a run of packed ones that hold nothing, now and then: whatever follows is never read.
+    librdkafka refuses a packed block of Zstandard of 0 bytes, which RFC 8878 (3.1.1.2.4) excludes.
+    """
+    heads = _lz4_heads_passed(view) if codec == Codec.lz4 else _zstd_heads_passed(view)
+    for number, _ in enumerate(heads, 1):
+        if not number % _BLOCKS_AT_ONCE:
+            yield
+
+
+def _lz4_heads_passed(view: memoryview) -> Iterator[None]:
+    if len(view) < _LZ4_HEAD.size:
+        return
+    magic, flags, _ = _LZ4_HEAD.unpack_from(view)
+    if magic != _LZ4_MAGIC:
+        raise Unreadable("it doesn't begin with an LZ4 frame")
+    if not flags & _LZ4_INDEPENDENT:
+        raise Unreadable("its LZ4 blocks aren't independent of one another")
+    if flags & _LZ4_DICTIONARY:
+        raise Unreadable("its LZ4 frame needs a dictionary")
+    ended, nothing = False, 0
+    for size in _lz4_block_sizes(view, flags):
+        if size == _LZ4_STORED:
+            ended = True
+        elif size == _LZ4_PACKED_NOTHING:
+            nothing += 1
+        elif ended or nothing > _LZ4_NOTHING_MAX:
+            raise Unreadable("blocks follow one that holds nothing")
+        else:
+            nothing = 0
+        yield
+
+
+def _zstd_heads_passed(view: memoryview) -> Iterator[None]:
+    head = _zstd_head(view)
+    if head is None:
+        return
+    for kind, size in _zstd_blocks(view, head[2]):
+        if kind == _ZSTD_PACKED and not size:
+            raise Unreadable("a packed block has no bytes")
+        yield
+
+
+def _lz4_block_sizes(view: memoryview, flags: int) -> Iterator[int]:
+    """The sizes as they stand before the blocks, with the bit of the stored ones, up to the frame's end."""
+    checksum = 4 if flags & _LZ4_BLOCK_CHECKSUM else 0
+    position = _LZ4_HEAD.size + 1 + (8 if flags & _LZ4_CONTENT_SIZE else 0) + (4 if flags & _LZ4_DICTIONARY else 0)
+    end = len(view) - _uint32_little.size
+    while position <= end:
+        (size,) = _uint32_little.unpack_from(view, position)
+        if not size:
+            return
+        yield size
+        position += _uint32_little.size + (size & _LZ4_SIZE_MASK) + checksum
 
 
 def snappy_blocks(view: memoryview) -> Iterator[memoryview]:
@@ -117,6 +174,8 @@ def snappy_blocks(view: memoryview) -> Iterator[memoryview]:
 
 def snappy_claim(block: memoryview) -> int:
     """The bytes that a block of Snappy says it holds, if it can. Raises Unreadable, cramjam.DecompressionError."""
+    if len(block) > _SNAPPY_LENGTH_BYTES_MAX and min(block[:_SNAPPY_LENGTH_BYTES_MAX]) >= 0x80:
+        raise Unreadable("a block's length takes more than 32 bits")  # cramjam takes it
     claimed = int(cramjam.snappy.decompress_raw_len(block))
     if claimed > _SNAPPY_RATIO_MAX * len(block):
         raise Unreadable(f"a block of {len(block)} bytes claims to hold {claimed}")
@@ -162,15 +221,11 @@ def _claimed_by_lz4(view: memoryview, enough: int) -> int:
     block_bytes = _LZ4_BLOCK_BYTES.get(descriptor >> 4 & 7, 0)
     if magic != _LZ4_MAGIC or not block_bytes:
         return 0
-    checksum = 4 if flags & _LZ4_BLOCK_CHECKSUM else 0
-    position = _LZ4_HEAD.size + 1 + (8 if flags & _LZ4_CONTENT_SIZE else 0) + (4 if flags & _LZ4_DICTIONARY else 0)
-    claimed, end = 0, len(view) - _uint32_little.size
-    while position <= end and claimed <= enough:
-        (size,) = _uint32_little.unpack_from(view, position)
-        if not size:
-            break
+    claimed = 0
+    for _ in _lz4_block_sizes(view, flags):
         claimed += block_bytes
-        position += _uint32_little.size + (size & _LZ4_SIZE_MASK) + checksum
+        if claimed > enough:
+            break
     return claimed
 
 
@@ -179,17 +234,26 @@ def _claimed_by_zstd(view: memoryview, enough: int) -> int:
     if head is None:
         return 0
     _, stated, position = head
-    claimed, last, blocks_left = max(stated, 0), False, _blocks_in(enough)
-    while not last and position + 3 <= len(view) and claimed <= enough:
+    claimed, blocks_left = max(stated, 0), _blocks_in(enough)
+    for kind, size in _zstd_blocks(view, position):
+        if claimed > enough:
+            break
         if not blocks_left:
             return enough + 1
         blocks_left -= 1
-        head_of_block = view[position] | view[position + 1] << 8 | view[position + 2] << 16
-        last, kind, size = bool(head_of_block & 1), head_of_block >> 1 & 3, head_of_block >> 3
         if stated < 0:  # blocks that are partly filled would count for more than what is stated
             claimed += max(min(size, _ZSTD_BLOCK_BYTES), BLOCK_BYTES_MIN) if kind <= _ZSTD_RLE else _ZSTD_BLOCK_BYTES
-        position += 3 + (1 if kind == _ZSTD_RLE else size)
     return claimed
+
+
+def _zstd_blocks(view: memoryview, position: int) -> Iterator[tuple[int, int]]:
+    """The kind and the size of each block from there to the frame's last one."""
+    last = False
+    while not last and position + 3 <= len(view):
+        head_of_block = view[position] | view[position + 1] << 8 | view[position + 2] << 16
+        last, kind, size = bool(head_of_block & 1), head_of_block >> 1 & 3, head_of_block >> 3
+        yield kind, size
+        position += 3 + (1 if kind == _ZSTD_RLE else size)
 
 
 def _zstd_window(view: memoryview) -> int:

@@ -42,5 +42,9 @@ _SENTENCES = {
 
 
 def refusal(fault: int, index: int, count: int) -> KafkaError:
-    """INVALID_RECORD for `fault`, found at record `index` (from 0) of a batch that states `count` records."""
-    return KafkaError(ErrorCode.invalid_record, _SENTENCES[Fault(fault)].format(index=index, count=count))
+    """INVALID_RECORD for `fault`, found at record `index` (from 0) of a batch that states `count` records;
+    INVALID_TIMESTAMP, which names the record, for its timestamp."""
+    sentence = _SENTENCES[Fault(fault)].format(index=index, count=count)
+    if fault == Fault.timestamp:
+        return KafkaError(ErrorCode.invalid_timestamp, sentence, [(index, sentence)])
+    return KafkaError(ErrorCode.invalid_record, sentence)

@@ -19,7 +19,7 @@ import lz4.frame
 
 from .codecs import Codec
 from .errors import ErrorCode, KafkaError
-from .packed_heads import ZSTD_WINDOW_LOG_MAX, Unreadable, snappy_blocks, snappy_claim
+from .packed_heads import ZSTD_WINDOW_LOG_MAX, Unreadable, blocks_passed, snappy_blocks, snappy_claim
 from .received import Buffer
 
 if sys.version_info >= (3, 14):
@@ -35,15 +35,19 @@ _NAMES = {codec.value: codec.name for codec in Codec}
 
 
 def pieces(codec: int, data: Buffer, piece_bytes: int = PIECE_BYTES, *, one_frame: bool = False) -> Iterator[Buffer]:
-    """What `data` holds, in order, at most `piece_bytes` at a time; `one_frame`: a second gzip member or frame is an
-    error, because librdkafka doesn't read it. An empty piece comes where a block or frame holds nothing, or where the
-    codec has read its next bytes and made nothing of them yet: whoever takes turns can end one there.
+    """What `data` holds, in order, at most `piece_bytes` at a time; `one_frame`, for what a producer sent: a second
+    gzip member or frame is an error, and so is a frame that some other client doesn't read (`blocks_passed`). An empty
+    piece comes where a block or frame holds nothing, or where bytes have been read and nothing is made of them yet:
+    whoever takes turns can end one there.
 
     Raises KafkaError corrupt_message where `data` can't be read.
     """
     view = memoryview(data)
     piece_bytes = min(piece_bytes, max(16 * len(view), 1 << 14))  # most payloads fit one piece; room for it costs
     try:
+        if one_frame and codec in (Codec.lz4, Codec.zstd):
+            for _ in blocks_passed(codec, view):
+                yield b""
         if codec == Codec.none:
             yield from _cut(view, piece_bytes)
         elif codec == Codec.gzip:

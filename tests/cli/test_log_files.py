@@ -13,7 +13,7 @@ import pytest
 from ottla.protocol.batches import assign
 from ottla.protocol.codecs import Codec
 from tests.cli.test_processes import Dev, run
-from tests.fuzz.bad_batches import record, seal
+from tests.fuzz.made_batches import record, seal
 
 Environment = dict[str, str]
 

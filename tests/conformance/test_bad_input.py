@@ -159,8 +159,8 @@ MAGIC_1 = struct.pack(">qiIbbqii", 0, 22 + 5, 0, 1, 0, 0, -1, 5) + b"value"
         (patched(batch(), 57, struct.pack(">i", -1)), {"invalid_record"}),
         (patched(batch(), 23, struct.pack(">i", 7)), {"invalid_record"}),
         (patched(batch(), 23, struct.pack(">i", -5)), {"invalid_record"}),
-        (MAGIC_0, {"unsupported_for_message_format", "invalid_record"}),
-        (MAGIC_1, {"unsupported_for_message_format", "invalid_record"}),
+        (MAGIC_0, {"invalid_record"}),
+        (MAGIC_1, {"invalid_record"}),
         (
             batch()[:16] + b"\x03" + batch()[17:],
             {"invalid_record", "unsupported_for_message_format", "corrupt_message"},

@@ -18,7 +18,8 @@ from ottla.protocol.batches import HEADER_SIZE, iterate_headers
 from ottla.protocol.codecs import Codec, compress
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import write_request
-from tests.fuzz.bad_batches import GOOD, ODD, PLAIN, PRODUCE, TOPICS, all_cases, produced, record, seal
+from tests.fuzz.bad_batches import ODD, PLAIN, PRODUCE, TOPICS, all_cases, produced
+from tests.fuzz.made_batches import GOOD, record, seal
 from tests.peers.ottla_broker import OttlaBroker
 from tests.peers.wire import Closed, Wire
 

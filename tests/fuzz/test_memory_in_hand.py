@@ -13,7 +13,8 @@ from ottla.protocol.batches import iterate_headers
 from ottla.protocol.codecs import Codec, compress
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import write_request
-from tests.fuzz.bad_batches import PRODUCE, produced, record, seal
+from tests.fuzz.bad_batches import PRODUCE, produced
+from tests.fuzz.made_batches import record, seal
 from tests.fuzz.test_bad_batches import create, end_offset
 from tests.peers.ottla_broker import OttlaBroker
 from tests.peers.wire import Wire

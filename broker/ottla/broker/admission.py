@@ -19,6 +19,10 @@ ZSTD = 4
 FIRST_ZSTD_VERSION = 7
 NO_BOUND = 2**63 - 1
 
+_MAGIC_AT = 16
+_OLD_LENGTH_MIN = 14  # of a message of formats 0 and 1
+_LENGTH_MIN = batches.HEADER_SIZE - batches.LOG_OVERHEAD
+
 
 Admitted = tuple[memoryview, BatchHeader]
 
@@ -37,26 +41,24 @@ class AdmissionRules:
 
 def admit(buffer: Memory, start: int, end: int, rules: AdmissionRules, version: int, now_ms: int) -> Admitted:
     """Checks the record set buffer[start:end] of a Produce request of `version`; returns its batch, which stays in
-    place, and the batch's header.
+    place, and the batch's header. Up to a batch's first few bytes may follow it: they aren't appended.
 
     Raises KafkaError with the code and, where it helps, the sentence that the producer gets.
     """
     size = end - start
     if size < batches.HEADER_SIZE:
-        if size >= 17 and buffer[start + 16] < batches.MAGIC:
-            raise _old_format(buffer[start + 16])
-        if size <= 0:
-            raise KafkaError(ErrorCode.invalid_record, "a Produce request must hold one record batch per partition")
-        raise KafkaError(ErrorCode.invalid_record, "the record set ends inside the batch header")
+        raise _not_one_batch(buffer, start, end)
     header = batches.read_header(buffer, start)
-    if header.magic != batches.MAGIC:
-        raise _old_format(header.magic)
-    batch_size = batches.LOG_OVERHEAD + header.length
-    if batch_size != size:
-        if batches.HEADER_SIZE <= batch_size < size:
-            raise KafkaError(ErrorCode.invalid_record, "a Produce request may hold only one record batch per partition")
-        code = ErrorCode.invalid_record if batch_size > size else ErrorCode.corrupt_message
-        raise KafkaError(code, f"a batch of {batch_size} bytes in a record set of {size}")
+    if header.magic != batches.MAGIC or batches.LOG_OVERHEAD + header.length != size:
+        rest = start + batches.LOG_OVERHEAD + header.length
+        if (
+            header.magic != batches.MAGIC
+            or header.length < _LENGTH_MIN
+            or rest > end
+            or _batch_bytes(buffer, rest, end)
+        ):
+            raise _not_one_batch(buffer, start, end)
+        size, end = rest - start, rest  # too little for a batch follows: it isn't appended, as by Kafka
     if size > rules.message_bytes_max:
         raise KafkaError(
             ErrorCode.message_too_large,
@@ -74,13 +76,40 @@ def admit(buffer: Memory, start: int, end: int, rules: AdmissionRules, version: 
     return batch, header
 
 
-def _old_format(magic: int) -> KafkaError:
-    if magic < batches.MAGIC:
-        return KafkaError(
-            ErrorCode.unsupported_for_message_format,
-            f"message format {magic} was retired; only record batches of format {batches.MAGIC} are taken",
+def _batch_bytes(buffer: Memory, start: int, end: int) -> int:
+    """The size of the batch or old message that begins there, 0 where buffer[start:end] doesn't hold all of it. Raises
+    KafkaError corrupt_message where nothing of the kind begins there. As in Kafka's ByteBufferLogInputStream."""
+    if end - start < batches.LOG_OVERHEAD:
+        return 0
+    length = int.from_bytes(buffer[start + 8 : start + 12], "big", signed=True)
+    if length < _OLD_LENGTH_MIN:
+        raise KafkaError(
+            ErrorCode.corrupt_message, f"byte {start} of the record set states a batch's length of {length}"
         )
-    return KafkaError(ErrorCode.corrupt_message, f"unknown message format {magic}")
+    if end - start <= _MAGIC_AT:
+        return 0
+    magic = buffer[start + _MAGIC_AT]
+    if magic > batches.MAGIC:
+        raise KafkaError(ErrorCode.corrupt_message, f"unknown message format {magic}")
+    size = batches.LOG_OVERHEAD + length
+    return size if size <= end - start else 0
+
+
+def _not_one_batch(buffer: Memory, start: int, end: int) -> KafkaError:
+    """What is wrong with a record set that doesn't begin with a batch of today's format and end behind it."""
+    size = end - start
+    if size <= 0:
+        return KafkaError(ErrorCode.invalid_record, "a Produce request must hold one record batch per partition")
+    first = _batch_bytes(buffer, start, end)
+    if not first:
+        return KafkaError(ErrorCode.invalid_record, f"the record set ends inside its batch, after {size} bytes")
+    magic = buffer[start + _MAGIC_AT]
+    if magic < batches.MAGIC:
+        sentence = f"message format {magic} was retired; only record batches of format {batches.MAGIC} are taken"
+        return KafkaError(ErrorCode.invalid_record, sentence)
+    if _batch_bytes(buffer, start + first, end):
+        return KafkaError(ErrorCode.invalid_record, "a Produce request may hold only one record batch per partition")
+    return KafkaError(ErrorCode.corrupt_message, f"a batch of {first} bytes is shorter than its header")
 
 
 def _check_header(header: BatchHeader, version: int) -> None:
@@ -102,10 +131,11 @@ def _check_header(header: BatchHeader, version: int) -> None:
     if attributes & batches.TRANSACTIONAL:
         raise KafkaError(ErrorCode.invalid_txn_state, "this broker has no transactions yet")
     if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
-        raise KafkaError(
-            ErrorCode.invalid_record,
-            f"producer {header.producer_id} sent sequence {header.base_sequence} in epoch {header.producer_epoch}",
+        code = ErrorCode.invalid_record if header.base_sequence < 0 else ErrorCode.invalid_producer_epoch
+        sentence = (
+            f"producer {header.producer_id} sent sequence {header.base_sequence} in epoch {header.producer_epoch}"
         )
+        raise KafkaError(code, sentence)
 
 
 def _check_times(header: BatchHeader, rules: AdmissionRules, now_ms: int) -> None:

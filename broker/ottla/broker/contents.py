@@ -22,7 +22,7 @@ from ottla.protocol import batches
 from ottla.protocol.batches import HEADER_SIZE, BatchHeader
 from ottla.protocol.codecs import Codec, compress_pieces
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.protocol.packed_heads import BLOCK_BYTES_MIN, claimed_bytes, links_blocks, working_bytes
+from ottla.protocol.packed_heads import BLOCK_BYTES_MIN, claimed_bytes, working_bytes
 from ottla.protocol.received import Buffer, Memory
 from ottla.protocol.record_walk import NAMED_MAX, SLICE_BYTES, RecordWalk, walk_of
 from ottla.protocol.unpacking import PIECE_BYTES, pieces
@@ -156,8 +156,6 @@ class Inspection:
         codec = self._header.codec
         payload = batch[HEADER_SIZE:]
         try:
-            if walk is not None and links_blocks(codec, payload):
-                raise KafkaError(ErrorCode.corrupt_message, "its LZ4 blocks aren't independent of one another")
             for piece in pieces(codec, payload, self._piece_bytes, one_frame=walk is not None):
                 self.unpacked_bytes += max(len(piece), BLOCK_BYTES_MIN)
                 if walk is not None:

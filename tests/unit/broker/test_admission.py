@@ -71,3 +71,30 @@ def test_where_nobody_looks_inside_the_header_stands_for_the_records() -> None:
 
 def test_the_brokers_clock_asks_for_nothing() -> None:
     admitted(batch_at(NOW + 1_000_000), AdmissionRules(create_time=False))
+
+
+@pytest.mark.parametrize("behind", [b"\x00", bytes(11), struct.pack(">qi", 0, 500), struct.pack(">qiib", 0, 500, 0, 2)])
+def test_what_is_too_little_for_a_batch_isnt_appended(behind: bytes) -> None:
+    batch = batch_at(NOW)
+    view, header = admit(batch + behind, 0, len(batch + behind), RULES, 11, NOW)
+    assert bytes(view) == batch
+    assert header.size == len(batch)
+
+
+@pytest.mark.parametrize(
+    ("records", "code"),
+    [
+        (batch_at(NOW) + bytes(12), ErrorCode.corrupt_message),
+        (batch_at(NOW) + batch_at(NOW), ErrorCode.invalid_record),
+        (batch_at(NOW) + struct.pack(">qiib", 0, 500, 0, 3), ErrorCode.corrupt_message),
+        (batch_at(NOW)[:-1], ErrorCode.invalid_record),
+        (batch_at(NOW)[:16] + b"\x01" + batch_at(NOW)[17:], ErrorCode.invalid_record),
+        (batch_at(NOW)[:16] + b"\x03" + batch_at(NOW)[17:], ErrorCode.corrupt_message),
+        (batch_at(NOW)[:8] + struct.pack(">i", 14) + batch_at(NOW)[12:], ErrorCode.corrupt_message),
+        (bytearray(), ErrorCode.invalid_record),
+    ],
+)
+def test_a_record_set_that_isnt_one_batch_is_refused_as_by_kafka(records: bytearray, code: ErrorCode) -> None:
+    with pytest.raises(KafkaError) as refused:
+        admit(records, 0, len(records), RULES, 11, NOW)
+    assert refused.value.code is code

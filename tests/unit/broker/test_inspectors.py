@@ -17,7 +17,7 @@ from ottla.broker.loop_quota import THREAD_MICROSECONDS, LoopQuota, bytes_in
 from ottla.protocol.codecs import XERIAL_MAGIC, Codec
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.packed_heads import BLOCK_BYTES_MIN
-from tests.fuzz.bad_batches import seal
+from tests.fuzz.made_batches import seal
 from tests.unit.broker.log.workbench import batch_of
 
 TURN_BYTES = bytes_in(THREAD_MICROSECONDS, Codec.lz4)

@@ -51,10 +51,11 @@ def verdict(
             walk.feed(body[start:end])
         greatest = walk.finish()
     except KafkaError as error:
-        assert error.code == ErrorCode.invalid_record  # noqa: PT017
-        with pytest.raises(KafkaError, match="invalid_record"):
+        code = ErrorCode.invalid_timestamp if error.record_errors else ErrorCode.invalid_record
+        assert error.code == code  # noqa: PT017
+        with pytest.raises(KafkaError, match=code.name):
             walk.feed(b"\x00")
-        with pytest.raises(KafkaError, match="invalid_record"):
+        with pytest.raises(KafkaError, match=code.name):
             walk.finish()
         return error.message
     assert greatest == walk.max_timestamp
@@ -223,7 +224,11 @@ def test_no_timestamp_is_the_least_maximum(form: Form) -> None:
 
 
 @both_forms
-def test_a_timestamp_that_overflows_is_refused(form: Form) -> None:
+def test_a_timestamp_that_overflows_is_refused_and_its_record_is_named(form: Form) -> None:
+    walk = form(2, 1, GREATEST - 4, False, False, LEAST, GREATEST)
+    with pytest.raises(KafkaError, match="invalid_timestamp") as refused:
+        walk.feed(framed(fields()) + framed(fields(index=1)))
+    assert [index for index, _ in refused.value.record_errors] == [0]
     body = framed(fields())
     assert verdict(form, body, 1, base=GREATEST - 5) == (GREATEST, 0, 0, [])
     assert "more than 64 bits" in str(verdict(form, body, 1, base=GREATEST - 4))

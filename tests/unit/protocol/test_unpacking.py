@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from ottla.protocol.codecs import XERIAL_MAGIC, Codec, compress, compress_pieces
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.protocol.packed_heads import BLOCK_BYTES_MIN, claimed_bytes, links_blocks, working_bytes
+from ottla.protocol.packed_heads import BLOCK_BYTES_MIN, claimed_bytes, working_bytes
 from ottla.protocol.unpacking import PIECE_BYTES, decompress, pieces
 
 if sys.version_info >= (3, 14):
@@ -67,7 +67,6 @@ def test_damage_is_refused_or_harmless(codec: Codec, data: st.DataObject) -> Non
     else:
         assert bytes(decompress(codec, payload[:end])) == found
     working_bytes(codec, payload[:end])
-    links_blocks(codec, payload[:end])
     claimed_bytes(codec, payload[:end], 1 << 20)
 
 
@@ -206,8 +205,74 @@ def test_what_holds_nothing_comes_in_pieces_of_nothing(codec: Codec, payload: by
         assert bytes(decompress(wanted, b"".join(compress_pieces(wanted, found)))) == b""
 
 
+def sent(codec: Codec, payload: bytes) -> bytes:
+    """What a producer's payload holds."""
+    return b"".join(pieces(codec, payload, one_frame=True))
+
+
 def test_linked_blocks_are_told_from_independent_ones() -> None:
     small = lz4.frame.BLOCKSIZE_MAX64KB
-    assert links_blocks(Codec.lz4, lz4.frame.compress(MIXED, block_linked=True, block_size=small))
-    assert not links_blocks(Codec.lz4, lz4.frame.compress(MIXED, block_linked=False, block_size=small))
-    assert not links_blocks(Codec.lz4, compress(Codec.lz4, MIXED))
+    linked = lz4.frame.compress(MIXED, block_linked=True, block_size=small)
+    with pytest.raises(KafkaError, match="independent"):
+        sent(Codec.lz4, linked)
+    assert decompress(Codec.lz4, linked) == MIXED
+    assert sent(Codec.lz4, lz4.frame.compress(MIXED, block_linked=False, block_size=small)) == MIXED
+    assert sent(Codec.lz4, compress(Codec.lz4, MIXED)) == MIXED
+
+
+def lz4_frame(*blocks: bytes) -> bytes:
+    """One of independent blocks of up to 64 KiB."""
+    return compress(Codec.lz4, b"")[:7] + b"".join(blocks) + bytes(4)
+
+
+STORED = b"\x04\x00\x00\x80abcd"
+STORED_NOTHING, PACKED_NOTHING = b"\x00\x00\x00\x80", b"\x01\x00\x00\x00\x00"
+
+
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        (STORED_NOTHING, STORED),
+        (STORED, STORED_NOTHING, PACKED_NOTHING, STORED),
+        (PACKED_NOTHING, PACKED_NOTHING, PACKED_NOTHING, STORED),
+        (*([STORED] * 1_500), STORED_NOTHING, STORED),
+    ],
+)
+def test_what_javas_clients_take_for_a_frames_end_is_no_place_to_go_on_behind(blocks: tuple[bytes, ...]) -> None:
+    frame = lz4_frame(*blocks)
+    with pytest.raises(KafkaError, match="holds nothing"):
+        sent(Codec.lz4, frame)
+    assert decompress(Codec.lz4, frame) == b"abcd" * blocks.count(STORED), "what is stored already is read"
+
+
+def test_an_lz4_block_of_nothing_is_no_harm_where_java_reads_on_or_nothing_follows() -> None:
+    for blocks in (
+        (PACKED_NOTHING, STORED),
+        (STORED, PACKED_NOTHING, PACKED_NOTHING, STORED),
+        (STORED, STORED_NOTHING),
+        (STORED, *[PACKED_NOTHING] * 5),
+    ):
+        assert sent(Codec.lz4, lz4_frame(*blocks)) == b"abcd" * blocks.count(STORED)
+
+
+def test_a_frame_that_names_a_dictionary_is_refused() -> None:
+    """The LZ4 library unpacks it where no block refers to the dictionary; Java's clients know of none."""
+    frame = bytes.fromhex("04224d18614007000000e3") + STORED + bytes(4)
+    assert decompress(Codec.lz4, frame) == b"abcd"
+    with pytest.raises(KafkaError, match="dictionary"):
+        sent(Codec.lz4, frame)
+
+
+def test_a_zstandard_block_that_is_packed_into_nothing_is_refused() -> None:
+    """This library unpacks it; librdkafka's doesn't."""
+    frame = b"\x28\xb5\x2f\xfd\x00\x58" + b"\x04\x00\x00" + b"\x21\x00\x00abcd"
+    assert decompress(Codec.zstd, frame) == b"abcd"
+    with pytest.raises(KafkaError, match="no bytes"):
+        sent(Codec.zstd, frame)
+
+
+def test_a_snappy_blocks_length_of_six_bytes_is_refused() -> None:
+    """Snappy's own library, which everybody else's clients use, refuses it."""
+    assert sent(Codec.snappy, b"\x84\x80\x80\x80\x00\x0cabcd") == b"abcd"
+    with pytest.raises(KafkaError, match="more than 32 bits"):
+        sent(Codec.snappy, b"\x84\x80\x80\x80\x80\x00\x0cabcd")

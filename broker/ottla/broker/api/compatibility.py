@@ -59,9 +59,14 @@ consumer can't read:
 
 - offset deltas other than 0, 1, 2, …, which Apache Kafka stores where the batch isn't compressed (INVALID_RECORD);
 - a compressed record whose own length isn't that of its fields, which stops Apache Kafka's consumers (INVALID_RECORD);
-- lengths below -1 (INVALID_RECORD);
-- bytes, or a second frame, behind the compressed records; a wrong checksum of an LZ4 frame (UNKNOWN_SERVER_ERROR):
-  librdkafka, or kafka-python, can't read them.
+- lengths below -1, and numbers of more bits than their field has (INVALID_RECORD);
+- bytes, or a second frame, behind the compressed records; a wrong checksum or size of an LZ4 frame; a second head among
+  the blocks of Snappy; gzip's reserved flags; a packed block of Zstandard without bytes (UNKNOWN_SERVER_ERROR):
+  librdkafka, or kafka-python, can't read them. Of Zstandard they read several frames, and skippable ones, too; Ottla
+  refuses these all the same, because its budget of memory counts the first frame's window.
+
+Two more differ for other reasons: a producer id without an epoch, under which Apache Kafka would notice no repeated
+batch (INVALID_PRODUCER_EPOCH), and a timestamp that overflows, of which Ottla names the first record only.
 
 Codecs that nobody knows are refused with UNSUPPORTED_COMPRESSION_TYPE (76), where Apache Kafka says
 UNKNOWN_SERVER_ERROR. `tests/fuzz/bad_batches.py` holds every case with both answers, and `make test` compares them with
@@ -86,7 +91,6 @@ times are always 0.
 
 ## What else differs
 
-- **Message formats below magic 2** (clients older than Kafka 0.11) are refused with UNSUPPORTED_FOR_MESSAGE_FORMAT.
 - **Settings**: [settings.md](settings.md) says of each of Kafka's settings whether it is honoured, or what Ottla does
   instead.
 """

@@ -24,7 +24,7 @@ from ottla.protocol.codecs import Codec, compress
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import read_response
 from ottla.protocol.record_walk import SLICE_BYTES
-from tests.fuzz.bad_batches import record, seal
+from tests.fuzz.made_batches import record, seal
 from tests.unit.broker.api.test_produce_and_fetch import PRODUCE, TOPIC_ID, Client, Stage, batch_of, values
 
 VERSION = 9
