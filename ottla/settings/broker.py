@@ -32,8 +32,8 @@ SETTINGS = (
     ),
     Setting(
         "cordoned.log.dirs", Kind.LIST, "", Importance.MEDIUM,
-        "Log directories that get no new replicas; `*` means all.", bounds=Members(), update=Update.PER_BROKER,
-        instead="no directory is kept free of new replicas",
+        "Log directories that get no new replicas as long as there is another one; `*` means all.", bounds=Members(),
+        update=Update.PER_BROKER,
     ),
     Setting(
         "num.partitions", Kind.INT, "1", Importance.MEDIUM,

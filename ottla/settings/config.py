@@ -154,6 +154,12 @@ class BrokerConfig(TypedValues):
         """The log directories."""
         return self.get_list("log.dirs") or self.get_list("log.dir")
 
+    @property
+    def cordoned_log_dirs(self) -> tuple[str, ...]:
+        """Those that are to get no new replicas, by the names that were given for them."""
+        given = self.get_list("cordoned.log.dirs")
+        return self.log_dirs if given == ("*",) else given
+
 
 def _join_identities(values: dict[str, Value]) -> None:
     """node.id and broker.id are two names of one thing."""

@@ -15,6 +15,7 @@ from ottla.settings.config import BrokerConfig, InvalidConfiguration
 from ottla.settings.setting import InvalidSetting, Setting, Update, Value
 from ottla.settings.sources import known_setting
 
+CORDONED = "cordoned.log.dirs"
 CLIENT_METRICS_INTERVAL_MS = (100, 3_600_000)
 _MATCH_FIELDS = (
     "client_instance_id",
@@ -75,6 +76,12 @@ def check_broker(config: BrokerConfig, entries: Mapping[str, str], *, per_broker
         BrokerConfig(config.static, broker, default)
     except InvalidConfiguration as error:
         raise KafkaError(ErrorCode.invalid_request, "; ".join(error.problems)) from None
+    if per_broker and (given := entries.get(CORDONED)) and given != config.dynamic_broker.get(CORDONED):
+        # One that was set before stays, though its directory was taken out of log.dirs since.
+        named = {name.strip().rstrip("/") for name in given.split(",")}
+        if named != {"*"} and (unknown := sorted(named - {path.rstrip("/") for path in config.log_dirs})):
+            message = f"All entries in {CORDONED} must be present in log.dirs, or it must be *: {unknown[0]} isn't"
+            raise KafkaError(ErrorCode.invalid_request, message)
 
 
 def check_group(config: BrokerConfig, entries: Mapping[str, str]) -> None:

@@ -9,11 +9,14 @@ from typing import Any
 
 import confluent_kafka
 import pytest
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.structs import TopicPartitionReplica
 
 from tests.peers.apache_kafka import tool
 from tests.peers.ottla_broker import OttlaBroker
+
+INVALID_REPLICA_ASSIGNMENT = 39
 
 
 @pytest.fixture
@@ -149,3 +152,41 @@ def numbers(bootstrap: str) -> list[int]:
             found.extend(int(record.value.rstrip(b".")) for record in records)
     consumer.close()
     return found
+
+
+def test_a_cordoned_directory_gets_no_new_replicas_and_says_so(broker: OttlaBroker, tmp_path: Path) -> None:
+    """As Kafka's CordonedLogDirsIntegrationTest, but for brokers whose directories are all cordoned."""
+    admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
+    confluent = AdminClient({"bootstrap.servers": broker.bootstrap})
+    one, two = str(tmp_path / "one"), str(tmp_path / "two")
+    admin.create_topics({"before": {"num_partitions": 2, "replication_factor": 1}}, wait_for_metadata=True)
+    before = places(tmp_path, "before")
+
+    def cordon(value: str) -> None:
+        entry = ConfigEntry("cordoned.log.dirs", value, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ConfigResource.Type.BROKER, "0", incremental_configs=[entry])
+        confluent.incremental_alter_configs([resource])[resource].result(10)
+
+    with pytest.raises(confluent_kafka.KafkaException, match="must be present in"):
+        cordon("/elsewhere")
+    cordon(one)
+    (described,) = admin.describe_log_dirs()
+    assert {each["log_dir"]: each["is_cordoned"] for each in described["log_dirs"]} == {one: True, two: False}
+    admin.create_topics({"after": {"num_partitions": 4, "replication_factor": 1}}, wait_for_metadata=True)
+    assert set(places(tmp_path, "after").values()) == {"two"}
+    assert places(tmp_path, "before") == before
+    assert (
+        admin.alter_replica_log_dirs({TopicPartitionReplica("after", 0, 0): one})[
+            TopicPartitionReplica("after", 0, 0)
+        ].errno
+        == INVALID_REPLICA_ASSIGNMENT
+    )
+    admin.close()
+    broker.restart()
+    admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
+    admin.create_topics({"later": {"num_partitions": 4, "replication_factor": 1}}, wait_for_metadata=True)
+    assert set(places(tmp_path, "later").values()) == {"two"}, "it outlives the process"
+    cordon("")
+    admin.create_topics({"again": {"num_partitions": 4, "replication_factor": 1}}, wait_for_metadata=True)
+    assert set(places(tmp_path, "again").values()) == {"one"}, "it has the fewest"
+    admin.close()

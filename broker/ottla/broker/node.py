@@ -97,6 +97,7 @@ class Broker:
             recovery_threads=config.get_int("num.recovery.threads.per.data.dir"),
             threads=surroundings.threads,
         )
+        self.logs.cordoned = _cordoned(config)
         store = self.store = OwnStore(store, read_known(self.logs))
         self.follower = Follower(store, self.id)
         self.replicas: Replicas = Replicas(self.id, self.partitions, self.logs, config, now_ms, _loop_time)
@@ -374,6 +375,10 @@ class Broker:
             raise KafkaError(ErrorCode.log_dir_not_found)
         if target in self.logs.failed:
             raise KafkaError(ErrorCode.kafka_storage_error)
+        if target in self.logs.cordoned and not (
+            partition is not None and self.logs.directory_of(partition.log) == target
+        ):
+            raise KafkaError(ErrorCode.invalid_replica_assignment)
         if partition is None:
             known = self.image.topics.get(topic) is not None
             raise KafkaError(ErrorCode.replica_not_available if known else ErrorCode.unknown_topic_or_partition)
@@ -479,6 +484,7 @@ class Broker:
         if not names:
             return
         logger.info("settings changed: %s", ", ".join(sorted(names)))
+        self.logs.cordoned = _cordoned(config)
         self.server.limits = _limits(config)
         self.compactor.limits = _compaction(config)
         self.replicas.configured(config)
@@ -524,6 +530,11 @@ def _compaction(config: BrokerConfig) -> CompactionLimits:
         dedupe_buffer_bytes=config.get_int("log.cleaner.dedupe.buffer.size"),
         backoff_ms=max(config.get_int("log.cleaner.backoff.ms"), COMPACTION_BACKOFF_MS_MIN),
     )
+
+
+def _cordoned(config: BrokerConfig) -> frozenset[str]:
+    """The log directories that get no new replicas, as `LogDirectories` names them."""
+    return frozenset(os.path.abspath(path) for path in config.cordoned_log_dirs)
 
 
 def _limits(config: BrokerConfig) -> Limits:

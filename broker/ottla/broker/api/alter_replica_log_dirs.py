@@ -13,7 +13,11 @@ if TYPE_CHECKING:
 API = Api(
     key=34,
     versions=(1, 2),
-    gaps=("A replica that isn't here yet can't be given a directory in advance; Kafka remembers the wish.",),
+    gaps=(
+        "A replica that isn't here yet can't be given a directory in advance; Kafka remembers the wish.",
+        "A cordoned directory gets no replicas, but a broker whose directories are all cordoned still takes those that"
+        " are placed on it; Kafka places none there.",
+    ),
 )
 
 

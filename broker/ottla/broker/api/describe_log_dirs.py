@@ -58,6 +58,7 @@ def _result(broker: Broker, path: str, held: list[Partition]) -> dict[str, Any]:
         "topics": [{"name": name, "partitions": partitions} for name, partitions in topics.items()],
         "total_bytes": usage.total,
         "usable_bytes": 0 if full else usage.free,
+        "is_cordoned": path in broker.logs.cordoned,
     }
 
 

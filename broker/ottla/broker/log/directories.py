@@ -80,6 +80,7 @@ class LogDirectories:
         self._without_room: dict[LogKey, Callable[[LogConfig], Opened]] = {}  # lost until there is some
         self.failed: dict[str, OSError] = {}
         self.full: dict[str, OSError] = {}
+        self.cordoned: frozenset[str] = frozenset()  # paths that get no new logs, as long as there is another one
         self.cuts = Cuts()
         self.offset_files = OffsetFiles(self.disk)
         self._bad = BadLogs(self.offset_files)
@@ -352,7 +353,8 @@ class LogDirectories:
         online = self._online()
         if not online:
             raise OSError(errno.EIO, "every log directory has failed")
-        return emptiest(online, count, map(self.directory_of, self.logs.values()))
+        open_ones = [home for home in online if home.path not in self.cordoned]
+        return emptiest(open_ones or online, count, map(self.directory_of, self.logs.values()))
 
     def _make_room(self, directory: str, topic: str, index: int) -> None:
         """A directory of that name that belongs to another topic id, or to none, is set aside."""

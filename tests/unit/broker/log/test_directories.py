@@ -190,6 +190,18 @@ def test_partitions_spread_over_directories_and_one_may_fail(tmp_path: Path) -> 
     assert sorted(path.parent.name for path in tmp_path.glob("*/.kafka_cleanshutdown")) == ["b"]
 
 
+def test_a_cordoned_directory_gets_no_new_logs_while_there_is_another(tmp_path: Path) -> None:
+    logs = opened(tmp_path / "a", tmp_path / "b")
+    old = logs.open_or_create("t", 0, TOPIC_ID, CONFIG)
+    logs.cordoned = frozenset({str(tmp_path / "a")})
+    asyncio.run(logs.create_ahead([NewLog("t", index, TOPIC_ID, CONFIG) for index in range(1, 5)]))
+    for index in range(1, 7):
+        assert logs.directory_of(logs.open_or_create("t", index, TOPIC_ID, CONFIG)) == str(tmp_path / "b")
+    assert logs.open_or_create("t", 0, TOPIC_ID, CONFIG) is old, "what is there stays"
+    logs.cordoned = frozenset({str(tmp_path / "a"), str(tmp_path / "b")})
+    logs.open_or_create("t", 7, TOPIC_ID, CONFIG)
+
+
 def test_a_directory_without_a_topic_id_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mystery-0").mkdir()
     logs = opened(tmp_path)
