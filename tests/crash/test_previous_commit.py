@@ -1,36 +1,27 @@
-"""Brokers of the previous commit beside those of this one, under load: a rolling update, half-way and back."""
+"""Brokers of an older commit beside those of this one, under load: a rolling update, half-way and back.
+
+The older one is the commit before this one, or OTTLA_PREVIOUS: any that git knows, such as the last release.
+"""
 
 from __future__ import annotations
 
-import io
 import os
 import shutil
-import subprocess
-import tarfile
 from pathlib import Path
 
 import pytest
 
 from tests.crash.faults import scene
 from tests.peers.ottla_broker import OttlaBroker
-from tests.peers.tools import ROOT
+from tests.peers.previous import previous_sources
 
 pytestmark = pytest.mark.timeout(150)
-
-PARTS = ("ottla", "broker", "controller")
 
 
 @pytest.fixture
 def previous(tmp_path: Path) -> Path:
-    """The sources as they were before the newest commit; skips where the clone has no older commit, or isn't one."""
-    archive = ["git", "-C", str(ROOT), "archive", "--format=tar", "HEAD~1", *PARTS]
-    done = subprocess.run(archive, capture_output=True, check=False)
-    if done.returncode:
-        pytest.skip(f"needs the previous commit (git fetch --deepen 1): {done.stderr.decode().strip()}")
-    folder = tmp_path / "previous"
-    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as sources:
-        sources.extractall(folder, filter="data")
-    return folder
+    """The sources of the older commit."""
+    return previous_sources(tmp_path / "previous", "ottla", "broker", "controller")
 
 
 def started_from(broker: OttlaBroker, sources: Path) -> list[str]:

@@ -61,15 +61,21 @@ class Builder:
     def provide(self, *targets: str) -> None:
         """Builds targets of the Dockerfile, or `clients` on top of `broker`, and loads them. Raises CommandFailed."""
         for target in targets:
-            if self.bases:
-                _said(self.bases, "jre" if target == "spark" else "python")
             words = ["--target", target]
             if target == "clients":
                 words = ["-f", str(CLIENTS_DOCKERFILE), "--build-arg", f"BROKER_IMAGE={self.prefix}{BROKER_IMAGE}"]
-            base = self.java if target == "spark" else self.python
-            name = self.prefix + IMAGES[target]
-            _said(*self.build, *words, "--build-arg", f"BASE_IMAGE={base}", "-t", name, str(ROOT))
-            _said(*self.load, name)
+            self._made(IMAGES[target], ROOT, words, with_java=target == "spark")
+
+    def provide_brokers_of(self, sources: Path, image: str) -> None:
+        """Builds the brokers' image of other sources under a name of its own, and loads it. Raises CommandFailed."""
+        self._made(image, sources, ["--target", "broker"])
+
+    def _made(self, image: str, sources: Path, words: list[str], *, with_java: bool = False) -> None:
+        if self.bases:
+            _said(self.bases, "jre" if with_java else "python")
+        base, name = self.java if with_java else self.python, self.prefix + image
+        _said(*self.build, *words, "--build-arg", f"BASE_IMAGE={base}", "-t", name, str(sources))
+        _said(*self.load, name)
 
 
 @dataclass(frozen=True)
