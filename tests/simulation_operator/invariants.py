@@ -1,6 +1,7 @@
 """What must hold at every write of an operator, whatever goes wrong: by the world as it is, and what it was told.
 
-1. A topic is deleted only if somebody deleted its Topic under the Cluster that there is now, and wanted that.
+1. A topic is deleted only if somebody deleted its Topic under the Cluster that there is now, and wanted that; nor where
+   its Topic was made again to retain it, or under an older operator, which gave the new Topic the topic.
 2. No volume goes: no spec here lets volumes go with their Cluster.
 3. The operator takes a pod that serves only while each pod that it took before is back, and a broker's pod only on the
    word of the brokers; pods that no StatefulSet of the Cluster made are none of its business.
@@ -32,6 +33,7 @@ class Wishes:
     def __init__(self) -> None:
         self.deleted: dict[str, str] = {}  # uids of Topics that somebody deleted → of the Cluster that there was then
         self.retained: set[str] = set()  # uids of Topics whose topics are to stay
+        self.given: set[str] = set()  # uids of Topics that an older operator let have the topic of their name
 
 
 class Invariants:
@@ -135,6 +137,11 @@ class Invariants:
             self._say(f"topic {topic.name} was deleted, whose policy is Retain")
         elif self._wishes.deleted[owner.uid] != owner.cluster_uid:
             self._say(f"topic {topic.name} was deleted, whose Topic was deleted under another Cluster")
+        elif (successor := self._server.get_now("Topic", topic.name)) is not None:
+            if successor["metadata"]["uid"] in self._wishes.retained:
+                self._say(f"topic {topic.name} was deleted, whose Topic was made again with the policy Retain")
+            if successor["metadata"]["uid"] in self._wishes.given:
+                self._say(f"topic {topic.name} was deleted, which an older operator gave to its Topic")
 
     def written(self, kind: str, name: str) -> None:
         """After a write that changed something."""

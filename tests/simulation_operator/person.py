@@ -14,6 +14,7 @@ from ottla.operator.kube import KubeError
 from ottla.operator.objects import Object, going
 from ottla.operator.plan.names import COMPONENT, INSTANCE, MANAGED_BY
 from ottla.operator.spec.cluster import RESTART, Defaults
+from ottla.operator.status import Condition, conditions
 from tests.simulation_operator.brokers import Brokers
 from tests.simulation_operator.invariants import Wishes
 from tests.simulation_operator.kubernetes import NAMESPACE, ApiServer
@@ -69,6 +70,7 @@ class Person:
             "topic added": self.add_topic,
             "topic deleted": self.delete_topic,
             "topic deleted and made again": self.remake_topic,
+            "topic made again under an older operator": self.remake_topic_before_an_upgrade,
             "topic grown": self.grow_topic,
             "Cluster made again, Topics still there": lambda: self.remake_cluster(topics="kept"),
             "Cluster made again before its Topics": lambda: self.remake_cluster(topics="later"),
@@ -277,8 +279,20 @@ class Person:
         (name,) = before.keys() - self.topics.keys()
         if self._random.random() < 0.5:
             before[name]["partitions"] = 1
+        if self._random.random() < 0.3:
+            before[name]["deletionPolicy"] = "Retain"
         self._make_topic(name, before[name])
         return True
+
+    def remake_topic_before_an_upgrade(self) -> bool:
+        """The release before let the new Topic have the topic, and said that partitions can't be taken away."""
+        if self._server.no_rights or not self.remake_topic():
+            return False
+        made = max(self._server.all("Topic"), key=lambda item: int(item["metadata"]["resourceVersion"]))
+        told = Condition("Ready", False, "NotSupported", "partitions can't be taken away")
+        made["status"] = {"observedGeneration": 1, "conditions": conditions((), [told], 1, self._server.now)}
+        self._wishes.given.add(made["metadata"]["uid"])
+        return self.upgrade()
 
     def grow_topic(self) -> bool:
         if not (there := [name for name in self.topics if self._server.get_now("Topic", name)]):

@@ -1,7 +1,8 @@
 """Bugs to plant into the operator: the swarm must catch each of them, or its invariants are worth nothing.
 
-The first seven were in the operator once, and were seen live; the one after them was found by this swarm. The others
-are mistakes that one could make. Each is a patch of as little as possible, taken back afterwards.
+The first seven were in the operator once, and were seen live; the one after them was found by this swarm, and those up
+to the restarts by reading. The others are mistakes that one could make. Each is a patch of as little as possible, taken
+back afterwards.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ottla.operator import access, administration, cluster, found, rolling, topic
+from ottla.operator import access, administration, cluster, found, orphaned_topics, rolling, topic
 from ottla.operator.kube import KubeError
 from ottla.operator.objects import Object
 from ottla.operator.orphaned_topics import OrphanedTopics
@@ -23,6 +24,7 @@ from ottla.operator.plan.orphans import Definition, Disappearances
 from ottla.operator.plan.storage import has_to_be_made_again
 from ottla.operator.queue import Retry
 from ottla.operator.spec.cluster import RESTART
+from ottla.operator.spec.topic import DeletionPolicy
 from ottla.operator.visit import Visit
 
 Patch = pytest.MonkeyPatch
@@ -128,6 +130,27 @@ def a_topic_is_marked_by_the_word_of_a_watch_that_is_late(patch: Patch) -> None:
         return plans
 
     patch.setattr(topic.TopicReconciler, "_certain", all_of_them)
+
+
+@bug
+def an_upgrade_deletes_the_topic_of_a_topic_made_again_before_it(patch: Patch) -> None:
+    orphans = orphaned_topics.orphans
+
+    def never_answered(topics: Any, resources: Any, vanished: Any, answered: Any, watched: Any) -> Any:
+        return orphans(topics, resources, vanished, (), watched)
+
+    patch.setattr(orphaned_topics, "orphans", never_answered)
+
+
+@bug
+def a_topic_made_again_to_retain_loses_its_records(patch: Patch) -> None:
+    orphans = orphaned_topics.orphans
+
+    def by_the_predecessor_alone(topics: Any, resources: Any, *given: Any) -> Any:
+        deleting = [replace(resource, deletion_policy=DeletionPolicy.DELETE) for resource in resources]
+        return orphans(topics, deleting, *given)
+
+    patch.setattr(orphaned_topics, "orphans", by_the_predecessor_alone)
 
 
 # ---- restarts

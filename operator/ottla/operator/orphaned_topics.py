@@ -84,8 +84,8 @@ class OrphanedTopics:
         return verdict
 
     def _orphans(self, key: Ref, cluster: KafkaCluster) -> list[Orphan]:
-        resources, namespaces = self._resources.of(key), self._resources.namespaces
-        return orphans(cluster.topics.values(), resources, self._resources.vanished, namespaces)
+        known = self._resources
+        return orphans(cluster.topics.values(), known.of(key), known.vanished, known.answered, known.namespaces)
 
     async def _definition(self) -> Definition | Unreadable | None:
         try:

@@ -41,7 +41,7 @@ from ottla.operator.plan.topic import (
     warning,
     winners,
 )
-from ottla.operator.plan.topic_status import Outcome
+from ottla.operator.plan.topic_status import REPLACING, Outcome
 from ottla.operator.queue import Result, why
 from ottla.operator.spec.topic import DeletionPolicy, TopicResource
 from ottla.operator.spec.topic_rules import TopicRules, parse_topic_rules
@@ -353,7 +353,7 @@ class TopicReconciler:
             sweep.outcomes[resource] = Outcome(False, "TopicNotDeleted", message)
         else:
             message = f"{told}: it is deleted in some seconds, and made anew"
-            sweep.outcomes[resource] = Outcome(False, "Replacing", message, expected=True)
+            sweep.outcomes[resource] = Outcome(False, REPLACING, message, expected=True)
 
     # ---- topics without a resource
 

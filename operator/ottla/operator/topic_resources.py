@@ -13,7 +13,8 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from ottla.operator.kube import KubeError
-from ottla.operator.objects import Object, Ref, ref_of
+from ottla.operator.objects import Object, Ref, condition, ref_of
+from ottla.operator.plan.topic_status import REPLACING
 from ottla.operator.spec.topic import DeletionPolicy, TopicResource, parse_topic
 
 LISTED_AGAIN_S = 900.0
@@ -40,6 +41,7 @@ class TopicResources:
         self._read = read
         self.namespaces = namespaces
         self.vanished: dict[str, DeletionPolicy] = {}  # by uid: the policy that a deleted resource had last
+        self.answered: set[str] = set()  # uids of those that had another operator's answer when they were first seen
         self._kube = kube
         self._known: dict[Ref, TopicResource] = {}
         self._told: set[Ref] = set()  # by the watch, since the list that is on its way was asked for
@@ -54,10 +56,9 @@ class TopicResources:
         if event == "DELETED":
             if before is None or before.uid == resource.uid:
                 self._known.pop(resource.ref, None)
-            self.vanished[resource.uid] = resource.deletion_policy
-            while len(self.vanished) > VANISHED_MAX:
-                del self.vanished[next(iter(self.vanished))]
+            self._gone(resource)
         else:
+            self._met(before, resource)
             self._known[resource.ref] = resource
             if before is not None and replace(before, status={}) == replace(resource, status={}):
                 return None
@@ -86,6 +87,11 @@ class TopicResources:
                     self._read(ref, body["metadata"].get("resourceVersion", ""))
             found = [parse_topic(body) for body in bodies]
             listed = {resource.ref: resource for resource in found}
+            for ref, resource in listed.items():
+                if ref not in self._told:
+                    self._met(self._known.get(ref), resource)
+            for ref in self._known.keys() - listed.keys() - self._told:
+                self._gone(self._known[ref])
             kept = {ref: self._known[ref] for ref in self._told if ref in self._known}
             self._known = {ref: one for ref, one in listed.items() if ref not in self._told} | kept
             self._listed_at = now
@@ -93,6 +99,21 @@ class TopicResources:
     async def there_now(self) -> frozenset[str]:
         """The uids of all that are there now, by a list of its own: the watch may be late. Raises KubeError."""
         return frozenset(body["metadata"]["uid"] for body in await self._list())
+
+    def _met(self, before: TopicResource | None, resource: TopicResource) -> None:
+        """A resource that is told or listed; `before`: what was known by its name."""
+        if before is not None and before.uid == resource.uid:
+            return
+        if before is not None:  # its deletion wasn't told
+            self._gone(before)
+        if condition(resource.status, "Ready").get("reason", REPLACING) != REPLACING:
+            self.answered.add(resource.uid)
+
+    def _gone(self, resource: TopicResource) -> None:
+        self.answered.discard(resource.uid)
+        self.vanished[resource.uid] = resource.deletion_policy
+        while len(self.vanished) > VANISHED_MAX:
+            del self.vanished[next(iter(self.vanished))]
 
     async def _list(self) -> list[Object]:
         try:

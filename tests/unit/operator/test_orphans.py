@@ -59,7 +59,7 @@ def test_who_is_an_orphan() -> None:
     topics = [owned(1), owned(2), owned(3), KafkaTopic("nobody's", UUID(int=9), {})]
     another_for_its_topic = resource(8, topic="t-2")
     assert names(orphans(topics, [resource(1), another_for_its_topic], {})) == ["t-3"]
-    assert orphans(topics, [], {}, frozenset({"other"})) == []
+    assert orphans(topics, [], {}, watched=frozenset({"other"})) == []
 
 
 def remade(*numbers: int) -> list[Orphan]:
@@ -80,6 +80,18 @@ def test_a_resource_that_was_made_again_claims_what_goes_with_the_one_before_it(
     first = judge(watch, 0.0, remade(1))
     assert (first.due, names(first.settling), first.look_again_s) == ((), ["t-1"], SETTLE_S)
     assert names(judge(watch, SETTLE_S, remade(1)).due) == ["t-1"]
+
+
+def test_a_resource_that_was_made_again_to_retain_takes_the_topic_over() -> None:
+    """`kubectl replace --force` of a Topic whose policy is Retain from now on."""
+    assert orphans([owned(1)], [resource(1, uid="v-1", deletion_policy=DeletionPolicy.RETAIN)], {}) == []
+
+
+def test_a_resource_that_another_operator_gave_the_topic_keeps_it() -> None:
+    """It was made again under a release that knew no predecessors, with fewer partitions: the mark stayed."""
+    again = resource(1, uid="v-1")
+    assert orphans([owned(1)], [again], {}, {"v-1"}) == []
+    assert [orphan.remade for orphan in orphans([owned(1)], [again], {}, {"u-1"})] == [True]
 
 
 def test_many_that_were_made_again_are_taken_over_and_need_no_person() -> None:

@@ -171,6 +171,19 @@ def test_refusals_change_nothing(wanted: TopicResource, topic: KafkaTopic | None
     assert says in plan.refusal.message
 
 
+def test_a_topic_goes_by_the_policy_of_the_resource_that_is_there_even_if_its_spec_is_refused() -> None:
+    """It was made again with fewer partitions, and has the topic: deleting it is what the topic goes or stays by."""
+    of_before = {**MARK, OWNER: "shop/orders/u-0/2025-01-01T00:00:00Z/c-1"}
+    wanted = spec(partitions=1, deletion_policy=DeletionPolicy.RETAIN)
+    plan = plan_topic(wanted, there((0,), (0,), overrides=of_before), CLUSTER, CLUSTER_UID)
+    assert plan.refusal is not None
+    assert plan.steps == (Configure("orders", {**MARK, POLICY: "Retain"}),)
+    follower = there((0,), (0,), overrides={**MARK, POLICY: "Retain"})
+    assert plan_topic(wanted, follower, CLUSTER, CLUSTER_UID).steps == ()
+    for others in ({}, {OWNER: "shop/other/u-0/2025-01-01T00:00:00Z/c-1"}):
+        assert plan_topic(wanted, there((0,), (0,), overrides=others), CLUSTER, CLUSTER_UID).steps == ()
+
+
 def test_as_many_replicas_as_before_stay_where_brokers_are_lost() -> None:
     """The cluster has two brokers for now; that isn't the resource's fault."""
     plan = plan_topic(spec(replication_factor=3), there((0, 1, 2)), KafkaCluster({0: None, 1: None}, {}), CLUSTER_UID)

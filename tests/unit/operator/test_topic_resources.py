@@ -114,6 +114,34 @@ def test_the_end_of_one_that_was_made_anew_isnt_the_end_of_the_new_one() -> None
     assert names(resources) == ["a"]
 
 
+def test_a_deletion_that_only_a_list_tells_is_one_too() -> None:
+    """A watch that ended and began anew tells no deletions."""
+    lists = Lists(body("a", uid="u-2"))
+    resources = TopicResources(lists)
+    resources.seen("ADDED", body("a", uid="u-1", deletionPolicy="Retain"))
+    resources.seen("ADDED", body("b", uid="u-3"))
+    asyncio.run(resources.up_to_date(0.0))
+    assert resources.vanished == {"u-1": DeletionPolicy.RETAIN, "u-3": DeletionPolicy.DELETE}
+    resources.seen(None, body("a", uid="u-4"))
+    assert resources.vanished["u-2"] is DeletionPolicy.DELETE
+
+
+def test_what_another_operator_has_answered_is_known_by_the_first_sight() -> None:
+    def told(reason: str) -> dict[str, Any]:
+        return {"conditions": [{"type": "Ready", "status": "False", "reason": reason}]}
+
+    listed = body("listed", uid="u-4", status=told("NotSupported"))
+    resources = TopicResources(Lists(listed, body("new", uid="u-5")))
+    resources.seen(None, body("a", uid="u-1", status=told("NotSupported")))
+    resources.seen(None, body("b", uid="u-2", status=told("Replacing")))
+    resources.seen("ADDED", body("c", uid="u-3"))
+    resources.seen("MODIFIED", body("c", uid="u-3", status=told("InvalidSpec")))
+    assert resources.answered == {"u-1"}
+    resources.seen("DELETED", body("a", uid="u-1"))
+    asyncio.run(resources.up_to_date(0.0))
+    assert resources.answered == {"u-4"}
+
+
 def test_what_a_cluster_says_of_its_topics() -> None:
     annotations = {"ottla.dev/confirm-topic-deletion": "abc"}
     meta = {"namespace": "shop", "name": "main", "uid": "c-1", "annotations": annotations}

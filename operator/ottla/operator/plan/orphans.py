@@ -17,20 +17,25 @@ again, and the topic isn't an orphan any more.
 
 A resource that was deleted and made again under its own name claims its predecessor's topic. Kubernetes holds one
 object of a name at a time, so the predecessor's deletion is certain, and its topic goes by the same four rules as if
-nobody claimed it: the new resource has a topic of its own afterwards. Only where a rule has the topic wait does the new
-resource take it over, because then nobody meant the deletion. A resource of another name takes the topic over in any
-case: it may have been made so that the topic has an owner when the first one goes.
+nobody claimed it: the new resource has a topic of its own afterwards. The new resource takes the topic over where
+
+- a rule has the topic wait, because then nobody meant the deletion;
+- the new resource's policy is Retain: who made it so wants the records kept, whatever was said before;
+- an operator before this one has answered the new resource otherwise (`answered`): releases that knew no predecessors
+  let a resource have the topic of its name, and where its spec couldn't be followed the topic kept the mark before.
+
+A resource of another name takes the topic over in any case: it may have been made so that the topic has an owner when
+the first one goes.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
-from ottla.operator.objects import Ref
 from ottla.operator.plan.topic import POLICY, Configure, KafkaTopic
 from ottla.operator.plan.topic_owner import Owner, read_mark
 from ottla.operator.spec.topic import DeletionPolicy, TopicResource
@@ -82,18 +87,21 @@ def orphans(
     topics: Iterable[KafkaTopic],
     resources: Iterable[TopicResource],
     vanished: Mapping[str, DeletionPolicy],
+    answered: Collection[str] = (),
     watched: frozenset[str] | None = None,
 ) -> list[Orphan]:
     """The owned topics whose resource isn't there, and whose name no resource claims but that resource's successor.
 
     `vanished`: the policy with which resources were seen last, by uid, which may be newer than the recorded one;
-    `watched`: the namespaces that the operator sees (None: all): of the others it knows nothing.
+    `answered`: uids of resources that an operator before this one has told something else than to wait for the deletion
+    of their predecessor's topic; `watched`: the namespaces that the operator sees (None: all): of the others it knows
+    nothing.
     """
     uids: set[str] = set()
-    claimants: dict[str, set[Ref]] = {}
+    claimants: dict[str, list[TopicResource]] = {}
     for resource in resources:
         uids.add(resource.uid)
-        claimants.setdefault(resource.topic, set()).add(resource.ref)
+        claimants.setdefault(resource.topic, []).append(resource)
     found = []
     for topic in topics:
         owner = read_mark(topic.owner)
@@ -104,8 +112,14 @@ def orphans(
         held = topic.overrides.get(POLICY) == HELD
         recorded = held or topic.overrides.get(POLICY) == DeletionPolicy.DELETE.value
         policy = vanished.get(owner.uid, DeletionPolicy.DELETE if recorded else DeletionPolicy.RETAIN)
-        claimed_by = claimants.get(topic.name, set())
-        remade = claimed_by == {owner.ref} and policy is DeletionPolicy.DELETE and not held
+        claimed_by = claimants.get(topic.name, [])
+        remade = (
+            policy is DeletionPolicy.DELETE
+            and not held
+            and [claimant.ref for claimant in claimed_by] == [owner.ref]
+            and claimed_by[0].deletion_policy is DeletionPolicy.DELETE
+            and claimed_by[0].uid not in answered
+        )
         if remade or not claimed_by:
             found.append(Orphan(topic, owner, policy, held, remade))
     return found

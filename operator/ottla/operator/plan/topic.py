@@ -1,8 +1,9 @@
 """From a Topic resource, and the topic as the cluster has it, to the steps that bring the one to the other. Pure.
 
 A spec that can't be followed in one part isn't followed in any: partitions never go away, a topic isn't copied to more
-brokers than there are. The settings of the resource are all the settings of the topic, beside the owner's mark, and
-beside the throttle while replicas are copied.
+brokers than there are. Only the owner's mark and policy are written all the same, once the topic has them. The settings
+of the resource are all the settings of the topic, beside the owner's mark, and beside the throttle while replicas are
+copied.
 
 Steps are in order: first the mark (and the settings with it, in one change), so that whatever is made next is known to
 be the resource's, however the operator ends; then new partitions; then moves, which are throttled by then.
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from ottla.operator.plan.replication import resized
-from ottla.operator.plan.topic_owner import OWNER, mark
+from ottla.operator.plan.topic_owner import OWNER, mark, read_mark
 from ottla.operator.spec.topic import TopicResource
 
 POLICY = "ottla.owner.deletion.policy"
@@ -160,7 +161,7 @@ class Moving:
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """Either steps, perhaps none, or a refusal."""
+    """Steps, perhaps none; with a refusal at most that which marks the topic."""
 
     steps: tuple[Step, ...] = ()
     refusal: Refusal | None = None
@@ -182,7 +183,7 @@ def plan_topic(
     """
     refusal = _refusal(resource, topic, cluster)
     if refusal is not None:
-        return TopicPlan(refusal=refusal)
+        return TopicPlan(_still_marked(resource, topic, cluster_uid), refusal)
     if topic is None:
         partitions = resource.partitions or DEFAULT
         factor = resource.replication_factor or DEFAULT
@@ -198,6 +199,17 @@ def plan_topic(
     if targets:
         steps.append(Move(topic.name, targets))
     return TopicPlan(tuple(steps), moving=_moving(resource, topic, targets), adopted=not topic.owner)
+
+
+def _still_marked(resource: TopicResource, topic: KafkaTopic | None, cluster_uid: str) -> tuple[Step, ...]:
+    """The mark and the policy alone, where the topic's mark names a resource of this name: whatever becomes of the rest
+    of the spec, the topic goes or stays by the policy of the resource that is there, be it made again."""
+    owner = read_mark(topic.owner) if topic is not None else None
+    if topic is None or owner is None or owner.ref != resource.ref:
+        return ()
+    wanted = _mark(resource, cluster_uid)
+    given = {name: value for name, value in wanted.items() if topic.overrides.get(name) != value}
+    return (Configure(topic.name, given),) if given else ()
 
 
 def marks(plan: TopicPlan) -> bool:

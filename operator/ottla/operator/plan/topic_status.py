@@ -15,6 +15,7 @@ from ottla.operator.spec.topic import TopicResource
 from ottla.operator.status import Condition, conditions
 
 MESSAGE_LENGTH_MAX = 1024
+REPLACING = "Replacing"  # why a Topic isn't ready whose predecessor's topic is to go first
 
 Status = dict[str, Any]
 
