@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -20,6 +21,7 @@ from tests.unit.operator.kubernetes_world import Object, World
 from tests.unit.operator.test_cluster import EtcdInMemory, Scene, running
 
 NEWER = Defaults("ottla:2", "etcd:2", "2")
+VOLUME = "data-0-k-broker-2"
 NIGHTLY = [{"cron": "0 2 * * *", "durationMinutes": 60}]
 
 
@@ -365,11 +367,15 @@ def test_etcd_waits_for_a_broker_that_is_stuck_until_its_correction_serves() -> 
     assert scene.status["version"] == "3"
 
 
-def test_a_volume_is_not_deleted_for_a_pod_that_has_found_its_node_since() -> None:
-    spec = {"replicas": 3, "storage": {"size": "1Gi"}, "lostVolumesAfterMinutes": 10}
-    scene = running(brokers=spec)
+def _lost_volume() -> tuple[Scene, Object]:
+    """A broker's pod, with a volume, for which no node has been found for hours."""
+    scene = running(brokers={"replicas": 3, "storage": {"size": "1Gi"}, "lostVolumesAfterMinutes": 10})
     pod = scene.world.objects["Pod", "shop", "k-broker-2"]
-    well = dict(pod["status"])
+    labels = scene.world.objects["StatefulSet", "shop", "k-broker"]["metadata"]["labels"]
+    meta = {"namespace": "shop", "name": VOLUME, "labels": labels}
+    size = {"resources": {"requests": {"storage": "1Gi"}}}
+    scene.world.create({"kind": "PersistentVolumeClaim", "metadata": meta, "spec": size})
+    pod["spec"]["volumes"] = [{"name": "data-0", "persistentVolumeClaim": {"claimName": VOLUME}}]
     pod["status"] = {
         "conditions": [
             {
@@ -379,7 +385,51 @@ def test_a_volume_is_not_deleted_for_a_pod_that_has_found_its_node_since() -> No
             }
         ]
     }  # fmt: skip
+    return scene, pod
+
+
+def _volume_is_there(scene: Scene) -> bool:
+    return ("PersistentVolumeClaim", "shop", VOLUME) in scene.world.objects
+
+
+def test_a_volume_is_not_deleted_for_a_pod_that_has_found_its_node_since() -> None:
+    scene, pod = _lost_volume()
+    well = {"conditions": [{"type": "PodScheduled", "status": "True"}, {"type": "Ready", "status": "True"}]}
     _before_the_second_look(scene, lambda: pod.update(status=well))
     scene.reconcile()
     assert scene.world.objects["Pod", "shop", "k-broker-2"] is pod
     assert not [reason for reason, _ in scene.world.events if reason == "LostVolumeReplaced"]
+
+
+def test_a_volume_is_not_deleted_for_a_pod_that_finds_its_node_after_the_second_look() -> None:
+    """The node is back in the very moment: the pod's deletion doesn't hold any more, and nothing else is deleted."""
+    scene, pod = _lost_volume()
+    delete = scene.world.delete
+
+    async def bound(*args: Any, **given: Any) -> bool:
+        pod["metadata"]["resourceVersion"] = "bound"
+        pod["spec"]["nodeName"] = "node-1"
+        return await delete(*args, **given)
+
+    scene.world.delete = bound  # type: ignore[method-assign]
+    scene.reconcile()
+    assert _volume_is_there(scene)
+    assert scene.world.objects["Pod", "shop", "k-broker-2"] is pod
+    assert not [reason for reason, _ in scene.world.events if reason == "LostVolumeReplaced"]
+
+
+@pytest.mark.parametrize("node", ["", "node-1"])
+def test_a_volume_is_deleted_while_its_next_pod_waits_and_not_once_that_runs(node: str) -> None:
+    scene, _ = _lost_volume()
+    delete = scene.world.delete
+
+    async def made_again(kind: str, *args: Any, **given: Any) -> bool:
+        done = await delete(kind, *args, **given)
+        if kind == "Pod":
+            scene.world.settle()
+            scene.world.objects["Pod", "shop", "k-broker-2"]["spec"]["nodeName"] = node
+        return done
+
+    scene.world.delete = made_again  # type: ignore[method-assign]
+    scene.reconcile()
+    assert _volume_is_there(scene) is bool(node)
