@@ -80,23 +80,18 @@ def output_command(function: Callable[Concatenate[Output, P], None]) -> Callable
         with _pipe_watched():
             function(Output(as_json), **arguments)  # type: ignore[call-arg]
 
-    return _dressed(run, function, leading=1, options=_OUTPUT_OPTIONS)
+    return _dressed(run, function, _parameters(function, leading=1), _OUTPUT_OPTIONS)
 
 
 def cluster_command(function: Callable[Concatenate[Cluster, Output, P], None]) -> Callable[..., None]:
     """Make a command out of a function whose first arguments are the `Cluster` and the `Output`."""
+    parameters = _parameters(function, leading=2)
     # The parser fills in one parameter of this type: the function's own, where it has one.
-    own = next((name for name, hint in _hints(function).items() if hint is typer.Context), None)
+    own = next((parameter.name for parameter in parameters if parameter.annotation is typer.Context), None)
     options = {name: option for name, option in _CLUSTER_OPTIONS.items() if own is None or name != _INVOCATION}
 
     def run(
-        *,
-        bootstrap: str | None,
-        context: str | None,
-        timeout: float,
-        as_json: bool,
-        debug: bool,
-        **arguments: Any,
+        *, bootstrap: str | None, context: str | None, timeout: float, as_json: bool, debug: bool, **arguments: Any
     ) -> None:
         from ottla.cli.connection import Cluster, find_bootstrap
 
@@ -104,7 +99,7 @@ def cluster_command(function: Callable[Concatenate[Cluster, Output, P], None]) -
         with _pipe_watched(), Cluster(find_bootstrap(route, bootstrap, context), timeout, route) as cluster:
             function(cluster, Output(as_json), **arguments)  # type: ignore[call-arg]
 
-    return _dressed(run, function, leading=2, options=options)
+    return _dressed(run, function, parameters, options)
 
 
 @contextmanager
@@ -118,17 +113,17 @@ def _pipe_watched() -> Iterator[None]:
 
 
 def _dressed(
-    run: Callable[..., None], function: Callable[..., None], leading: int, options: Mapping[str, tuple[Any, Any]]
+    run: Callable[..., None],
+    function: Callable[..., None],
+    own: list[inspect.Parameter],
+    options: Mapping[str, tuple[Any, Any]],
 ) -> Callable[..., None]:
     """Give `run` the signature that typer reads: the function's own parameters, then the shared options."""
-    hints = {name: hint for name, hint in _hints(function).items() if name != "return"}
-    own = list(inspect.signature(function).parameters.values())[leading:]
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    parameters = [parameter.replace(kind=keyword, annotation=hints[parameter.name]) for parameter in own]
-    parameters += [
-        inspect.Parameter(name, keyword, default=default, annotation=annotation)
+    shared = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
         for name, (annotation, default) in options.items()
     ]
+    parameters = [*own, *shared]
     run.__name__, run.__qualname__, run.__doc__ = function.__name__, function.__qualname__, function.__doc__
     run.__module__ = function.__module__
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -136,7 +131,11 @@ def _dressed(
     return run
 
 
-def _hints(function: Callable[..., None]) -> dict[str, Any]:
+def _parameters(function: Callable[..., None], leading: int) -> list[inspect.Parameter]:
+    """The function's own parameters, behind the `leading` first ones, with their annotations evaluated."""
     # `Cluster` is imported for type checkers only, to keep the Kafka client out of `--help`.
     module_names = {"Cluster": Any, **function.__globals__}
-    return inspect.get_annotations(function, globals=module_names, eval_str=True)
+    hints = inspect.get_annotations(function, globals=module_names, eval_str=True)
+    own = list(inspect.signature(function).parameters.values())[leading:]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    return [parameter.replace(kind=keyword, annotation=hints[parameter.name]) for parameter in own]
