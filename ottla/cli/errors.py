@@ -52,6 +52,12 @@ class Failures(CommandError):
         self.errors = errors
 
 
+def raise_all(failures: list[CommandError]) -> None:
+    """Raise what went wrong; nothing when nothing did."""
+    if failures:
+        raise failures[0] if len(failures) == 1 else Failures(failures)
+
+
 class PipeClosed(Exception):
     """Whoever read the command's output has gone away; the command ends without a word."""
 

@@ -10,7 +10,7 @@ import typer
 
 from ottla.cli import availability, lookup
 from ottla.cli.connection import explained
-from ottla.cli.errors import CommandError, NotFound, UsageError, explain_code, nearest
+from ottla.cli.errors import CommandError, NotFound, UsageError, explain_code, nearest, raise_all
 from ottla.cli.help import App
 from ottla.cli.offsets import confirm
 from ottla.cli.options import cluster_command
@@ -309,8 +309,6 @@ def delete(
 ) -> None:
     """Delete groups with their offsets, or only some of their offsets."""
     from kafka import errors as kafka_errors
-
-    from ottla.cli.topics import raise_all
 
     part = f"the offsets of {', '.join(topic)} in " if topic else ""
     confirm(f"Delete {part}{counted(len(names), 'group')}: {', '.join(names)}?", yes, output)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ottla.cli import health
 from ottla.cli.configs import alter_resource, described_settings
 from ottla.cli.connection import explained, sentence
-from ottla.cli.errors import CommandError, Failures, UsageError, unreadable
+from ottla.cli.errors import CommandError, UsageError, raise_all, unreadable
 
 if TYPE_CHECKING:
     from ottla.cli.connection import Cluster
@@ -170,8 +170,7 @@ def begin(cluster: Cluster, moves: Mapping[PartitionName, Replicas | None]) -> N
         for one, error in sorted(answer.items())
         if error is not None
     ]
-    if failures:
-        raise failures[0] if len(failures) == 1 else Failures(failures)
+    raise_all(failures)
 
 
 def move_directories(cluster: Cluster, wanted: Mapping[tuple[PartitionName, int], str]) -> int:
@@ -191,8 +190,7 @@ def move_directories(cluster: Cluster, wanted: Mapping[tuple[PartitionName, int]
         for one, error in sorted(answer.items())
         if error is not None and error.errno
     ]
-    if failures:
-        raise failures[0] if len(failures) == 1 else Failures(failures)
+    raise_all(failures)
     return len(left)
 
 

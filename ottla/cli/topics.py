@@ -9,7 +9,7 @@ import typer
 
 from ottla.cli import health, lookup, moves, reassign
 from ottla.cli.connection import explained
-from ottla.cli.errors import CommandError, Failures, NotFound, UsageError, explain_code, nearest
+from ottla.cli.errors import CommandError, NotFound, UsageError, explain_code, nearest, raise_all
 from ottla.cli.help import App
 from ottla.cli.offsets import confirm
 from ottla.cli.options import cluster_command
@@ -421,12 +421,6 @@ def elect(
     else:
         print(f"{counted(len(elected), 'election')} held.")
     raise_all(failures)
-
-
-def raise_all(failures: list[CommandError]) -> None:
-    """Raise what went wrong; nothing when nothing did."""
-    if failures:
-        raise failures[0] if len(failures) == 1 else Failures(failures)
 
 
 def _parse_assignment(text: str | None) -> dict[int, list[int]]:
