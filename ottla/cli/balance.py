@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ottla.cli import lookup, moves
-from ottla.cli.connection import explained
-from ottla.cli.errors import CommandError, ExitCode, UsageError, explain_code
+from ottla.cli import elections, lookup, moves
+from ottla.cli.errors import CommandError, ExitCode, UsageError
 from ottla.cli.help import App
 from ottla.cli.offsets import confirm
 from ottla.cli.options import cluster_command
@@ -33,7 +32,6 @@ app = App(no_args_is_help=True, help="Level what brokers bear: disk, CPU, replic
 
 _LOOK_S = 0.5
 _GIVEN_UP_S = 5.0  # that a copy isn't under way, and the replica not where it is to be
-_ELECTION_NOT_NEEDED = 84
 
 GoalOption = Annotated[
     list[str] | None,
@@ -333,7 +331,7 @@ def _carry_out(
                 break
             _check_time(deadline, len(left) + len(ours))
             time.sleep(_LOOK_S)
-    _elect(cluster, wanted)
+    _let_the_first_lead(cluster, wanted)
     moved = moves.move_directories(cluster, {at: path for at, path in planned.directories.items() if at[0] in present})
     _wait_for_directories(cluster, planned, deadline)
     moves.unthrottle(cluster, {name[0] for name in wanted})
@@ -365,17 +363,13 @@ def _check_time(deadline: float | None, left: int) -> None:
         )
 
 
-def _elect(cluster: Cluster, wanted: moves.Moves) -> None:
-    """Lets the first replicas lead: an order alone moves nobody's leadership."""
+def _let_the_first_lead(cluster: Cluster, wanted: moves.Moves) -> None:
+    """Elects the first replica of each partition: another order of the replicas alone changes no leader."""
     partitions: dict[str, list[int]] = {}
     for topic, index in sorted(wanted):
         partitions.setdefault(topic, []).append(index)
     if not partitions:
         return
-    with explained("the elections"):
-        answer = cluster.admin.elect_leaders(0, partitions, timeout_ms=cluster.timeout_ms, raise_errors=False)
-    for topic in answer.replica_election_results:
-        for result in topic.partition_result:
-            if result.error_code not in (0, _ELECTION_NOT_NEEDED):
-                subject = f"partition '{topic.topic}-{result.partition_id}'"
-                raise explain_code(result.error_code, subject, result.error_message)
+    _, failures = elections.elect(cluster, partitions)
+    if failures:
+        raise failures[0]

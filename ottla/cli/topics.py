@@ -7,7 +7,7 @@ from uuid import UUID
 
 import typer
 
-from ottla.cli import health, lookup, moves, reassign
+from ottla.cli import elections, health, lookup, moves, reassign
 from ottla.cli.connection import explained
 from ottla.cli.errors import CommandError, NotFound, UsageError, explain_code, nearest, raise_all
 from ottla.cli.help import App
@@ -23,7 +23,6 @@ app = App(no_args_is_help=True, help="Create, list, describe, alter and delete t
 
 TOPIC_EXISTS = 36
 INVALID_CONFIG = 40
-ELECTION_NOT_NEEDED = 84
 ConfigOption = Annotated[
     list[str] | None, typer.Option("--config", "-c", metavar="NAME=VALUE", help="A setting; may be repeated.")
 ]
@@ -403,21 +402,9 @@ def elect(
             topic["name"]: asked[topic["name"]] or [p["partition_index"] for p in topic["partitions"]]
             for topic in described
         }
-    with explained("the elections"):
-        answer = cluster.admin.elect_leaders(
-            int(unclean), partitions, timeout_ms=cluster.timeout_ms, raise_errors=False
-        )
-    elected: list[dict[str, Any]] = []
-    failures: list[CommandError] = []
-    for topic in answer.replica_election_results:
-        for result in topic.partition_result:
-            subject = f"partition '{topic.topic}-{result.partition_id}'"
-            if not result.error_code:
-                elected.append({"topic": topic.topic, "partition": result.partition_id})
-            elif result.error_code != ELECTION_NOT_NEEDED:
-                failures.append(explain_code(result.error_code, subject, result.error_message))
+    elected, failures = elections.elect(cluster, partitions, unclean=unclean)
     if output.as_json:
-        output.document(elected)
+        output.document([{"topic": topic, "partition": index} for topic, index in elected])
     else:
         print(f"{counted(len(elected), 'election')} held.")
     raise_all(failures)
