@@ -8,9 +8,11 @@ bytes (0 where nothing is appended any more), DescribeConfigs what was cut, unde
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ottla.cli.connection import explained
 from ottla.cli.errors import CommandError
 from ottla.cli.output import counted, size_text
 from ottla.settings.own import RECOVERED
@@ -85,39 +87,49 @@ def directories(cluster: Cluster, brokers: Iterable[int]) -> list[Directory]:
 
 def described(cluster: Cluster, brokers: Iterable[int], topics: list[str] | None = None) -> list[dict[str, Any]]:
     """DescribeLogDirs of each of these brokers that answers."""
-    from kafka.errors import KafkaConnectionError, NodeNotReadyError, UnknownBrokerIdError
-
-    from ottla.cli.connection import explained
-
     answers: list[dict[str, Any]] = []
     for broker in sorted(brokers):
-        with explained("the log directories"):
-            try:
-                answers += cluster.admin.describe_log_dirs(topics, brokers=[broker])
-            except (KafkaConnectionError, NodeNotReadyError, UnknownBrokerIdError):
-                continue  # it has gone since it was named
+        asking = partial(cluster.admin.describe_log_dirs, topics, brokers=[broker])
+        answers += _answer("the log directories", asking) or ()
     return answers
+
+
+def told(cluster: Cluster, brokers: Iterable[int], name: str, subject: str) -> Iterator[tuple[int, str]]:
+    """What each of these brokers tells under a name of Ottla's own in DescribeConfigs, as soon as it answers.
+
+    Brokers of another kind, which don't know the name, are left out, and so are brokers that don't answer. `subject`
+    says in an error what the broker was asked for, such as "the load".
+    """
+    from kafka.admin import ConfigResource, ConfigResourceType
+
+    for broker in sorted(brokers):
+        resource = ConfigResource(ConfigResourceType.BROKER, str(broker), {name: None})
+        asking = partial(cluster.admin.describe_configs, [resource], config_filter="all")
+        answer = _answer(f"{subject} of broker {broker}", asking) or {}
+        setting = answer.get("broker", {}).get(str(broker), {}).get(name)
+        if setting is not None:
+            yield broker, setting["value"]
+
+
+def _answer(subject: str, ask: Callable[[], Any]) -> Any:
+    """What a broker answers; None where it has gone since it was named."""
+    from kafka.errors import KafkaConnectionError, NodeNotReadyError, UnknownBrokerIdError
+
+    with explained(subject):
+        try:
+            return ask()
+        except (KafkaConnectionError, NodeNotReadyError, UnknownBrokerIdError):
+            return None
 
 
 def recovered(cluster: Cluster, brokers: Iterable[int]) -> list[Recovered]:
     """What was cut at the start of these brokers; nothing of those of another kind, and of those that don't answer."""
-    from kafka.admin import ConfigResource, ConfigResourceType
-    from kafka.errors import KafkaConnectionError, NodeNotReadyError, UnknownBrokerIdError
-
-    from ottla.cli.connection import explained
-
-    found = []
-    for broker in sorted(brokers):
-        resource = ConfigResource(ConfigResourceType.BROKER, str(broker), {RECOVERED: None})
-        with explained(f"the settings of broker {broker}"):
-            try:
-                answer = cluster.admin.describe_configs([resource], config_filter="all")
-            except (KafkaConnectionError, NodeNotReadyError, UnknownBrokerIdError):
-                continue
-        setting = answer.get("broker", {}).get(str(broker), {}).get(RECOVERED)
-        if setting is not None and (told := json.loads(setting["value"]))["logs"]:
-            found.append(Recovered(broker, told["logs"], told["bytes_dropped"], told["cuts"]))
-    return found
+    answers = {broker: json.loads(value) for broker, value in told(cluster, brokers, RECOVERED, "the settings")}
+    return [
+        Recovered(broker, answer["logs"], answer["bytes_dropped"], answer["cuts"])
+        for broker, answer in answers.items()
+        if answer["logs"]
+    ]
 
 
 def with_cause(cluster: Cluster, error: CommandError) -> CommandError:

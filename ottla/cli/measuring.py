@@ -27,23 +27,8 @@ def measure(cluster: Cluster, window_s: float) -> Measured:
 
 def worked(cluster: Cluster, brokers: Iterable[int]) -> dict[int, Worked]:
     """What these brokers have worked; those of another kind, and those that don't answer, are left out."""
-    from kafka.admin import ConfigResource, ConfigResourceType
-    from kafka.errors import KafkaConnectionError, NodeNotReadyError, UnknownBrokerIdError
-
-    from ottla.cli.connection import explained
-
-    found = {}
-    for broker in brokers:
-        resource = ConfigResource(ConfigResourceType.BROKER, str(broker), {LOAD: None})
-        with explained(f"the load of broker {broker}"):
-            try:
-                answer = cluster.admin.describe_configs([resource], config_filter="all")
-            except (KafkaConnectionError, NodeNotReadyError, UnknownBrokerIdError):
-                continue
-        setting = answer.get("broker", {}).get(str(broker), {}).get(LOAD)
-        if setting is not None:
-            found[broker] = read_worked(time.monotonic(), setting["value"])
-    return found
+    answers = health.told(cluster, brokers, LOAD, "the load")
+    return {broker: read_worked(time.monotonic(), value) for broker, value in answers}
 
 
 def directories(cluster: Cluster, brokers: Iterable[int]) -> list[Directory]:
