@@ -221,7 +221,7 @@ def _directories(
     targets: Mapping[PartitionName, object],
     topics: list[str] | None,
     tolerance: float,
-) -> dict[tuple[PartitionName, int], str]:
+) -> dict[moves.ReplicaName, str]:
     """New log directories of replicas that stay on their broker."""
     from ottla.balance.directories import levelled_directories
     from ottla.balance.loads import Goal
@@ -340,7 +340,7 @@ def _carry_out(
 
 def _wait_for_directories(cluster: Cluster, planned: moves.Plan, deadline: float | None) -> None:
     """Waits for copies between log directories. Raises CommandError where a broker has given one up."""
-    given_up_at: dict[tuple[PartitionName, int], float] = {}
+    given_up_at: dict[moves.ReplicaName, float] = {}
     while left := moves.directories_to_go(cluster, planned.directories):
         now = time.monotonic()
         given_up_at = {at: given_up_at.get(at, now) for at, copying in left.items() if not copying}

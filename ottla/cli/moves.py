@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ottla.placement import PartitionName, Replicas
 
     Moves = Mapping[PartitionName, Replicas]
-
+    ReplicaName = tuple[PartitionName, int]  # a partition, and the broker that the replica is on
 
 _ANY = "any"  # a log directory that the broker is to choose
 _SIDES = ("leader", "follower")
@@ -114,7 +114,7 @@ class Plan(NamedTuple):
     """Replicas of partitions, and log directories of some of those replicas, each by its partition and broker."""
 
     replicas: Moves
-    directories: Mapping[tuple[PartitionName, int], str]
+    directories: Mapping[ReplicaName, str]
 
 
 def to_file(plan: Plan) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def to_file(plan: Plan) -> dict[str, Any]:
 def from_file(path: str) -> Plan:
     """The plan in a file. Raises UsageError for anything else."""
     replicas: dict[PartitionName, Replicas] = {}
-    directories: dict[tuple[PartitionName, int], str] = {}
+    directories: dict[ReplicaName, str] = {}
     try:
         with open(path) as file:
             document = json.load(file)
@@ -173,9 +173,11 @@ def begin(cluster: Cluster, moves: Mapping[PartitionName, Replicas | None]) -> N
     raise_all(failures)
 
 
-def move_directories(cluster: Cluster, wanted: Mapping[tuple[PartitionName, int], str]) -> int:
-    """Asks brokers to move replicas that they have to other log directories; how many aren't there already. Raises
-    what a broker refuses, one error a replica."""
+def move_directories(cluster: Cluster, wanted: Mapping[ReplicaName, str]) -> int:
+    """Asks brokers to move replicas of theirs to these log directories. Returns how many weren't there already.
+
+    Raises what brokers refuse, one error a replica.
+    """
     from kafka.structs import TopicPartitionReplica
 
     where = _directories_of(cluster, wanted)
@@ -194,19 +196,17 @@ def move_directories(cluster: Cluster, wanted: Mapping[tuple[PartitionName, int]
     return len(left)
 
 
-def directories_to_go(
-    cluster: Cluster, wanted: Mapping[tuple[PartitionName, int], str]
-) -> dict[tuple[PartitionName, int], bool]:
+def directories_to_go(cluster: Cluster, wanted: Mapping[ReplicaName, str]) -> dict[ReplicaName, bool]:
     """The replicas that aren't in the log directories that they are to be in, and whether they are being copied."""
     where = _directories_of(cluster, wanted)
     found = {at: where[at] for at in wanted if at in where}
     return {at: copying for at, (path, copying) in found.items() if (path, copying) != (wanted[at], False)}
 
 
-def _directories_of(cluster: Cluster, asked: Iterable[tuple[PartitionName, int]]) -> dict[Any, tuple[str, bool]]:
-    """(the directory, whether a copy in another one is being made) of these replicas, by partition and broker."""
-    found: dict[Any, tuple[str, bool]] = {}
-    copied: set[Any] = set()
+def _directories_of(cluster: Cluster, asked: Iterable[ReplicaName]) -> dict[ReplicaName, tuple[str, bool]]:
+    """(the directory, whether a copy in another one is being made) of each replica that the brokers of `asked` have."""
+    found: dict[ReplicaName, str] = {}
+    copied: set[ReplicaName] = set()
     for answer in health.described(cluster, {broker for _, broker in asked}):
         for directory in answer["log_dirs"]:
             for topic in directory["topics"]:
@@ -215,8 +215,8 @@ def _directories_of(cluster: Cluster, asked: Iterable[tuple[PartitionName, int]]
                     if partition["is_future_key"]:
                         copied.add(at)
                     else:
-                        found[at] = directory["log_dir"], False
-    return {at: (path, at in copied) for at, (path, _) in found.items()}
+                        found[at] = directory["log_dir"]
+    return {at: (path, at in copied) for at, path in found.items()}
 
 
 def throttle(cluster: Cluster, present: Moves, moves: Moves, bytes_per_second: int) -> None:
