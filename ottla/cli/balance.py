@@ -7,7 +7,6 @@ done and what is left is seen in the cluster, so that a run that was interrupted
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,7 +19,7 @@ from ottla.cli.help import App
 from ottla.cli.offsets import confirm
 from ottla.cli.options import cluster_command
 from ottla.cli.output import Output, counted, size_text
-from ottla.cli.reassign import progress
+from ottla.cli.reassign import ThrottleOption, progress
 
 if TYPE_CHECKING:
     from ottla.balance.loads import Band, Goal
@@ -50,6 +49,7 @@ WindowOption = Annotated[
 ToleranceOption = Annotated[
     float, typer.Option("--tolerance", min=1, max=100, metavar="PERCENT", help="How far from the average is level.")
 ]
+_NOTHING = "Nothing to move: the brokers are in balance, or no move would help."
 _COLUMNS = {"topic": "TOPIC", "partition": "PARTITION", "from": "FROM", "to": "TO", "copied": "COPIED"}
 
 
@@ -103,15 +103,13 @@ def plan(
 ) -> None:
     """Measure, and find the moves that level the brokers; nothing is moved yet."""
     planned, rows, effects = _planned(cluster, output, goal, topic, without, window, tolerance)
-    if out is not None and planned.replicas:
-        with open(out, "w") as file:
-            json.dump(moves.to_file(planned), file, indent=1)
-            file.write("\n")
+    document = moves.to_file(planned)
+    if out is not None and rows:
+        moves.write_file(document, out)
     if output.as_json:
-        output.document({**moves.to_file(planned), "effects": effects})
+        output.document({**document, "effects": effects})
         return
-    nothing = "Nothing to move: the brokers are in balance, or no move would help."
-    output.rows(rows, _COLUMNS, empty=nothing if out is None else f"{nothing} No file was written.")
+    output.rows(rows, _COLUMNS, empty=_NOTHING if out is None else f"{_NOTHING} No file was written.")
     if rows:
         output.title("")
         output.rows(effects, {"goal": "GOAL", "before": "BEFORE", "after": "AFTER", "outside": "STILL OUTSIDE"})
@@ -131,10 +129,7 @@ def run(
     without: WithoutOption = None,
     window: WindowOption = 10.0,
     tolerance: ToleranceOption = 10.0,
-    throttle: Annotated[
-        int | None,
-        typer.Option("--throttle", min=1, metavar="BYTES", help="At most so many bytes a second to or from a broker."),
-    ] = None,
+    throttle: ThrottleOption = None,
     at_once: Annotated[
         int, typer.Option("--at-once", min=1, metavar="PARTITIONS", help="Move so many at the same time.")
     ] = 20,
@@ -151,7 +146,7 @@ def run(
     else:
         planned, rows, _ = _planned(cluster, output, goal, topic, without, window, tolerance)
         if not rows:
-            output.done("Nothing to move: the brokers are in balance, or no move would help.", {"moved": 0})
+            output.done(_NOTHING, {"moved": 0})
             return
         output.note(_summary(rows))
         if not output.as_json:
@@ -193,27 +188,22 @@ def _planned(
     directories = _directories(measured, found.targets, topic, tolerance / 100) if "disk" in goals else {}
     _say_what_is_unknown(output, measured)
     present = {name: partition.replicas for name, partition in measured.partitions.items()}
-    rows = [
-        {
-            "topic": name[0],
-            "partition": name[1],
-            "from": list(present[name]),
-            "to": list(target),
-            "copied": size_text(int(measured.partitions[name].size_bytes * len(set(target).difference(present[name])))),
-            "bytes": int(measured.partitions[name].size_bytes * len(set(target).difference(present[name]))),
-        }
-        for name, target in sorted(found.targets.items())
-    ]
+    rows = []
+    for name, target in sorted(found.targets.items()):
+        copies = len(set(target).difference(present[name]))
+        size = measured.partitions[name].size_bytes
+        rows.append(_move_row(name, list(present[name]), list(target), size * copies))
     for (name, broker), path in sorted(directories.items()):
-        size = int(measured.placed[broker][name].size_bytes)
-        before = f"{broker}:{measured.placed[broker][name].directory}"
-        rows.append(
-            {"topic": name[0], "partition": name[1], "from": before, "to": f"{broker}:{path}"}
-            | {"copied": size_text(size), "bytes": size}
-        )
+        placed = measured.placed[broker][name]
+        rows.append(_move_row(name, f"{broker}:{placed.directory}", f"{broker}:{path}", placed.size_bytes))
     effects = [_effect(each, found.before[each], found.after[each]) for each in found.before]
     targets = {name: present[name] for name, _ in directories} | found.targets
     return moves.Plan(targets, directories), rows, effects
+
+
+def _move_row(name: PartitionName, before: object, after: object, size_bytes: float) -> dict[str, Any]:
+    copied = {"copied": size_text(int(size_bytes)), "bytes": int(size_bytes)}
+    return {"topic": name[0], "partition": name[1], "from": before, "to": after, **copied}
 
 
 def _directories(

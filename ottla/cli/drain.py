@@ -32,10 +32,7 @@ def drain(
     output: Output,
     brokers: BrokersArgument,
     replicas: Annotated[bool, typer.Option("--replicas", help="Move the replicas to other brokers, too.")] = False,
-    throttle: Annotated[
-        int | None,
-        typer.Option("--throttle", min=1, metavar="BYTES", help="Copy replicas at most so fast, in bytes a second."),
-    ] = None,
+    throttle: reassign.ThrottleOption = None,
     wait: Annotated[
         float, typer.Option("--wait", min=0, metavar="SECONDS", help="Wait so long until it is done.")
     ] = 60.0,

@@ -133,6 +133,13 @@ def to_file(plan: Plan) -> dict[str, Any]:
     }
 
 
+def write_file(document: Mapping[str, Any], path: str) -> None:
+    """Keeps what `to_file` made of a plan."""
+    with open(path, "w") as file:
+        json.dump(document, file, indent=1)
+        file.write("\n")
+
+
 def from_file(path: str) -> Plan:
     """The plan in a file. Raises UsageError for anything else."""
     replicas: dict[PartitionName, Replicas] = {}

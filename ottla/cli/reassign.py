@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +25,10 @@ app = App(no_args_is_help=True, help="Move replicas between brokers.")
 _LOOK_S = 0.5
 
 FileArgument = Annotated[str, typer.Argument(metavar="FILE", help="A plan, in the form of kafka-reassign-partitions.")]
+ThrottleOption = Annotated[
+    int | None,
+    typer.Option("--throttle", min=1, metavar="BYTES", help="At most so many bytes a second to or from a broker."),
+]
 _COLUMNS = {"topic": "TOPIC", "partition": "PARTITION", "from": "FROM", "to": "TO"}
 
 
@@ -49,9 +52,7 @@ def plan(
     present, planned = moves.plan(cluster, topic, broker, without or ())
     document = moves.to_file(moves.Plan(planned, {}))
     if out is not None:
-        with open(out, "w") as file:
-            json.dump(document, file, indent=1)
-            file.write("\n")
+        moves.write_file(document, out)
     if output.as_json:
         output.document(document)
         return
@@ -68,10 +69,7 @@ def execute(
     cluster: Cluster,
     output: Output,
     file: FileArgument,
-    throttle: Annotated[
-        int | None,
-        typer.Option("--throttle", min=1, metavar="BYTES", help="At most so many bytes a second to or from a broker."),
-    ] = None,
+    throttle: ThrottleOption = None,
     wait: Annotated[
         float | None, typer.Option("--wait", min=0, metavar="SECONDS", help="Wait so long for the moves to end.")
     ] = None,
