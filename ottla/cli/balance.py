@@ -1,8 +1,8 @@
 """`ottla balance`: level what brokers were measured to bear, by moves that copy as little as can be.
 
 `ottla reassign plan` gives brokers the same number of replicas; this looks at what the replicas cost. A plan is a file
-of `kafka-reassign-partitions`, which that tool executes, too. Nothing is kept between two runs but the plan: what is
-done and what is left is seen in the cluster, so that a run that was interrupted is gone on with by the same command.
+of `kafka-reassign-partitions`, which that tool executes, too. Between two runs nothing but the plan is kept. The
+cluster itself shows which moves are done, so that the same command goes on with a run that was interrupted.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ottla.cli import elections, lookup, moves
+from ottla.cli.availability import brokers_text
 from ottla.cli.errors import CommandError, ExitCode, UsageError
 from ottla.cli.help import App
 from ottla.cli.offsets import confirm
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 app = App(no_args_is_help=True, help="Level what brokers bear: disk, CPU, replicas, leaders.")
 
 _LOOK_S = 0.5
-_GIVEN_UP_S = 5.0  # that a copy isn't under way, and the replica not where it is to be
+_GIVEN_UP_S = 5.0  # after so long without a copy under way a replica that isn't in its directory is given up
 
 GoalOption = Annotated[
     list[str] | None,
@@ -47,7 +48,7 @@ WindowOption = Annotated[
     float, typer.Option("--window", min=0.1, metavar="SECONDS", help="How long traffic and CPU are measured.")
 ]
 ToleranceOption = Annotated[
-    float, typer.Option("--tolerance", min=1, max=100, metavar="PERCENT", help="How far from the average is level.")
+    float, typer.Option("--tolerance", min=1, max=100, metavar="PERCENT", help="How far from its part a broker may be.")
 ]
 _NOTHING = "Nothing to move: the brokers are in balance, or no move would help."
 _COLUMNS = {"topic": "TOPIC", "partition": "PARTITION", "from": "FROM", "to": "TO", "copied": "COPIED"}
@@ -138,7 +139,7 @@ def run(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")] = False,
 ) -> None:
-    """Carry out a plan, a few partitions at a time. Interrupted, it is gone on with by the same command."""
+    """Carry out a plan, a few partitions at a time. The same command goes on with a run that was interrupted."""
     if file is not None:
         if goal or topic or without:
             raise UsageError("a plan's file says what moves", "Leave out FILE, or --goal, --topic and --without.")
@@ -286,18 +287,21 @@ def _summary(rows: list[dict[str, Any]]) -> str:
 
 
 def _say_what_is_unknown(output: Output, measured: Measured) -> None:
-    silent = sorted(set(measured.brokers).difference(measured.cores))
+    silent = set(measured.brokers).difference(measured.cores)
     if silent:
-        names = ", ".join(map(str, silent))
         output.warn(
-            f"nobody says what broker {names} works", "It is away, or not an Ottla broker; its CPU counts as nothing."
+            f"{brokers_text(silent)} silent about CPU time, which counts as nothing",
+            "Apache Kafka's brokers don't tell it, nor do brokers that are away.",
         )
 
 
 def _carry_out(
     cluster: Cluster, output: Output, planned: moves.Plan, throttle: int | None, at_once: int, wait: float | None
 ) -> int:
-    """Begins the moves that aren't done yet, so many at once, until all are; returns how many partitions changed."""
+    """Moves what isn't where the plan wants it, `at_once` partitions at the same time, and waits for the last of them.
+
+    Returns how many partitions, and replicas between log directories, were moved.
+    """
     present = moves.assignments(cluster)
     gone = sorted(set(planned.replicas).difference(present))
     if gone:
@@ -313,7 +317,8 @@ def _carry_out(
             show(len(wanted) - len(left) - len(ours))
             begun = dict(sorted(left.items())[: max(0, at_once - len(active))])
             if begun:
-                if throttle is not None:  # of these only: an operator takes it from topics that aren't moved
+                if throttle is not None:
+                    # Only of these topics: the operator takes the throttle away from topics of which nothing moves.
                     moves.throttle(cluster, present, begun, throttle)
                 moves.begin(cluster, begun)
                 left = {name: replicas for name, replicas in left.items() if name not in begun}
