@@ -72,12 +72,8 @@ def parse_range(text: str, now_ms: int) -> Range:
         start = _start(first) if first or not colon else EARLIEST
         found = Range(start, parse_end(last, now_ms) if last else None)
     match found:
-        case Range(Offset(first_wanted), Offset(behind)) | Range(Moment(first_wanted), Moment(behind)):
-            empty = behind <= first_wanted
-        case _:
-            empty = False
-    if empty:
-        raise UsageError(f"nothing lies in the range '{text}'", "The end is exclusive: 10:20 reads 10 to 19.")
+        case Range(Offset(begin), Offset(end)) | Range(Moment(begin), Moment(end)) if end <= begin:
+            raise UsageError(f"nothing lies in the range '{text}'", "The end is exclusive: 10:20 reads 10 to 19.")
     return found
 
 
@@ -130,15 +126,14 @@ def _end_of_time(text: str, first: str | None, now_ms: int) -> End:
     """The end of a range of time that begins at `first`: here a number is a time, too, as it is to rpk."""
     if text == "end":
         return LATEST
-    if first is not None and duration_ms(first) is None and duration_ms(text) is not None and text[0] != "-":
-        length = text.removeprefix("+")
-        if text[0] != "+":
-            raise UsageError(
-                f"'{text}' behind a date can mean two things",
-                f"Say +{length} (after the date) or -{length} (before now).",
-            )
-        return Moment(parse_moment(first, now_ms) + (duration_ms(text) or 0))
-    return _moment(text, now_ms)
+    length_ms = duration_ms(text)
+    if first is None or duration_ms(first) is not None or length_ms is None or text[0] == "-":
+        return _moment(text, now_ms)
+    if text[0] != "+":
+        raise UsageError(
+            f"'{text}' behind a date can mean two things", f"Say +{text} (after the date) or -{text} (before now)."
+        )
+    return Moment(parse_moment(first, now_ms) + length_ms)
 
 
 def _moment(text: str, now_ms: int) -> Moment:

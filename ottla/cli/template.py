@@ -35,7 +35,7 @@ _FIELDS = {
     "S": "length of the value (or %V)",
     "R": "the same in four bytes, big-endian",
 }
-_BINARY_LENGTH_BYTES = 4
+BINARY_LENGTH_BYTES = 4  # of %R
 
 
 class Field(NamedTuple):
@@ -145,5 +145,5 @@ _WRITING: dict[str, Callable[[Any], bytes]] = {
     "T": lambda record: b"%d" % record.timestamp,
     "K": lambda record: b"%d" % _length(record.key),
     "S": lambda record: b"%d" % _length(record.value),
-    "R": lambda record: _length(record.value).to_bytes(_BINARY_LENGTH_BYTES, "big", signed=True),
+    "R": lambda record: _length(record.value).to_bytes(BINARY_LENGTH_BYTES, "big", signed=True),
 }

@@ -13,13 +13,12 @@ from typing import Any, NamedTuple
 
 from ottla.cli.errors import UsageError
 from ottla.cli.records import TIMESTAMP_MS_MAX, Headers, NewRecord, nullable, parse_headers
-from ottla.cli.template import Field, known_fields, parse
+from ottla.cli.template import BINARY_LENGTH_BYTES, Field, known_fields, parse
 
 _READ = "kshpTKSR"
 _MEASURES = {"K": "k", "S": "s", "R": "s"}
 _NUMBER = re.compile(rb"-?[0-9]+")
 _DIGITS_MAX = 20
-_BINARY_LENGTH_BYTES = 4
 _LENGTHS = (-1, 2**31 - 1)
 _NUMBERS = {"T": (-1, TIMESTAMP_MS_MAX), "p": (0, 2**31 - 1), "K": _LENGTHS, "S": _LENGTHS, "R": _LENGTHS}
 
@@ -129,7 +128,7 @@ class Reader:
             end = at + max(length, 0)
             return end, max(0, end - len(data))
         if letter == "R":
-            end = at + _BINARY_LENGTH_BYTES
+            end = at + BINARY_LENGTH_BYTES
             if end > len(data):
                 return end, end - len(data)
             self._number(int.from_bytes(data[at:end], "big", signed=True), letter, data, at, found)
