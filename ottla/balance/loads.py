@@ -217,13 +217,14 @@ class _Planner:
                     self._move(name, broker, max(free, key=lambda taker: self._racks(name, broker, taker)))
 
     def _spread_over_racks(self) -> None:
-        """Takes replicas apart that share a rack, where that adds a rack to the partition's."""
-        if len(set(self.rack_of.values())) < 2:
+        """Moves replicas that share a rack to racks on which their partition has none yet."""
+        racks = len(set(self.rack_of.values()))
+        if racks < 2:
             return
         for name in self.names:
             for broker in reversed(self.replicas[name]):
                 present = self._racks(name)
-                if present == min(len(self.replicas[name]), len(set(self.rack_of.values()))):
+                if present == min(len(self.replicas[name]), racks):
                     break
                 for taker in self._takers(Goal.disk):
                     if (
@@ -268,8 +269,10 @@ class _Planner:
         return moved
 
     def _exchange(self, goal: Goal, giver: int, taker: int) -> int:
-        """Gives replicas that cost much for such that cost little, until one of the two brokers is in the band that was
-        outside it: the numbers of replicas stay."""
+        """Exchanges replicas that cost much for replicas that cost little, which leaves both brokers as many as before.
+
+        Ends once `giver` isn't above its band and `taker` isn't below its own. Returns how many replicas moved.
+        """
         exchanged = 0
         load, high, low = self.load[goal], self.high[goal], self.low[goal]
         for name in self._by_effect(goal, self.held[giver], giver=giver)[:_EXCHANGES_TRIED]:
@@ -294,7 +297,7 @@ class _Planner:
         return False
 
     def _closed_racks(self, name: PartitionName, giver: int) -> Collection[str | None]:
-        """Where a replica of `giver` can't go without that its partition would be on fewer racks."""
+        """The racks to which the replica on `giver` can't move, because the partition would be on fewer racks then."""
         others = [self.rack_of[broker] for broker in self.replicas[name] if broker != giver and broker in self.rack_of]
         return () if self.rack_of.get(giver) in others else others
 
@@ -332,10 +335,11 @@ class _Planner:
         giver: int | None = None,
         smallest: bool = False,
     ) -> list[PartitionName]:
-        """Those that bring most for what they cost, without those that would bring more than `most`.
+        """Partitions in the order in which their replicas on `giver` are to move; without a giver, their leaderships.
 
-        Of bytes the largest first (the same bytes in fewer moves), of work most work for each byte that is copied, of
-        counts the smallest. With `smallest` those first that bring least.
+        For disk the largest stand first (the same bytes in fewer moves), for CPU those with most work for each byte
+        that is copied, for counts the smallest. Left out is what bears nothing of the goal's load, or (of bytes and
+        work) more than `most`. With `smallest` the least load stands first, and nothing is left out.
         """
         partitions = self.partitions
         if smallest:
@@ -352,7 +356,7 @@ class _Planner:
         return sorted(fitting, key=lambda name: (partitions[name].size_bytes, name))
 
     def _effect(self, goal: Goal, name: PartitionName, broker: int | None) -> float:
-        """How much less of a goal's load a broker bears once it has no replica of that; None: once another leads it."""
+        """By how much a goal's load on `broker` falls when its replica leaves; None: when only the leader changes."""
         partition = self.partitions[name]
         if broker is None:
             return {Goal.cpu: partition.leading - partition.following, Goal.leaders: 1.0}.get(goal, 0.0)
@@ -371,7 +375,10 @@ class _Planner:
     # ---- single moves
 
     def _try_move(self, goal: Goal, name: PartitionName, giver: int, taker: int) -> bool:
-        """Whether a replica may go there, where its partition has none and no rack would be lost; then it's moved."""
+        """Moves a replica if the goals and the room on `taker` allow it. Returns whether it moved.
+
+        The caller has seen that `taker` has no replica of the partition and that no rack is lost.
+        """
         effect = {each: self._effect(each, name, giver) for each in self.goals}
         if not self._has_room(taker, name) or not self._allowed(goal, effect, giver, taker):
             return False
@@ -399,9 +406,9 @@ class _Planner:
         return True
 
     def _allowed(self, goal: Goal, effect: Mapping[Goal, float], giver: int, taker: int) -> bool:
-        """Whether it takes nobody out of the bands of this goal and of earlier ones, nor further out."""
+        """Whether a change takes no broker out of its band, or further out of it, in this goal and in earlier ones."""
         for each in self.goals:
-            amount = effect.get(each, 0.0)
+            amount = effect[each]
             if amount:
                 load = self.load[each]
                 full, empty = (taker, giver) if amount > 0 else (giver, taker)
