@@ -14,7 +14,7 @@ from typing import Any
 from kafka.errors import KafkaConnectionError, KafkaTimeoutError
 from kafka.net.inet import KafkaNetSocket
 
-from ottla.cli.forwards import LOOPBACK, Forwards, target_of
+from ottla.cli.forwards import Forwards, target_of
 from ottla.cli.route import NoWay
 
 _POLL_S = 0.02
@@ -42,15 +42,13 @@ def proxy_url(forwards: Forwards) -> str:
             if target is not None:
                 try:
                     forward = forwards.begin(target)
+                    while (address := forward.address()) is None:
+                        if timeout_at is not None and time.monotonic() > timeout_at:
+                            raise KafkaTimeoutError("kubectl port-forward doesn't listen")
+                        await net.sleep(_POLL_S)
                 except NoWay as error:
                     raise KafkaConnectionError(str(error)) from error
-                while forward.port is None:
-                    if forward.failure:
-                        raise KafkaConnectionError(forward.failure)
-                    if timeout_at is not None and time.monotonic() > timeout_at:
-                        raise KafkaTimeoutError("kubectl port-forward doesn't listen")
-                    await net.sleep(_POLL_S)
-                addrinfo = (*family, (LOOPBACK, forward.port))
+                addrinfo = (*family, address)
             connected: socket.socket = await super().connect(net, addrinfo, socket_options, timeout_at=timeout_at)
             return connected
 

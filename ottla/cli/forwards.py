@@ -21,15 +21,15 @@ from typing import Any, NamedTuple
 
 from ottla.cli.route import NoWay
 
-LOOPBACK = "127.0.0.1"
+_LOOPBACK = "127.0.0.1"
 # Between two attempts at what kubectl refused, so that a client that tries again and again doesn't start a kubectl
 # each time.
-PAUSE_S = 1.0
+_PAUSE_S = 1.0
 _POLL_S = 0.02
 _END_S = 5.0
 _SHELL = '"$@" </dev/null & child=$!; exec >&- 2>&-; read -r _; kill "$child" 2>/dev/null'
 _HOST = re.compile(r"(?:(?P<pod>[^.]+)\.)?(?P<service>[^.]+)\.(?P<namespace>[^.]+)\.svc(?:\..+)?")
-_READY = re.compile(rf"Forwarding from {re.escape(LOOPBACK)}:(\d+) -> ")
+_READY = re.compile(rf"Forwarding from {re.escape(_LOOPBACK)}:(\d+) -> ")
 _ROUTINE = re.compile(r"Forwarding from |Handling connection for |$")
 _BROKEN = re.compile(r"error occurred forwarding|error creating |lost connection to pod")
 # What stands in front of kubectl's own sentences: the log's head, and where the error is from.
@@ -64,11 +64,11 @@ class Forward:
     def __init__(self, kubectl: Sequence[str], target: Target) -> None:
         """`kubectl` is the command with the options that lead to the cluster."""
         self.begun = time.monotonic()
-        self.port: int | None = None  # on LOOPBACK, once kubectl listens
+        self._port: int | None = None  # once kubectl listens
         self._broken = False
         self._ended = False
         self._said = ""
-        command = [*kubectl, "--namespace", target.namespace, "port-forward", "--address", LOOPBACK]
+        command = [*kubectl, "--namespace", target.namespace, "port-forward", "--address", _LOOPBACK]
         command += ["--pod-running-timeout=5s", target.resource, f":{target.port}"]
         self._process = subprocess.Popen(
             ["sh", "-c", _SHELL, "sh", *command],
@@ -90,9 +90,15 @@ class Forward:
     @property
     def failure(self) -> str:
         """Why it never listened; empty while that isn't known or where it did."""
-        if self.port is not None or not self._ended:
+        if self._port is not None or not self._ended:
             return ""
         return f"kubectl: {self._said}" if self._said else "kubectl port-forward ended without a word"
+
+    def address(self) -> tuple[str, int] | None:
+        """Where to connect to; None while kubectl doesn't listen yet. Raises NoWay where it ended before it did."""
+        if self.failure:
+            raise NoWay(self.failure)
+        return None if self._port is None else (_LOOPBACK, self._port)
 
     def release(self) -> None:
         """Ends kubectl, without waiting for it."""
@@ -109,7 +115,7 @@ class Forward:
         with self._process.stdout as lines:
             for line in lines:
                 if ready := _READY.match(line):
-                    self.port = int(ready[1])
+                    self._port = int(ready[1])
                 elif not _ROUTINE.match(line):
                     self._said = kubectl_sentence(line)
                     self._broken = self._broken or bool(_BROKEN.search(line))
@@ -150,7 +156,7 @@ class Forwards:
                 raise NoWay("the command ends")
             before = self._forwards.get(target)
             if before is not None:
-                soon = before.failure and time.monotonic() - before.begun < PAUSE_S
+                soon = before.failure and time.monotonic() - before.begun < _PAUSE_S
                 if not before.spent or soon:
                     return before
                 before.release()
@@ -164,10 +170,8 @@ class Forwards:
             return host, port
         forward = self.begin(target)
         deadline = time.monotonic() + timeout_s
-        while forward.port is None:
-            if forward.failure:
-                raise NoWay(forward.failure)
+        while (address := forward.address()) is None:
             if time.monotonic() > deadline:
                 raise NoWay(f"kubectl port-forward didn't listen within {timeout_s:g} s")
             time.sleep(_POLL_S)
-        return LOOPBACK, forward.port
+        return address

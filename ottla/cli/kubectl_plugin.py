@@ -45,7 +45,7 @@ def plugin(
     """Run a command of `ottla` on a Cluster in Kubernetes. These options stand in front of it."""
     options = {"--kubeconfig": kubeconfig, "--context": context, "--namespace": namespace}
     kubectl = ["kubectl", *(f"{option}={value}" for option, value in options.items() if value)]
-    # They name clusters for `ottla`; here the kubeconfig does.
+    # These variables name a cluster for `ottla`; here the kubeconfig names it.
     for variable in ("OTTLA_BOOTSTRAP", "OTTLA_CONTEXT"):
         os.environ.pop(variable, None)
     with Forwards(kubectl) as forwards:

@@ -13,17 +13,18 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ottla.cli.connection import parse_bootstrap
 from ottla.cli.errors import CommandError, ExitCode, NotFound, UsageError, nearest
 from ottla.cli.forwards import Forwards, kubectl_sentence, target_of
 
-RESOURCE = "clusters.ottla.dev"
+_RESOURCE = "clusters.ottla.dev"
 _API_TIMEOUT = "15s"
 
 
 class KubernetesRoute:
     """A Route to the brokers of one Cluster."""
 
-    remedy = "`kubectl get clusters.ottla.dev,pods` shows what runs there."
+    remedy = f"`kubectl get {_RESOURCE},pods` shows what runs there."
 
     def __init__(self, kubectl: Sequence[str], name: str | None, forwards: Forwards) -> None:
         """`kubectl` is the command with the options that lead to the namespace; `name` None: its only Cluster."""
@@ -46,7 +47,7 @@ class KubernetesRoute:
         return {"proxy_url": proxy_url(self._forwards)}
 
     def _clusters(self) -> list[dict[str, Any]]:
-        command = [*self._kubectl, "get", RESOURCE, "--output=json", f"--request-timeout={_API_TIMEOUT}"]
+        command = [*self._kubectl, "get", _RESOURCE, "--output=json", f"--request-timeout={_API_TIMEOUT}"]
         # What a person has to type to log in goes to kubectl; records for `produce` don't.
         stdin = None if sys.stdin is not None and sys.stdin.isatty() else subprocess.DEVNULL
         try:
@@ -57,7 +58,7 @@ class KubernetesRoute:
             said = kubectl_sentence(done.stderr) or f"it ended with {done.returncode}"
             raise CommandError(
                 f"kubectl: {said}",
-                f"Does `kubectl get {RESOURCE}` work, with the same --context and --namespace?",
+                f"Does `kubectl get {_RESOURCE}` work, with the same --context and --namespace?",
                 ExitCode.unreachable,
             )
         found: list[dict[str, Any]] = json.loads(done.stdout)["items"]
@@ -70,7 +71,7 @@ def the_cluster(clusters: Sequence[Mapping[str, Any]], name: str | None) -> Mapp
     if not known:
         raise NotFound(
             f"there is no Cluster{f' {name!r}' if name else ''} in the namespace",
-            "`kubectl get clusters.ottla.dev --all-namespaces` shows where there is one; --namespace names it.",
+            f"`kubectl get {_RESOURCE} --all-namespaces` shows where there is one; --namespace names it.",
         )
     names = ", ".join(sorted(known))
     if name is None:
@@ -84,8 +85,6 @@ def the_cluster(clusters: Sequence[Mapping[str, Any]], name: str | None) -> Mapp
 
 def bootstrap_inside(cluster: Mapping[str, Any]) -> str:
     """The bootstrap address of a Cluster's listener for clients inside of Kubernetes. Raises CommandError."""
-    from ottla.cli.connection import parse_bootstrap
-
     status = cluster.get("status") or {}
     for listener in status.get("listeners") or ():
         bootstrap = str(listener.get("bootstrap", ""))
@@ -94,6 +93,6 @@ def bootstrap_inside(cluster: Mapping[str, Any]) -> str:
     name, message = cluster["metadata"]["name"], status.get("message", "")
     raise CommandError(
         f"the Cluster '{name}' has no address for clients yet{f': {message}' if message else ''}",
-        f"`kubectl wait clusters.ottla.dev/{name} --for=condition=Ready` waits for it.",
+        f"`kubectl wait {_RESOURCE}/{name} --for=condition=Ready` waits for it.",
         ExitCode.unreachable,
     )

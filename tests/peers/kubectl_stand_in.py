@@ -3,7 +3,7 @@
 It stands for kubectl where no Kubernetes is. `port-forward` behaves as the real one: it listens on a free port and says
 so, opens a connection to the pod only when one is opened to that port, and ends with "lost connection to pod" when the
 pod doesn't take the connection. A pod that isn't in the file is refused as by the API server. Each start leaves a line
-with its process id and its arguments in `calls`, each end one in `ends`.
+with its process id and its arguments in the file `calls`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class KubectlStandIn:
         program.chmod(0o755)
         self._clusters: list[Mapping[str, Any]] = []
         self._targets: dict[str, str] = {}
-        self.refusal = ""
+        self._refusal = ""
         self.tell()
 
     def tell(
@@ -41,22 +41,22 @@ class KubectlStandIn:
         """What there is from now on: Clusters; the address behind each pod and Service; why everything is refused."""
         self._clusters = self._clusters if clusters is None else clusters
         self._targets = self._targets if targets is None else dict(targets)
-        self.refusal = self.refusal if refusal is None else refusal
-        known = {"clusters": self._clusters, "targets": self._targets, "refusal": self.refusal}
+        self._refusal = self._refusal if refusal is None else refusal
+        known = {"clusters": self._clusters, "targets": self._targets, "refusal": self._refusal}
         fresh = self.folder / "known.new"
         fresh.write_text(json.dumps(known))
         fresh.replace(self.folder / "known")
 
     def calls(self) -> list[list[str]]:
         """The arguments of each start."""
-        return [line.split()[1:] for line in self._lines("calls")]
+        return [line.split()[1:] for line in self._lines()]
 
     def living(self) -> list[int]:
         """The process ids of those that run."""
-        return [pid for pid in (int(line.split()[0]) for line in self._lines("calls")) if _runs(pid)]
+        return [pid for pid in (int(line.split()[0]) for line in self._lines()) if _runs(pid)]
 
-    def _lines(self, name: str) -> list[str]:
-        path = self.folder / name
+    def _lines(self) -> list[str]:
+        path = self.folder / "calls"
         return path.read_text().splitlines() if path.exists() else []
 
 
