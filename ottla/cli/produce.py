@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -92,7 +92,7 @@ def produce(
         partition=partition,
         timestamp_ms=parse_moment(timestamp, int(time.time() * 1000)) if timestamp is not None else None,
     )
-    reader = _template(format_, marker, constants, {"k": key_separator, "h": header_separator})
+    reader = _template(format_, marker, constants, key_separator, header_separator)
     lines = records.LineFormat(key_separator, header_separator, marker)
     partitions = _count_partitions(cluster, topic, create)
     if partition is not None and partition >= partitions:
@@ -128,9 +128,16 @@ def _check_choices(acks: str, codec: str) -> None:
 
 
 def _template(
-    format_: str, marker: bytes | None, constants: records.Constants, separators: Mapping[str, str | None]
+    format_: str,
+    marker: bytes | None,
+    constants: records.Constants,
+    key_separator: str | None,
+    header_separator: str | None,
 ) -> Reader | None:
-    """What reads the input by a template; None where --format isn't one. Refuses what would be said twice."""
+    """What reads the input by a template; None where --format isn't one.
+
+    Raises UsageError for an option that says what the template says, too.
+    """
     if format_ in _FORMATS:
         return None
     if "%" not in format_:
@@ -140,8 +147,8 @@ def _template(
         )
     reader = Reader(format_, marker)
     for option, given, field in (
-        ("--key-separator", separators["k"] is not None, ""),
-        ("--header-separator", separators["h"] is not None, ""),
+        ("--key-separator", key_separator is not None, ""),
+        ("--header-separator", header_separator is not None, ""),
         ("--key", constants.key is not None, "k"),
         ("--partition", constants.partition is not None, "p"),
         ("--timestamp", constants.timestamp_ms is not None, "T"),
