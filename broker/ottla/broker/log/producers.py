@@ -56,12 +56,13 @@ class KeptBatch(NamedTuple):
 class ProducerEntry:
     """One producer's state on one partition."""
 
-    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp", "transaction_start", "version")
+    __slots__ = ("batches", "below", "coordinator_epoch", "epoch", "last_timestamp", "transaction_start", "version")
 
     def __init__(self, epoch: int = NO_EPOCH, version: int = 0) -> None:
         self.epoch = epoch
         self.version = version  # of the `Producers` that may change it: an older one's belongs to a frozen state, too
         self.batches: tuple[KeptBatch, ...] = ()
+        self.below = 0  # all of its batches end below that offset: what `Producers` are in the order of
         self.last_timestamp = -1
         self.coordinator_epoch = -1
         self.transaction_start = -1
@@ -81,12 +82,18 @@ FrozenProducers = Mapping[int, ProducerEntry]
 
 class Producers:
     """All producers of one partition. What was frozen isn't changed any more: the next change of an entry makes a copy
-    of that entry."""
+    of that entry.
 
-    __slots__ = ("_entries", "_version")
+    The entries are in the order of their `below`, so that a truncation looks at those only that wrote what it drops,
+    however many there are: an append puts its producer at the end. A truncation leaves those that it looks at there,
+    below the log's new end.
+    """
+
+    __slots__ = ("_entries", "_marked", "_version")
 
     def __init__(self) -> None:
         self._entries: dict[int, ProducerEntry] = {}
+        self._marked = False  # whether transactions changed entries since the log was empty or read
         self._version = 0  # counts how often the state was frozen
 
     def __len__(self) -> int:
@@ -143,8 +150,12 @@ class Producers:
         batches = entry.batches
         entry.batches = (*batches[1:], kept) if len(batches) == BATCHES_KEPT else (*batches, kept)
         entry.last_timestamp = max_timestamp
+        entry.below = last_offset + 1
+        del self._entries[header.producer_id]
+        self._entries[header.producer_id] = entry  # at the end
         if header.attributes & 0x10 and entry.transaction_start < 0:
             entry.transaction_start = last_offset - delta
+            self._marked = True
 
     def _begin(self, producer_id: int, epoch: int, old: ProducerEntry | None) -> ProducerEntry:
         """A new entry for a new epoch, which an open transaction outlives; a copy where only the old one is frozen."""
@@ -152,6 +163,7 @@ class Producers:
         if old is not None:
             entry.coordinator_epoch = old.coordinator_epoch
             entry.transaction_start = old.transaction_start
+            entry.below = old.below
             if old.epoch == epoch:
                 entry.batches, entry.last_timestamp = old.batches, old.last_timestamp
         self._entries[producer_id] = entry
@@ -162,6 +174,7 @@ class Producers:
         entry = self._entries.get(producer_id)
         if entry is None or entry.epoch != epoch or entry.version != self._version:
             entry = self._begin(producer_id, epoch, entry)
+        self._marked = True
         start, entry.transaction_start = entry.transaction_start, -1
         entry.coordinator_epoch = coordinator_epoch
         entry.last_timestamp = timestamp
@@ -192,36 +205,45 @@ class Producers:
             del entries[producer_id]
         return len(old)
 
-    def before(self, end_offset: int) -> Producers | None:
-        """The producers as they were when the log ended at `end_offset`; None where only the log itself can say.
+    def truncate_to(self, end_offset: int) -> bool:
+        """Goes back to when the log ended at `end_offset`; False, and nothing is changed, where only the log itself can
+        say what was then.
 
         Of those that have a batch below it the batches above are dropped: that there may have been older ones than are
         left needn't be known, since a producer that sent those above had an answer to these. One whose very first batch
         lies above it wasn't there yet.
         """
-        kept = Producers()
-        kept._version = self._version  # the entries that both share may be frozen
-        for producer_id, entry in self._entries.items():
-            if entry.coordinator_epoch >= 0 or entry.transaction_start >= 0:
-                return None  # what markers did isn't among the batches
-            if entry.last_offset < end_offset:
-                kept._entries[producer_id] = entry
-            elif entry.batches[0].last_offset < end_offset:
-                earlier = kept._entries[producer_id] = ProducerEntry(entry.epoch, self._version)
-                earlier.batches = tuple(batch for batch in entry.batches if batch.last_offset < end_offset)
-                earlier.last_timestamp = earlier.batches[-1].timestamp
-            elif entry.epoch or entry.batches[0].last_sequence != entry.batches[0].offset_delta:
-                return None
-        return kept
+        if self._marked:
+            return False  # what markers did isn't among the batches
+        looked_at = []
+        for producer_id, entry in reversed(self._entries.items()):
+            if entry.below <= end_offset:
+                break
+            looked_at.append((producer_id, entry))
+            first = entry.batches[0]
+            if first.last_offset >= end_offset and (entry.epoch or first.last_sequence != first.offset_delta):
+                return False
+        for producer_id, entry in reversed(looked_at):
+            if entry.batches[0].last_offset >= end_offset:
+                del self._entries[producer_id]
+                continue
+            batches = tuple([batch for batch in entry.batches if batch.last_offset < end_offset])
+            earlier = self._entries[producer_id] = ProducerEntry(entry.epoch, self._version)
+            earlier.batches, earlier.below, earlier.last_timestamp = batches, end_offset, batches[-1].timestamp
+        return True
 
     def clear(self) -> None:
         """Forgets all producers."""
         self._entries.clear()
+        self._marked = False
 
     def restore(self, entries: Iterable[tuple[int, ProducerEntry]], now_ms: int, expiration_ms: int) -> None:
         """Takes the state from a snapshot, without what has expired."""
-        self._entries = dict(entries)
+        self._entries = dict(sorted(entries, key=lambda item: item[1].below))
         self.expire(now_ms, expiration_ms)
+        self._marked = any(
+            entry.coordinator_epoch >= 0 or entry.transaction_start >= 0 for entry in self._entries.values()
+        )
 
     def freeze(self) -> FrozenProducers:
         """The state as it is now. Cheap: the entries are shared, and copied when they change."""
@@ -288,6 +310,7 @@ def read_snapshot(data: bytes) -> Iterator[tuple[int, ProducerEntry]]:
         entry = ProducerEntry(epoch)
         if offset >= 0:
             entry.batches = (*earlier.get(producer_id, ()), KeptBatch(sequence, offset, delta, timestamp))
+            entry.below = offset + 1
         entry.last_timestamp = timestamp
         entry.coordinator_epoch = coordinator_epoch
         entry.transaction_start = start

@@ -32,10 +32,10 @@ def producers_at(
     now_ms: int,
     expiration_ms: int,
 ) -> Producers:
-    """The producers as they were when the log, whose producers are `now`, ended at `end`. Damaged ones of `snapshots`
-    are removed from disk and list."""
-    if (known := now.before(end)) is not None:
-        return known  # to read a segment's headers would take seconds
+    """The producers as they were when the log, whose producers are `now`, ended at `end`: `now` itself, gone back, or
+    others where only the log can say. Damaged ones of `snapshots` are removed from disk and list."""
+    if now.truncate_to(end):
+        return now  # to read a segment's headers would take seconds
     producers = Producers()
     usable = [offset for offset in snapshots if offset <= end]
     later = snapshots[len(usable) :]

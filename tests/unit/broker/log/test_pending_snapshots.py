@@ -92,11 +92,13 @@ def test_what_is_frozen_stays_as_it_was_also_after_a_truncation() -> None:
     producers = Producers()
     producers.update(header(0, 0), 0, 1000)
     frozen = producers.freeze()
-    rewound = producers.before(1)
-    assert rewound is not None
-    rewound.update(header(0, 1), 1, 2000)
+    producers.update(header(0, 1), 1, 2000)
+    of_both = producers.freeze()
+    assert producers.truncate_to(1)
+    producers.update(header(0, 1), 1, 3000)
     assert frozen[0].last_sequence == 0
-    assert rewound.get(0).last_sequence == 1  # type: ignore[union-attr]
+    assert of_both[0].last_timestamp == 2000
+    assert producers.get(0).last_timestamp == 3000  # type: ignore[union-attr]
 
 
 def test_a_hundred_thousand_producers_dont_hold_a_roll(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -134,8 +136,9 @@ def test_what_truncation_leaves_is_what_a_replay_would_find(
 
     kept = batches[: max(len(batches) - dropped, 0)]
     end = kept[-1][0] + kept[-1][1].count if kept else 0
-    found, expected = replayed(batches).before(end), replayed(kept)
-    if found is None:
+    found, expected = replayed(batches), replayed(kept)
+    if not found.truncate_to(end):
+        assert dict(found.items()).keys() == dict(replayed(batches).items()).keys(), "nothing is changed"
         return
     assert dict(found.items()).keys() == dict(expected.items()).keys()
     for producer_id, entry in expected.items():
@@ -153,10 +156,60 @@ def test_five_batches_on_the_way_are_forgotten_without_reading_the_log() -> None
     for index in range(20):
         note(producers, header(index), index)
     note(producers, header(0, producer=8), 20)
-    before = producers.before(15)
-    assert before is not None
-    assert [producer_id for producer_id, _ in before.items()] == [7]
-    assert refused(before, header(16)) == ErrorCode.out_of_order_sequence_number
-    assert before.check(header(14)) == Duplicate(14, 14, 1000)
-    note(before, header(15), 15)
-    assert producers.before(14) is None, "nobody knows the sequence before"
+    assert not producers.truncate_to(14), "nobody knows the sequence before"
+    assert [producer_id for producer_id, _ in producers.items()] == [7, 8]
+    assert producers.truncate_to(15)
+    assert [producer_id for producer_id, _ in producers.items()] == [7]
+    assert refused(producers, header(16)) == ErrorCode.out_of_order_sequence_number
+    assert producers.check(header(14)) == Duplicate(14, 14, 1000)
+    note(producers, header(15), 15)
+
+
+@given(steps=st.lists(st.tuples(st.booleans(), st.integers(0, 6)), max_size=80))
+def test_truncations_and_appends_by_turns_leave_each_producers_own_batches(steps: list[tuple[bool, int]]) -> None:
+    """`steps`: (whether it is an append, the producer or how much is dropped). Each batch has one record."""
+    producers = Producers()
+    log: list[int] = []  # the producer at each offset
+    for appends, number in steps:
+        if appends:
+            note(producers, header(log.count(number), producer=number), len(log), 1000 + len(log))
+            log.append(number)
+            continue
+        end = max(len(log) - number, 0)
+        if not producers.truncate_to(end):
+            assert any(log.count(producer) > 6 for producer in log[end:])
+            continue
+        del log[end:]
+        assert dict(producers.items()).keys() == set(log)
+        for producer_id, entry in producers.items():
+            offsets = [offset for offset, producer in enumerate(log) if producer == producer_id]
+            assert [batch.last_offset for batch in entry.batches] == offsets[-len(entry.batches) :]
+
+
+def test_producers_that_a_snapshot_brought_go_back_too() -> None:
+    producers = Producers()
+    for index in range(6):
+        note(producers, header(index // 3, producer=index % 3), index)
+    restored = Producers()
+    restored.restore(reversed(list(read_snapshot(producers.snapshot()))), 0, 10**9)
+    assert restored.truncate_to(2)
+    assert {producer_id: entry.last_offset for producer_id, entry in restored.items()} == {0: 0, 1: 1}
+    producers.transaction_ended(1, 0, 0, 2000)
+    restored.restore(read_snapshot(producers.snapshot()), 0, 10**9)
+    assert not restored.truncate_to(2), "a marker isn't among the batches"
+
+
+def test_a_truncation_of_some_batches_doesnt_walk_over_a_hundred_thousand_producers() -> None:
+    """It took 370 ms of the event loop. Measured against one walk over all of them."""
+    producers = Producers()
+    for producer in range(100_000):
+        note(producers, header(0, producer=producer), producer)
+    took = []
+    for _ in range(5):
+        began = time.perf_counter()
+        assert producers.truncate_to(len(producers) - 10)
+        took.append(time.perf_counter() - began)
+    assert len(producers) == 99_950
+    began = time.perf_counter()
+    assert all(entry.last_offset < 99_950 for _, entry in producers.items())
+    assert min(took) < (time.perf_counter() - began) / 20
