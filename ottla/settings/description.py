@@ -87,14 +87,14 @@ def describe_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> Iterat
 def describe_overrides(overrides: Mapping[str, str]) -> Description:
     """All that was given to a topic, in one value: of thousands of topics it is asked often, by the operator."""
     given = dict(sorted(overrides.items()))
-    return _in_one_value(OVERRIDES, given, Source.TOPIC, "All settings that were given to the topic.")
+    return _in_one_value(OVERRIDES, _json(given), Source.TOPIC, "All settings that were given to the topic.")
 
 
-def describe_load(cpu_seconds: float, partitions: Mapping[str, Mapping[int, tuple[int, int]]]) -> Description:
+def describe_load(cpu_seconds: float, partitions: str) -> Description:
     """What a broker has worked since its start, in one value: the CPU time of its process and, for each partition, the
-    bytes that clients appended here and the bytes that consumers read here. All of them only grow, and begin at 0 with
-    the next start."""
-    value = {"cpu_seconds": round(cpu_seconds, 3), "partitions": partitions}
+    bytes that clients appended here and the bytes that consumers read here, {topic: {index: [bytes, bytes]}} as JSON.
+    All of them only grow, and begin at 0 with the next start."""
+    value = f'{{"cpu_seconds":{round(cpu_seconds, 3)},"partitions":{partitions}}}'
     return _in_one_value(LOAD, value, Source.STATIC, "What the broker has worked since its start.")
 
 
@@ -102,7 +102,7 @@ def describe_recovered(logs: int, bytes_dropped: int, cuts: Iterable[Mapping[str
     """What the recovery of logs cut off at the broker's start, in one value; `cuts` are those of the first logs."""
     value = {"logs": logs, "bytes_dropped": bytes_dropped, "cuts": list(cuts)}
     return _in_one_value(
-        RECOVERED, value, Source.STATIC, "What the recovery of logs cut off at the broker's start."
+        RECOVERED, _json(value), Source.STATIC, "What the recovery of logs cut off at the broker's start."
     )
 
 
@@ -142,10 +142,14 @@ def only(descriptions: Iterable[Description], names: Iterable[str] | None) -> li
     return [description for description in descriptions if not wanted or description["name"] in wanted]
 
 
-def _in_one_value(name: str, value: object, source: Source, documentation: str) -> Description:
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _in_one_value(name: str, value: str, source: Source, documentation: str) -> Description:
     return {
         "name": name,
-        "value": json.dumps(value, separators=(",", ":")),
+        "value": value,
         "read_only": True,
         "config_source": source,
         "config_type": Kind.STRING.value,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,8 @@ API = Api(
     ),
 )
 
+_PARTITIONS_PER_TURN = 500
+
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
     """Each resource's settings, or its error. Of unknown names among those asked for nothing is said, as in Kafka."""
@@ -52,7 +55,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[
         }
         try:
             keys = resource.configuration_keys
-            found = only(_describe(broker, resource.resource_type, resource.resource_name, keys), keys)
+            found = only(await _describe(broker, resource.resource_type, resource.resource_name, keys), keys)
             result["configs"] = [_asked(entry, request) for entry in found]
         except KafkaError as error:
             result |= {"error_code": error.code, "error_message": error.message}
@@ -67,16 +70,25 @@ def _asked(description: Description, request: Any) -> Description:
     return {**description, "synonyms": synonyms, "documentation": documentation}
 
 
-def _traffic(broker: Broker) -> dict[str, dict[int, tuple[int, int]]]:
-    """By topic and partition the bytes that clients brought and took; nothing of those without any."""
-    traffic: dict[str, dict[int, tuple[int, int]]] = {}
-    for partition in broker.partitions:
+async def _traffic(broker: Broker) -> str:
+    """By topic and partition the bytes that clients brought and took, as JSON; nothing of those without any. The event
+    loop turns in between: a broker may have tens of thousands of partitions."""
+    traffic: dict[str, dict[int, str]] = {}
+    for number, partition in enumerate(list(broker.partitions), 1):
         if partition.bytes_in or partition.bytes_out:
-            traffic.setdefault(partition.topic, {})[partition.index] = (partition.bytes_in, partition.bytes_out)
-    return traffic
+            entry = f'"{partition.index}":[{partition.bytes_in},{partition.bytes_out}]'
+            traffic.setdefault(partition.topic, {})[partition.index] = entry
+        if not number % _PARTITIONS_PER_TURN:
+            await asyncio.sleep(0)
+    topics = []
+    for number, (topic, entries) in enumerate(traffic.items(), 1):
+        topics.append(f'"{topic}":{{{",".join(entries.values())}}}')  # no name has what JSON would escape
+        if not number % _PARTITIONS_PER_TURN:
+            await asyncio.sleep(0)
+    return f"{{{','.join(topics)}}}"
 
 
-def _describe(broker: Broker, kind: int, name: str, keys: Sequence[str] | None) -> Iterable[Description]:
+async def _describe(broker: Broker, kind: int, name: str, keys: Sequence[str] | None) -> Iterable[Description]:
     image = broker.image
     alone = keys[0] if keys is not None and len(keys) == 1 else None
     if kind == ResourceType.TOPIC:
@@ -94,7 +106,7 @@ def _describe(broker: Broker, kind: int, name: str, keys: Sequence[str] | None) 
             cuts = broker.logs.cuts
             return [describe_recovered(cuts.logs, cuts.bytes_dropped, (cut._asdict() for cut in cuts.kept))]
         if alone == own.LOAD:
-            return [describe_load(time.process_time(), _traffic(broker))]
+            return [describe_load(time.process_time(), await _traffic(broker))]
         return describe_broker(broker.config)
     if kind == ResourceType.BROKER_LOGGER:
         if not name:
