@@ -615,29 +615,41 @@ def test_a_cluster_that_is_another_operators_now_is_let_go() -> None:
     assert scene.world.writes == []
 
 
+def _with_claims(scene: Scene, size: str) -> list[Object]:
+    """The claims of the brokers' pods, all of one size."""
+    labels = scene.world.objects["StatefulSet", "shop", "k-broker"]["metadata"]["labels"]
+    for name in scene.pods():
+        meta = {"namespace": "shop", "name": f"data-0-{name}", "labels": labels}
+        spec = {"resources": {"requests": {"storage": size}}}
+        scene.world.create({"kind": "PersistentVolumeClaim", "metadata": meta, "spec": spec})
+    return [scene.world.objects["PersistentVolumeClaim", "shop", f"data-0-{name}"] for name in scene.pods()]
+
+
+def _claimed(claims: list[Object]) -> set[str]:
+    return {claim["spec"]["resources"]["requests"]["storage"] for claim in claims}
+
+
 def test_volumes_grow_and_nobody_restarts() -> None:
     scene = running()
-    for name in scene.pods():
-        claim = {
-            "kind": "PersistentVolumeClaim",
-            "metadata": {
-                "namespace": "shop",
-                "name": f"data-0-{name}",
-                "labels": scene.world.objects["StatefulSet", "shop", "k-broker"]["metadata"]["labels"],
-            },
-            "spec": {"resources": {"requests": {"storage": "1Gi"}}},
-        }
-        scene.world.create(claim)
+    claims = _with_claims(scene, "1Gi")
     uids = {scene.world.objects["Pod", "shop", name]["metadata"]["uid"] for name in scene.pods()}
     scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(storage={"size": "3Gi"}))
     scene.rounds(4)
-    for name in scene.pods():
-        claim = scene.world.objects["PersistentVolumeClaim", "shop", f"data-0-{name}"]
-        assert claim["spec"]["resources"]["requests"]["storage"] == "3Gi"
+    assert _claimed(claims) == {"3Gi"}
     (template,) = scene.world.objects["StatefulSet", "shop", "k-broker"]["spec"]["volumeClaimTemplates"]
     assert template["spec"]["resources"]["requests"]["storage"] == "3Gi"
     assert uids == {scene.world.objects["Pod", "shop", name]["metadata"]["uid"] for name in scene.pods()}
     assert scene.status["message"] == "3 of 3 brokers serve"
+
+
+def test_volumes_that_somebody_else_grew_are_left_as_they_are_and_nobody_restarts() -> None:
+    scene = running()
+    claims = _with_claims(scene, "5Gi")
+    scene.reconcile()
+    scene.world.writes.clear()
+    scene.rounds(3)
+    assert scene.world.writes == []
+    assert _claimed(claims) == {"5Gi"}
 
 
 def test_brokers_get_addresses_outside_as_soon_as_there_are_any() -> None:
