@@ -1,19 +1,25 @@
 """NetworkPolicies: who may reach the pods of a cluster. Pure.
 
-Brokers reach each other, controllers watch them, the operator asks them; clients come to the listeners, whoever may.
-etcd is for the brokers, the controllers, the operator and the jobs that save it. Where the operator runs isn't known
-here, so its ports are open to whoever has its label, in any namespace.
+Brokers reach each other, controllers reach them, the operator asks them; clients come to each listener, whoever may.
+Controllers with pods of their own are asked by nobody but the operator. etcd is for the brokers, the controllers, the
+operator and the jobs that save it, and among each other its members have a port that is for nobody else. Pods are told
+apart by what makes them this Cluster's, because the name of the Cluster alone is a label that others have, too.
+
+Where the operator runs isn't known here, so its ports are open to whoever has its labels, in any namespace.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ottla.operator.objects import Object
 from ottla.operator.plan import names
 from ottla.operator.plan.broker_file import ETCD_PORT
-from ottla.operator.plan.broker_pods import BROKER
+from ottla.operator.plan.broker_pods import BROKER, CONTROLLER
 from ottla.operator.plan.etcd_pods import ETCD, METRICS_PORT, PEER_PORT
 from ottla.operator.plan.names import COMPONENT, INSTANCE
 from ottla.operator.plan.pods import found_by
+from ottla.operator.plan.snapshots import SNAPSHOTS
 from ottla.operator.spec.cluster import HTTP_PORT, REPLICATION_PORT, Cluster, Etcd, NetworkRules
 
 OPERATOR: Object = {
@@ -23,34 +29,36 @@ OPERATOR: Object = {
 
 
 def policies(cluster: Cluster, rules: NetworkRules) -> list[Object]:
-    """One for the brokers, one for etcd where there is one."""
-    own: Object = {"podSelector": {"matchLabels": {INSTANCE: cluster.name}}}
+    """One for the brokers, one each for controllers and for etcd where these have pods."""
+
+    def pods(*components: str) -> list[Object]:
+        return [{"podSelector": {"matchLabels": found_by(cluster, component)}} for component in components]
+
+    def monitored(port: int) -> list[Object]:
+        return [_rule(rules.monitoring, [port])] if rules.monitoring else []
+
     listeners = [listener.port for listener in cluster.listeners]
-    made = [
-        _policy(
-            cluster,
-            names.broker_service(cluster),
-            BROKER,
-            [
-                _rule([own, OPERATOR], [REPLICATION_PORT, HTTP_PORT, *listeners]),
-                _rule(list(rules.clients), listeners),
-                *([_rule(list(rules.monitoring), [HTTP_PORT])] if rules.monitoring else []),
-            ],
-        )
-    ]
+    ingress = [_rule([*pods(BROKER, CONTROLLER), OPERATOR], [REPLICATION_PORT, HTTP_PORT, *listeners])]
+    for listener in cluster.listeners:
+        peers = listener.peers or rules.clients
+        ingress.append(_rule([*peers, _charts_test(cluster)] if peers else (), [listener.port]))
+    made = [_policy(cluster, names.broker_service(cluster), BROKER, [*ingress, *monitored(HTTP_PORT)])]
+    if cluster.controllers.replicas:
+        ingress = [_rule([OPERATOR], [HTTP_PORT]), *monitored(HTTP_PORT)]
+        made.append(_policy(cluster, names.controller_set(cluster), CONTROLLER, ingress))
     if isinstance(cluster.metadata, Etcd):
-        made.append(
-            _policy(
-                cluster,
-                names.etcd_set(cluster),
-                ETCD,
-                [
-                    _rule([own, OPERATOR], [ETCD_PORT, PEER_PORT]),
-                    *([_rule(list(rules.monitoring), [METRICS_PORT])] if rules.monitoring else []),
-                ],
-            )
-        )
+        ingress = [
+            _rule([*pods(BROKER, CONTROLLER, ETCD, SNAPSHOTS), OPERATOR], [ETCD_PORT]),
+            _rule(pods(ETCD), [PEER_PORT]),
+            *monitored(METRICS_PORT),
+        ]
+        made.append(_policy(cluster, names.etcd_set(cluster), ETCD, ingress))
     return made
+
+
+def _charts_test(cluster: Cluster) -> Object:
+    """The pod of `helm test`: a client that whoever installs the Cluster has asked for."""
+    return {"podSelector": {"matchLabels": {"app.kubernetes.io/name": "ottla-test", INSTANCE: cluster.name}}}
 
 
 def _policy(cluster: Cluster, name: str, component: str, ingress: list[Object]) -> Object:
@@ -66,9 +74,9 @@ def _policy(cluster: Cluster, name: str, component: str, ingress: list[Object]) 
     }
 
 
-def _rule(peers: list[Object], ports: list[int]) -> Object:
+def _rule(peers: Sequence[Object], ports: list[int]) -> Object:
     """No peers: everybody."""
     rule: Object = {"ports": [{"protocol": "TCP", "port": port} for port in ports]}
     if peers:
-        rule["from"] = peers
+        rule["from"] = list(peers)
     return rule

@@ -156,6 +156,7 @@ class Listener:
     bootstrap_node_port: int | None = None
     first_node_port: int | None = None
     first_broker_port: int | None = None  # of the load balancer that all brokers share; None where each has its own
+    peers: tuple[Object, ...] = ()  # who may reach it where there are NetworkPolicies; none: as for all listeners
 
     @property
     def shared(self) -> bool:
@@ -385,6 +386,7 @@ def _listeners(given: list[Object] | None) -> tuple[Listener, ...]:
             bootstrap_node_port=(each.get("nodePorts") or {}).get("bootstrap"),
             first_node_port=(each.get("nodePorts") or {}).get("first"),
             first_broker_port=(each.get("brokerPorts") or {}).get("first"),
+            peers=tuple(each.get("networkPolicyPeers") or ()),
         )
         for each in given
     )
