@@ -18,8 +18,9 @@ import typer
 
 from ottla.cli.errors import CommandError, Failures, UsageError, unreadable
 from ottla.cli.options import output_command
-from ottla.cli.output import Output, size_text
+from ottla.cli.output import Output
 from ottla.cli.topics import parse_settings
+from ottla.wording import size_text
 
 if TYPE_CHECKING:
     from ottla.broker.log.adopt import Adoptable, AdoptablePartition, AdoptableTopic

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ottla.cli import health
 from ottla.cli.errors import CommandError, ExitCode
+from ottla.wording import first_named
 
 if TYPE_CHECKING:
     from ottla.cli.connection import Cluster
@@ -91,7 +92,7 @@ def remedy(found: Collection[Leaderless]) -> str:
 def explained_absence(found: Collection[Leaderless]) -> CommandError:
     """The error of partitions that can't be read or written. Pure."""
     names = [one.name for one in found]
-    shown = ", ".join(names[:_NAMED_MAX]) + (f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else "")
+    shown = first_named(names, _NAMED_MAX)
     verb = "has" if len(names) == 1 else "have"
     return CommandError(
         f"{shown} {verb} no leader: {reason(found)}", remedy(found), ExitCode.failed, _LEADER_NOT_AVAILABLE

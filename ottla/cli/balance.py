@@ -19,8 +19,9 @@ from ottla.cli.errors import CommandError, ExitCode, UsageError
 from ottla.cli.help import App
 from ottla.cli.offsets import confirm
 from ottla.cli.options import cluster_command
-from ottla.cli.output import Output, counted, size_text
+from ottla.cli.output import Output
 from ottla.cli.reassign import ThrottleOption, progress
+from ottla.wording import counted, size_text
 
 if TYPE_CHECKING:
     from ottla.balance.loads import Band, Goal

@@ -13,7 +13,8 @@ from ottla.cli.connection import explained
 from ottla.cli.errors import NotFound
 from ottla.cli.help import App
 from ottla.cli.options import cluster_command
-from ottla.cli.output import Output, counted, size_text
+from ottla.cli.output import Output
+from ottla.wording import counted, size_text
 
 if TYPE_CHECKING:
     from ottla.cli.connection import Cluster

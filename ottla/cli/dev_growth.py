@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ottla.cli.errors import CommandError
-from ottla.cli.output import Output, counted
+from ottla.cli.output import Output
+from ottla.wording import counted
 
 if TYPE_CHECKING:
     from ottla.cli.connection import Cluster

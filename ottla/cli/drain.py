@@ -12,8 +12,9 @@ from ottla.cli.cluster import DRAINED, all_topics, check_brokers, drained_broker
 from ottla.cli.connection import CLIENT_ID, parse_bootstrap
 from ottla.cli.errors import CommandError, ExitCode, explain_code
 from ottla.cli.options import cluster_command
-from ottla.cli.output import Output, counted
+from ottla.cli.output import Output
 from ottla.cli.route import NoWay
+from ottla.wording import counted
 
 if TYPE_CHECKING:
     from ottla.cli.connection import Cluster

@@ -14,8 +14,9 @@ from ottla.cli.errors import CommandError, NotFound, UsageError, explain_code, n
 from ottla.cli.help import App
 from ottla.cli.offsets import confirm
 from ottla.cli.options import cluster_command
-from ottla.cli.output import Output, counted
+from ottla.cli.output import Output
 from ottla.cli.times import FORMS, parse_moment
+from ottla.wording import counted
 
 if TYPE_CHECKING:
     from kafka import TopicPartition

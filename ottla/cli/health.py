@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ottla.cli.connection import explained
 from ottla.cli.errors import CommandError
-from ottla.cli.output import counted, size_text
 from ottla.settings.own import RECOVERED
+from ottla.wording import counted, size_text
 
 if TYPE_CHECKING:
     from ottla.cli.connection import Cluster

@@ -15,8 +15,9 @@ import typer
 from ottla.cli.errors import CommandError, UsageError, unreadable
 from ottla.cli.help import App
 from ottla.cli.options import output_command
-from ottla.cli.output import Output, cell, counted
+from ottla.cli.output import Output, cell
 from ottla.cli.records import content_to_json
+from ottla.wording import counted
 
 app = App(no_args_is_help=True, help="Look into the files of a log.")
 

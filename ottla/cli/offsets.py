@@ -11,8 +11,9 @@ from ottla.cli import lookup
 from ottla.cli.connection import explained
 from ottla.cli.errors import CommandError, UsageError
 from ottla.cli.options import cluster_command
-from ottla.cli.output import Output, counted
+from ottla.cli.output import Output
 from ottla.cli.times import FORMS, parse_moment
+from ottla.wording import counted
 
 if TYPE_CHECKING:
     from kafka import TopicPartition

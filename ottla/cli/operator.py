@@ -17,8 +17,9 @@ import typer
 from ottla.cli.errors import CommandError, ExitCode, UsageError
 from ottla.cli.help import App
 from ottla.cli.options import DebugOption, output_command
-from ottla.cli.output import Output, counted
+from ottla.cli.output import Output
 from ottla.operator.log_level import LogLevel, set_log_level
+from ottla.wording import counted
 
 app = App(help="Run the Kubernetes operator, until SIGTERM or Ctrl-C. A chart does that: ottla-operator.")
 

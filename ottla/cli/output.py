@@ -114,18 +114,3 @@ def cell(value: Any) -> str:
     if isinstance(value, list | tuple | set):
         return ",".join(str(item) for item in value) or "-"
     return str(value)
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 record`, `2 records`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def size_text(size_bytes: int) -> str:
-    """A number of bytes for the eye: 1536 is 1.5 KiB."""
-    size = float(size_bytes)
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if abs(size) < 1024 or unit == "TiB":
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    raise AssertionError("unreachable")

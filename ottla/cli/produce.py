@@ -20,9 +20,10 @@ from ottla.cli import availability, lookup, record_source, records
 from ottla.cli.connection import explained, sentence
 from ottla.cli.errors import CommandError, NotFound, UsageError, nearest
 from ottla.cli.options import cluster_command
-from ottla.cli.output import Output, counted
+from ottla.cli.output import Output
 from ottla.cli.template_reader import Reader
 from ottla.cli.times import FORMS, parse_moment
+from ottla.wording import counted
 
 if TYPE_CHECKING:
     from ottla.cli.connection import Cluster

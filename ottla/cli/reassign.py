@@ -14,7 +14,8 @@ from ottla.cli import lookup, moves
 from ottla.cli.errors import CommandError, ExitCode, UsageError
 from ottla.cli.help import App
 from ottla.cli.options import cluster_command
-from ottla.cli.output import Output, counted
+from ottla.cli.output import Output
+from ottla.wording import counted
 
 if TYPE_CHECKING:
     from ottla.cli.connection import Cluster

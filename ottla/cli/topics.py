@@ -13,8 +13,9 @@ from ottla.cli.errors import CommandError, NotFound, UsageError, explain_code, n
 from ottla.cli.help import App
 from ottla.cli.offsets import confirm
 from ottla.cli.options import cluster_command
-from ottla.cli.output import Output, counted
+from ottla.cli.output import Output
 from ottla.metadata.keys import uuid_text
+from ottla.wording import counted
 
 if TYPE_CHECKING:
     from ottla.cli.connection import Cluster

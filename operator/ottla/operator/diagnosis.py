@@ -15,6 +15,7 @@ from typing import NamedTuple
 from ottla.operator.objects import Object, Ref, condition, ref_of, seconds_since
 from ottla.operator.plan.observed import image_version
 from ottla.operator.rights import Asked, Right, asked, each
+from ottla.wording import first_named
 
 KUBERNETES_MIN = (1, 30)
 UPGRADE = "helm upgrade ottla-operator charts/ottla-operator"
@@ -107,10 +108,11 @@ def of_definition(name: str, found: Object | None, wanted: Object) -> Iterator[F
         return
     have, want = (set(_fields(each["schema"]["openAPIV3Schema"], "")) for each in (theirs, mine))
     if missing := sorted(want - have):
-        message = f"it is older than this version of Ottla: it lacks {_some(missing)}, and drops what a spec says there"
+        lacks = first_named(missing, FIELDS_TOLD)
+        message = f"it is older than this version of Ottla: it lacks {lacks}, and drops what a spec says there"
         yield Finding(about, True, message, f"{UPGRADE} brings its own definitions, unless crds.create is false")
     elif unknown := sorted(have - want):
-        message = f"it is newer than this version of Ottla: {_some(unknown)} is unknown here"
+        message = f"it is newer than this version of Ottla: {first_named(unknown, FIELDS_TOLD)} is unknown here"
         yield Finding(about, False, message, "ask an `ottla` of the operator's version")
     elif theirs["schema"] != mine["schema"]:
         yield Finding(about, False, "its rules aren't those of this version of Ottla", UPGRADE)
@@ -122,11 +124,6 @@ def _fields(schema: Object, above: str) -> Iterator[str]:
         yield path
         yield from _fields(field, f"{path}.")
         yield from _fields(field.get("items") or {}, f"{path}[].")
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - FIELDS_TOLD} more" if len(names) > FIELDS_TOLD else ""
-    return ", ".join(names[:FIELDS_TOLD]) + more
 
 
 # ---- the operators

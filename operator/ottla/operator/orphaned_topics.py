@@ -19,6 +19,7 @@ from ottla.operator.plan.topic_owner import read_mark
 from ottla.operator.spec.topic_rules import CONFIRM, TopicRules
 from ottla.operator.status import Condition
 from ottla.operator.topic_resources import TopicResources
+from ottla.wording import first_named
 
 logger = logging.getLogger(__name__)
 
@@ -117,10 +118,7 @@ def _held(key: Ref, verdict: Verdict) -> _Held | None:
     if not verdict.held:
         return None
     names = sorted(orphan.topic.name for orphan in verdict.held)
-    some = ", ".join(names[:NAMES_TOLD])
-    if len(names) > NAMES_TOLD:
-        some += f" and {len(names) - NAMES_TOLD} more"
-    told = f"{verdict.why}. Kept until their Topics are back: {some}"
+    told = f"{verdict.why}. Kept until their Topics are back: {first_named(names, NAMES_TOLD)}"
     how = f"kubectl -n {key.namespace} annotate --overwrite clusters.ottla.dev {key.name} {CONFIRM}={verdict.token}"
     condition = Condition("TopicsHeld", True, verdict.reason, f"{told}. To have them deleted: {how}")
     return _Held(frozenset(orphan.topic.id for orphan in verdict.held), told, condition)

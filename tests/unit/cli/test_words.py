@@ -8,8 +8,9 @@ from ottla.cli.connection import parse_bootstrap
 from ottla.cli.dev import parse_topics
 from ottla.cli.errors import CommandError, ExitCode, UsageError, explain_code, nearest, sentences
 from ottla.cli.lookup import parse_partitions, parse_topic
-from ottla.cli.output import cell, size_text
+from ottla.cli.output import cell
 from ottla.cli.times import moment_text, parse_moment
+from ottla.wording import size_text
 
 NOW_MS = 1_700_000_000_000
 

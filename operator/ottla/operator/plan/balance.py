@@ -19,6 +19,7 @@ from ottla.balance.measured import Measured
 from ottla.operator.plan.topic import KafkaCluster, Replicas
 from ottla.operator.spec.balance import Balance
 from ottla.placement import PartitionName
+from ottla.wording import counted, size_text
 
 _PATIENCE = 2.0
 
@@ -75,7 +76,8 @@ def wanted_moves(
         for name, target in plan.targets.items()
     }
     size = int(plan.bytes_to_copy)
-    return Balancing(f"{len(planned)} moves, {_size(size)} to copy", outside, len(planned), size), planned
+    said = f"{counted(len(planned), 'move')}, {size_text(size)} to copy"
+    return Balancing(said, outside, len(planned), size), planned
 
 
 def moving(plan: Plan, cluster: KafkaCluster) -> tuple[Balancing, dict[PartitionName, Replicas]]:
@@ -97,12 +99,3 @@ def moving(plan: Plan, cluster: KafkaCluster) -> tuple[Balancing, dict[Partition
 
 def _outside(plan: LoadPlan) -> tuple[str, ...]:
     return tuple(goal.value for goal in Goal if not all(band.holds for band in plan.before.get(goal, {}).values()))
-
-
-def _size(size_bytes: int) -> str:
-    size = float(size_bytes)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"

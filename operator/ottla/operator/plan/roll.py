@@ -19,6 +19,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
+from ottla.wording import first_named
+
 UNAVOIDABLE = frozenset({"only_copy", "too_few_replicas"})
 SILENT_S_MAX = 300.0  # a pod that isn't ready for so long, and whose broker says nothing, is stuck too
 NAMES_SHOWN = 1
@@ -175,6 +177,4 @@ def _blocked(pod: Pod) -> str:
 
 def named(partitions: Sequence[str]) -> str:
     """The first, and how many more."""
-    more = len(partitions) - NAMES_SHOWN
-    shown = ", ".join(partitions[:NAMES_SHOWN])
-    return f"partition {shown}" + (f" and {more} more" if more > 0 else "")
+    return f"partition {first_named(partitions, NAMES_SHOWN)}"
