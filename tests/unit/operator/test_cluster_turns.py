@@ -228,6 +228,23 @@ def test_how_a_cluster_stands(
 # ---- nothing is deleted by an old look
 
 
+def _about_to_restart(change: Callable[[Object], None], **spec: object) -> Scene:
+    """A Cluster whose next look restarts a pod for this change of its spec."""
+    scene = running(**spec)
+    scene.world.edit("Cluster", "k", change)
+    scene.reconcile()
+    scene.world.settle()
+    return scene
+
+
+def _newer_brokers(spec: Object) -> None:
+    spec.update(image="ottla:2")
+
+
+def _newer_etcd(spec: Object) -> None:
+    spec["metadata"]["etcd"].update(image="etcd:2")
+
+
 def _before_the_second_look(scene: Scene, change: Callable[[], None]) -> None:
     """`change` happens between the look by which a restart was decided and the delete."""
     listed = scene.world.list
@@ -242,10 +259,7 @@ def _before_the_second_look(scene: Scene, change: Callable[[], None]) -> None:
 
 
 def test_a_pause_just_before_a_restart_is_honoured() -> None:
-    scene = running()
-    scene.world.edit("Cluster", "k", lambda spec: spec.update(image="ottla:2"))
-    scene.reconcile()
-    scene.world.settle()
+    scene = _about_to_restart(_newer_brokers)
     before = _uids(scene, "k")
 
     def pause() -> None:
@@ -259,10 +273,7 @@ def test_a_pause_just_before_a_restart_is_honoured() -> None:
 
 
 def test_a_broker_that_went_just_before_another_is_restarted_keeps_that_one() -> None:
-    scene = running()
-    scene.world.edit("Cluster", "k", lambda spec: spec.update(image="ottla:2"))
-    scene.reconcile()
-    scene.world.settle()
+    scene = _about_to_restart(_newer_brokers)
     _before_the_second_look(scene, lambda: scene.world.objects["Pod", "shop", "k-broker-2"].pop("status"))
     scene.reconcile()
     assert _restarted(scene) == []
@@ -270,10 +281,7 @@ def test_a_broker_that_went_just_before_another_is_restarted_keeps_that_one() ->
 
 
 def test_a_pod_that_changed_after_the_second_look_is_looked_at_again() -> None:
-    scene = running()
-    scene.world.edit("Cluster", "k", lambda spec: spec.update(image="ottla:2"))
-    scene.reconcile()
-    scene.world.settle()
+    scene = _about_to_restart(_newer_brokers)
     before = _uids(scene, "k")
     got = scene.world.get
 
@@ -293,10 +301,7 @@ def test_a_pod_that_changed_after_the_second_look_is_looked_at_again() -> None:
 
 
 def test_a_member_that_went_just_before_another_is_restarted_keeps_that_one() -> None:
-    scene = running(metadata={"etcd": {"members": 3}})
-    scene.world.edit("Cluster", "k", lambda spec: spec["metadata"]["etcd"].update(image="etcd:2"))
-    scene.reconcile()
-    scene.world.settle()
+    scene = _about_to_restart(_newer_etcd, metadata={"etcd": {"members": 3}})
     _before_the_second_look(scene, lambda: scene.world.objects["Pod", "shop", "k-etcd-2"].pop("status"))
     scene.reconcile()
     assert _restarted(scene) == []
@@ -305,7 +310,7 @@ def test_a_member_that_went_just_before_another_is_restarted_keeps_that_one() ->
 def test_a_member_is_restarted_only_while_every_member_answers() -> None:
     """Its pod is ready for some seconds after it has died: etcd itself is asked."""
     scene = running(metadata={"etcd": {"members": 3}})
-    scene.world.edit("Cluster", "k", lambda spec: spec["metadata"]["etcd"].update(image="etcd:2"))
+    scene.world.edit("Cluster", "k", _newer_etcd)
     answer = EtcdInMemory.status
 
     async def status(self: EtcdInMemory, address: str) -> object:
@@ -320,10 +325,7 @@ def test_a_member_is_restarted_only_while_every_member_answers() -> None:
 
 
 def test_etcd_and_brokers_wait_for_each_other() -> None:
-    scene = running(metadata={"etcd": {"members": 3}})
-    scene.world.edit("Cluster", "k", lambda spec: spec["metadata"]["etcd"].update(image="etcd:2"))
-    scene.reconcile()
-    scene.world.settle()
+    scene = _about_to_restart(_newer_etcd, metadata={"etcd": {"members": 3}})
     scene.world.objects["Pod", "shop", "k-broker-1"]["status"]["conditions"] = []
     scene.reconcile()
     assert _restarted(scene) == []
