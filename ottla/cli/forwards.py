@@ -27,7 +27,7 @@ _LOOPBACK = "127.0.0.1"
 _PAUSE_S = 1.0
 _POLL_S = 0.02
 _END_S = 5.0
-_SHELL = '"$@" </dev/null & child=$!; exec >&- 2>&-; read -r _; kill "$child" 2>/dev/null'
+_SHELL = '"$@" </dev/null & child=$!; exec >&- 2>&-; read -r _; kill "$child" 2>/dev/null; wait "$child"'
 _HOST = re.compile(r"(?:(?P<pod>[^.]+)\.)?(?P<service>[^.]+)\.(?P<namespace>[^.]+)\.svc(?:\..+)?")
 _READY = re.compile(rf"Forwarding from {re.escape(_LOOPBACK)}:(\d+) -> ")
 _ROUTINE = re.compile(r"Forwarding from |Handling connection for |$")

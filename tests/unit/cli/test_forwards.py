@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
 import pytest
 
 from ottla.cli.errors import CommandError
-from ottla.cli.forwards import Target, kubectl_sentence, target_of
+from ottla.cli.forwards import Forward, Target, kubectl_sentence, target_of
 from ottla.cli.kubernetes import bootstrap_inside
 from tests.peers.kubectl_stand_in import cluster
 
@@ -47,3 +50,23 @@ def test_only_a_listener_inside_kubernetes_is_forwarded_to() -> None:
     assert bootstrap_inside(cluster("flights", "flights-bootstrap.demo.svc:9092")) == "flights-bootstrap.demo.svc:9092"
     with pytest.raises(CommandError, match="no address for clients yet: waiting for etcd"):
         bootstrap_inside(cluster("flights", None, "waiting for etcd"))
+
+
+def test_a_forward_has_ended_when_its_kubectl_has(tmp_path: Path) -> None:
+    """A process closes its output before it is gone, and the end of its output was taken for its own."""
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text(
+        f"""#!/bin/sh
+        trap 'exec >&- 2>&-; sleep 0.5; exit' TERM
+        echo $$ >{tmp_path}/pid
+        echo 'Forwarding from 127.0.0.1:1 -> 9092'
+        while :; do sleep 0.05; done
+        """
+    )
+    kubectl.chmod(0o755)
+    forward = Forward([str(kubectl)], Target("demo", "pod/flights-broker-0", 9092))
+    while forward.address() is None:
+        time.sleep(0.01)
+    forward.end()
+    pid = int((tmp_path / "pid").read_text())
+    assert not Path(f"/proc/{pid}").exists()
