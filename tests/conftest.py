@@ -1,9 +1,14 @@
 """What holds for all tests: a busy machine doesn't make a property test fail, nor one of other people's programs."""
 
+import signal
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+# A shell without job control begins what it puts into the background with SIGINT ignored, and each process hands that
+# on to its own: then nothing that a test starts would end by Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("ottla", deadline=None)
 settings.load_profile("ottla")
