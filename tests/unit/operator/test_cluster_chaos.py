@@ -30,6 +30,8 @@ from tests.unit.operator.kubernetes_world import Object, World
 from tests.unit.operator.test_cluster import Scene
 
 STEPS = 60
+HEALED_ROUNDS_MAX = 60
+QUIET_ROUNDS = 5  # without a write: nothing happens any more
 SEEDS = 12
 RISK = Report(risks={"below_min_isr": ("orders-1",)})
 
@@ -147,11 +149,16 @@ class Play:
             scene.pages.said.clear()
             if scene.cluster["spec"].get("paused"):
                 self._edit(scene, paused=False)
-        for _ in range(60):
+        quiet = 0
+        for _ in range(HEALED_ROUNDS_MAX):
+            self.world.writes.clear()
             for scene in self.scenes:
                 with suppress(Retry):  # a status that was somebody else's meanwhile
                     scene.reconcile()
             self.world.settle()
+            quiet = 0 if self.world.writes else quiet + 1
+            if quiet == QUIET_ROUNDS:
+                break
 
     def _something(self) -> None:
         scene, drawn = self.random.choice(self.scenes), self.random.random()
