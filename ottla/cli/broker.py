@@ -10,12 +10,12 @@ import os
 import subprocess
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ottla.cli.errors import CommandError, ExitCode, Failures, NotFound, UsageError, unreadable
-from ottla.cli.help import App
+from ottla.cli.help import App, Group
 from ottla.cli.options import DebugOption, JsonOption, output_command
 from ottla.cli.output import Output
 from ottla.cli.processes import PidFile, server_command, serving, tail
@@ -23,9 +23,27 @@ from ottla.cli.processes import PidFile, server_command, serving, tail
 if TYPE_CHECKING:
     from ottla.settings.config import BrokerConfig
 
+
+class _StartedByFile(Group):
+    """`ottla broker server.properties`, as Kafka's kafka-server-start takes its file."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Makes `--config FILE` of a file that stands where a command would."""
+        values, rest, _ = self.make_parser(ctx).parse_args(args=list(args))
+        if rest and rest[0] not in self.commands and values.get("config") is None and _names_file(rest[0]):
+            args = ["--config", rest[0], *args[: len(args) - len(rest)], *rest[1:]]
+        return super().parse_args(ctx, args)
+
+
+def _names_file(word: str) -> bool:
+    return word.endswith(".properties") or os.sep in word or os.path.isfile(word)
+
+
 app = App(
+    cls=_StartedByFile,
     help="Start one broker from a server.properties file.",
-    epilog="Every setting can also come from the environment: OTTLA_LOG_SEGMENT_BYTES is log.segment.bytes.",
+    epilog="The file may also stand alone, as for kafka-server-start: ottla broker server.properties. Every setting "
+    "can also come from the environment: OTTLA_LOG_SEGMENT_BYTES is log.segment.bytes.",
 )
 
 LOG_FILE = "ottla-broker.log"

@@ -49,7 +49,7 @@ class _Command(_Piped, TyperCommand):
         _write_parameters(self, ctx, formatter)
 
 
-class _Group(_Piped, TyperGroup):
+class Group(_Piped, TyperGroup):
     """A command with commands below it, in the sections that they were given."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
@@ -73,8 +73,8 @@ class _Group(_Piped, TyperGroup):
 class App(typer.Typer):
     """A family of commands with this help."""
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(cls=_Group, rich_markup_mode=None, **settings)
+    def __init__(self, cls: type[Group] = Group, **settings: Any) -> None:
+        super().__init__(cls=cls, rich_markup_mode=None, **settings)
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[F], F]:
         """A command with this help."""

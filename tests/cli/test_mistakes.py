@@ -72,6 +72,10 @@ MISTAKES = [
     (["--bootstrap", "127.0.0.1:1", "topics", "list"], USAGE, "after the command"),
     (["topics", "--json", "list"], USAGE, "after the command"),
     (["frobnicate"], USAGE, "No such command"),
+    (["broker", "frobnicate"], USAGE, "No such command"),
+    (["broker", "nowhere/server.properties"], NOT_FOUND, "there is no nowhere/server.properties"),
+    (["broker", "-c", "one.properties", "two.properties"], USAGE, "No such command"),
+    (["broker", "server.properties", "stop"], USAGE, "these options belong after the command"),
     (["topics", "list", "--frob"], USAGE, "No such option"),
 ]
 

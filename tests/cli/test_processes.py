@@ -17,6 +17,7 @@ import pytest
 
 from ottla.cli.processes import server_command
 from tests.cli.conftest import OTTLA, TIMEOUT_S, run_forked
+from tests.peers.wire import free_port
 
 
 class Dev:
@@ -160,6 +161,22 @@ def test_a_daemons_life(settings: list[str], environment: dict[str, str]) -> Non
     assert not alive(broker["pid"])
     assert status()[1]["running"] is False
     assert run(environment, "broker", "stop", *settings).returncode == 4
+
+
+@pytest.mark.parametrize("order", [("FILE", "--daemon"), ("--daemon", "FILE"), ("FILE", "-d", "--set", "node.id=9")])
+def test_the_file_may_stand_alone_as_for_kafkas_own_start_script(
+    tmp_path: Path, environment: dict[str, str], order: tuple[str, ...]
+) -> None:
+    """`ottla broker server.properties` answered "No such command 'server.properties'"."""
+    file = tmp_path / "server.properties"
+    file.write_text(f"node.id=8\nlog.dirs={tmp_path}/data\nlisteners=PLAINTEXT://127.0.0.1:{free_port()}\n")
+    arguments = [str(file) if word == "FILE" else word for word in order]
+    started = run(environment, "broker", *arguments, "--json")
+    assert started.returncode == 0, started.stderr
+    try:
+        assert json.loads(started.stdout)["id"] == (9 if "node.id=9" in order else 8)
+    finally:
+        assert run(environment, "broker", "stop", "--config", str(file)).returncode == 0
 
 
 def test_in_the_foreground_the_process_becomes_the_broker(settings: list[str], environment: dict[str, str]) -> None:
