@@ -35,6 +35,7 @@ from ottla.controller.quick_death import QuickDeath
 from ottla.controller.runner import BALANCE, BALANCE_INTERVAL_S, Controller
 from ottla.metadata.eligibility import MIN_ISR
 from ottla.metadata.model import UnsupportedFormat
+from ottla.metadata.patience import store_answers
 from ottla.metadata.registration import NodeIdTaken
 from ottla.metadata.store import ForeignStore, LeaseExpired, Store, StoreRestored, StoreUnavailable, UnknownOutcome
 from ottla.net.peer import Connect, connect_tcp
@@ -104,11 +105,26 @@ async def _run(config: BrokerConfig, *, until_stdin_ends: bool) -> int:
         logger.warning("%s", record_walk.WITHOUT_NATIVE)
     while True:
         try:
-            return await run(config, await open_store(config), stopping)
+            store = await open_store(config)
+            if await _answers(config, store, stopping):
+                return await run(config, store, stopping)
+            return 0
         except StoreRestored as reason:
             if stopping.is_set():
                 return 0
             logger.warning("%s: it is joined anew", reason)
+
+
+async def _answers(config: BrokerConfig, store: Store, stopping: asyncio.Event) -> bool:
+    """Whether the store answers before a signal comes; it is closed where it doesn't. Raises StoreUnavailable."""
+    answers = False
+    try:
+        patience_s = config.get_int("initial.broker.registration.timeout.ms") / 1000
+        answers = await store_answers(store, patience_s, stopping)
+    finally:
+        if not answers:
+            await store.close()
+    return answers
 
 
 async def _serve(config: BrokerConfig, store: Store, stopping: asyncio.Event) -> int:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import OTTLA, TIMEOUT_S
-from tests.peers.etcd import Etcd
+from tests.peers.etcd import Etcd, etcd_cluster
 from tests.peers.wire import free_port
 
 
@@ -77,3 +78,56 @@ def test_mistakes_are_one_line(environment: dict[str, str], arguments: list[str]
     refused = run(environment, *arguments)
     assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (code, "", 1), refused.stderr
     assert words in refused.stderr
+
+
+def test_a_broker_that_starts_while_etcd_has_no_leader_waits_for_one(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    """It ended at once. Then the same with an etcd that isn't there at all, which a signal ends, or its patience."""
+    members = etcd_cluster(tmp_path / "etcd", 3)
+    log = tmp_path / "broker.log"
+    own = ["--set", "node.id=1", "--set", "ottla.metadata.etcd.timeout.ms=500"]
+
+    def broker(*more: str) -> subprocess.Popen[bytes]:
+        etcd = ",".join(member.endpoint for member in members)
+        listener = f"listeners=PLAINTEXT://127.0.0.1:{free_port()}"
+        where = ["--etcd", etcd, "--set", listener, "--set", f"log.dirs={tmp_path}/data"]
+        with log.open("ab") as file:
+            return subprocess.Popen([*OTTLA, "broker", *own, *where, *more], stdout=file, stderr=file, env=environment)
+
+    def said(words: str) -> bool:
+        return words in log.read_text()
+
+    def until_said(words: str) -> None:
+        deadline = time.monotonic() + TIMEOUT_S
+        while not said(words):
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.05)
+
+    try:
+        for member in members[1:]:
+            member.kill()
+        process = broker()
+        try:
+            until_said("waits for the metadata store")
+            time.sleep(2)
+            assert process.poll() is None, log.read_text()
+            for member in members[1:]:
+                member.launch()
+            until_said("ready bootstrap=")
+            assert said("the metadata store answers")
+        finally:
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(TIMEOUT_S) == 0
+        for member in members:
+            member.kill()
+        log.write_text("")
+        process = broker()
+        until_said("waits for the metadata store")
+        assert said("can't be reached")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(TIMEOUT_S) == 0
+        assert broker("--set", "initial.broker.registration.timeout.ms=1000").wait(TIMEOUT_S) == 1
+    finally:
+        for member in members:
+            member.kill()
