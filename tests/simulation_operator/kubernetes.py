@@ -204,16 +204,8 @@ class ApiServer(World):
                 self.end(("Pod", NAMESPACE, each))
         for each in wanted:
             if ("Pod", NAMESPACE, each) not in self.objects:
-                self._claim(item, each)
                 self._make_pod(item, NAMESPACE, each, item["status"]["updateRevision"])
                 self.objects["Pod", NAMESPACE, each]["metadata"]["creationTimestamp"] = timestamp(self.now)
-
-    def _claim(self, item: Object, pod: str) -> None:
-        for template in item["spec"].get("volumeClaimTemplates") or ():
-            name = f"{template['metadata']['name']}-{pod}"
-            if self.get_now("PersistentVolumeClaim", name) is None:
-                meta = {"labels": template["metadata"]["labels"], "namespace": NAMESPACE, "name": name}
-                self.create({"kind": "PersistentVolumeClaim", "metadata": meta, "spec": copied(template["spec"])})
 
     def _run_pod(self, pod: Object) -> None:
         meta = pod["metadata"]

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 
 from ottla.operator.balancing import Balancer
 from ottla.operator.broker_sets import BrokerSets
+from ottla.operator.emptying import Emptying
 from ottla.operator.exposure import Exposure
 from ottla.operator.kafka import KafkaAdmins, Unreachable, said
 from ottla.operator.kube import Kube
@@ -18,6 +19,7 @@ from ottla.operator.parts import NotYet
 from ottla.operator.plan import services
 from ottla.operator.plan.broker_pods import BROKER
 from ottla.operator.plan.lost import only_there, waits_for_its_volume
+from ottla.operator.plan.storage import Storage
 from ottla.operator.queue import Retry
 from ottla.operator.scaling import scale
 from ottla.operator.settings import apply_settings
@@ -51,6 +53,7 @@ class Administration:
         self._sets = sets
         self._admins = KafkaAdmins()
         self._balancer = Balancer()
+        self._emptying = Emptying(kube)
 
     def close(self) -> None:
         """Ends all connections to brokers."""
@@ -101,6 +104,10 @@ class Administration:
         """Levels what brokers bear, if that is asked for."""
         await self._balancer.balance(visit)
 
+    async def empty_volumes(self, visit: Visit) -> None:
+        """Moves replicas away from volumes that aren't wanted any more."""
+        await self._emptying.empty(visit)
+
     async def replace_lost(self, visit: Visit) -> None:
         """A broker whose volume is lost begins anew, one at a time, if others have all that it had."""
         after_s = visit.cluster.lost_after_s
@@ -113,7 +120,8 @@ class Administration:
             return
         pod, name = lost[0], lost[0]["metadata"]["name"]
         if left := only_there(await visit.asked.look(internal=True), ordinal(pod)):
-            visit.findings.storage_waits_for = f"the volume of {name} is lost, and partition {left[0]} is nowhere else"
+            message = f"the volume of {name} is lost, and partition {left[0]} is nowhere else"
+            visit.findings.storage_is(Storage("Lost", message))
             return
         assert after_s is not None
         await begin_anew(self._kube, visit, pod, after_s)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from ottla.operator.found import Found
 from ottla.operator.kube import Kube
-from ottla.operator.objects import going
+from ottla.operator.objects import Object, going
 from ottla.operator.plan import broker_pods, names
 from ottla.operator.plan.broker_pods import BROKER
 from ottla.operator.plan.observed import broker_sets
+from ottla.operator.plan.storage import Storage
+from ottla.operator.plan.volumes import leaving, with_volumes
 from ottla.operator.refusals import Refusals
 from ottla.operator.spec.cluster import Cluster, Pool
 from ottla.operator.visit import Visit, ordinal
@@ -24,11 +26,13 @@ class BrokerSets:
         cluster, found = visit.cluster, visit.found
         refusals = Refusals()
         for pool in cluster.pools:
-            wanted = broker_pods.broker_set(cluster, pool, max(pool.replicas, _there(found, cluster, pool)))
             with refusals.gathered():
-                made, trouble = await found.apply_set(wanted)
+                made, trouble = await found.apply_set(
+                    _wanted(visit, pool, max(pool.replicas, _there(found, cluster, pool)))
+                )
                 visit.busy |= not made
-                visit.findings.storage_waits_for = visit.findings.storage_waits_for or trouble
+                if trouble:
+                    visit.findings.storage_is(Storage("Refused", trouble))
         refusals.told()
 
     async def shrink(self, visit: Visit) -> None:
@@ -40,7 +44,7 @@ class BrokerSets:
             pool, (ids,) = pools.get(name), broker_sets([item]).values()
             if pool is not None and len(ids) > pool.replicas:
                 await visit.tell("ScalingDown", f"{name} goes from {len(ids)} to {pool.replicas} brokers")
-                await found.apply_set(broker_pods.broker_set(cluster, pool, pool.replicas))
+                await found.apply_set(_wanted(visit, pool, pool.replicas))
             elif pool is None and not going(item):
                 await visit.tell("ScalingDown", f"{name} is deleted: its pool isn't wanted any more")
                 uid = item["metadata"]["uid"]
@@ -56,6 +60,15 @@ class BrokerSets:
         if (present := visit.found.get("StatefulSet", name)) is not None:
             await visit.tell("ControllersRetired", f"{name} is deleted: every broker stands for controller")
             await self._kube.delete("StatefulSet", cluster.namespace, name, uid=present["metadata"]["uid"])
+
+
+def _wanted(visit: Visit, pool: Pool, replicas: int) -> Object:
+    """A pool's StatefulSet, with the volumes that have to stay for now."""
+    cluster, found = visit.cluster, visit.found
+    claims = found.by_name("PersistentVolumeClaim", BROKER)
+    kept = leaving(cluster, pool, claims, found.by_name("Pod", BROKER))
+    present = found.get("StatefulSet", names.broker_set(cluster, pool))
+    return broker_pods.broker_set(cluster, with_volumes(pool, kept, present, claims), replicas)
 
 
 def _there(found: Found, cluster: Cluster, pool: Pool) -> int:

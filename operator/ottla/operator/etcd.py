@@ -40,6 +40,7 @@ from ottla.operator.plan.observed import address, is_current, outdated, stuck
 from ottla.operator.plan.observed import etcd_pods as seen_pods
 from ottla.operator.plan.roll import Decision, Pod, Restart
 from ottla.operator.plan.snapshots import last_snapshot, late
+from ottla.operator.plan.storage import Storage
 from ottla.operator.queue import Tell
 from ottla.operator.restarts import restart_chosen
 from ottla.operator.spec.cluster import Cluster, Etcd
@@ -130,7 +131,9 @@ class EtcdKeeper:
         present = found.get("StatefulSet", names.etcd_set(cluster))
         there = 0 if present is None else present["spec"].get("replicas", 0)
         count = replicas(cluster, etcd, visit.members, max(there, len(found.all("Pod", etcd_pods.ETCD))))
-        _, visit.findings.storage_waits_for = await found.apply_set(etcd_pods.member_set(cluster, etcd, count))
+        _, trouble = await found.apply_set(etcd_pods.member_set(cluster, etcd, count))
+        if trouble:
+            visit.findings.storage_is(Storage("Refused", trouble))
 
     async def form(self, visit: Visit, etcd: Etcd) -> None:
         """Brokers can be started on an etcd that was formed once."""

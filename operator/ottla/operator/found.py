@@ -91,6 +91,10 @@ class Found:
             if not component or item["metadata"]["labels"].get(names.COMPONENT) == component
         ]
 
+    def by_name(self, kind: str, component: str = "") -> dict[str, Object]:
+        """As `all`, by their names."""
+        return {item["metadata"]["name"]: item for item in self.all(kind, component)}
+
     async def apply(self, wanted: Object) -> Object:
         """Brings one object to what is wanted. Raises NameTaken, Awaited, KubeError."""
         kind, name = wanted["kind"], wanted["metadata"]["name"]

@@ -21,7 +21,9 @@ from ottla.net.peer import Connect, Peer, Stream, connect_tcp
 from ottla.operator.kafka_loads import Loads, ask_loads
 from ottla.operator.objects import OPERATOR, Ref
 from ottla.operator.plan.topic import Configure, Create, Delete, Grow, KafkaCluster, KafkaPartition, KafkaTopic, Move
+from ottla.operator.plan.volumes import LogDirectory
 from ottla.operator.queue import Retry, why
+from ottla.placement import PartitionName
 from ottla.protocol.errors import ErrorCode, KafkaError, ProtocolError
 from ottla.protocol.messages import read_response, write_request
 from ottla.settings.alteration import Operation
@@ -29,6 +31,8 @@ from ottla.settings.own import OVERRIDES
 
 METADATA, CREATE_TOPICS, DELETE_TOPICS, DESCRIBE_CONFIGS = (3, 12), (19, 7), (20, 6), (32, 4)
 CREATE_PARTITIONS, ALTER_CONFIGS, REASSIGN, LIST_MOVES = (37, 3), (44, 1), (45, 0), (46, 0)
+DESCRIBE_LOG_DIRS, ALTER_REPLICA_LOG_DIRS = (35, 5), (34, 2)
+_GONE = (ErrorCode.replica_not_available, ErrorCode.unknown_topic_or_partition)
 TOPIC, BROKER = 2, 4  # types of resources that have settings
 REQUEST_MS = 30_000
 CONNECT_S_MAX = 5.0  # an address that nobody answers at may be one that nobody listens at yet
@@ -177,6 +181,28 @@ class KafkaAdmin:
                 done[str(topic.name)] = next((refusal for refusal in refusals if refusal is not None), None)
         return done
 
+    async def log_directories(self) -> list[LogDirectory]:
+        """Those of the broker that answers."""
+        answer = await self._ask(DESCRIBE_LOG_DIRS, {"topics": None})
+        return [_log_directory(result) for result in answer.results]
+
+    async def move_to_directories(self, moves: Mapping[str, Sequence[PartitionName]]) -> None:
+        """The broker that answers begins to move replicas of its own, by the directories that they are to lie in.
+        Raises the first refusal, but for replicas that are gone."""
+        dirs = []
+        for path, partitions in moves.items():
+            by_topic: dict[str, list[int]] = {}
+            for topic, index in partitions:
+                by_topic.setdefault(topic, []).append(index)
+            topics = [{"name": topic, "partitions": indexes} for topic, indexes in by_topic.items()]
+            dirs.append({"path": path, "topics": topics})
+        for result in (await self._ask(ALTER_REPLICA_LOG_DIRS, {"dirs": dirs})).results:
+            for partition in result.partitions:
+                if partition.error_code not in (ErrorCode.none, *_GONE):
+                    raise KafkaError(
+                        ErrorCode(partition.error_code), f"{result.topic_name}-{partition.partition_index}"
+                    )
+
     async def delete(self, steps: Sequence[Delete]) -> Refusals:
         """Deletes topics by their ids; one that is gone already is no refusal."""
         done: Refusals = {}
@@ -296,6 +322,17 @@ def _partition(partition: Any, move: Any) -> KafkaPartition:
         frozenset(move.adding_replicas),
         frozenset(move.removing_replicas),
     )
+
+
+def _log_directory(result: Any) -> LogDirectory:
+    sizes: dict[PartitionName, int] = {}
+    arriving: dict[PartitionName, int] = {}
+    for topic in result.topics:
+        for partition in topic.partitions:
+            held = arriving if partition.is_future_key else sizes
+            held[str(topic.name), int(partition.partition_index)] = int(partition.partition_size)
+    failed = result.error_code != ErrorCode.none
+    return LogDirectory(result.log_dir, int(result.usable_bytes), sizes, arriving, failed, result.is_cordoned)
 
 
 def _refusal(answered: Any) -> KafkaError | None:

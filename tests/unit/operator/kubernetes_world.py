@@ -203,6 +203,13 @@ class World:
     def _make_pod(self, owner: Object, namespace: str, name: str, revision: str) -> None:
         template = copied(owner["spec"]["template"])
         labels = {**template["metadata"]["labels"], "controller-revision-hash": revision}
+        for volume in owner["spec"].get("volumeClaimTemplates") or ():
+            claim = f"{volume['metadata']['name']}-{name}"
+            mounted = {"name": volume["metadata"]["name"], "persistentVolumeClaim": {"claimName": claim}}
+            template["spec"]["volumes"] = [*template["spec"].get("volumes", ()), mounted]
+            if ("PersistentVolumeClaim", namespace, claim) not in self.objects:
+                meta = {"labels": volume["metadata"]["labels"], "namespace": namespace, "name": claim}
+                self.create({"kind": "PersistentVolumeClaim", "metadata": meta, "spec": copied(volume["spec"])})
         pod = {
             "kind": "Pod",
             "metadata": {

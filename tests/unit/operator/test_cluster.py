@@ -749,12 +749,20 @@ def test_network_policies_and_snapshots_come_and_go() -> None:
     scene.world.edit("Cluster", "k", lambda spec: spec.update(networkPolicy={"enabled": True}))
     scene.rounds(2)
     kinds = [kind for kind, _, _ in scene.world.objects]
-    assert (kinds.count("NetworkPolicy"), kinds.count("CronJob"), kinds.count("PersistentVolumeClaim")) == (2, 1, 1)
+    assert (
+        kinds.count("NetworkPolicy"),
+        kinds.count("CronJob"),
+        [name for kind, _, name in scene.world.objects if kind == "PersistentVolumeClaim" and "snap" in name],
+    ) == (2, 1, ["k-etcd-snapshots"])
     scene.world.edit("Cluster", "k", lambda spec: spec["metadata"]["etcd"].pop("snapshots"))
     scene.world.edit("Cluster", "k", lambda spec: spec.pop("networkPolicy"))
     scene.rounds(2)
     kinds = [kind for kind, _, _ in scene.world.objects]
-    assert (kinds.count("NetworkPolicy"), kinds.count("CronJob"), kinds.count("PersistentVolumeClaim")) == (0, 0, 1)
+    assert (
+        kinds.count("NetworkPolicy"),
+        kinds.count("CronJob"),
+        [name for kind, _, name in scene.world.objects if kind == "PersistentVolumeClaim" and "snap" in name],
+    ) == (0, 0, ["k-etcd-snapshots"])
 
 
 def test_controllers_of_their_own_stay_until_brokers_stand_for_it() -> None:
@@ -1031,22 +1039,15 @@ def test_a_member_whose_volume_is_lost_begins_anew_while_the_others_have_a_major
 def test_a_volume_whose_file_system_grows_at_a_start_gets_one() -> None:
     scene = running()
     pod = scene.world.objects["Pod", "shop", "k-broker-1"]
-    pod["spec"]["volumes"].append({"name": "data-0", "persistentVolumeClaim": {"claimName": "data-0-k-broker-1"}})
     pod["metadata"]["creationTimestamp"] = "2026-05-01T10:00:00Z"
-    labels = scene.world.objects["StatefulSet", "shop", "k-broker"]["metadata"]["labels"]
     pending = {"type": "FileSystemResizePending", "status": "True", "lastTransitionTime": "2026-05-01T11:58:00Z"}
-    scene.world.create(
-        {
-            "kind": "PersistentVolumeClaim",
-            "metadata": {"namespace": "shop", "name": "data-0-k-broker-1", "labels": labels},
-            "spec": {"resources": {"requests": {"storage": "1Gi"}}},
-            "status": {"conditions": [pending]},
-        }
-    )
+    scene.world.objects["PersistentVolumeClaim", "shop", "data-0-k-broker-1"]["status"] = {"conditions": [pending]}
     scene.reconcile()
     assert not [event for event in scene.world.events if event[0] == "RollingRestart"], "most grow by themselves"
     scene.now += timedelta(minutes=10)
-    scene.rounds(6)
+    scene.rounds(1)
+    scene.world.objects["Pod", "shop", "k-broker-1"]["metadata"]["creationTimestamp"] = "2026-05-01T12:10:00Z"
+    scene.rounds(5)
     assert [message for reason, message in scene.world.events if reason == "RollingRestart"] == [
         "k-broker-1 is restarted: its volume data-0-k-broker-1 grows at its start"
     ]

@@ -73,6 +73,11 @@ def test_settings_are_parted_by_whether_a_restart_is_needed() -> None:
             "at least one pool needs replicas",
         ),
         ({"brokers": {"replicas": 3}}, "has no storage"),
+        (
+            {"brokers": {"replicas": 3, "storage": {"volumes": [{"size": "1Gi", "id": 1}, {"size": "1Gi"}]}}},
+            "either each has an id",
+        ),
+        ({"brokers": {"replicas": 3, "storage": {"volumes": [{"size": "1Gi", "id": 1}] * 2}}}, "an id of its own"),
         ({"listeners": [{"name": "out", "port": 9094, "type": "NodePort"}]}, "one has to be Internal"),
         (
             {

@@ -40,7 +40,7 @@ def broker_set(cluster: Cluster, pool: Pool, replicas: int) -> Object:
     environment = [
         *_environment(cluster, pool.template),
         {"name": "OTTLA_ADVERTISED_LISTENERS", "value": _advertised(cluster)},
-        {"name": "OTTLA_LOG_DIRS", "value": ",".join(f"{path}/log" for path in _mounts(pool).values())},
+        {"name": "OTTLA_LOG_DIRS", "value": ",".join(names.log_directory(volume.id) for volume in pool.volumes)},
     ]
     mounts: list[Object] = [{"name": name, "mountPath": path} for name, path in _mounts(pool).items()]
     volumes = _volumes(cluster)
@@ -156,7 +156,7 @@ def _advertised(cluster: Cluster) -> str:
 
 def _mounts(pool: Pool) -> dict[str, str]:
     """The volumes' names and where they are mounted."""
-    return {f"data-{number}": f"/data/{number}" for number in range(len(pool.volumes))}
+    return {names.volume(volume.id): f"{names.DATA}/{volume.id}" for volume in pool.volumes}
 
 
 def _volumes(cluster: Cluster) -> list[Object]:

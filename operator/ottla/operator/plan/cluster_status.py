@@ -18,6 +18,7 @@ from ottla.operator.plan.external import NodePorts, ports_noted
 from ottla.operator.plan.pods import found_by
 from ottla.operator.plan.roll import Decision, Pod, named
 from ottla.operator.plan.scale import Scaling
+from ottla.operator.plan.storage import REASONS, Storage
 from ottla.operator.plan.turns import Release, release_noted
 from ottla.operator.spec.balance import Mode
 from ottla.operator.spec.cluster import Cluster, Etcd
@@ -56,13 +57,18 @@ class Findings:
     bootstrap: dict[str, str] = field(default_factory=dict)
     node_ports: NodePorts = field(default_factory=dict)
     listeners_wait_for: str | None = None  # None: nobody was told
-    storage_waits_for: str = ""
+    storage: Storage | None = None  # None: it wasn't looked at
     racks_wait_for: str = ""
     brokers_wait_for: str = ""  # why something that was asked of them got no answer
     answers: bool | None = None  # whether a broker answered by Kafka's protocol; None: it isn't known
     refusal: str = ""  # why the spec isn't followed, but the one before it
     troubles: list[Trouble] = field(default_factory=list)  # parts that weren't done
     topics_held: Condition | None = None
+
+    def storage_is(self, storage: Storage) -> None:
+        """Notes how volumes stand; of several notes the worst counts."""
+        if self.storage is None or REASONS.index(storage.reason) < REASONS.index(self.storage.reason):
+            self.storage = storage
 
     @property
     def failure(self) -> str:
@@ -200,7 +206,7 @@ def _message(cluster: Cluster, findings: Findings, ready: int, known: int) -> st
         return findings.scaling.waits_for
     if findings.scaling.reason:
         return f"{findings.scaling.reason}: {findings.scaling.remaining} partitions to go"
-    if waits_for := findings.storage_waits_for or findings.racks_wait_for:
+    if waits_for := (findings.storage.message if findings.storage else "") or findings.racks_wait_for:
         return waits_for
     if decision is not None and decision.message:
         return f"waiting for {decision.message}"
@@ -226,6 +232,7 @@ def _conditions(cluster: Cluster, findings: Findings, message: str, ready: int, 
         or findings.failure
         or findings.awaited
         or findings.brokers_wait_for
+        or (findings.storage and findings.storage.reason in ("Emptying", "Growing"))
     )
     found.append(Condition("Progressing", busy and not cluster.paused, "Changing" if busy else "AsWanted", message))
     found.append(_led(findings))
@@ -238,6 +245,7 @@ def _conditions(cluster: Cluster, findings: Findings, message: str, ready: int, 
     scaling = findings.scaling
     reason = "ReplicasMove" if scaling.reason else "Waiting" if scaling.waits_for else "InPlace"
     found.append(Condition("Reassigning", bool(scaling.reason), reason, scaling.waits_for or scaling.reason))
+    found.append(_storage(findings.storage))
     found.append(_waits("ConfigApplied", cluster, findings.config_waits_for, "Applied", "Refused"))
     if any(listener.external for listener in cluster.listeners):
         # Of its own, because clients inside are served, and addresses may take as long as somebody else likes.
@@ -264,6 +272,12 @@ def _answers(findings: Findings) -> Condition:
         return Condition("KafkaAnswers", False, "NoBrokerReady", "no broker is ready that could be asked")
     reason = "Answers" if findings.answers else "NoAnswer"
     return Condition("KafkaAnswers", findings.answers, reason, "" if findings.answers else findings.brokers_wait_for)
+
+
+def _storage(storage: Storage | None) -> Condition:
+    if storage is None:
+        return Condition("StorageReady", None, "NotAsked", "the volumes weren't looked at")
+    return Condition("StorageReady", not storage.message, *storage)
 
 
 def _metadata(findings: Findings) -> Condition:

@@ -17,6 +17,8 @@ POOL = "ottla.dev/pool"
 CERTIFICATES_CHECKSUM = "ottla.dev/certificates-checksum"
 CONFIG_CHECKSUM = "ottla.dev/config-checksum"
 RESTARTED_FOR = "ottla.dev/restarted-for"  # what the Cluster's said when the pod was made
+VOLUME = "data-"  # and its id: a broker's volume in its pod
+DATA = "/data"  # and its id: where it is mounted
 POD_INDEX = "apps.kubernetes.io/pod-index"
 REVISION = "controller-revision-hash"
 
@@ -107,6 +109,16 @@ def etcd_authority(cluster: Cluster) -> str:
 def etcd_certificates(cluster: Cluster) -> str:
     """The Secret with the pairs of members and clients."""
     return f"{cluster.name}-etcd-tls"
+
+
+def volume(number: int) -> str:
+    """A broker's volume in its pod; its claim is `<volume>-<pod>`."""
+    return f"{VOLUME}{number}"
+
+
+def log_directory(number: int) -> str:
+    """The log directory on a broker's volume."""
+    return f"{DATA}/{number}/log"
 
 
 def snapshots(cluster: Cluster) -> str:

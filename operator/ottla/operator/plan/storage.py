@@ -1,4 +1,4 @@
-"""Volumes that grow: the claims that are there, and the StatefulSet that would make new ones. Pure.
+"""The claims that are there, and the StatefulSet that would make new ones: how they grow, and how they stand. Pure.
 
 A claim is made larger in place. What a StatefulSet says of its claims can't change, so it is deleted without its pods
 and made again. A claim that is larger than the spec says is left as it is: somebody else may look after sizes.
@@ -8,11 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from typing import NamedTuple
 
-from ottla.operator.objects import Object, condition, seconds_since
+from ottla.operator.objects import Object, condition, holds, seconds_since
 from ottla.operator.plan.etcd_pods import size_bytes
 
 GROWS_S_MAX = 300.0
+_REFUSED = frozenset({"ControllerResizeInfeasible", "NodeResizeInfeasible"})
+
+
+class Storage(NamedTuple):
+    """How the volumes stand; `REASONS` has the worst first."""
+
+    reason: str = "AsWanted"
+    message: str = ""
+
+
+REASONS = ("Lost", "Refused", "Emptying", "Growing", "AsWanted")
 
 
 def grown(wanted: Object, claims: Iterable[Object]) -> list[tuple[str, str]]:
@@ -41,6 +53,41 @@ def grows_at_its_start(pod: Object, claims: Mapping[str, Object], now: datetime)
     return ""
 
 
+def standing(wanted: Iterable[Object], claims: Mapping[str, Object], pods: Iterable[Object]) -> Storage:
+    """How the claims stand that pods have, beside what their StatefulSets say; the worst of them. `claims` by name."""
+    sets = {item["metadata"]["name"]: _claim_specs(item) for item in wanted}
+    found = [Storage()]
+    for pod in pods:
+        name = pod["metadata"]["name"]
+        templates = sets.get(name.rpartition("-")[0], {})
+        for claim_name in claims_of(pod):
+            if (claim := claims.get(claim_name)) is not None:
+                found.append(_standing(claim, templates.get(claim_name.removesuffix(f"-{name}"))))
+    return min(found, key=lambda storage: REASONS.index(storage.reason))
+
+
+def _standing(claim: Object, wanted: Object | None) -> Storage:
+    name, spec, status = claim["metadata"]["name"], claim["spec"], claim.get("status") or {}
+    named, has = (wanted or {}).get("storageClassName"), spec.get("storageClassName")
+    if named is not None and has is not None and named != has:
+        return Storage(
+            "Refused",
+            f"volume {name} is of the class {has}, not {named}, and a class can't change: "
+            "give the volume another id, and its replicas are moved to a new one",
+        )
+    asked, capacity = spec["resources"]["requests"]["storage"], (status.get("capacity") or {}).get("storage")
+    if capacity is None or size_bytes(capacity) >= size_bytes(asked):
+        return Storage()
+    for kind in ("ControllerResizeError", "NodeResizeError"):
+        if holds(status, kind):
+            return Storage("Refused", f"volume {name} can't grow to {asked}: {condition(status, kind).get('message')}")
+    if (status.get("allocatedResourceStatuses") or {}).get("storage") in _REFUSED:
+        return Storage("Refused", f"volume {name} can't grow to {asked}: its storage refuses so much")
+    if holds(status, "FileSystemResizePending"):
+        return Storage("Growing", f"volume {name} has grown to {asked}, and its file system follows")
+    return Storage("Growing", f"volume {name} grows from {capacity} to {asked}")
+
+
 def claims_of(pod: Object) -> list[str]:
     """The names of the pod's claims."""
     return [
@@ -51,11 +98,11 @@ def claims_of(pod: Object) -> list[str]:
 
 
 def has_to_be_made_again(wanted: Object, present: Object) -> bool:
-    """Whether a StatefulSet has fewer or smaller claims than it should have."""
-    before = _sizes(present)
-    return any(
-        name not in before or size_bytes(size) > size_bytes(before[name]) for name, size in _sizes(wanted).items()
-    )
+    """Whether a StatefulSet has other claims than it should have, or smaller ones, or ones of another class."""
+    before, after = _sizes(present), _sizes(wanted)
+    if before.keys() != after.keys() or _classes(present) != _classes(wanted):
+        return True
+    return any(size_bytes(size) > size_bytes(before[name]) for name, size in after.items())
 
 
 def kept(wanted: Object, present: Object | None) -> Object:
@@ -75,7 +122,14 @@ def _sized(claim: Object, size: str) -> Object:
 
 
 def _sizes(stateful_set: Object) -> dict[str, str]:
+    return {name: spec["resources"]["requests"]["storage"] for name, spec in _claim_specs(stateful_set).items()}
+
+
+def _classes(stateful_set: Object) -> dict[str, str | None]:
+    return {name: spec.get("storageClassName") for name, spec in _claim_specs(stateful_set).items()}
+
+
+def _claim_specs(stateful_set: Object) -> dict[str, Object]:
     return {
-        claim["metadata"]["name"]: claim["spec"]["resources"]["requests"]["storage"]
-        for claim in stateful_set["spec"].get("volumeClaimTemplates") or ()
+        claim["metadata"]["name"]: claim["spec"] for claim in stateful_set["spec"].get("volumeClaimTemplates") or ()
     }

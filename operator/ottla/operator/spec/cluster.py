@@ -30,8 +30,8 @@ RESTART = "ottla.dev/restart"  # an annotation that a person puts on a pod, or o
 RESERVED = frozenset(
     "node.id broker.id process.roles listeners advertised.listeners listener.security.protocol.map "
     "inter.broker.listener.name security.inter.broker.protocol controller.listener.names log.dir log.dirs broker.rack "
-    "ottla.http.listener ottla.listener.addresses ottla.brokers.drained leader.replication.throttled.rate "
-    "follower.replication.throttled.rate".split()
+    "cordoned.log.dirs ottla.http.listener ottla.listener.addresses ottla.brokers.drained "
+    "leader.replication.throttled.rate follower.replication.throttled.rate".split()
 )
 RESERVED_PREFIX = "ottla.metadata."
 
@@ -59,6 +59,7 @@ class Volume:
 
     size: str
     class_name: str | None = None
+    id: int = 0  # of a broker's volume: part of the names of its claim and its log directory
 
 
 @dataclass(frozen=True)
@@ -314,7 +315,12 @@ def _pools(brokers: Object) -> tuple[Pool, ...]:
 
 def _volumes(storage: Object) -> tuple[Volume, ...]:
     several = storage.get("volumes") or [storage]
-    return tuple(Volume(str(each["size"]), each.get("className")) for each in several)
+    if len({"id" in each for each in several}) > 1:
+        raise SpecError("storage.volumes: either each has an id, or none has one")
+    volumes = [Volume(str(each["size"]), each.get("className"), each.get("id", at)) for at, each in enumerate(several)]
+    if len({volume.id for volume in volumes}) < len(volumes):
+        raise SpecError("storage.volumes: each needs an id of its own")
+    return tuple(sorted(volumes, key=lambda volume: volume.id))
 
 
 def _volume(storage: Object) -> Volume:

@@ -1,0 +1,171 @@
+"""Empties volumes that the spec doesn't want any more: the brokers that have them move their replicas away.
+
+Each broker is asked by itself. It gets no new replicas on such a volume, and moves those that are there, some at once.
+That nothing is left is noted on the claim (`plan/volumes.py` says why, and what follows), after two looks in different
+visits: a replica that was placed just before the broker heard of it shows only later.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ottla.net.names import Address
+from ottla.operator.kafka import BROKER as BROKER_RESOURCE
+from ottla.operator.kafka import KafkaAdmin, Unreachable, said
+from ottla.operator.kube import Kube
+from ottla.operator.objects import Object, Ref, annotation, ref_of
+from ottla.operator.plan import names
+from ottla.operator.plan.broker_pods import BROKER
+from ottla.operator.plan.observed import address, is_ready
+from ottla.operator.plan.storage import Storage
+from ottla.operator.plan.volumes import EMPTIED_FOR, claims_by_volume, emptied, is_noted, mounted
+from ottla.operator.queue import Retry
+from ottla.operator.refusals import Refusals
+from ottla.operator.spec.cluster import REPLICATION_PORT, Pool
+from ottla.operator.visit import Visit, ordinal
+from ottla.protocol.errors import KafkaError
+
+CORDONED = "cordoned.log.dirs"
+CLAIM = "PersistentVolumeClaim"
+
+
+@dataclass(frozen=True)
+class _Broker:
+    """A broker's pod, and its claims by the volumes' ids."""
+
+    pod: Object
+    claims: dict[int, Object]
+    wanted: frozenset[int]
+
+    @property
+    def name(self) -> str:
+        return str(self.pod["metadata"]["name"])
+
+    @property
+    def uid(self) -> str:
+        return str(self.pod["metadata"]["uid"])
+
+    @property
+    def going(self) -> list[int]:
+        """The volumes that it has and that aren't wanted."""
+        return sorted(mounted(self.pod) - self.wanted)
+
+    @property
+    def noted(self) -> list[int]:
+        """Those that are being emptied, or were once."""
+        return [volume for volume, claim in self.claims.items() if is_noted(claim)]
+
+    @property
+    def stays(self) -> list[int]:
+        """Those that were to go, and are wanted again."""
+        return [volume for volume in self.noted if volume in mounted(self.pod) & self.wanted]
+
+
+class Emptying:
+    """Looks after the volumes of the brokers of any cluster."""
+
+    def __init__(self, kube: Kube) -> None:
+        self._kube = kube
+        self._cordoned: dict[Ref, tuple[str, str]] = {}  # pod → its uid, and the directories that its broker cordons
+        self._empty: dict[Ref, tuple[str, list[int]]] = {}  # pod → its uid, and the volumes that were seen empty once
+
+    async def empty(self, visit: Visit) -> None:
+        """One step, of each broker."""
+        refusals = Refusals()
+        for pool in visit.cluster.pools:
+            for broker in _brokers(visit, pool):
+                with refusals.gathered():
+                    await self._empty_volumes_of(visit, broker)
+                    if not pool.keep_volumes:
+                        await self._delete_emptied(visit, broker)
+        refusals.told()
+
+    async def _empty_volumes_of(self, visit: Visit, broker: _Broker) -> None:
+        cordoned = ",".join(names.log_directory(volume) for volume in broker.going)
+        key = ref_of(broker.pod)
+        knows = self._cordoned.get(key) == (broker.uid, cordoned)
+        if not broker.going and not broker.stays and (knows or not broker.noted):
+            return
+        visit.busy = True
+        if not is_ready(broker.pod):
+            self._says(visit, broker, f"waiting for {broker.name} to be ready")
+            return
+        # A note that nothing is left is taken back before new replicas may come, and any note only after that: whatever
+        # is cordoned is found again by its note.
+        for volume in broker.going:
+            if volume not in broker.noted:
+                await self._note(visit, broker, volume, "")
+        for volume in broker.stays:
+            if annotation(broker.claims[volume], EMPTIED_FOR):
+                await self._note(visit, broker, volume, "")
+        admin = KafkaAdmin(str(Address(address(broker.pod), REPLICATION_PORT)))
+        try:
+            if not knows:
+                await self._cordon(admin, ordinal(broker.pod), cordoned)
+                self._cordoned[key] = broker.uid, cordoned
+            for volume in broker.stays:
+                await self._note(visit, broker, volume, None)
+            if broker.going:
+                await self._move(visit, broker, admin)
+        except Unreachable:
+            self._says(visit, broker, f"waiting for {broker.name} to answer")
+        except KafkaError as error:
+            raise Retry(f"{broker.name} doesn't empty its volumes: {said(error)}") from error
+        finally:
+            admin.close()
+
+    async def _cordon(self, admin: KafkaAdmin, broker: int, wanted: str) -> None:
+        """Says which directories get no new replicas."""
+        if (await admin.settings(BROKER_RESOURCE, str(broker))).get(CORDONED, "") != wanted:
+            given, reset = ({CORDONED: wanted}, ()) if wanted else ({}, (CORDONED,))
+            await admin.configure_brokers(given, reset, broker=str(broker))
+
+    async def _move(self, visit: Visit, broker: _Broker, admin: KafkaAdmin) -> None:
+        """Moves some replicas away, or notes that there are none."""
+        key = ref_of(broker.pod)
+        plan = emptied(await admin.log_directories(), [names.log_directory(volume) for volume in broker.going])
+        if plan.moves:
+            await admin.move_to_directories(plan.moves)
+        if plan.waits_for or plan.left:
+            self._says(visit, broker, plan.waits_for or f"{plan.left} replicas are still on it")
+            self._empty.pop(key, None)
+            for volume in broker.going:
+                if volume in broker.claims and annotation(broker.claims[volume], EMPTIED_FOR):
+                    await self._note(visit, broker, volume, "")
+        elif self._empty.get(key) != (broker.uid, broker.going):
+            self._says(visit, broker, "nothing is left on it")
+            self._empty[key] = broker.uid, broker.going
+        else:
+            self._says(visit, broker, f"{broker.name} is restarted without it")
+            for volume in broker.going:
+                if annotation(broker.claims.get(volume, broker.pod), EMPTIED_FOR) != broker.uid:
+                    await self._note(visit, broker, volume, broker.uid)
+                    await visit.tell("VolumeEmptied", f"nothing is left on volume {names.volume(volume)}-{broker.name}")
+
+    def _says(self, visit: Visit, broker: _Broker, waits_for: str) -> None:
+        if broker.going:
+            named = ", ".join(f"{names.volume(volume)}-{broker.name}" for volume in broker.going)
+            visit.findings.storage_is(Storage("Emptying", f"volume {named} goes: {waits_for}"))
+
+    async def _note(self, visit: Visit, broker: _Broker, volume: int, emptied_for: str | None) -> None:
+        if (claim := broker.claims.get(volume)) is not None:
+            meta = claim["metadata"]
+            patch = {"metadata": {"uid": meta["uid"], "annotations": {EMPTIED_FOR: emptied_for}}}
+            await self._kube.merge(CLAIM, visit.cluster.namespace, meta["name"], patch)
+
+    async def _delete_emptied(self, visit: Visit, broker: _Broker) -> None:
+        """Of a pool whose volumes don't outlast it: the claims that were emptied, once the pod doesn't have them."""
+        for volume, claim in broker.claims.items():
+            if volume not in broker.wanted | mounted(broker.pod) and annotation(claim, EMPTIED_FOR):
+                meta = claim["metadata"]
+                await self._kube.delete(CLAIM, visit.cluster.namespace, meta["name"], uid=meta["uid"])
+                await visit.tell("VolumeDeleted", f"volume {meta['name']} isn't wanted any more, and was emptied")
+
+
+def _brokers(visit: Visit, pool: Pool) -> list[_Broker]:
+    claims, wanted = visit.found.by_name(CLAIM, BROKER), frozenset(volume.id for volume in pool.volumes)
+    return [
+        _Broker(pod, claims_by_volume(pod["metadata"]["name"], claims), wanted)
+        for pod in visit.found.all("Pod", BROKER)
+        if pod["metadata"]["name"].rpartition("-")[0] == names.broker_set(visit.cluster, pool)
+    ]

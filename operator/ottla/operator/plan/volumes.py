@@ -1,0 +1,140 @@
+"""Volumes that brokers have and the spec doesn't want any more: kept until nothing lies on them. Pure.
+
+A volume goes in steps, each of which follows from what there is. Brokers get no new replicas on it
+(`cordoned.log.dirs`) and move those that they have to their other volumes. Once a broker has nothing on it, the claim
+says so, for the pod that was asked. When all claims do, the StatefulSet is made again without the volume, and pods are
+restarted one by one.
+
+The rule: a broker is never started without a volume that may hold replicas. What is known of a claim holds only for the
+pod that was asked: one that started since may have put something there. A claim of a broker without a pod counts as
+full unless it says otherwise, as after a namespace was deleted and its volumes were kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from ottla.operator.objects import Object, annotation
+from ottla.operator.plan import names
+from ottla.operator.plan.storage import claims_of
+from ottla.operator.spec.cluster import Cluster, Pool, Volume
+from ottla.placement import PartitionName
+
+EMPTIED_FOR = "ottla.dev/emptied-for"  # of a claim: the pod that had nothing on it; empty: it is being emptied
+MOVES_AT_ONCE = 4  # of one broker: each is a copy from disk to disk
+
+
+@dataclass(frozen=True)
+class LogDirectory:
+    """A log directory as its broker describes it. `usable_bytes` −1: nobody knows."""
+
+    path: str
+    usable_bytes: int = -1
+    sizes: Mapping[PartitionName, int] = field(default_factory=dict)
+    arriving: Mapping[PartitionName, int] = field(default_factory=dict)  # copies that catch up
+    failed: bool = False
+    cordoned: bool = False  # it gets no new replicas
+
+
+@dataclass(frozen=True)
+class EmptyPlan:
+    """What to move now, by target, how many replicas are still there, and why one can't be moved."""
+
+    moves: Mapping[str, tuple[PartitionName, ...]]
+    left: int
+    waits_for: str = ""
+
+
+def mounted(pod: Object) -> set[int]:
+    """The ids of the volumes that a broker's pod has."""
+    suffix = f"-{pod['metadata']['name']}"
+    return {found for claim in claims_of(pod) if (found := _id(claim.removesuffix(suffix))) is not None}
+
+
+def claims_by_volume(pod: str, claims: Mapping[str, Object]) -> dict[int, Object]:
+    """The claims of a pod of that name, those that it doesn't have any more included, by the ids of their volumes."""
+    suffix = f"-{pod}"
+    found = {_id(name.removesuffix(suffix)): claim for name, claim in claims.items() if name.endswith(suffix)}
+    return {volume: claim for volume, claim in found.items() if volume is not None}
+
+
+def is_noted(claim: Object) -> bool:
+    """Whether a claim is being emptied, or was once."""
+    return EMPTIED_FOR in (claim["metadata"].get("annotations") or {})
+
+
+def leaving(cluster: Cluster, pool: Pool, claims: Mapping[str, Object], pods: Mapping[str, Object]) -> set[int]:
+    """The volumes that aren't wanted and may hold replicas. `claims` and `pods` by name."""
+    of = names.broker_set(cluster, pool)
+    members = {f"{of}-{broker}" for broker in pool.ids} | {name for name in pods if name.rpartition("-")[0] == of}
+    found = {
+        volume
+        for member in members
+        for volume, claim in claims_by_volume(member, claims).items()
+        if may_hold_replicas(claim, pods.get(member))
+    }
+    return found - {volume.id for volume in pool.volumes}
+
+
+def may_hold_replicas(claim: Object, pod: Object | None) -> bool:
+    """Whether replicas may lie on a claim of that pod's."""
+    emptied_for = annotation(claim, EMPTIED_FOR)
+    if pod is None:
+        return not emptied_for
+    return claim["metadata"]["name"] in claims_of(pod) and emptied_for != pod["metadata"]["uid"]
+
+
+def with_volumes(pool: Pool, more: Iterable[int], present: Object | None, claims: Mapping[str, Object]) -> Pool:
+    """The pool with volumes that it keeps for now, as its StatefulSet has them, or the claims where there is none."""
+    known = {
+        template["metadata"]["name"]: template["spec"]
+        for template in (present or {"spec": {}})["spec"].get("volumeClaimTemplates") or ()
+    }
+    kept = []
+    for volume in sorted(more):
+        name = names.volume(volume)
+        spec = known.get(name) or next(
+            claim["spec"] for claim_name, claim in sorted(claims.items()) if claim_name.startswith(f"{name}-")
+        )
+        kept.append(Volume(spec["resources"]["requests"]["storage"], spec.get("storageClassName"), volume))
+    return replace(pool, volumes=tuple(sorted((*pool.volumes, *kept), key=lambda volume: volume.id)))
+
+
+def emptied(directories: Iterable[LogDirectory], going: Iterable[str]) -> EmptyPlan:
+    """Moves from directories that go to others, the largest replicas first, each to where most room is left."""
+    known = {directory.path: directory for directory in directories}
+    sources = [known[path] for path in going if path in known]
+    targets = {
+        path: directory.usable_bytes
+        for path, directory in known.items()
+        if path not in set(going) and not directory.failed and not directory.cordoned
+    }
+    left = sum(len(source.sizes) for source in sources)
+    if failed := next((source.path for source in sources if source.failed), ""):
+        return EmptyPlan({}, left, f"{failed} has failed, and nobody knows what lies there")
+    if any(not source.cordoned for source in sources):
+        return EmptyPlan({}, left, "the broker still places new replicas on it")
+    under_way = {name for directory in known.values() for name in directory.arriving if directory.path in targets}
+    moves: dict[str, list[PartitionName]] = {}
+    waits_for = ""
+    at_once = MOVES_AT_ONCE - len(under_way)
+    replicas = sorted(((size, name) for source in sources for name, size in source.sizes.items()), reverse=True)
+    for size, name in replicas:
+        if name in under_way or at_once <= 0:
+            continue
+        if not targets:
+            return EmptyPlan({}, left, "the broker has no other log directory yet")
+        target = max(targets, key=lambda path: (targets[path], path))
+        if 0 <= targets[target] <= size:
+            waits_for = waits_for or f"no other volume has room for partition {name[0]}-{name[1]} ({size} bytes)"
+            continue
+        moves.setdefault(target, []).append(name)
+        targets[target] -= size if targets[target] >= 0 else 0
+        at_once -= 1
+    return EmptyPlan({path: tuple(names) for path, names in moves.items()}, left, waits_for)
+
+
+def _id(name: str) -> int | None:
+    number = name.removeprefix(names.VOLUME)
+    return int(number) if name.startswith(names.VOLUME) and number.isdecimal() else None

@@ -1,0 +1,368 @@
+"""Brokers' volumes that are added, grow, change their class and go, in a Kubernetes in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from ottla.operator.kafka import Unreachable
+from ottla.operator.kube import KubeError
+from ottla.operator.plan.roll import Report
+from ottla.operator.plan.volumes import EMPTIED_FOR, LogDirectory
+from ottla.placement import PartitionName
+from tests.unit.operator.kubernetes_world import Object
+from tests.unit.operator.test_cluster import Scene, running
+
+GIB = 1 << 30
+ORDERS = [("orders", 0), ("orders", 1)]
+
+
+class Disks:
+    """The log directories of all brokers: what lies on a volume stays there when its pod goes."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+        self.lies: dict[tuple[str, str], dict[PartitionName, int]] = {}  # (pod, path) → partitions and their sizes
+        self.cordoned: dict[str, str] = {}  # pod → as its broker was told
+        self.room: dict[str, int] = {}  # path → bytes
+        self.moves_end = True
+        self.asked = 0
+
+    def admin(self, bootstrap: str) -> Disks.Admin:
+        return Disks.Admin(self, bootstrap.partition(":")[0].removeprefix("ip-"))
+
+    def paths(self, pod: str) -> list[str]:
+        found = self.scene.world.objects["Pod", "shop", pod]["spec"]["containers"][0]
+        dirs = next(each["value"] for each in found["env"] if each["name"] == "OTTLA_LOG_DIRS")
+        return str(dirs).split(",")
+
+    def lost(self) -> list[tuple[str, str]]:
+        """Replicas on a volume that its broker doesn't have any more."""
+        pods = self.scene.pods()
+        return [
+            (pod, path)
+            for (pod, path), held in self.lies.items()
+            if held and pod in pods and path not in self.paths(pod)
+        ]
+
+    class Admin:
+        def __init__(self, disks: Disks, pod: str) -> None:
+            self.disks, self.pod = disks, pod
+            disks.asked += 1
+
+        def close(self) -> None:
+            pass
+
+        async def settings(self, kind: int, name: str) -> dict[str, str]:
+            assert name == self.pod.rpartition("-")[2]
+            return {"cordoned.log.dirs": self.disks.cordoned.get(self.pod, "")}
+
+        async def configure_brokers(self, given: Mapping[str, str], reset: Any = (), *, broker: str = "") -> None:
+            assert broker == self.pod.rpartition("-")[2]
+            self.disks.cordoned[self.pod] = given.get("cordoned.log.dirs", "")
+
+        async def log_directories(self) -> list[LogDirectory]:
+            cordoned = self.disks.cordoned.get(self.pod, "").split(",")
+            return [
+                LogDirectory(
+                    path,
+                    self.disks.room.get(path, 100 * GIB),
+                    dict(self.disks.lies.get((self.pod, path), {})),
+                    cordoned=path in cordoned,
+                )
+                for path in self.disks.paths(self.pod)
+            ]
+
+        async def move_to_directories(self, moves: Mapping[str, Sequence[PartitionName]]) -> None:
+            for target, partitions in moves.items():
+                assert target not in self.disks.cordoned.get(self.pod, "").split(",")
+                for name in partitions if self.disks.moves_end else ():
+                    for path in self.disks.paths(self.pod):
+                        size = self.disks.lies.setdefault((self.pod, path), {}).pop(name, None)
+                        if size is not None:
+                            self.disks.lies.setdefault((self.pod, target), {})[name] = size
+
+
+@pytest.fixture
+def storage() -> Iterator[Any]:
+    """Makes a Cluster with some storage that runs, and its disks."""
+    with patch("ottla.operator.emptying.KafkaAdmin") as admin:
+
+        def made(given: Object, **spec: Any) -> tuple[Scene, Disks]:
+            scene = running(brokers={"replicas": 3, "storage": given}, **spec)
+            disks = Disks(scene)
+            admin.side_effect = disks.admin
+            for pod in scene.pods():
+                disks.lies[pod, "/data/0/log"] = dict.fromkeys(ORDERS, GIB)
+            return scene, disks
+
+        yield made
+
+
+def store(scene: Scene, **storage: Any) -> None:
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(storage=storage))
+
+
+def restarted(scene: Scene) -> list[str]:
+    return [message.split()[0] for reason, message in scene.world.events if reason == "RollingRestart"]
+
+
+def claims(scene: Scene) -> dict[str, Object]:
+    return {
+        name: item
+        for (kind, _, name), item in sorted(scene.world.objects.items())
+        if kind == "PersistentVolumeClaim" and "broker" in name
+    }
+
+
+def said(scene: Scene) -> tuple[str, str, str]:
+    found = next(each for each in scene.status["conditions"] if each["type"] == "StorageReady")
+    return found["status"], found["reason"], found.get("message", "")
+
+
+def test_a_volume_that_grows_shows_it_until_it_has_grown(storage: Any) -> None:
+    scene, _ = storage({"size": "1Gi"})
+    for claim in claims(scene).values():
+        claim["status"] = {"capacity": {"storage": "1Gi"}}
+    assert said(scene) == ("True", "AsWanted", "")
+    store(scene, size="3Gi")
+    scene.rounds(3)
+    assert said(scene) == ("False", "Growing", "volume data-0-k-broker-0 grows from 1Gi to 3Gi")
+    assert scene.condition("Progressing")[0] == "True"
+    assert scene.condition("Ready")[0] == "True", "clients are served meanwhile"
+    pending = {"type": "FileSystemResizePending", "status": "True", "lastTransitionTime": "2026-05-01T11:59:59Z"}
+    claims(scene)["data-0-k-broker-0"]["status"]["conditions"] = [pending]
+    scene.rounds(1)
+    assert said(scene)[2] == "volume data-0-k-broker-0 has grown to 3Gi, and its file system follows"
+    for claim in claims(scene).values():
+        claim["status"] = {"capacity": {"storage": "3Gi"}}
+    scene.rounds(1)
+    assert said(scene) == ("True", "AsWanted", "")
+    assert restarted(scene) == []
+
+
+def test_a_class_that_can_not_expand_is_told(storage: Any) -> None:
+    scene, _ = storage({"size": "1Gi"})
+    for name in claims(scene):
+        scene.world.refusals[f"merge PersistentVolumeClaim {name}"] = KubeError(
+            403, "patching", "class can't be resized"
+        )
+    store(scene, size="3Gi")
+    scene.rounds(3)
+    assert said(scene) == ("False", "Refused", "volume data-0-k-broker-2 can't grow to 3Gi: class can't be resized")
+    assert scene.status["message"] == said(scene)[2]
+    scene.world.refusals.clear()
+    store(scene, size="1Gi")
+    scene.rounds(3)
+    assert said(scene) == ("True", "AsWanted", "")
+
+
+def test_storage_that_refuses_a_size_is_told(storage: Any) -> None:
+    scene, _ = storage({"size": "1Gi"})
+    store(scene, size="3Gi")
+    scene.rounds(2)
+    claims(scene)["data-0-k-broker-1"]["status"] = {
+        "capacity": {"storage": "1Gi"},
+        "allocatedResourceStatuses": {"storage": "ControllerResizeInfeasible"},
+    }
+    scene.rounds(1)
+    assert said(scene)[1:] == ("Refused", "volume data-0-k-broker-1 can't grow to 3Gi: its storage refuses so much")
+
+
+def test_one_volume_becomes_two_and_pods_get_the_second_one_by_one(storage: Any) -> None:
+    scene, disks = storage({"size": "1Gi"})
+    store(scene, volumes=[{"size": "1Gi"}, {"size": "2Gi", "className": "fast"}])
+    away = 0
+    for _ in range(14):
+        scene.reconcile()
+        away = max(away, 3 - len(scene.pods()))
+        scene.world.settle()
+    assert away == 1
+    assert restarted(scene) == ["k-broker-0", "k-broker-1", "k-broker-2"]
+    assert ("StatefulSetMadeAnew", "k-broker is made anew around its pods, for other volumes") in scene.world.events
+    assert {tuple(disks.paths(pod)) for pod in scene.pods()} == {("/data/0/log", "/data/1/log")}
+    assert claims(scene)["data-1-k-broker-2"]["spec"]["storageClassName"] == "fast"
+    assert said(scene) == ("True", "AsWanted", "")
+    assert disks.asked == 0, "nothing goes, so no broker is asked"
+
+
+TWO = [{"size": "1Gi"}, {"size": "1Gi"}]
+
+
+def test_a_volume_goes_once_its_replicas_are_on_the_others(storage: Any) -> None:
+    scene, disks = storage({"volumes": TWO})
+    disks.moves_end = False
+    store(scene, volumes=[{"id": 1, "size": "1Gi"}])
+    scene.rounds(6)
+    assert said(scene) == ("False", "Emptying", "volume data-0-k-broker-0 goes: 2 replicas are still on it")
+    assert scene.status["message"] == said(scene)[2]
+    assert (restarted(scene), disks.lost()) == ([], [])
+    assert set(disks.cordoned.values()) == {"/data/0/log"}
+    disks.moves_end = True
+    for _ in range(20):
+        scene.rounds(1)
+        assert disks.lost() == []
+    assert restarted(scene) == ["k-broker-0", "k-broker-1", "k-broker-2"]
+    assert {tuple(disks.paths(pod)) for pod in scene.pods()} == {("/data/1/log",)}
+    assert all(disks.lies[pod, "/data/1/log"].keys() == set(ORDERS) for pod in scene.pods())
+    assert set(disks.cordoned.values()) == {""}, "what isn't there any more isn't named any more"
+    assert "data-0-k-broker-0" in claims(scene), "volumes outlast the Cluster, and the spec"
+    assert said(scene) == ("True", "AsWanted", "")
+    asked = disks.asked
+    scene.world.writes.clear()
+    scene.rounds(3)
+    assert (disks.asked, scene.world.writes) == (asked, [])
+
+
+def test_another_class_is_a_volume_of_another_id_and_the_data_follows(storage: Any) -> None:
+    scene, disks = storage({"size": "1Gi", "className": "slow"})
+    store(scene, volumes=[{"id": 7, "size": "2Gi", "className": "fast"}])
+    for _ in range(40):
+        scene.rounds(1)
+        assert disks.lost() == []
+    assert {tuple(disks.paths(pod)) for pod in scene.pods()} == {("/data/7/log",)}
+    assert all(disks.lies[pod, "/data/7/log"].keys() == set(ORDERS) for pod in scene.pods())
+    (template,) = scene.world.objects["StatefulSet", "shop", "k-broker"]["spec"]["volumeClaimTemplates"]
+    assert (template["metadata"]["name"], template["spec"]["storageClassName"]) == ("data-7", "fast")
+    assert said(scene) == ("True", "AsWanted", "")
+
+
+def test_a_replica_that_fits_nowhere_keeps_its_volume_and_is_named(storage: Any) -> None:
+    scene, disks = storage({"volumes": TWO})
+    disks.room["/data/1/log"] = GIB // 2
+    store(scene, volumes=[{"id": 1, "size": "1Gi"}])
+    scene.rounds(6)
+    assert said(scene)[2].startswith("volume data-0-k-broker-0 goes: no other volume has room for partition orders-")
+    assert restarted(scene) == []
+
+
+def test_a_pod_that_started_since_is_asked_anew(storage: Any) -> None:
+    """Its predecessor had nothing there; it may have got something before it heard that it may not."""
+    scene, disks = storage({"volumes": TWO})
+    store(scene, volumes=[{"id": 1, "size": "1Gi"}])
+    while (
+        EMPTIED_FOR not in claims(scene)["data-0-k-broker-1"]["metadata"].get("annotations", {})
+        or not (claims(scene)["data-0-k-broker-1"]["metadata"]["annotations"][EMPTIED_FOR])
+    ):
+        scene.reconcile()
+    del scene.world.objects["Pod", "shop", "k-broker-1"]  # evicted
+    scene.world.settle()
+    disks.lies["k-broker-1", "/data/0/log"] = {("late", 0): GIB}
+    with patch.object(Disks.Admin, "log_directories", side_effect=Unreachable("nobody")):
+        for _ in range(20):
+            scene.rounds(1)
+            assert disks.lost() == []
+    for _ in range(20):
+        scene.rounds(1)
+        assert disks.lost() == []
+    assert ("late", 0) in disks.lies["k-broker-1", "/data/1/log"]
+
+
+def test_a_volume_that_is_wanted_again_takes_replicas_again(storage: Any) -> None:
+    scene, disks = storage({"volumes": TWO})
+    disks.moves_end = False
+    store(scene, volumes=[{"id": 1, "size": "1Gi"}])
+    scene.rounds(3)
+    scene.restart()
+    store(scene, volumes=TWO)
+    scene.rounds(4)
+    assert set(disks.cordoned.values()) == {""}
+    assert restarted(scene) == []
+    assert all(EMPTIED_FOR not in claim["metadata"].get("annotations", {}) for claim in claims(scene).values())
+    assert said(scene) == ("True", "AsWanted", "")
+
+
+def test_an_emptied_volume_that_is_wanted_again_counts_as_full_before_it_takes_replicas(storage: Any) -> None:
+    """The operator dies just after the broker may place replicas there again, and the volume goes once more."""
+    scene, disks = storage({"volumes": TWO})
+    scene.pages.said = dict.fromkeys(range(3), Report(risks={"offline": ("orders-0",)}))  # nobody is restarted
+    store(scene, volumes=[{"id": 1, "size": "1Gi"}])
+    scene.rounds(12)
+    emptied_for = {
+        name: claim["metadata"]["annotations"][EMPTIED_FOR] for name, claim in claims(scene).items() if "data-0" in name
+    }
+    assert all(emptied_for.values())
+    store(scene, volumes=TWO)
+    told = Disks.Admin.configure_brokers
+
+    async def dying(admin: Disks.Admin, *args: Any, **given: Any) -> None:
+        await told(admin, *args, **given)
+        disks.lies[admin.pod, "/data/0/log"] = {("late", 0): GIB}
+        raise Unreachable("the operator is gone")
+
+    with patch.object(Disks.Admin, "configure_brokers", dying):
+        scene.rounds(1)
+    assert set(disks.cordoned.values()) == {""}
+    scene.restart()
+    disks.moves_end = False
+    scene.pages.said = {}
+    store(scene, volumes=[{"id": 1, "size": "1Gi"}])
+    with patch.object(Disks.Admin, "log_directories", side_effect=Unreachable("nobody")):
+        for _ in range(10):
+            scene.rounds(1)
+            assert disks.lost() == []
+    scene.rounds(1)
+    assert said(scene)[2] == "volume data-0-k-broker-0 goes: 1 replicas are still on it"
+
+
+def test_volumes_that_go_with_their_cluster_go_once_they_are_empty(storage: Any) -> None:
+    scene, disks = storage({"volumes": TWO, "onDelete": "Delete"})
+    store(scene, volumes=[{"id": 1, "size": "1Gi"}], onDelete="Delete")
+    for _ in range(30):
+        scene.rounds(1)
+        assert disks.lost() == []
+    assert sorted(claims(scene)) == [f"data-1-k-broker-{broker}" for broker in range(3)]
+    assert ("VolumeDeleted", "volume data-0-k-broker-0 isn't wanted any more, and was emptied") in scene.world.events
+
+
+def test_the_operator_may_die_between_any_two_steps_of_a_removal(storage: Any) -> None:
+    scene, disks = storage({"volumes": TWO})
+    store(scene, volumes=[{"id": 1, "size": "1Gi"}])
+    for _ in range(40):
+        scene.restart()
+        scene.rounds(2)
+        assert disks.lost() == []
+    assert {tuple(disks.paths(pod)) for pod in scene.pods()} == {("/data/1/log",)}
+
+
+def test_a_cluster_that_is_made_again_with_fewer_volumes_keeps_those_that_may_hold_replicas(storage: Any) -> None:
+    scene, disks = storage({"volumes": TWO})
+    for key in [key for key in scene.world.objects if key[0] not in ("Cluster", "PersistentVolumeClaim")]:
+        del scene.world.objects[key]
+    store(scene, volumes=[{"id": 1, "size": "1Gi"}])
+    for _ in range(40):
+        scene.rounds(1)
+        assert disks.lost() == []
+    assert {tuple(disks.paths(pod)) for pod in scene.pods()} == {("/data/1/log",)}
+    assert all(disks.lies[pod, "/data/1/log"].keys() == set(ORDERS) for pod in scene.pods())
+
+
+def test_claims_of_another_class_than_the_spec_says_are_told(storage: Any) -> None:
+    """As after a Cluster was deleted, and made again with another class."""
+    scene, _ = storage({"size": "1Gi", "className": "slow"})
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(storage={"size": "1Gi", "className": "fast"}))
+    scene.rounds(3)
+    assert said(scene)[1:] == (
+        "Refused",
+        "volume data-0-k-broker-0 is of the class slow, not fast, and a class can't change: "
+        "give the volume another id, and its replicas are moved to a new one",
+    )
+    assert scene.condition("Ready")[0] == "True"
+
+
+def test_a_directory_that_has_failed_is_never_taken_for_an_empty_one(storage: Any) -> None:
+    scene, _ = storage({"volumes": TWO})
+    plain = Disks.Admin.log_directories
+
+    async def failing(admin: Disks.Admin) -> list[LogDirectory]:
+        return [replace(each, failed=each.path == "/data/0/log", sizes={}) for each in await plain(admin)]
+
+    with patch.object(Disks.Admin, "log_directories", failing):
+        store(scene, volumes=[{"id": 1, "size": "1Gi"}])
+        scene.rounds(8)
+    assert said(scene)[2] == ("volume data-0-k-broker-0 goes: /data/0/log has failed, and nobody knows what lies there")
+    assert restarted(scene) == []
