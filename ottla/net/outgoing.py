@@ -19,10 +19,9 @@ from collections.abc import Callable
 from functools import partial
 
 from ottla.net.disk_threads import DiskThreads
-from ottla.net.pending import KNOWN_SECONDS, FileRange, OpenFile, Part
+from ottla.net.pending import KNOWN_SECONDS, READ_AHEAD_BYTES, FileRange, OpenFile, Part
 
 READ_BYTES_MAX = 32 * 1024  # file ranges up to this size are read and sent with what is around them: fewer system calls
-READ_AHEAD_BYTES = 1024 * 1024  # at a time
 _JOINED_BYTES_MAX = 64 * 1024
 _IN_MEMORY = (bytes, bytearray, memoryview)
 _InMemory = bytes | bytearray | memoryview

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from ottla.net.connection import Connection
 
 KNOWN_SECONDS = 0.1  # for so long, what of a file was found in memory counts as being there
+READ_AHEAD_BYTES = 1024 * 1024  # which a thread reads at once of what isn't in memory
 
 
 class OpenFile(Protocol):
@@ -37,9 +38,12 @@ class OpenFile(Protocol):
 class FileRange(Protocol):
     """A piece of a file to send; holding it keeps the file open."""
 
-    file: OpenFile
-    position: int
-    size: int
+    @property
+    def file(self) -> OpenFile: ...
+    @property
+    def position(self) -> int: ...
+    @property
+    def size(self) -> int: ...
 
 
 Part = bytes | bytearray | memoryview | FileRange

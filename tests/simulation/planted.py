@@ -102,8 +102,10 @@ def a_duplicate_is_answered_before_it_is_committed() -> None:
 
 @bug
 def consumers_read_what_isnt_committed() -> None:
-    def read(self: Partition, offset: int, max_bytes: int, minimum_one: bool, read_committed: bool) -> Any:
-        return self.read_as_follower(offset, max_bytes, minimum_one)
+    def read(
+        self: Partition, offset: int, max_bytes: int, minimum_one: bool, read_committed: bool, small_bytes: int
+    ) -> Any:
+        return self.read_as_follower(offset, max_bytes, minimum_one, small_bytes)
 
     Partition.read = read  # type: ignore[method-assign]
 

@@ -14,13 +14,14 @@ How many threads there are is `ottla.net.disk_threads`' matter, and what is sent
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ottla.broker.log.segment import DamagedSegment, Segment
 from ottla.net.disk_threads import DiskThreads
-from ottla.net.outgoing import READ_AHEAD_BYTES
+from ottla.net.pending import READ_AHEAD_BYTES
 
 if TYPE_CHECKING:
     from ottla.broker.partition import Partition
@@ -55,17 +56,16 @@ class ColdReads:
         return len(self._under_way)
 
     def just_read(self, partition: Partition, offset: int) -> bool:
-        """Whether a read from `offset` has been prepared a moment ago, so that it may wait for the disk. Raises
+        """Whether a read from `offset` was prepared a moment ago, so that it may wait for the disk. Raises
         KafkaError KAFKA_STORAGE_ERROR where the disk failed."""
         if not self._ended:
             return False
-        ended = self._ended.pop((partition.log, offset), None)
-        if ended is None:
+        when, error = self._ended.pop((partition.log, offset), (-math.inf, None))
+        if asyncio.get_running_loop().time() - when >= REMEMBERED_SECONDS:
             return False
-        when, error = ended
         if error is not None:
             raise partition.failed(error) from error
-        return asyncio.get_running_loop().time() - when < REMEMBERED_SECONDS
+        return True
 
     def read_ahead(self, log: ReadLog, offset: int, limit_offset: int, max_bytes: int) -> asyncio.Future[None]:
         """Prepares a read of `max_bytes` from `offset` up to `limit_offset`; done when it is time to ask again. Nobody

@@ -21,12 +21,14 @@ from ottla.broker.admission import AdmissionRules, admit
 from ottla.broker.commits import Commits
 from ottla.broker.counters import TopicCounters
 from ottla.broker.log.log import Log
-from ottla.broker.log.segment import DamagedSegment, FileRange
+from ottla.broker.log.resident import WAIT, resident
+from ottla.broker.log.segment import DamagedSegment
 from ottla.broker.loop_quota import LoopQuota
 from ottla.broker.replica.leader import LeaderState
 from ottla.broker.turns import Turn, needs_turn
 from ottla.metadata import model
 from ottla.metadata.image import INTERNAL_TOPICS
+from ottla.net.pending import Part
 from ottla.protocol import batches
 from ottla.protocol.batches import BatchHeader
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -49,9 +51,9 @@ class Appended(NamedTuple):
 
 
 class Readable(NamedTuple):
-    """What a fetch may send: ranges of files, their bytes in all, and the offsets that go with them."""
+    """What a fetch may send: ranges of files, or their bytes, how many in all, and the offsets that go with them."""
 
-    ranges: Sequence[FileRange]
+    ranges: Sequence[Part]
     size: int
     high_watermark: int
     last_stable_offset: int
@@ -548,19 +550,20 @@ class Partition:
 
     # ---- reading
 
-    def read(self, offset: int, max_bytes: int, minimum_one: bool, read_committed: bool, wait: bool = True) -> Readable:
+    def read(
+        self, offset: int, max_bytes: int, minimum_one: bool, read_committed: bool, small_bytes: int = WAIT
+    ) -> Readable:
         """What a consumer may read from `offset`: at most `max_bytes`, but a whole first batch with `minimum_one`
-        (KIP-74). Raises KafkaError OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE; BlockingIOError where the
-        disk would have to be waited for to find it, unless it may `wait`."""
-        return self._read(offset, max_bytes, minimum_one, self.high_watermark, wait)
+        (KIP-74). Where it is at most `small_bytes`, it is the bytes themselves. Raises KafkaError OFFSET_OUT_OF_RANGE,
+        KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE; BlockingIOError where it isn't in memory, unless `small_bytes` is WAIT."""
+        return self._read(offset, max_bytes, minimum_one, self.high_watermark, small_bytes)
 
-    def read_as_follower(self, offset: int, max_bytes: int, minimum_one: bool, wait: bool = True) -> Readable:
+    def read_as_follower(self, offset: int, max_bytes: int, minimum_one: bool, small_bytes: int = WAIT) -> Readable:
         """As `read`, for a replica: up to the end."""
-        return self._read(offset, max_bytes, minimum_one, self.log.log_end_offset, wait)
+        return self._read(offset, max_bytes, minimum_one, self.log.log_end_offset, small_bytes)
 
-    def _read(self, offset: int, max_bytes: int, minimum_one: bool, limit: int, wait: bool) -> Readable:
-        log = self.log
-        high_watermark = self.high_watermark
+    def _read(self, offset: int, max_bytes: int, minimum_one: bool, limit: int, small_bytes: int) -> Readable:
+        log, high_watermark = self.log, self.high_watermark
         log_start = log.log_start_offset
         if offset == limit:
             return self.nothing_readable()
@@ -571,16 +574,14 @@ class Partition:
         if offset > limit:  # a consumer that knows of records which aren't committed yet under this leader
             return self.nothing_readable()
         try:
-            ranges = log.read(offset, max_bytes, limit, minimum_one, wait)
+            found = log.read(offset, max_bytes, limit, minimum_one, small_bytes == WAIT)
+            ranges, size = resident(found, small_bytes)
         except BlockingIOError:
             raise
         except DamagedSegment as error:  # these bytes make no sense: the directory's others do
             raise KafkaError(ErrorCode.corrupt_message, str(error)) from error
         except OSError as error:
             raise self.failed(error) from error
-        size = 0
-        for piece in ranges:
-            size += piece.size
         return _new(Readable, (ranges, size, high_watermark, high_watermark, log_start))
 
     def nothing_readable(self) -> Readable:

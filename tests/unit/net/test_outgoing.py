@@ -19,8 +19,8 @@ from ottla.broker.log.disk import RealFile
 from ottla.broker.log.residency import PAGE_CACHE
 from ottla.net.connection import Connection
 from ottla.net.disk_threads import THREADS_PER_VOLUME, VolumeThreads
-from ottla.net.outgoing import READ_AHEAD_BYTES, READ_BYTES_MAX
-from ottla.net.pending import KNOWN_SECONDS
+from ottla.net.outgoing import READ_BYTES_MAX
+from ottla.net.pending import KNOWN_SECONDS, READ_AHEAD_BYTES
 from ottla.net.server import Limits, Server
 from tests.unit.net.test_connection import ORDINARY, PIPELINED, Slice, connect, frame
 from tests.unit.waiting import until

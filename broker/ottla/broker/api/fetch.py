@@ -1,6 +1,7 @@
 """Fetch (key 1), versions 4–18, with incremental sessions (KIP-227).
 
-What can be sent is worked out as file ranges, which the connection sends with `sendfile`. A fetch that finds less than
+What can be sent is worked out as file ranges, which the connection sends with `sendfile`; the first few of an answer
+are read at once where they are small. A fetch that finds less than
 its min bytes waits until a partition moves or its time is over. The first batch of an answer is sent whole, also beyond
 the limits (KIP-74).
 
@@ -24,6 +25,7 @@ from ottla.broker.current_leaders import CurrentLeaders
 from ottla.broker.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, FetchPartition, FetchSession, PartitionKey
 from ottla.broker.replica.selector import NONE, RACK_AWARE, preferred_replica
 from ottla.net.connection import Connection
+from ottla.net.outgoing import READ_BYTES_MAX
 from ottla.net.pending import Pending
 from ottla.protocol.current_leader import FETCH_VERSION, fetch_leader_tags
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -189,12 +191,13 @@ class _Fetch:
                 if self.request.rack_id and (nearer := self._nearer(partition, asked.fetch_offset)) != NONE:
                     return asked, self._sent_elsewhere(index, partition, nearer), partition
                 offset = asked.fetch_offset
+                prepared = self._broker.cold_reads.just_read(partition, offset)
+                small = READ_BYTES_MAX - self.size if self.size < READ_BYTES_MAX else 0
                 try:
-                    wait = self._broker.cold_reads.just_read(partition, offset)
-                    readable = partition.read(offset, limit, minimum_one, self.read_committed, wait)
+                    readable = partition.read(offset, limit, minimum_one, self.read_committed, small)
                 except BlockingIOError:
                     read = partial(partition.read, offset, limit, minimum_one, self.read_committed)
-                    readable = self._read_ahead(partition, offset, partition.high_watermark, limit, read)
+                    readable = self._read_cold(partition, offset, partition.high_watermark, limit, prepared, read)
         except KafkaError as error:
             self.failed = True
             self._broker.count_fetch_failure(asked.topic, error.code)
@@ -216,23 +219,33 @@ class _Fetch:
         now = asyncio.get_running_loop().time()
         if replica_id not in partition.isr and throttle.pause_seconds(partition, 0, True, now):
             limit, minimum_one = 0, False
+        prepared = self._broker.cold_reads.just_read(partition, offset)
+        small = READ_BYTES_MAX - self.size if self.size < READ_BYTES_MAX else 0
         try:
-            wait = self._broker.cold_reads.just_read(partition, offset)
-            readable = partition.read_as_follower(offset, limit, minimum_one, wait)
+            readable = partition.read_as_follower(offset, limit, minimum_one, small)
         except BlockingIOError:
             read = partial(partition.read_as_follower, offset, limit, minimum_one)
-            readable = self._read_ahead(partition, offset, partition.log.log_end_offset, limit, read)
+            readable = self._read_cold(partition, offset, partition.log.log_end_offset, limit, prepared, read)
         throttle.pause_seconds(partition, readable.size, False, now)
         self._broker.replication_bytes_out += readable.size
         if partition.follower_fetched(replica_id, self.request.replica_epoch, offset, asked.follower_log_start):
             self._broker.isr_changes.outsider_fetched(partition, replica_id)
         return readable
 
-    def _read_ahead(
-        self, partition: Partition, offset: int, limit_offset: int, limit: int, read: Callable[[], Readable]
+    def _read_cold(
+        self,
+        partition: Partition,
+        offset: int,
+        limit_offset: int,
+        limit: int,
+        prepared: bool,
+        read: Callable[[], Readable],
     ) -> Readable:
         """Has a thread look for what isn't in memory: for now nothing is there to be read, as at the log's end. Where
-        the process may have no thread, the event loop waits for the disk, and does what `read` does."""
+        a thread has `prepared` that in vain, or the process may have none, the event loop waits for the disk, and does
+        what `read` does."""
+        if prepared:
+            return read()
         try:
             self.cold.append(self._broker.cold_reads.read_ahead(partition.log, offset, limit_offset, limit))
         except OSError:

@@ -378,12 +378,13 @@ class Segment:
         return None
 
     def read_ahead(self, offset: int, limit_offset: int, size: int) -> None:
-        """Brings into memory what is looked at to find `offset` and `limit_offset`, and `size` bytes from there on. For
-        a thread: what the event loop changes meanwhile is looked at once more."""
+        """Brings into memory what is looked at to find `offset` and `limit_offset`, and from there on `size` bytes, or
+        a whole batch where that is more. For a thread: what the event loop changes meanwhile is looked at once more."""
         start = self.position_of(offset)
         if start is not None:
-            self.header_at(start)
-            self.file.read_ahead(min(size, max(self.size - start, 0)), start)
+            header = self.header_at(start)
+            wanted = size if header is None else max(size, header.size)
+            self.file.read_ahead(min(wanted, max(self.size - start, 0)), start)
         self.position_of(limit_offset)
 
     def end_offset(self) -> int:

@@ -24,12 +24,12 @@ from ottla.broker.log.index import OffsetIndex
 from ottla.broker.log.log import Log
 from ottla.metadata.model import Partition as Replicas
 from ottla.net.disk_threads import THREADS_PER_VOLUME, VolumeThreads
-from ottla.net.pending import Pending
+from ottla.net.pending import READ_AHEAD_BYTES, Pending
 from ottla.protocol.batches import Record, build_batch
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import read_request, write_request
 from tests.unit.broker.api.test_produce_and_fetch import TOPIC_ID, Stage, answer_of, asked, batch_of
-from tests.unit.broker.log.cold_disk import ColdDisk
+from tests.unit.broker.log.cold_disk import PAGE, ColdDisk
 from tests.unit.broker.log.workbench import Workbench, append
 from tests.unit.broker.test_coordinator import PARTITIONS, MemoryPartition, loaded
 from tests.unit.broker.test_coordinator import Stage as Groups
@@ -44,6 +44,7 @@ class ColdStage(Stage):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
+        self.folder = folder
         self.disk = ColdDisk()
         self.cold_log = self.logs[0] = Workbench(folder / "cold" / "t-0", disk=self.disk).log()
         self.partition = self.partitions.find("t", 0)
@@ -113,6 +114,94 @@ def test_a_lookup_on_a_stuck_disk_holds_no_other_fetch(play: Any) -> None:
         parts = await answered(waiting)
         [(size, error)] = sizes_and_errors(parts)
         assert (size > 0, error) == (True, 0)
+
+    play(body)
+
+
+BODY = 5 * PAGE
+
+
+def with_a_cold_body(stage: ColdStage, body_bytes: int = BODY) -> int:
+    """The offset of a batch whose header is in memory, and the rest of it on the disk alone."""
+    offset = stage.cold_log.log_end_offset
+    append(stage.cold_log, batch_of([bytes(body_bytes)]))
+    stage.partition.high_watermark = stage.cold_log.log_end_offset
+    name = os.path.basename(stage.cold_log.active.path)
+    stage.disk.warm -= {(name, page) for page in range(1, body_bytes // PAGE + 2)}
+    return offset
+
+
+@pytest.mark.parametrize("replica", [-1, 1], ids=["consumer", "follower"])
+def test_a_body_on_a_stuck_disk_behind_a_warm_header_holds_no_other_partition_of_its_fetch(
+    play: Any, replica: int
+) -> None:
+    """The answer was begun, and ended in its middle: the partitions behind came when the disk was back."""
+
+    async def body(stage: ColdStage) -> None:
+        for index, partition in enumerate(stage.partitions):
+            partition.become_leader(Replicas(TOPIC_ID, index, (0, 1), (0, 1), (1, -1), 0, leader_epoch=1))
+        offset = with_a_cold_body(stage)
+        stage.disk.answers.clear()
+        for _ in range(5):
+            both = (asked(0, offset), asked(1))
+            stuck, warm = sizes_and_errors(stage.fetch_of(*both, max_wait=20_000, replica_id=replica))
+            assert stuck == (0, 0)
+            assert warm[0] > 0
+        waiting = stage.fetch_of(asked(0, offset), max_wait=20_000, replica_id=replica)
+        assert isinstance(waiting, Pending)
+        stage.disk.answers.set()
+        [(size, error)] = sizes_and_errors(await answered(waiting))
+        assert (size > BODY, error) == (True, 0)
+
+    play(body)
+
+
+def test_an_answer_ends_where_memory_does(play: Any) -> None:
+    """What is behind it stands in the next one."""
+
+    async def body(stage: ColdStage) -> None:
+        log = stage.cold_log = stage.partition.log = Workbench(
+            stage.folder / "one-segment", config=LogConfig(), disk=stage.disk
+        ).log()
+        for _ in range(50):
+            stage.produce({0: batch_of([bytes(100_000)])})
+        name = os.path.basename(log.active.path)
+        [(start, offset)] = [
+            (at, header.base_offset) for at, header in log.active.headers() if at < 690 * PAGE < at + header.size
+        ]
+        stage.disk.warm -= {(name, page) for page in (700, 1100)}
+        stage.broker.config.fetch_bytes_max = 1 << 30
+        stage.disk.answers.clear()
+        request = asked(0) | {"partition_max_bytes": 1 << 30}
+        [(size, _)] = sizes_and_errors(stage.fetch_of(request, max_wait=20_000, max_bytes=1 << 30))
+        assert size == 700 * PAGE
+        # A page that is missing in the piece that a thread reads at once: nothing to read until it has.
+        request |= {"fetch_offset": offset}
+        waiting = stage.fetch_of(request, max_wait=20_000, max_bytes=1 << 30)
+        assert isinstance(waiting, Pending)
+        stage.disk.answers.set()
+        [(size, _)] = sizes_and_errors(await answered(waiting))
+        assert size == 1100 * PAGE - start
+
+    play(body)
+
+
+def test_a_first_batch_that_is_cold_far_behind_its_header_arrives_whole(play: Any) -> None:
+    """It is larger than what a thread reads at once. Kafka's consumer fails at half a batch that comes first."""
+
+    async def body(stage: ColdStage) -> None:
+        large = 3 * READ_AHEAD_BYTES
+        offset = with_a_cold_body(stage, large)
+        name = os.path.basename(stage.cold_log.active.path)
+        stage.disk.warm |= {(name, page) for page in range(2 * READ_AHEAD_BYTES // PAGE)}
+        stage.disk.answers.clear()
+        small, _ = sizes_and_errors(stage.fetch_of(asked(0, offset), asked(1), max_wait=20_000))
+        assert small == (0, 0)
+        waiting = stage.fetch_of(asked(0, offset), max_wait=20_000)
+        assert isinstance(waiting, Pending)
+        stage.disk.answers.set()
+        [(size, _)] = sizes_and_errors(await answered(waiting))
+        assert size > large
 
     play(body)
 
@@ -243,6 +332,27 @@ def test_a_disk_that_fails_during_the_lookup_is_told(play: Any) -> None:
         assert sizes_and_errors(await answered(stage.fetch_of(asked(0, 150), max_wait=20_000))) == [
             (0, ErrorCode.kafka_storage_error)
         ]
+
+    play(body)
+
+
+def test_a_disk_that_failed_long_ago_is_asked_again(play: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever had asked then was gone; the first to ask for the same offset again was told of the old error, which took
+    the log directory offline."""
+
+    async def body(stage: ColdStage) -> None:
+        monkeypatch.setattr("ottla.broker.cold_reads.REMEMBERED_SECONDS", 0.0)
+        stage.cool()
+        stage.disk.error = OSError(5, "Input/output error")
+        stage.fetch_of(asked(0, 150), max_wait=20_000).forget()
+        await until(lambda: not stage.broker.cold_reads.under_way)
+        stage.disk.error = None
+        monkeypatch.setattr("ottla.broker.cold_reads.REMEMBERED_SECONDS", 1.0)
+        stage.broker.cold_reads._ended = {
+            place: (when - 2.0, error) for place, (when, error) in stage.broker.cold_reads._ended.items()
+        }
+        [(size, error)] = sizes_and_errors(await answered(stage.fetch_of(asked(0, 150), max_wait=20_000)))
+        assert (size > 0, error) == (True, 0)
 
     play(body)
 

@@ -41,7 +41,8 @@ class ColdFile(RealFile):
         return super().pread(size, position)
 
     def cached(self, size: int, position: int) -> int:
-        return size if self._pages(size, position) <= self._disk.warm else 0
+        missing = [page for _, page in self._pages(size, position) - self._disk.warm]
+        return max(min(missing) * PAGE - position, 0) if missing else size
 
     def read_ahead(self, size: int, position: int) -> None:
         self._wait(size, position)
