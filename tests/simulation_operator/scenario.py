@@ -74,7 +74,6 @@ class Process:
             keeper,
             run.person.defaults,
             topics_held=self.topics.held,
-            clusters=lambda: [KEY],
             utc=lambda: server.now,
         )
         self.access = Access(kube)

@@ -26,7 +26,7 @@ from ottla.operator.etcd import EtcdKeeper
 from ottla.operator.kube import Kube
 from ottla.operator.lease import Lease, LeaseLost
 from ottla.operator.log_level import FollowedLogLevel
-from ottla.operator.objects import GROUP, OPERATOR, VERSION, Ref, ref_of
+from ottla.operator.objects import GROUP, OPERATOR, VERSION, Object, Ref, ref_of
 from ottla.operator.page import Page, Watched
 from ottla.operator.plan.names import INSTANCE, MANAGED_BY
 from ottla.operator.queue import Queue, Retry
@@ -82,7 +82,8 @@ class Operator:
             options.defaults,
             topics_held=self._topics.held,
             ours=self._is_ours,
-            clusters=lambda: self._known,
+            clusters=self._listed,
+            again=lambda key: self.queues["Cluster"].add(key),
             read=self._read,
         )
         self.queues = {
@@ -266,6 +267,12 @@ class Operator:
         key = Ref(meta["namespace"], meta.get("labels", {}).get(INSTANCE, ""))
         if key in self._known:
             self.queues["Cluster"].add(key, GATHERED_S)
+
+    async def _listed(self) -> list[Object]:
+        """All Clusters that are ours to look after, whether a watch has told of them or not. Raises KubeError."""
+        selector = self._options.selector
+        lists = [await self._kube.list("Cluster", each, selector) for each in sorted(self._options.namespaces) or [""]]
+        return [each for listed in lists for each in listed]
 
     def _is_ours(self, key: Ref) -> bool:
         """Not any more where its labels have changed: the watch tells that as a deletion."""

@@ -19,13 +19,14 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from ottla.operator.absences import Absences
 from ottla.operator.administration import Administration, asking
 from ottla.operator.broker_sets import BrokerSets
 from ottla.operator.brokers import BrokerPages
 from ottla.operator.etcd import EtcdKeeper
 from ottla.operator.etcd_secrets import with_secrets
 from ottla.operator.exposure import Exposure
-from ottla.operator.followed import differs, followed_spec, last_followed
+from ottla.operator.followed import followed_spec, last_followed
 from ottla.operator.found import Found
 from ottla.operator.kube import Kube, KubeError
 from ottla.operator.objects import Object, Ref, condition, going, ref_of
@@ -44,7 +45,7 @@ from ottla.operator.rolling import Rolling
 from ottla.operator.scaling import noted
 from ottla.operator.spec.cluster import Cluster, Defaults, Etcd, SpecError, parse_cluster
 from ottla.operator.status import Condition, Trouble
-from ottla.operator.turns import Turns
+from ottla.operator.turns import ListClusters, Turns, Upgrades
 from ottla.operator.visit import Visit, leaving
 
 logger = logging.getLogger(__name__)
@@ -71,20 +72,23 @@ class ClusterReconciler:
         *,
         topics_held: Callable[[Ref], Condition | None] = lambda _: None,
         ours: Callable[[Ref], bool] = lambda _: True,
-        clusters: Callable[[], Iterable[Ref]] = tuple,
+        clusters: ListClusters | None = None,
+        again: Callable[[Ref], None] = lambda _: None,
         read: Callable[[Ref, str], None] = lambda key, version: None,
         utc: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """`topics_held`: what the reconciler of Topics has to say in the Cluster's status; `ours`: whether a Cluster is
-        this operator's to look after, and `clusters` all that are; `read` is told each version of a resource that was
-        read."""
+        this operator's to look after, and `clusters` those that are, without it all that there are; `again` has one
+        looked at; `read` is told each version of a resource that was read."""
         self._ours = ours
         self._kube = kube
         self._etcd = etcd
-        self._turns = Turns(kube, clusters)
+        self._turns = Turns(clusters or (lambda: kube.list("Cluster")), again)
+        self._upgrades = Upgrades(self._turns, defaults)
+        self._absences = Absences()
         self._exposure = Exposure(kube)
         self._sets = BrokerSets(kube)
-        self._rolling = Rolling(kube, pages, self._turns, defaults.release)
+        self._rolling = Rolling(kube, pages)
         self._administration = Administration(kube, self._exposure, self._sets)
         self._defaults = defaults
         self._topics_held = topics_held
@@ -92,7 +96,7 @@ class ClusterReconciler:
         self._utc = utc
         self.parts = self._table()
         self.conditions: dict[Ref, dict[str, bool]] = {}  # of each Cluster, as its status has them
-        self.failing: dict[Ref, dict[str, bool]] = {}  # of each Cluster, whether a part wasn't done
+        self.failing: dict[Ref, dict[str, bool]] = {}  # of each Cluster, whether a part was refused or failed
 
     def close(self) -> None:
         """Ends all connections to brokers."""
@@ -131,7 +135,7 @@ class ClusterReconciler:
                 _applied("ControllerBudget", _controller_budget),
                 Part("Racks", self._tell_racks),
                 Part("BrokerStates", rolling.look, reads=True),
-                Part("Turn", rolling.take_turn, ("BrokerStates",)),
+                Part("Turn", self._upgrades.take_turn, ("BrokerStates",), reads=True),
                 _of_etcd("EtcdRoll", etcd.roll, ("Certificates", "Turn")),
                 Part("ControllerRoll", rolling.roll_controllers, ("Turn",)),
                 Part("RollDecision", rolling.decide, ("BrokerStates",)),
@@ -158,6 +162,7 @@ class ClusterReconciler:
             self.conditions.pop(key, None)
             self.failing.pop(key, None)
             self._turns.ended(key)
+            self._absences.forget(key)
             self._administration.forget(key)
             # What it owns goes with it, by its owner references: nothing here has to be alive.
             return Result(gone=True)
@@ -193,18 +198,29 @@ class ClusterReconciler:
 
         gone = leaving(cluster, found)
         visit = Visit(resource, replace(cluster, leaving=len(gone)), spec, found, findings, now, tell, gone)
+        visit.absent_since = self._absences.look(cluster.ref, found.all("StatefulSet"), found.all("Pod"), now)
         with suppress(KubeError):  # then the part that keeps it says so
-            visit.asked_for = differs(found.get("ConfigMap", names.followed(cluster.name)), spec)
+            visit.followed = found.get("ConfigMap", names.followed(cluster.name))
         return visit
 
     async def _carried_out(self, visit: Visit) -> Result:
         """Does all parts, writes the status, and says when to look again."""
+        key, turn = visit.cluster.ref, visit.findings.operator.turn
+        try:
+            result = await self._done(visit)
+            turn = visit.findings.operator.turn
+            return result
+        finally:
+            if not turn:  # as its status says, or as it said before where it couldn't be written
+                self._turns.ended(key)
+
+    async def _done(self, visit: Visit) -> Result:
         troubles = visit.findings.troubles = await carry_out(self.parts, visit, paused=visit.cluster.paused)
         for reason, message in visit.found.told():
             await visit.tell(reason, message)
         key, before = visit.cluster.ref, visit.resource.get("status") or {}
-        kept_from = {trouble.part for trouble in troubles}
-        self.failing[key] = {part.name: part.name in kept_from for part in self.parts}
+        failed = {trouble.part for trouble in troubles if trouble.failed}
+        self.failing[key] = {part.name: part.name in failed for part in self.parts}
         try:
             status = cluster_status(visit.cluster, visit.findings, before, visit.now)
         except Exception as error:

@@ -168,7 +168,7 @@ class EtcdKeeper:
         decision = await self._decide(visit, etcd)
         decision = await restart_chosen(self._kube, visit, decision, lambda: self._decide(visit, etcd))
         visit.findings.etcd_roll = decision
-        visit.busy |= decision.rolling
+        visit.rolls(decision)
 
     async def _decide(self, visit: Visit, etcd: Etcd) -> Decision:
         """Which member is to be restarted now, and else what for it waits."""

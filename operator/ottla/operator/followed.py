@@ -23,16 +23,17 @@ def followed_spec(cluster: Cluster, spec: Object) -> Object:
     )
 
 
-def differs(kept: Object | None, spec: Object) -> bool:
-    """Whether that ConfigMap keeps another spec; not where there is none. Pure."""
-    return kept is not None and (kept.get("data") or {}).get(_SPEC) != json.dumps(spec, sort_keys=True)
-
-
 async def last_followed(kube: Kube, resource: Object, defaults: Defaults) -> tuple[Cluster, Object] | None:
     """The Cluster and its spec as they were followed last; None where nothing is kept that can be. Raises KubeError."""
     meta = resource["metadata"]
-    kept = await kube.get("ConfigMap", meta["namespace"], names.followed(meta["name"]))
-    if kept is None or all(owner["uid"] != meta["uid"] for owner in kept["metadata"].get("ownerReferences") or ()):
+    return kept_by(await kube.get("ConfigMap", meta["namespace"], names.followed(meta["name"])), resource, defaults)
+
+
+def kept_by(kept: Object | None, resource: Object, defaults: Defaults) -> tuple[Cluster, Object] | None:
+    """The Cluster and its spec that this ConfigMap keeps; None where it keeps none of this Cluster that can be
+    followed. Pure."""
+    uid = resource["metadata"]["uid"]
+    if kept is None or all(owner["uid"] != uid for owner in kept["metadata"].get("ownerReferences") or ()):
         return None
     try:
         spec: Object = json.loads(kept["data"][_SPEC])

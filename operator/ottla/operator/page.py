@@ -33,7 +33,7 @@ HELP = {
     "ottla_operator_cluster_condition": ("gauge", "Whether a condition of a Cluster is True."),
     "ottla_operator_cluster_part_failing": (
         "gauge",
-        "Whether a part of a Cluster wasn't done at its last reconcile: it was refused, failed, or needs one that was.",
+        "Whether a part of a Cluster was refused or failed at its last reconcile; one that only waits hasn't.",
     ),
     "ottla_operator_impeded": ("gauge", "Whether the operator lacks the lease's state or a right to read (1)."),
     "ottla_operator_leading": ("gauge", "Whether this process acts (1) or stands by."),
@@ -93,7 +93,7 @@ class Page:
         failing: Callable[[], Mapping[Ref, Mapping[str, bool]]] = dict,
     ) -> None:
         """`conditions`: of each Cluster, by their types; `troubles`: what keeps the operator from its work; `failing`:
-        of each Cluster, whether a part of it wasn't done, by the part's name."""
+        of each Cluster, whether a part of it was refused or failed, by the part's name."""
         self._failing = failing
         self._troubles = troubles
         self._conditions = conditions

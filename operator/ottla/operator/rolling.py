@@ -13,24 +13,19 @@ from ottla.operator.objects import Object
 from ottla.operator.plan import disruption, names
 from ottla.operator.plan.broker_pods import BROKER, CONTROLLER
 from ottla.operator.plan.etcd_pods import ETCD
-from ottla.operator.plan.observed import addresses, broker_pod, is_current, outdated, versions
+from ottla.operator.plan.observed import addresses, broker_pod, is_current, versions
 from ottla.operator.plan.roll import Decision, Pod, decide
-from ottla.operator.plan.turns import RELEASE_MAX, Release, Standing, standing
 from ottla.operator.restarts import restart_chosen
-from ottla.operator.spec.cluster import Cluster, Etcd, Pool
-from ottla.operator.turns import Turns
+from ottla.operator.spec.cluster import Pool
 from ottla.operator.visit import Visit, ordinal
 
 
 class Rolling:
     """Looks after the pods of the brokers of any cluster."""
 
-    def __init__(self, kube: Kube, pages: BrokerPages, turns: Turns, release: str) -> None:
-        """`release`: this operator's."""
+    def __init__(self, kube: Kube, pages: BrokerPages) -> None:
         self._kube = kube
         self._pages = pages
-        self._turns = turns
-        self._release = release[:RELEASE_MAX]
 
     async def look(self, visit: Visit) -> None:
         """The pods, and what the brokers in them say."""
@@ -54,37 +49,6 @@ class Rolling:
         visit.findings.pods = seen
         visit.findings.version = versions(pods.values())
 
-    async def take_turn(self, visit: Visit) -> None:
-        """Whether pods may be restarted for what another release of the operator makes of them."""
-        cluster, found, findings = visit.cluster, visit.found, visit.findings
-        known = _wanted_sets(cluster)
-        sets = {name: found.get("StatefulSet", name) for name in known}
-        current = all(
-            item is not None and is_current(item) and ("StatefulSet", name) in found.applied
-            for name, item in sets.items()
-        )
-        old = [pod.name for pod in findings.pods or () if pod.outdated]
-        for pod in (*found.all("Pod", ETCD), *found.all("Pod", CONTROLLER)):
-            name = pod["metadata"]["name"]
-            old += [name] if outdated(sets.get(name.rpartition("-")[0]), pod) else []
-        noted = findings.operator
-        how = standing(self._release, noted, old, current=current, asked_for=visit.asked_for)
-        if how is Standing.FOLLOWS:
-            findings.operator = Release(self._release)
-            self._turns.ended(cluster.ref)
-        elif how is Standing.TURN:
-            self._turns.has(cluster.ref)
-        elif how is Standing.UNKNOWN:
-            visit.hold = "Kubernetes to take note of the change"
-        elif visit.window_open:
-            visit.hold = "its turn to be known"
-            other = await self._turns.take(cluster.ref)
-            if other is None:
-                findings.operator = Release(noted.of_pods, turn=True)
-                visit.busy = True
-            else:
-                visit.hold = f"the Cluster {other}, whose pods are restarted for this version of the operator first"
-
     async def decide(self, visit: Visit) -> None:
         """Whether a pod is to be restarted, and whether somebody else may take one away."""
         await self._decide(visit)
@@ -98,7 +62,8 @@ class Rolling:
         if not visit.current:
             decision = _later(decision)
         findings.decision = decision
-        visit.busy |= decision.rolling or not decision.evictable
+        visit.rolls(decision)
+        visit.busy |= not decision.evictable
         return decision
 
     def budget(self, visit: Visit) -> list[Object]:
@@ -139,15 +104,8 @@ class Rolling:
         if stateful_set is None or not is_current(stateful_set):
             decision = _later(decision)
         visit.findings.controller_roll = decision
-        visit.busy |= decision.rolling
+        visit.rolls(decision)
         return decision
-
-
-def _wanted_sets(cluster: Cluster) -> list[str]:
-    """The StatefulSets whose pods there are to be."""
-    wanted = [names.broker_set(cluster, pool) for pool in cluster.pools]
-    wanted += [names.etcd_set(cluster)] if isinstance(cluster.metadata, Etcd) else []
-    return wanted + ([names.controller_set(cluster)] if cluster.controllers.replicas else [])
 
 
 def _later(decision: Decision) -> Decision:

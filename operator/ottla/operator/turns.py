@@ -1,49 +1,163 @@
 """One Cluster at a time has its pods restarted for another release of the operator. The rule is `plan/turns.py`'s.
 
 The turn counts once it stands in the Cluster's status: an operator that dies leaves it to its successor, and no pod is
-restarted by a turn that nobody could read. What is remembered here only keeps two Clusters from taking it at once, and
-spares looking at the others.
+restarted by a turn that nobody could read. So what the statuses say is asked of Kubernetes, not of watches, which may
+not have told of every Cluster yet. What is remembered here only keeps two Clusters from taking it at once, spares
+asking again, and tells those that wait.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable
 
-from ottla.operator.kube import Kube
-from ottla.operator.objects import Ref, going
-from ottla.operator.plan.turns import noted_release
+from ottla.operator.followed import kept_by
+from ottla.operator.objects import Object, Ref, going, ref_of
+from ottla.operator.plan import names
+from ottla.operator.plan.broker_pods import CONTROLLER
+from ottla.operator.plan.etcd_pods import ETCD
+from ottla.operator.plan.observed import is_current, outdated
+from ottla.operator.plan.turns import (
+    RELEASE_MAX,
+    Release,
+    Standing,
+    makes_other_pods,
+    not_serving,
+    noted_release,
+    standing,
+)
+from ottla.operator.spec.cluster import Cluster, Defaults, Etcd, parse_cluster
+from ottla.operator.visit import Visit
+
+ListClusters = Callable[[], Awaitable[list[Object]]]
+"""All Clusters that this operator looks after, as Kubernetes has them now. Raises KubeError."""
 
 
 class Turns:
     """Whose turn it is."""
 
-    def __init__(self, kube: Kube, clusters: Callable[[], Iterable[Ref]]) -> None:
-        """`clusters`: all that this operator looks after."""
-        self._kube = kube
+    def __init__(self, clusters: ListClusters, again: Callable[[Ref], None]) -> None:
+        """`again` has a Cluster looked at that may take its turn now."""
         self._clusters = clusters
+        self._again = again
         self._holder: Ref | None = None
+        self._waits: dict[Ref, str] = {}
+        self._waiting: set[Ref] = set()
         self._one_at_a_time = asyncio.Lock()
-
-    def has(self, key: Ref) -> None:
-        """Its status says that it has the turn."""
-        self._holder = key
-
-    def ended(self, key: Ref) -> None:
-        """It doesn't need the turn any more."""
-        if self._holder == key:
-            self._holder = None
 
     async def take(self, key: Ref) -> Ref | None:
         """Whoever has the turn; None where it is this one's now, and may be written down. Raises KubeError."""
         async with self._one_at_a_time:
             if self._holder is None:
-                self._holder = await self._noted(key) or key
-            return self._holder if self._holder != key else None
+                self._holder = await self._noted() or key
+            if self._holder == key:
+                return None
+            self._waiting.add(key)
+            return self._holder
 
-    async def _noted(self, but: Ref) -> Ref | None:
-        for key in sorted(self._clusters()):
-            found = await self._kube.get("Cluster", *key) if key != but else None
-            if found is not None and not going(found) and noted_release(found.get("status") or {}).turn:
-                return key
-        return None
+    def waits(self, key: Ref, why: str) -> None:
+        """Why the turn of this Cluster doesn't get on, if it has the turn; nothing: it does."""
+        self._waits[key] = why
+
+    def why(self, key: Ref) -> str:
+        """What `waits` was told of a Cluster last."""
+        return self._waits.get(key, "")
+
+    def ended(self, key: Ref) -> None:
+        """The turn doesn't stand in its status any more."""
+        self._waits.pop(key, None)
+        if self._holder == key:
+            self._holder = None
+            waiting, self._waiting = self._waiting, set()
+            for other in sorted(waiting):
+                self._again(other)
+
+    async def _noted(self) -> Ref | None:
+        """The first Cluster whose status says that it has the turn."""
+        having = (
+            ref_of(each)
+            for each in await self._clusters()
+            if not going(each) and noted_release(each.get("status") or {}).turn
+        )
+        return min(having, default=None)
+
+
+class Upgrades:
+    """Has each Cluster take its turn before its pods are restarted for this operator's release."""
+
+    def __init__(self, turns: Turns, defaults: Defaults) -> None:
+        """`defaults`: this operator's, of its release."""
+        self._turns = turns
+        self._defaults = defaults
+        self._release = defaults.release[:RELEASE_MAX]
+
+    async def take_turn(self, visit: Visit) -> None:
+        """Whether pods may be restarted for what another release of the operator makes of them."""
+        noted, key = visit.findings.operator, visit.cluster.ref
+        if visit.cluster.paused:
+            self._turns.waits(key, "it is paused")
+            return
+        found = visit.found
+        sets = {name: found.get("StatefulSet", name) for name in _wanted_sets(visit.cluster)}
+        applied = {name for name in sets if ("StatefulSet", name) in found.applied}
+        away = not_serving(found.all("StatefulSet"), found.all("Pod"))
+        first_away = next(iter(away.values()), "")
+        how = standing(
+            self._release,
+            noted,
+            _outdated(visit, sets),
+            away,
+            current=all(item is None or name not in applied or is_current(item) for name, item in sets.items()),
+            applied=len(applied) == len(sets),
+            asked_for=self._asked_for(visit),
+        )
+        if how is Standing.FOLLOWS:
+            visit.findings.operator = Release(self._release)
+        elif how is Standing.PARTLY:
+            visit.findings.operator = Release(noted.of_pods)
+        elif how is Standing.UNKNOWN:
+            visit.hold = "Kubernetes to take note of the change"
+        elif how is Standing.TURN:
+            closed = "" if visit.window_open else "its maintenance window is closed"
+            self._turns.waits(key, f"it waits for {first_away}" if first_away else closed)
+            await self._hold_for_the_other(visit)
+        elif visit.window_open:
+            visit.hold = first_away
+            if not first_away and not await self._hold_for_the_other(visit):
+                visit.hold = "its turn to be noted"
+                visit.findings.operator = Release(noted.of_pods, turn=True)
+                visit.busy = True
+
+    def _asked_for(self, visit: Visit) -> bool:
+        """Whether the spec asks for other pods than the one that was followed before."""
+        before = kept_by(visit.followed, visit.resource, self._defaults)
+        if before is None or before[1] == visit.spec:
+            return False
+        return makes_other_pods(before[0], parse_cluster({**visit.resource, "spec": visit.spec}, self._defaults))
+
+    async def _hold_for_the_other(self, visit: Visit) -> bool:
+        """Whether another Cluster has the turn: then this one's rolls wait for it."""
+        visit.hold = "its turn to be known"
+        other = await self._turns.take(visit.cluster.ref)
+        visit.hold, visit.patient = "", other is not None
+        if other is not None:
+            why = self._turns.why(other)
+            first = f"the Cluster {other}, whose pods are restarted for this version of the operator first"
+            visit.hold = f"{first} ({why})" if why else first
+        return visit.patient
+
+
+def _outdated(visit: Visit, sets: dict[str, Object | None]) -> list[str]:
+    """All pods that there are and that aren't as they are to be."""
+    old = [pod.name for pod in visit.findings.pods or () if pod.outdated]
+    for pod in (*visit.found.all("Pod", ETCD), *visit.found.all("Pod", CONTROLLER)):
+        name = pod["metadata"]["name"]
+        old += [name] if outdated(sets.get(name.rpartition("-")[0]), pod) else []
+    return old
+
+
+def _wanted_sets(cluster: Cluster) -> list[str]:
+    """The StatefulSets whose pods there are to be."""
+    wanted = [names.broker_set(cluster, pool) for pool in cluster.pools]
+    wanted += [names.etcd_set(cluster)] if isinstance(cluster.metadata, Etcd) else []
+    return wanted + ([names.controller_set(cluster)] if cluster.controllers.replicas else [])

@@ -13,6 +13,7 @@ from ottla.operator.plan.broker_pods import BROKER
 from ottla.operator.plan.cluster_status import Findings
 from ottla.operator.plan.etcd_members import Member
 from ottla.operator.plan.observed import broker_names, broker_sets
+from ottla.operator.plan.roll import Decision
 from ottla.operator.plan.turns import on_its_way
 from ottla.operator.queue import Tell
 from ottla.operator.spec.cluster import Cluster
@@ -32,8 +33,10 @@ class Visit:
     leaving: frozenset[int] = frozenset()  # brokers that are there and aren't wanted
     busy: bool = False  # look again soon
     current: bool = True  # which pods are outdated is known
-    asked_for: bool = False  # the spec isn't the one that was followed before
+    followed: Object | None = None  # the ConfigMap with the spec that was followed before
+    absent_since: Mapping[str, datetime] = field(default_factory=dict)  # pods that there are to be and aren't
     hold: str = ""  # what has to come about before pods are restarted for changes
+    patient: bool = False  # that may take long, and is told when it has
     restarted: str = ""  # a pod of this Cluster, at this visit
     members: list[Member] | None = None  # of etcd; None where no majority answers
     addresses: dict[int, dict[str, str]] = field(default_factory=dict)  # broker → external listener → host:port
@@ -49,8 +52,15 @@ class Visit:
         if self.hold or self.restarted:
             return self.hold or f"{self.restarted} to be ready"
         found = self.found
-        each = (on_its_way(found.all("StatefulSet", one), found.all("Pod", one), self.now) for one in components)
+        each = (
+            on_its_way(found.all("StatefulSet", one), found.all("Pod", one), self.absent_since, self.now)
+            for one in components
+        )
         return next(filter(None, each), "")
+
+    def rolls(self, decision: Decision) -> None:
+        """A roll is looked at again soon, but not while it waits for a window or for another Cluster's roll."""
+        self.busy |= decision.rolling and self.window_open and not self.patient
 
     @property
     def asked(self) -> KafkaAdmin:

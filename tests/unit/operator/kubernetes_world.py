@@ -32,6 +32,8 @@ class World:
         self.foreground: list[str] = []  # deleted only after what they own
         self.writes: list[str] = []
         self.bad_images: set[str] = set()
+        self.silent_images: set[str] = set()  # they run, and are never ready
+        self.refused_pods: set[str] = set()  # by a quota
         self.alarms: list[Object] = []  # of etcd
         self.used_bytes = 1000  # by etcd
         self.taken_ports: set[int] = set()  # node ports of others
@@ -193,9 +195,10 @@ class World:
                 if pod not in wanted:
                     del self.objects["Pod", namespace, pod]
             for pod in wanted:
-                if ("Pod", namespace, pod) not in self.objects:
+                if ("Pod", namespace, pod) not in self.objects and pod not in self.refused_pods:
                     self._make_pod(item, namespace, pod, revision)
-                self.objects["Pod", namespace, pod]["metadata"].setdefault("ownerReferences", _owner(item))
+                if (made := self.objects.get(("Pod", namespace, pod))) is not None:
+                    made["metadata"].setdefault("ownerReferences", _owner(item))
         for (kind, _, name), item in self.objects.items():
             if kind == "Pod":
                 self._run(item, name)
@@ -224,13 +227,14 @@ class World:
         self._put(("Pod", namespace, name), pod, spec_changed=True)
 
     def _run(self, pod: Object, name: str) -> None:
-        bad = pod["spec"]["containers"][0]["image"] in self.bad_images
+        image = pod["spec"]["containers"][0]["image"]
+        bad, silent = image in self.bad_images, image in self.silent_images
         state = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}} if bad else {"running": {}}
         pod["status"] = {
             "podIP": f"ip-{name}",
             "conditions": [
                 {"type": "PodScheduled", "status": "True"},
-                {"type": "Ready", "status": str(not bad), "lastTransitionTime": "2026-05-01T00:00:00Z"},
+                {"type": "Ready", "status": str(not bad and not silent), "lastTransitionTime": "2026-05-01T00:00:00Z"},
             ],
             "containerStatuses": [{"state": state, "lastState": {}}],
         }

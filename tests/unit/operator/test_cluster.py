@@ -133,6 +133,7 @@ class Scene:
             }
         )
         self.now = datetime(2026, 5, 1, 12, tzinfo=UTC)
+        self.woken: list[Ref] = []  # Clusters that the reconciler wants to have looked at
         self.restart()
 
     def restart(self, defaults: Defaults = DEFAULTS) -> None:
@@ -147,12 +148,9 @@ class Scene:
             self.pages,  # type: ignore[arg-type]
             keeper,
             defaults,
-            clusters=self._clusters,
+            again=self.woken.append,
             utc=lambda: self.now,
         )
-
-    def _clusters(self) -> list[Ref]:
-        return [Ref(namespace, name) for kind, namespace, name in self.world.objects if kind == "Cluster"]
 
     def reconcile(self) -> Result:
         with patch.object(module, "KafkaAdmin", lambda bootstrap: self.kafka):
@@ -174,6 +172,9 @@ class Scene:
 
     def condition(self, kind: str) -> tuple[str, str]:
         return next((c["status"], c["reason"]) for c in self.status["conditions"] if c["type"] == kind)
+
+    def condition_message(self, kind: str) -> str:
+        return next(c["message"] for c in self.status["conditions"] if c["type"] == kind)
 
     def pods(self) -> list[str]:
         ours = f"{self.key.name}-"

@@ -122,7 +122,8 @@ def test_a_part_that_needs_a_refused_one_says_so_and_is_not_done() -> None:
     assert _troubles(scene)["Brokers"] == ("Waiting", "waits for BrokerConfig, which isn't done")
     assert scene.pods() == []
     assert scene.condition("MetadataReady") == ("True", "EtcdAnswers")
-    assert scene.reconciler.failing[scene.key]["Brokers"], "it isn't done, whoever is to blame"
+    failing = scene.reconciler.failing[scene.key]
+    assert [part for part, fails in failing.items() if fails] == ["BrokerConfig"], "an alert is about what is to blame"
     assert ("BrokersFailed", _troubles(scene)["Brokers"][1]) not in scene.world.warnings
 
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
+from ottla.operator.absences import Absences
+from ottla.operator.app import Operator, Options
+from ottla.operator.cluster import QUIET_S
 from ottla.operator.etcd_client import EtcdUnreachable
 from ottla.operator.kube import KubeError
 from ottla.operator.objects import Ref
-from ottla.operator.plan.turns import Release, Standing, standing
+from ottla.operator.plan.turns import Release, Standing, on_its_way, standing
 from ottla.operator.spec.cluster import Defaults
 from ottla.operator.turns import Turns
 from tests.unit.operator.kubernetes_world import Object, World
@@ -179,7 +182,7 @@ def test_clusters_that_change_nothing_take_no_turn() -> None:
 def test_a_turn_that_can_not_be_found_out_is_told_and_nothing_is_restarted() -> None:
     first, _ = _two()
     first.rounds(1)
-    first.world.refusals["get Cluster b"] = KubeError(403, "reading Cluster b", "forbidden")
+    first.world.refusals["list Cluster"] = KubeError(403, "listing Cluster", "forbidden")
     first.rounds(2)
     assert _restarted(first) == []
     assert first.condition("TurnReconciled") == ("False", "Refused")
@@ -196,33 +199,271 @@ def test_two_clusters_do_not_take_their_turn_at_once() -> None:
         world.create({"kind": "Cluster", "metadata": {"namespace": key.namespace, "name": key.name}, "spec": {}})
 
     async def take() -> list[Ref | None]:
-        turns = Turns(world, lambda: keys)  # type: ignore[arg-type]
+        turns = Turns(lambda: world.list("Cluster"), lambda key: None)
         return list(await asyncio.gather(*(turns.take(key) for key in keys)))
 
     assert asyncio.run(take()) == [None, keys[0]]
 
 
+NEW, TURN, OLD = Release("2"), Release("1", turn=True), Release("1")
+
+
 @pytest.mark.parametrize(
-    ("noted", "outdated", "current", "asked_for", "expected"),
+    ("noted", "outdated", "away", "current", "applied", "asked_for", "expected"),
     [
-        (Release(), [], True, False, Standing.FOLLOWS),
-        (Release(), [], False, False, Standing.UNKNOWN),
-        (Release(), ["k-0"], True, False, Standing.WAITS),
-        (Release("1"), ["k-0"], True, False, Standing.WAITS),
-        (Release("1"), ["k-0"], True, True, Standing.FOLLOWS),
-        (Release("2"), ["k-0"], True, False, Standing.FOLLOWS),
-        (Release("2"), ["k-0"], False, False, Standing.FOLLOWS),
-        (Release("1", turn=True), ["k-0"], True, False, Standing.TURN),
-        (Release("2", turn=True), ["k-0"], True, False, Standing.TURN),
-        (Release("1", turn=True), ["k-0"], True, True, Standing.TURN),
-        (Release("1", turn=True), [], False, False, Standing.TURN),
-        (Release("1", turn=True), [], True, False, Standing.FOLLOWS),
+        (Release(), [], [], True, True, False, Standing.FOLLOWS),
+        (Release(), [], [], False, True, False, Standing.UNKNOWN),
+        (Release(), ["k-0"], [], True, True, False, Standing.WAITS),
+        (OLD, ["k-0"], [], True, True, False, Standing.WAITS),
+        (OLD, ["k-0"], ["k-0"], True, False, False, Standing.WAITS),
+        (OLD, ["k-0"], [], True, True, True, Standing.FOLLOWS),
+        (OLD, [], [], True, False, False, Standing.PARTLY),
+        (NEW, ["k-0"], [], True, True, False, Standing.FOLLOWS),
+        (NEW, ["k-0"], ["k-1"], False, False, False, Standing.FOLLOWS),
+        (TURN, ["k-0"], [], True, True, False, Standing.TURN),
+        (Release("2", turn=True), ["k-0"], [], True, True, False, Standing.TURN),
+        (TURN, ["k-0"], [], True, True, True, Standing.TURN),
+        (TURN, [], [], False, True, False, Standing.TURN),
+        (TURN, [], ["k-0"], True, True, False, Standing.TURN),
+        (TURN, [], ["k-0"], True, False, False, Standing.TURN),
+        (TURN, [], [], True, False, False, Standing.PARTLY),
+        (TURN, [], [], True, True, False, Standing.FOLLOWS),
     ],
 )
 def test_how_a_cluster_stands(
-    noted: Release, outdated: list[str], current: bool, asked_for: bool, expected: Standing
+    noted: Release,
+    outdated: list[str],
+    away: list[str],
+    current: bool,
+    applied: bool,
+    asked_for: bool,
+    expected: Standing,
 ) -> None:
-    assert standing("2", noted, outdated, current=current, asked_for=asked_for) is expected
+    how = standing("2", noted, outdated, away, current=current, applied=applied, asked_for=asked_for)
+    assert how is expected
+
+
+# ---- what goes wrong in the middle of an upgrade
+
+
+SINGLE = {"replicas": 1, "storage": {"size": "1Gi"}}
+
+
+def _two_of_one_broker() -> tuple[Scene, Scene]:
+    first = running("a", brokers=SINGLE)
+    second = running("b", first.world, brokers=SINGLE)
+    first.rounds(1)
+    return first, second
+
+
+def _upgraded(first: Scene, second: Scene, to: Defaults = NEWER) -> None:
+    first.restart(to)
+    second.reconciler = first.reconciler
+
+
+def _by_turns(count: int, *scenes: Scene) -> None:
+    for _ in range(count):
+        for scene in scenes:
+            scene.now += timedelta(minutes=2)
+            scene.reconcile()
+        scenes[0].world.settle()
+
+
+@pytest.mark.parametrize("images", ["bad_images", "silent_images"])
+def test_a_bad_image_of_another_release_stops_at_the_first_cluster(images: str) -> None:
+    """Clusters of one broker once went down one after the other: no pod of the first was outdated any more."""
+    first, second = _two_of_one_broker()
+    getattr(first.world, images).add("ottla:2")
+    _upgraded(first, second)
+    before = _uids(first, "b")
+    _by_turns(20, first, second)
+    assert _uids(first, "b") == before
+    assert first.status["operator"]["turn"]
+    waits_for = "a-broker-0, which is stuck: ImagePullBackOff" if images == "bad_images" else "a-broker-0 to be ready"
+    said = (
+        f"the Cluster shop/a, whose pods are restarted for this version of the operator first (it waits for {waits_for}"
+    )
+    assert said in second.status["message"]
+    assert second.condition("Ready") == ("True", "BrokersServe")
+    _upgraded(first, second, Defaults("ottla:3", "etcd:2", "3"))
+    if images == "silent_images":  # nobody can tell a broker that takes long from one that never comes
+        del first.world.objects["Pod", "shop", "a-broker-0"]
+    _by_turns(20, first, second)
+    assert first.status["operator"] == second.status["operator"] == {"release": "ottla:3 etcd:2 3"}
+    assert (first.status["version"], second.status["version"]) == ("3", "3")
+
+
+def test_a_cluster_that_is_broken_takes_no_turn_and_holds_up_nobody() -> None:
+    first, second = _two()
+    first.world.refused_pods.add("a-broker-2")
+    del first.world.objects["Pod", "shop", "a-broker-2"]
+    before = _uids(first, "a")
+    _by_turns(24, first, second)
+    assert _uids(first, "a") == before
+    assert "a-broker-2 to be created" in first.status["message"]
+    assert second.status["operator"] == {"release": "ottla:2 etcd:2 2"}
+    first.world.refused_pods.clear()
+    _by_turns(16, first)
+    assert first.status["operator"] == {"release": "ottla:2 etcd:2 2"}
+
+
+def test_a_paused_cluster_keeps_its_turn_and_the_others_say_that_it_is_paused() -> None:
+    first, second = _two()
+    first.rounds(3)
+    first.world.edit("Cluster", "a", lambda spec: spec.update(paused=True))
+    _upgraded(first, second)
+    _by_turns(3, second, first)
+    assert first.status["operator"]["turn"]
+    assert "the Cluster shop/a, whose pods" in second.status["message"]
+    assert "first (it is paused)" in second.status["message"]
+
+
+def test_a_pod_that_can_not_be_created_keeps_no_correction_of_etcd_or_of_controllers_from_getting_through() -> None:
+    """A quota once held their rolls for ever."""
+    scene = running(metadata={"etcd": {"members": 3}}, controllers={"replicas": 2})
+    scene.rounds(10)
+    scene.world.events.clear()
+    scene.world.refused_pods.add("k-broker-2")
+    del scene.world.objects["Pod", "shop", "k-broker-2"]
+    scene.reconcile()
+
+    def correct(spec: Object) -> None:
+        spec["metadata"]["etcd"]["image"] = "etcd:3"
+        spec["controllers"]["resources"] = {"requests": {"cpu": "1"}}
+
+    scene.world.edit("Cluster", "k", correct)
+    scene.rounds(3)
+    assert _restarted(scene) == [], "it may come yet"
+    assert "Rolling etcd 0/3: waiting for k-broker-2 to be created" in scene.condition_message("Rolling")
+    scene.now += timedelta(minutes=5)
+    scene.rounds(12)
+    assert sorted(_restarted(scene)) == [
+        *("k-controller-0", "k-controller-1"),
+        *("k-etcd-0", "k-etcd-1", "k-etcd-2"),
+    ]
+
+
+def test_a_pod_that_is_created_and_goes_again_counts_as_missing_anew() -> None:
+    absences, key, now = Absences(), Ref("shop", "k"), datetime(2026, 5, 1, tzinfo=UTC)
+    set_ = {"metadata": {"name": "k-broker"}, "spec": {"replicas": 2}}
+    pod = {"metadata": {"name": "k-broker-0"}}
+    assert absences.look(key, [set_], [pod], now) == {"k-broker-1": now}
+    later = now + timedelta(minutes=1)
+    assert absences.look(key, [set_], [], later) == {"k-broker-0": later, "k-broker-1": now}
+    absences.look(key, [set_], [{"metadata": {"name": "k-broker-1"}}], later)
+    last = now + timedelta(minutes=9)
+    assert absences.look(key, [set_], [], last) == {"k-broker-0": later, "k-broker-1": last}
+    absences.forget(key)
+    assert absences.look(key, [set_], [pod], last) == {"k-broker-1": last}
+
+
+def test_a_pod_on_a_node_that_is_lost_is_not_waited_for_until_the_node_goes() -> None:
+    """It stays there, to be deleted, for as long as the node's object does."""
+    now = datetime(2026, 5, 1, 12, tzinfo=UTC)
+    set_ = {"metadata": {"name": "k-broker"}, "spec": {"replicas": 1}}
+
+    def way(deleted: str) -> str:
+        pod = {"metadata": {"name": "k-broker-0", "deletionTimestamp": deleted}}
+        return on_its_way([set_], [pod], {}, now)
+
+    assert way("2026-05-01T11:58:00Z") == "k-broker-0 to stop"
+    assert way("2026-05-01T11:54:00Z") == ""
+
+
+@pytest.mark.parametrize("has_its_turn", [False, True])
+def test_one_statefulset_that_is_refused_keeps_neither_the_others_nor_the_next_cluster(has_its_turn: bool) -> None:
+    """All kinds once waited for Kubernetes to take note of what it had refused."""
+    first, second = _two()
+    first.cluster["status"]["operator"].update({"turn": True} if has_its_turn else {})
+    first.world.refusals["apply StatefulSet a-etcd"] = KubeError(403, "applying", "a webhook says no")
+    _by_turns(12, first, second)
+    brokers = {f"a-broker-{number}" for number in range(3)}
+    assert brokers.issubset(_restarted(first)), first.status["message"]
+    assert first.status["operator"] == {"release": "ottla:1 etcd:1"}, "its etcd isn't of this release"
+    assert "a webhook says no" in first.status["message"]
+    _by_turns(14, first, second)
+    assert second.status["operator"] == {"release": "ottla:2 etcd:2 2"}
+    first.world.refusals.clear()
+    _by_turns(8, first)
+    assert first.status["operator"] == {"release": "ottla:2 etcd:2 2"}
+    assert _restarted(first)[-1] == "a-etcd-0"
+
+
+def test_the_turn_of_a_cluster_that_no_watch_has_told_of_yet_is_honoured() -> None:
+    """After an operator's start two Clusters once rolled at once."""
+    first, second = _two()
+    first.rounds(3)
+    assert first.status["operator"]["turn"]
+    known: set[Ref] = {second.key}  # the other one's event comes later
+    operator = Operator(Options(NEWER), first.world)  # type: ignore[arg-type]
+    operator._known = known
+    turns = Turns(operator._listed, lambda key: None)
+    assert asyncio.run(turns.take(second.key)) == first.key
+
+
+def test_two_clusters_whose_statuses_both_have_the_turn_do_not_use_it_at_once() -> None:
+    """A status whose writing wasn't answered in time may be written after another Cluster was asked."""
+    first, second = _two()
+    for scene in (first, second):
+        scene.cluster["status"]["operator"]["turn"] = True
+    before = _uids(first, "b")
+    _by_turns(4, second, first)
+    assert _uids(first, "b") == before
+    _by_turns(20, first, second)
+    assert first.status["operator"] == second.status["operator"] == {"release": "ottla:2 etcd:2 2"}
+
+
+def test_a_turn_that_could_not_be_written_down_is_not_kept() -> None:
+    first, second = _two()
+    first.reconcile()
+    first.world.settle()
+    with (
+        patch.object(first.world, "write_status", side_effect=KubeError(409, "writing", "it has changed")),
+        pytest.raises(KubeError),
+    ):
+        first.reconcile()
+    first.world.edit("Cluster", "a", lambda spec: spec.update(paused=True))
+    second.rounds(16)
+    assert second.status["operator"] == {"release": "ottla:2 etcd:2 2"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"config": {"log.retention.ms": 1000}},
+        {"maintenanceWindows": []},
+        {"scaling": {"throttleBytesPerSecond": 1000000}},
+        {"networkPolicy": {"enabled": True}},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_change_that_is_not_about_pods_does_not_skip_the_turn(change: Object) -> None:
+    """Whatever somebody changed in a spec, in the middle of an upgrade, once had that Cluster roll out of turn."""
+    first, second = _two()
+    first.rounds(2)
+    before = _uids(first, "b")
+    second.world.edit("Cluster", "b", lambda spec: spec.update(change))
+    second.rounds(6)
+    assert _uids(first, "b") == before
+    assert "the Cluster shop/a" in second.status["message"]
+
+
+def test_clusters_that_wait_for_a_turn_or_a_window_are_looked_at_seldom_and_as_soon_as_it_is_free() -> None:
+    """Each was looked at every three seconds, for as long as the others took."""
+    first, second = _two()
+    first.rounds(3)
+    second.rounds(2)
+    assert second.reconcile().requeue_after == QUIET_S
+    assert first.woken == []
+    first.rounds(11)
+    assert first.status["operator"] == {"release": "ottla:2 etcd:2 2"}
+    assert first.woken == [second.key]
+    second.rounds(1)
+    assert second.status["operator"]["turn"]
+    second.world.edit("Cluster", "b", lambda spec: spec.update(maintenanceWindows=NIGHTLY))
+    second.rounds(2)
+    assert second.condition("Rolling") == ("True", "Waiting")
+    assert second.reconcile().requeue_after == QUIET_S
 
 
 # ---- nothing is deleted by an old look
