@@ -19,6 +19,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from ottla.metadata.keys import LINEAGE
 from tests.crash.test_controller_process import ControllerAlone
 from tests.peers.etcd import Etcd, leads
 from tests.peers.ottla_broker import OttlaBroker
@@ -27,7 +28,7 @@ from tests.peers.wire import Wire
 
 ALTER_PARTITION_REASSIGNMENTS = 45
 RECORDS = 2500
-WORD_S = 5.0  # the longest from a change to the lineage word behind it
+LEARNED_S = 0.5  # after it has been written each broker knows a lineage word
 
 
 class ReplaceableStore(ABC):
@@ -190,20 +191,35 @@ def all_stop(cluster: OttlaCluster, because: str) -> None:
         assert because in told(broker)
 
 
-def moved_after_the_copy(cluster: OttlaCluster, store: ReplaceableStore, after_s: float) -> dict[str, bytes]:
+def until_worded(url: str) -> None:
+    """Until the newest of the store's keys is a lineage word, which stands behind everything else then."""
+    deadline = time.monotonic() + 60
+    while not _worded(held(url)):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    time.sleep(LEARNED_S)
+
+
+def _worded(revisions: dict[str, int]) -> bool:
+    newest = max(revisions.values())
+    return any(revision == newest and key.startswith(LINEAGE) for key, revision in revisions.items())
+
+
+def moved_after_the_copy(cluster: OttlaCluster, store: ReplaceableStore, *, worded: bool) -> dict[str, bytes]:
     """Records whose only copy lies on a broker that the copy of the store doesn't name; the segments of that broker."""
     create(cluster, "t", [0])
-    time.sleep(WORD_S + 0.5)
+    until_worded(store.url)
     store.copy()
     move(cluster, "t", target=1, source=0)
     produce(cluster, "t", range(RECORDS))
-    time.sleep(after_s)
+    if worded:
+        until_worded(store.url)
     return files(cluster.brokers[1])
 
 
-@pytest.mark.parametrize("after_s", [WORD_S + 0.5, 0.0], ids=["a word later", "at once"])
-def test_the_only_copy_outlives_an_older_store(cluster: OttlaCluster, store: ReplaceableStore, after_s: float) -> None:
-    before = moved_after_the_copy(cluster, store, after_s)
+@pytest.mark.parametrize("worded", [True, False], ids=["a word later", "at once"])
+def test_the_only_copy_outlives_an_older_store(cluster: OttlaCluster, store: ReplaceableStore, worded: bool) -> None:
+    before = moved_after_the_copy(cluster, store, worded=worded)
     store.put_copy()
     all_stop(cluster, "the metadata ")
     assert files(cluster.brokers[1]) == before
@@ -217,7 +233,7 @@ def test_the_only_copy_outlives_an_older_etcd_that_is_ahead(tmp_path: Path) -> N
     with_etcd = OttlaCluster(tmp_path, 2, 1, broker_session_timeout_ms="3000")
     try:
         store = EtcdData(with_etcd.etcd[0], tmp_path)
-        before = moved_after_the_copy(with_etcd, store, WORD_S + 0.5)
+        before = moved_after_the_copy(with_etcd, store, worded=True)
         store.put_copy(revisions=1000)
         all_stop(with_etcd, "the metadata store is an older copy")
         assert files(with_etcd.brokers[1]) == before
@@ -267,12 +283,12 @@ def test_a_controller_alone_decides_nothing_in_a_wrong_store(
     cluster, controller = cluster_of_brokers
     store = store_of(cluster, tmp_path)
     create(cluster, "t", [0])
-    time.sleep(WORD_S + 0.5)
-    copied = held(store)
+    until_worded(store.url)
+    copied = held(store.url)
     store.copy()
     move(cluster, "t", target=1, source=0)
     produce(cluster, "t", range(RECORDS))
-    time.sleep(WORD_S + 0.5)
+    until_worded(store.url)
     before = files(cluster.brokers[1])
     for broker in cluster.brokers:
         broker.pause()
@@ -284,7 +300,7 @@ def test_a_controller_alone_decides_nothing_in_a_wrong_store(
     why = {"older": "store is an older copy", "empty": "store is empty"}[what] if cluster.etcd else "file "
     assert f"the controller stops: the metadata {why}" in controller.log.read_text()
     if what == "older":
-        assert held(store) == copied
+        assert held(store.url) == copied
     for broker in cluster.brokers:
         broker.go_on()
     all_stop(cluster, "the metadata ")
@@ -326,7 +342,7 @@ def test_a_member_of_etcd_that_is_behind_is_no_older_copy(tmp_path: Path) -> Non
         for number in range(5):
             create(cluster, f"later-{number}", [0, 1])
         produce(cluster, "t", range(RECORDS))
-        time.sleep(WORD_S + 0.5)
+        until_worded(f"etcd:{others[0].endpoint}")
         cluster.brokers[1].stop()
         for member in others:
             member.pause()
@@ -357,7 +373,7 @@ def test_a_store_with_every_word_is_joined_again(cluster: OttlaCluster, store: R
     """A copy to which nothing was added since is the same store."""
     create(cluster, "t", [1, 0])
     produce(cluster, "t", range(RECORDS))
-    time.sleep(WORD_S + 0.5)
+    until_worded(store.url)
     for broker in cluster.brokers:
         broker.kill()
     store.copy()
@@ -401,9 +417,9 @@ def restore(etcd: Etcd, backup: str) -> None:
     metadata(f"etcd:{etcd.endpoint}", "restore", backup)
 
 
-def held(store: ReplaceableStore) -> dict[str, int]:
-    """The revision of each key that has no lease."""
-    found = json.loads(metadata(store.url, "ls", "-r", "--json"))
+def held(url: str) -> dict[str, int]:
+    """The revision of each key of a store that has no lease."""
+    found = json.loads(metadata(url, "ls", "-r", "--json"))
     return {each["key"]: each["mod_revision"] for each in found if each["lease"] is None}
 
 
