@@ -230,6 +230,8 @@ class Replicas:
         if self._broker_id not in state.replicas:
             if partition is not None:
                 self._give_up(partition, state)
+            elif not state.restored:
+                self._logs.moved_to_others(topic_id, index)
             return
         if partition is None:
             partition = self._open(topic_id, index)

@@ -42,8 +42,8 @@ class FullDisk(RealDisk):
 class World:
     """The metadata of one topic `t` with one partition, led by broker 0."""
 
-    def __init__(self, folder: Path, *properties: str) -> None:
-        self.disk = FullDisk()
+    def __init__(self, folder: Path, *properties: str, disk: FullDisk | None = None) -> None:
+        self.disk = disk or FullDisk()
         self.table = PartitionTable()
         self.logs = LogDirectories([str(folder)], lambda: 1000, disk=self.disk)
         config = BrokerConfig.from_sources("\n".join(["node.id=0", f"log.dirs={folder}", *properties]))
@@ -83,6 +83,41 @@ def test_a_partition_that_found_no_room_is_opened_when_there_is_some(tmp_path: P
     assert partition is not None
     assert partition.leads
     assert [item.name for item in tmp_path.iterdir() if item.is_dir()] == ["t-0"], "nothing half made is left"
+
+
+class Unlisted(FullDisk):
+    """A disk that says something unheard of about one partition's directory."""
+
+    healed = False
+
+    def list(self, path: str) -> list[Any]:
+        if path.endswith("/t-0") and not self.healed:
+            raise ValueError("no number")
+        return super().list(path)
+
+
+def test_a_replica_that_couldnt_be_opened_is_restored_by_reassigning_it_away_and_back(tmp_path: Path) -> None:
+    """Without a restart. One that the metadata may give back, since it was restored, is left where it is."""
+    world = World(tmp_path)
+    world.changed(partitions=[(TOPIC_ID, 0)])
+    world.logs.close()
+    disk = Unlisted()
+    world = World(tmp_path, disk=disk)
+    ours = world.state
+    world.changed(partitions=[(TOPIC_ID, 0)])
+    assert world.table.get("t", 0) is None
+    assert set(world.logs.lost) == {(TOPIC_ID, 0)}
+    for restored in (True, False):
+        world.state = replace(ours, replicas=(1,), isr=(1,), leader=1, restored=restored)
+        world.changed(partitions=[(TOPIC_ID, 0)])
+        assert bool(world.logs.lost) == restored
+    disk.healed = True  # what was wrong lies in the directory that is set aside
+    world.state = replace(ours, replicas=(1, 0), isr=(1,), leader=1, leader_epoch=1, partition_epoch=3)
+    world.changed(partitions=[(TOPIC_ID, 0)])
+    partition = world.table.get("t", 0)
+    assert partition is not None
+    assert not partition.leads
+    assert not partition.offline
 
 
 def test_room_while_a_thread_makes_a_log_makes_no_second_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

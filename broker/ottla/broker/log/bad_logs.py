@@ -34,6 +34,11 @@ class BadLogs:
         self._unopened[found.directory] = home, found
         self._offset_files.keep(home.path, (found.topic, found.partition))
 
+    def unopened(self, topic_id: UUID, index: int) -> list[tuple[Home, FoundLog]]:
+        """What couldn't be opened of that partition, with its log directory."""
+        found = self._unopened.values()
+        return [(home, log) for home, log in found if (log.topic_id, log.partition) == (topic_id, index)]
+
     def opened_or_gone(self, directory: str) -> None:
         """The log in `directory`, if it couldn't be opened before, is open now, or isn't there any more."""
         if (unopened := self._unopened.pop(directory, None)) is not None:

@@ -402,6 +402,21 @@ class LogDirectories:
             self.wanting_flush.pop(log, None)
             log.retire(self._doom(log.directory, log))
 
+    def moved_to_others(self, topic_id: UUID, index: int) -> None:
+        """The partition isn't this broker's any more. A log of it that couldn't be opened is set aside, so that a new
+        one takes its place when the partition comes back; what a failed log directory may hold stays lost."""
+        for home, found in self._bad.unopened(topic_id, index):
+            if home.path in self.failed:
+                continue
+            try:
+                self._set_aside(found.directory, found.topic, index, "the partition was moved to other brokers")
+            except OSError as error:
+                self.directory_failed(home.path, error)
+                continue
+            self._bad.opened_or_gone(found.directory)
+            self.lost.pop((topic_id, index), None)
+            self._without_room.pop((topic_id, index), None)
+
     def _doom(self, directory: str, log: Log) -> str:
         """Renames a log's directory for its removal; its new path."""
         home = directory.rpartition("/")[0]
@@ -424,11 +439,13 @@ class LogDirectories:
                 log.retire(moved[-1])
         return moved
 
-    def _set_aside(self, directory: str, topic: str, index: int) -> str:
+    def _set_aside(
+        self, directory: str, topic: str, index: int, reason: str = "the cluster doesn't know this partition"
+    ) -> str:
         home = directory.rpartition("/")[0]
         target = f"{home}/{names.renamed_partition_name(topic, index, names.STRAY_DIRECTORY)}"
         self.disk.rename(directory, target)
-        logger.warning("%s: the cluster doesn't know this partition; it is set aside as %s", directory, target)
+        logger.warning("%s: %s; it is set aside as %s", directory, reason, target)
         return target
 
     # ---- failures

@@ -266,6 +266,43 @@ def test_a_damaged_log_in_a_directory_that_fails_later_is_lost_with_it(damaged: 
     assert Path(log.directory).exists()
 
 
+def test_an_unopened_log_gives_way_when_its_partition_was_moved_to_others_and_comes_back(tmp_path: Path) -> None:
+    """It was offline until the broker's next start, although the replica could have been copied from another one."""
+    crash(filled(tmp_path))
+    stored = {path.name: path.read_bytes() for path in (tmp_path / "t-1").glob("*.log")}
+    disk = Astonishing(tmp_path / "t-1", ValueError())
+    logs = opened(tmp_path, disk=disk)
+    logs.moved_to_others(IDS[1], 0)
+    logs.moved_to_others(IDS[0], 0)
+    assert set(logs.lost) == {(IDS[1], 1)}, "of another partition nothing is said"
+    logs.moved_to_others(IDS[1], 1)
+    logs.moved_to_others(IDS[1], 1)
+    assert not logs.lost
+    disk.healed = True  # what was wrong lies in the directory that is set aside
+    [aside] = tmp_path.glob("t-1.*-stray")
+    assert {path.name: path.read_bytes() for path in aside.glob("*.log")} == stored, "nothing is thrown away"
+    log = logs.open_or_create("t", 1, IDS[1], CONFIG)
+    assert (log.log_start_offset, log.log_end_offset) == (0, 0)
+    fill(log, 3)
+    end = log.log_end_offset
+    logs.close(broker_epoch=9)
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
+    again = opened(tmp_path).logs[IDS[1], 1]
+    assert again.log_start_offset == 0, "what the checkpoints said of the old one is forgotten"
+    assert again.log_end_offset == end > 0
+
+
+def test_a_log_in_a_failed_directory_stays_lost_when_its_partition_was_moved_to_others(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    for path in (one, two):
+        crash(filled(path))
+    logs = opened(one, two, disk=Astonishing(one / "t-1", OSError(errno.EIO, "Input/output error")))
+    lost = dict(logs.lost)
+    logs.moved_to_others(IDS[1], 1)
+    assert logs.lost == lost
+    assert (one / "t-1").exists()
+
+
 def test_an_unopened_log_of_a_deleted_topic_leaves_its_directory_to_be_marked(tmp_path: Path) -> None:
     """Every later start recovered all logs of that directory."""
     crash(filled(tmp_path))
