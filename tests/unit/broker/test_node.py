@@ -24,6 +24,7 @@ def broker_of_mocks(image: Image) -> node.Broker:
     broker.id = 0
     broker.follower = Mock(image=image)
     broker.store = Mock(refusal=None)
+    broker.replaced = None
     broker._tasks = set()
     broker._keeping_alive = None
     return broker
