@@ -21,7 +21,7 @@ BLOCK_BYTES_MIN = 2 << 10
 """What a block of Snappy or Zstandard counts for at least where bytes stand for time: an empty one takes time, too."""
 
 _LIKELY_BLOCK_BYTES = 16 << 10
-_BLOCKS_AT_ONCE = 1_000
+_BLOCKS_AT_ONCE = 4  # whose heads take about the time that BLOCK_BYTES_MIN stand for
 _ODD_BLOCKS = 4  # and so many more: an empty last one, those that a producer's flush cut off
 _SNAPPY_LENGTH_BYTES_MAX = 5
 _SNAPPY_RATIO_MAX = 22  # its best element makes 64 bytes of 3
@@ -94,7 +94,7 @@ def working_bytes(codec: int, data: Buffer) -> int:
 
 
 def blocks_passed(codec: int, view: memoryview) -> Iterator[None]:
-    """Goes over the heads of the blocks of a frame of LZ4 or Zstandard, and pauses now and then. Raises Unreadable
+    """Goes over the heads of the blocks of a frame of LZ4 or Zstandard, and pauses every few blocks. Raises Unreadable
     where the codec's library here reads the frame and another client's doesn't.
 
     Kafka's clients in Java know independent blocks of LZ4 only and no dictionaries. A stored block of 0 bytes is a

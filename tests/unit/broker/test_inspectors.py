@@ -14,7 +14,7 @@ from ottla.broker.admission import AdmissionRules, admit
 from ottla.broker.contents import Inspection
 from ottla.broker.inspectors import Inspectors
 from ottla.broker.loop_quota import THREAD_MICROSECONDS, LoopQuota, bytes_in
-from ottla.protocol.codecs import XERIAL_MAGIC, Codec
+from ottla.protocol.codecs import XERIAL_MAGIC, Codec, compress
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.packed_heads import BLOCK_BYTES_MIN
 from tests.fuzz.made_batches import seal
@@ -184,6 +184,22 @@ def test_a_turn_ends_among_empty_blocks(wanted: Codec | None) -> None:
     payload = XERIAL_MAGIC + struct.pack(">ii", 1, 1) + struct.pack(">ib", 1, 0) * 50_000
     batch = bytearray(seal(payload, 1, 1_000_000, codec=Codec.snappy))
     inspection = Inspection(*admit(batch, 0, len(batch), RULES, 9, 1_000_000), RULES, 1_000_000, wanted)
+    for turn in range(1, 40):
+        assert inspection.go_on(1 << 20) is None
+        assert inspection.unpacked_bytes <= turn * (1 << 20) + turn * 2 * BLOCK_BYTES_MIN
+    with pytest.raises(KafkaError):
+        inspection.go_on(100 << 20)
+
+
+@pytest.mark.parametrize("codec", [Codec.lz4, Codec.zstd])
+def test_a_turn_ends_among_the_heads_of_blocks_of_one_byte(codec: Codec) -> None:
+    """They are gone over before anything is unpacked: all 100,000 heads were one turn."""
+    if codec == Codec.lz4:
+        payload = compress(codec, b"")[:7] + b"\x01\x00\x00\x80x" * 100_000 + bytes(4)
+    else:
+        payload = b"\x28\xb5\x2f\xfd\x00\x58" + b"\x0a\x00\x00x" * 100_000 + b"\x01\x00\x00"
+    batch = bytearray(seal(payload, 1, 1_000_000, codec=codec))
+    inspection = Inspection(*admit(batch, 0, len(batch), RULES, 9, 1_000_000), RULES, 1_000_000)
     for turn in range(1, 40):
         assert inspection.go_on(1 << 20) is None
         assert inspection.unpacked_bytes <= turn * (1 << 20) + turn * 2 * BLOCK_BYTES_MIN
