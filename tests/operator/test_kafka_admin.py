@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from ottla.operator.emptying import CORDONED
 from ottla.operator.kafka import BROKER, KafkaAdmin, Unreachable, _batches
 from ottla.operator.plan.topic import Configure, Create, Delete, Grow, Move
+from ottla.operator.plan.volumes import emptied
 from ottla.protocol.errors import ErrorCode, KafkaError
+from tests.peers.ottla_broker import OttlaBroker
 from tests.peers.ottla_cluster import ottla_cluster
 
 
@@ -67,6 +70,43 @@ def test_on_real_brokers(tmp_path: Path) -> None:
 
     with ottla_cluster(tmp_path, 2) as cluster:
         asyncio.run(asyncio.wait_for(whole(cluster.bootstrap), 60))
+
+
+async def emptied_directory(admin: KafkaAdmin, one: str, two: str) -> None:
+    await admin.create([Create("a", 6, 1, {})])
+    going = [one]
+    assert sorted(len(each.sizes) for each in await admin.log_directories()) == [3, 3]
+    assert emptied(await admin.log_directories(), going).waits_for == "the broker still places new replicas on it"
+    await admin.configure_brokers({CORDONED: one}, broker="0")
+    assert (await admin.settings(BROKER, "0"))[CORDONED] == one
+    while (plan := emptied(await admin.log_directories(), going)).left:
+        assert plan.waits_for == ""
+        assert plan.moves.keys() <= {two}
+        await admin.move_to_directories(plan.moves)
+        await asyncio.sleep(0.05)
+    assert {each.path: len(each.sizes) for each in await admin.log_directories()} == {one: 0, two: 6}
+    await admin.create([Create("b", 4, 1, {})])
+    assert {each.path: len(each.sizes) for each in await admin.log_directories()} == {one: 0, two: 10}
+    with pytest.raises(KafkaError):
+        await admin.move_to_directories({one: [("b", 0)]})
+    await admin.move_to_directories({two: [("gone", 0)]})
+
+
+def test_a_real_broker_empties_a_log_directory(tmp_path: Path) -> None:
+    one, two = str(tmp_path / "one"), str(tmp_path / "two")
+    broker = OttlaBroker(tmp_path, log_dirs=f"{one},{two}")
+
+    async def whole() -> None:
+        admin = KafkaAdmin(broker.bootstrap)
+        try:
+            await emptied_directory(admin, one, two)
+        finally:
+            admin.close()
+
+    try:
+        asyncio.run(asyncio.wait_for(whole(), 60))
+    finally:
+        broker.stop()
 
 
 def test_nobody_answers() -> None:
