@@ -177,7 +177,7 @@ def test_everything_of_a_cluster_is_taken_as_it_is_and_then_left_alone(play: Cal
             assert holds(found, "Ready"), found
             assert (found["offlinePartitions"], found["underReplicatedPartitions"]) == (1, 3)
             kinds = ("NetworkPolicy", "PodDisruptionBudget", "CronJob", "StatefulSet")
-            assert [len(await kube.list(kind, "shop")) for kind in kinds] == [2, 3, 1, 4]
+            assert [len(await kube.list(kind, "shop")) for kind in kinds] == [3, 3, 1, 4]
             with patch.object(kube, "_request", wraps=kube._request) as requests:
                 for _ in range(3):
                     await reconciler.reconcile(KEY)
