@@ -87,8 +87,9 @@ class Outgoing:
                         continue
                     data = self._read(part)
                     if data is None:
-                        self._read_ahead(part)
-                        return
+                        if self._read_ahead(part):
+                            return
+                        continue
                     part = data
                 if parts:
                     part = self._joined(part)
@@ -154,7 +155,7 @@ class Outgoing:
         return data
 
     def _send_file(self, part: FileRange) -> bool:
-        """Whether all of it left; False where some has to be read ahead first. Raises BlockingIOError where the peer
+        """Whether to go on sending; not where some of it is read ahead first. Raises BlockingIOError where the peer
         takes no more."""
         file, position, left = part.file, part.position, part.size
         known = self._take_known()
@@ -162,8 +163,7 @@ class Outgoing:
             if not known:
                 known = file.cached(min(left, READ_AHEAD_BYTES), position)
                 if not known:
-                    self._read_ahead(_Rest(file, position, left))
-                    return False
+                    return not self._read_ahead(_Rest(file, position, left))
                 self._known_until = self._loop.time() + KNOWN_SECONDS
             try:
                 sent = os.sendfile(self._descriptor, file.fileno(), position, known)
@@ -183,16 +183,22 @@ class Outgoing:
         known, self._known = self._known, 0
         return known if known and self._loop.time() < self._known_until else 0
 
-    def _read_ahead(self, part: FileRange) -> None:
-        """Has the first piece of a range brought into memory; nothing leaves before."""
+    def _read_ahead(self, part: FileRange) -> bool:
+        """Puts a range back, and has its first piece brought into memory; nothing leaves before. False where the
+        process may have no thread: then the event loop reads it, and waits for the disk."""
         self.parts.appendleft(part)
         if self.full:
             self._not_full()
         size = min(part.size, READ_AHEAD_BYTES)
-        reading = self._threads.run(part.file.volume, partial(part.file.read_ahead, size, part.position))
+        try:
+            reading = self._threads.run(part.file.volume, partial(part.file.read_ahead, size, part.position))
+        except OSError:
+            self._known, self._known_until = size, self._loop.time() + KNOWN_SECONDS
+            return False
         self.stopped = True
         self._reading = reading
         reading.add_done_callback(partial(self._was_read, size))
+        return True
 
     def _was_read(self, size: int, reading: asyncio.Future[None]) -> None:
         if reading is not self._reading:

@@ -244,6 +244,25 @@ def test_a_disk_that_fails_closes_the_connection(caplog):
     assert "its answer can't be read: [Errno 5] Input/output error" in caplog.text
 
 
+@pytest.mark.parametrize("size", [SMALL, len(CONTENT)])
+def test_an_answer_is_read_on_the_loop_where_no_thread_can_be_begun(size, monkeypatch):
+    """Its connection was closed, and that of whoever asked again."""
+
+    def refused(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def scenario(server, port, broker):
+        broker.size = size
+        reader, writer = await connect(port)
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", refused)
+            writer.write(frame(ORDINARY, b"cold") + frame(ORDINARY, b"behind"))
+            assert await reader.readexactly(4 + size + 4 + 6) == b"head" + CONTENT[:size] + b"tail" + b"behind"
+        assert server.memory.used_bytes == 0
+
+    run(scenario)
+
+
 def test_many_cold_reads_of_a_stuck_volume_take_few_threads_and_none_from_another():
     async def scenario(server, port, broker):
         broker.files = [ColdFile(volume=1), ColdFile(volume=2)]
