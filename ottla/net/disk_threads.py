@@ -3,6 +3,10 @@
 The rule it protects: a volume that doesn't answer takes no thread from the others, and holds up nothing but what is
 read from it. Each volume has a few threads of its own. They are daemons: one that the kernel never lets go doesn't keep
 the process from ending.
+
+What waits for a volume is no more than what somebody waits for: work that is given up leaves the queue. A connection
+waits for one piece of its answers, and `ottla.broker.cold_reads` bounds what fetches look up. Not bounded is what
+ListOffsets looks up by time: that goes on when whoever asked has gone, one look-up for each such request.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ import asyncio
 import contextlib
 import errno
 import threading
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any, Protocol
 
@@ -24,7 +28,7 @@ class DiskThreads(Protocol):
 
     def run(self, volume: Hashable, work: Callable[[], Any]) -> asyncio.Future[Any]:
         """Does `work`, which waits for that volume, in a thread. The future, which belongs to the running event loop,
-        gets its outcome. Work that hasn't begun when the future is cancelled is never done.
+        gets its outcome. Work that hasn't begun when the future is cancelled is never done, and forgotten.
 
         Raises OSError where the process may have no thread. To be called on the event loop."""
 
@@ -53,18 +57,24 @@ class _Volume:
         self._idle_seconds = idle_seconds
         self._threads = 0
         self._idle = 0
-        self._waiting: deque[tuple[asyncio.Future[Any], Callable[[], Any]]] = deque()
+        self._waiting: OrderedDict[asyncio.Future[Any], Callable[[], Any]] = OrderedDict()
         self._changed = threading.Condition()
 
     def run(self, work: Callable[[], Any]) -> asyncio.Future[Any]:
         future = asyncio.get_running_loop().create_future()
         with self._changed:
-            self._waiting.append((future, work))
+            self._waiting[future] = work
             if self._idle >= len(self._waiting):
                 self._changed.notify()
             elif self._threads < self._threads_max:
                 self._begin_thread()
+        future.add_done_callback(self._ended)
         return future
+
+    def _ended(self, future: asyncio.Future[Any]) -> None:
+        if future.cancelled():
+            with self._changed:
+                self._waiting.pop(future, None)
 
     def _begin_thread(self) -> None:
         try:
@@ -98,7 +108,7 @@ class _Volume:
                 self._changed.wait_for(lambda: self._waiting, self._idle_seconds)
                 self._idle -= 1
             if self._waiting:
-                return self._waiting.popleft()
+                return self._waiting.popitem(last=False)
             self._threads -= 1
             return None
 

@@ -2,7 +2,8 @@
 
 A log is looked up on the event loop, in its index and its batches' headers, as far as they are in memory. Where they
 aren't, a thread of the log directory's looks the same up, and reads what follows; the partition has nothing to read
-until then. Who asks meanwhile for the same offset waits for the same thread.
+until then. Who asks meanwhile for the same offset waits for the same thread. A look-up goes on when whoever asked has
+hung up, because another may ask for the same: so there are no more of them than UNDER_WAY_MAX.
 
 The rule it protects: each of these reads ends. On a file system that keeps nothing in memory, what a thread has found
 isn't there when the fetch asks again. So whoever asks again within a moment may wait for the disk, which has just
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from ottla.broker.partition import Partition
 
 REMEMBERED_SECONDS = 1.0
+UNDER_WAY_MAX = 1000  # of a log directory: who asks for more asks again when the first of these has ended
 
 T = TypeVar("T")
 
@@ -47,13 +49,13 @@ class ColdReads:
 
     def __init__(self, threads: DiskThreads) -> None:
         self._threads = threads
-        self._under_way: dict[_Place, asyncio.Future[None]] = {}
+        self._under_way: dict[str, dict[_Place, asyncio.Future[None]]] = {}  # by log directory
         self._ended: dict[_Place, tuple[float, OSError | None]] = {}  # when, and how
 
     @property
     def under_way(self) -> int:
         """How many haven't ended."""
-        return len(self._under_way)
+        return sum(map(len, self._under_way.values()))
 
     def just_read(self, partition: Partition, offset: int) -> bool:
         """Whether a read from `offset` was prepared a moment ago, so that it may wait for the disk. Raises
@@ -71,27 +73,37 @@ class ColdReads:
         """Prepares a read of `max_bytes` from `offset` up to `limit_offset`; done when it is time to ask again. Nobody
         may cancel it: others may wait for it, too."""
         place = log, offset
-        ready = self._under_way.get(place)
+        directory = log.directory.rpartition("/")[0]
+        under_way = self._under_way.setdefault(directory, {})
+        ready = under_way.get(place)
         if ready is None:
+            if len(under_way) >= UNDER_WAY_MAX:
+                return next(iter(under_way.values()))
             loop = asyncio.get_running_loop()
             size = max(min(max_bytes, READ_AHEAD_BYTES), 0)
             work = partial(_look_up, log.segments_read(offset), offset, limit_offset, size)
             reading = self.run(log, work)
-            ready = self._under_way[place] = loop.create_future()
-            reading.add_done_callback(partial(self._was_read, place, loop))
+            ready = under_way[place] = loop.create_future()
+            reading.add_done_callback(partial(self._was_read, under_way, place, loop))
         return ready
 
     def run(self, log: ReadLog, work: Callable[[], T]) -> asyncio.Future[T]:
         """Does `work`, which reads that log, in a thread of its log directory."""
         return self._threads.run(log.directory.rpartition("/")[0], work)
 
-    def _was_read(self, place: _Place, loop: asyncio.AbstractEventLoop, reading: asyncio.Future[None]) -> None:
+    def _was_read(
+        self,
+        under_way: dict[_Place, asyncio.Future[None]],
+        place: _Place,
+        loop: asyncio.AbstractEventLoop,
+        reading: asyncio.Future[None],
+    ) -> None:
         now = loop.time()
         self._ended = {key: ended for key, ended in self._ended.items() if now - ended[0] < REMEMBERED_SECONDS}
         error = reading.exception()
         # Any other error is met again by who asks again, unless it came of a change that the event loop made meanwhile.
         self._ended[place] = now, error if isinstance(error, OSError) and not _passing(error) else None
-        self._under_way.pop(place).set_result(None)
+        under_way.pop(place).set_result(None)
 
 
 def _passing(error: OSError) -> bool:

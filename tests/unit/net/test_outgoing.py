@@ -212,6 +212,25 @@ def test_who_hangs_up_while_the_disk_is_waited_for_leaves_nothing_behind():
     run(scenario)
 
 
+def test_what_was_given_up_on_a_stuck_volume_leaves_its_queue():
+    """Each connection that came and went left its read there, with the open file, while the volume was stuck."""
+
+    async def scenario(server, port, broker):
+        for _ in range(5 * THREADS_PER_VOLUME):
+            _, writer = await connect(port)
+            writer.write(frame(ORDINARY, b"cold"))
+            await asyncio.sleep(0.01)
+            writer.transport.abort()
+        await until(lambda: not server.connection_count)
+        (volume,) = server.disk_threads._volumes.values()
+        await until(lambda: not volume._waiting)
+        assert not broker.files[0].answers.is_set()
+        broker.files[0].answers.set()
+        await until(lambda: not disk_threads())
+
+    run(scenario)
+
+
 def test_a_file_that_was_cut_while_it_was_read_ahead_closes_its_connection_only():
     async def scenario(server, port, broker):
         cold = broker.files[0]

@@ -252,6 +252,27 @@ def test_many_fetches_of_a_stuck_disk_take_few_threads_and_one_for_each_offset(p
     play(body)
 
 
+def test_lookups_of_who_has_gone_are_bounded(play: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that asks for other offsets each time, and hangs up, left a look-up each time."""
+
+    async def body(stage: ColdStage) -> None:
+        monkeypatch.setattr("ottla.broker.cold_reads.UNDER_WAY_MAX", 10, raising=False)
+        stage.cool()
+        stage.disk.answers.clear()
+        for offset in range(50):
+            stage.fetch_of(asked(0, offset), max_wait=20_000).forget()
+        assert stage.broker.cold_reads.under_way == 10
+        waiting = stage.fetch_of(asked(0, 190), max_wait=20_000)
+        stage.disk.answers.set()
+        await answered(waiting)
+        # It is asked again when there may be room: once there is, its records come.
+        async with asyncio.timeout(10):
+            while sizes_and_errors(await answered(stage.fetch_of(asked(0, 190), max_wait=20_000)))[0][0] == 0:
+                pass
+
+    play(body)
+
+
 def test_who_hangs_up_during_a_lookup_leaves_nothing_behind(play: Any) -> None:
     async def body(stage: ColdStage) -> None:
         stage.cool()
