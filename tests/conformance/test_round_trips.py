@@ -107,6 +107,34 @@ def test_librdkafka(target: Target, unique: Callable[[str], str]) -> None:
     _librdkafka_admin(admin, topic, group)
 
 
+@pytest.mark.parametrize(
+    ("batch_size", "others"),
+    [(1_000_000, "_INVALID_DIFFERENT_RECORD"), (1, "delivered")],
+    ids=["in-one-batch", "each-in-a-batch-of-its-own"],
+)
+def test_librdkafka_learns_which_records_are_at_fault(
+    target: Target, unique: Callable[[str], str], batch_size: int, others: str
+) -> None:
+    """KIP-467, as librdkafka's own test 0011 asks for it: records without a key don't suit a compacted topic."""
+    bootstrap, topic = target.bootstrap, unique("at-fault")
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    wanted = NewTopic(topic, 1, target.replication_factor, config={"cleanup.policy": "compact"})
+    admin.create_topics([wanted])[topic].result(20)
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "linger.ms": 1000, "batch.size": batch_size})
+    reported: dict[bytes, str] = {}
+
+    def delivered(error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message) -> None:
+        value = message.value()
+        assert isinstance(value, bytes)
+        reported[value] = error.name() if error else "delivered"
+
+    for i in range(100):
+        value = b"%d" % i
+        producer.produce(topic, value, None if i % 10 == 0 else value, on_delivery=delivered)
+    assert producer.flush(30) == 0
+    assert reported == {b"%d" % i: "INVALID_RECORD" if i % 10 == 0 else others for i in range(100)}
+
+
 def _librdkafka_produce(bootstrap: str, topic: str) -> None:
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": bootstrap, "enable.idempotence": True, "compression.type": "lz4"}
