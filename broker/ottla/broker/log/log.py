@@ -350,11 +350,11 @@ class Log:
     def offset_for_timestamp(self, timestamp: int) -> FoundRecord | None:
         """The first record whose timestamp is at least `timestamp`. Reads, and may decompress, one batch: not for the
         event loop where batches are large."""
-        return first_from(lambda: list(self.segments), timestamp, self.log_start_offset)
+        return first_from(self, timestamp)
 
     def offset_of_max_timestamp(self) -> FoundRecord | None:
         """The first record with the greatest timestamp of the log (KIP-734)."""
-        return first_of_greatest(lambda: list(self.segments), self.log_start_offset)
+        return first_of_greatest(self)
 
     # ---- durability
 

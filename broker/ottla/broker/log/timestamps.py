@@ -1,4 +1,4 @@
-"""Finds a record of a log by its timestamp, in any thread, while retention and compaction go on.
+"""Finds a record of a log by its timestamp, in any thread, while retention, compaction and truncations go on.
 
 Source: Kafka's UnifiedLog.fetchOffsetByTimestamp.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 from .segment import FoundRecord, Segment
 
@@ -14,26 +15,44 @@ _TRIES_MAX = 5
 _AGAIN_SECONDS = 0.02
 
 
-def first_from(
-    segments_now: Callable[[], Iterable[Segment]], timestamp: int, log_start_offset: int
-) -> FoundRecord | None:
+class ReadLog(Protocol):
+    """What is needed of a log."""
+
+    @property
+    def segments(self) -> list[Segment]: ...
+    @property
+    def log_start_offset(self) -> int: ...
+    @property
+    def generation(self) -> int: ...
+
+
+def first_from(log: ReadLog, timestamp: int) -> FoundRecord | None:
     """The first record, from the log's start on, whose timestamp is at least `timestamp`. Blocks. Raises OSError."""
-    return _despite_renames(lambda: _first_from(segments_now(), timestamp, log_start_offset))
+    return _despite_changes(log, lambda: _first_from(list(log.segments), timestamp, log.log_start_offset))
 
 
-def first_of_greatest(segments_now: Callable[[], Sequence[Segment]], log_start_offset: int) -> FoundRecord | None:
+def first_of_greatest(log: ReadLog) -> FoundRecord | None:
     """The first record, from the log's start on, with the greatest timestamp of all. Blocks. Raises OSError."""
-    return _despite_renames(lambda: _first_of_greatest(segments_now(), log_start_offset))
+    return _despite_changes(log, lambda: _first_of_greatest(list(log.segments), log.log_start_offset))
 
 
-def _despite_renames(look_up: Callable[[], FoundRecord | None]) -> FoundRecord | None:
+def _despite_changes(log: ReadLog, look_up: Callable[[], FoundRecord | None]) -> FoundRecord | None:
+    """What was read around a truncation proves nothing, whether it was found or made no sense: it is read again."""
     for attempt in range(_TRIES_MAX):
+        last = attempt + 1 == _TRIES_MAX
+        generation = log.generation
         try:
-            return look_up()
+            found = look_up()
+            if last or log.generation == generation:
+                return found
         except FileNotFoundError:  # retention or compaction is just renaming what this thread wants to open
-            if attempt + 1 == _TRIES_MAX:
+            if last:
                 raise
             time.sleep(_AGAIN_SECONDS)
+        except Exception:  # half an index entry, a position behind the end: it was cut, or the log is damaged
+            time.sleep(_AGAIN_SECONDS)  # a truncation that is under way counts when it is over
+            if last or log.generation == generation:
+                raise
     raise AssertionError("unreachable")
 
 
