@@ -10,7 +10,9 @@ would be older than a bound that is shorter, and a loop that turns would be take
 1. A process that is killed or stopped renews nothing: its threads are gone or stand still, too.
 2. A broker whose event loop stands still beyond the bound is known to be dead a session later, and its partitions move.
    When its loop turns again, the lease has ended, and it registers anew (`registration.py`).
-3. Whether the lease lives is said by the store alone; the thread decides only whether to ask for more.
+3. A process that stood still as a whole, as a machine does that sleeps, is no event loop that waits for its disk: the
+   thread notices that its own time was cut out, and counts from then.
+4. Whether the lease lives is said by the store alone; the thread decides only whether to ask for more.
 
 A task on the event loop does the same where there are no threads, as in the simulation.
 """
@@ -103,10 +105,11 @@ class RenewalThread:
     def __init__(self, line: LeaseLine, stall_s: float) -> None:
         self._line = line
         self._stall_s = stall_s
+        self._question_s = stall_s / _QUESTIONS_A_STALL
         self._loop = asyncio.get_running_loop()
         self._held: _Held | None = None
         self._confirmed_at = 0.0
-        self._turned_at = time.monotonic()
+        self._turned_at = self._awake_since = time.monotonic()
         self._asked = False  # whether the event loop has been asked to say that it turns
         self._stalled = False
         self._closed = False
@@ -158,8 +161,7 @@ class RenewalThread:
                 continue
             if held is not known:  # another lease, whose time begins now
                 known, due_at = held, time.monotonic() + held.session_s / _RENEWALS_A_SESSION
-            self._woken.wait(min(max(due_at - time.monotonic(), 0), self._stall_s / _QUESTIONS_A_STALL))
-            self._woken.clear()
+            self._wait(min(max(due_at - time.monotonic(), 0), self._question_s))
             if held is not self._held:
                 continue
             try:
@@ -174,13 +176,26 @@ class RenewalThread:
                     return
                 logger.exception("the lease couldn't be kept alive")
 
+    def _wait(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        self._woken.wait(seconds)
+        self._woken.clear()
+        self._was_due_at(end)
+
+    def _was_due_at(self, moment: float) -> None:
+        """The thread goes on. It is late by as much as the process stood still, or waited for a processor: what is less
+        than the time between two questions makes no stall of a loop that turns."""
+        now = time.monotonic()
+        if now > moment + self._question_s:
+            self._awake_since = now
+
     def _ask_the_loop(self) -> None:
         if not self._asked:
             self._asked = True
             self._loop.call_soon_threadsafe(self._turned)
 
     def _may_renew(self) -> bool:
-        still_s = time.monotonic() - self._turned_at
+        still_s = time.monotonic() - max(self._turned_at, self._awake_since)
         stalled = still_s > self._stall_s
         if stalled and not self._stalled:
             logger.error(
@@ -194,8 +209,10 @@ class RenewalThread:
         return not stalled
 
     def _renew(self, held: _Held) -> None:
+        timeout_s = held.session_s / (_RENEWALS_A_SESSION - 1)
+        end = time.monotonic() + timeout_s
         try:
-            self._line.keep_alive(held.lease, held.session_s / (_RENEWALS_A_SESSION - 1))
+            self._line.keep_alive(held.lease, timeout_s)
         except LeaseExpired:
             if held is self._held:
                 self._held = None
@@ -204,3 +221,4 @@ class RenewalThread:
             logger.warning("the lease couldn't be kept alive: %s", reason)
         else:
             self._confirmed_at = time.monotonic()
+        self._was_due_at(end)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -93,6 +96,44 @@ def test_a_loop_that_stands_still_for_longer_than_the_bound_loses_its_lease(capl
     run(scene, stall_s=1.0)
     assert "stood still" in caplog.text
     assert "turns again" in caplog.text
+
+
+WHOLE_PROCESS = """
+import asyncio, logging, sys
+from ottla.metadata.renewal import RenewalThread
+from tests.unit.metadata.test_renewal import LEASE, SESSION_S, Line, nobody_ended
+
+async def main():
+    line = Line()
+    renewal = RenewalThread(line, stall_s=1.0)
+    renewal.hold(LEASE, SESSION_S, nobody_ended)
+    print("held", flush=True)
+    await asyncio.to_thread(sys.stdin.readline)
+    asked = len(line.asked)
+    await asyncio.sleep(3 * SESSION_S)
+    assert len(line.asked) > asked
+    await renewal.close()
+
+logging.basicConfig(stream=sys.stdout)
+asyncio.run(main())
+"""
+
+
+def test_a_process_that_stood_still_is_not_taken_for_a_loop_that_did() -> None:
+    """A machine that slept, or SIGSTOP: the thread stood still, too, and no disk is to blame."""
+    command = [sys.executable, "-c", WHOLE_PROCESS]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        for _ in range(3):  # wherever the thread is
+            time.sleep(0.3)
+            process.send_signal(signal.SIGSTOP)
+            time.sleep(3)
+            process.send_signal(signal.SIGCONT)
+        said, _ = process.communicate("\n", timeout=60)
+    assert process.returncode == 0
+    assert said == ""
 
 
 def test_a_loop_that_turns_is_not_taken_for_one_that_stands_still_where_renewals_are_rare(
