@@ -85,7 +85,7 @@ def _configuration(file: str | None, settings: list[str]) -> BrokerConfig:
         if not separator:
             raise InvalidConfiguration([f"--set {setting}: NAME=VALUE is wanted"])
         overrides[name.strip()] = value
-    text = Path(file).read_text() if file else ""
+    text = Path(file).read_text(encoding="utf-8") if file else ""
     return BrokerConfig.from_sources(text, overrides, os.environ)
 
 

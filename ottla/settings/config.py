@@ -14,6 +14,7 @@ from typing import cast
 from ottla.settings.catalogue import BROKER, TOPIC
 from ottla.settings.consistency import inconsistencies
 from ottla.settings.listeners import Listeners, check_listeners, parse_endpoints, parse_protocol_map
+from ottla.settings.properties import properties_checksum
 from ottla.settings.setting import InvalidSetting, Update, Value
 from ottla.settings.sources import gather, known_setting
 from ottla.settings.typed_values import TypedValues
@@ -42,6 +43,7 @@ class BrokerConfig(TypedValues):
         "dynamic_broker",
         "dynamic_default",
         "fetch_bytes_max",
+        "file_checksum",
         "listener_connections",
         "listeners",
         "static",
@@ -60,6 +62,8 @@ class BrokerConfig(TypedValues):
     """max.connections of each listener that is opened, by its name."""
     fetch_bytes_max: int
     """fetch.max.bytes: looked at with every fetch."""
+    file_checksum: str
+    """`properties_checksum` of the properties file that the broker was started with; empty where there was none."""
     topic_defaults: Mapping[str, Value]
     """What the broker's settings mean for a topic without settings of its own, by the topic settings' names."""
 
@@ -70,6 +74,7 @@ class BrokerConfig(TypedValues):
         dynamic_default: Mapping[str, str] = _NOTHING,
         problems: Iterable[str] = (),
         warnings: Iterable[str] = (),
+        file_checksum: str = "",
     ) -> None:
         """Check and join the layers; InvalidConfiguration with everything that is wrong."""
         values, wrong = dict(_DEFAULTS), list(problems)
@@ -95,6 +100,7 @@ class BrokerConfig(TypedValues):
         self.dynamic_broker = dict(dynamic_broker)
         self.dynamic_default = dict(dynamic_default)
         self.warnings = tuple(warnings)
+        self.file_checksum = file_checksum
         self.listeners = listeners
         super().__init__(values)
         self.connection_overrides = overrides
@@ -114,7 +120,8 @@ class BrokerConfig(TypedValues):
     ) -> BrokerConfig:
         """Configuration from a properties file's text, `--set` pairs and OTTLA_… variables."""
         given = gather(properties, overrides, environment)
-        return cls(given.values, problems=given.problems, warnings=given.warnings)
+        checksum = properties_checksum(properties) if properties else ""
+        return cls(given.values, problems=given.problems, warnings=given.warnings, file_checksum=checksum)
 
     def with_dynamic(
         self, broker: Mapping[str, str], default: Mapping[str, str]
@@ -128,10 +135,12 @@ class BrokerConfig(TypedValues):
         usable_broker = _usable(broker, True, warnings)
         usable_default = _usable(default, False, warnings)
         try:
-            changed = BrokerConfig(self.static, usable_broker, usable_default, warnings=warnings)
+            changed = BrokerConfig(
+                self.static, usable_broker, usable_default, warnings=warnings, file_checksum=self.file_checksum
+            )
         except InvalidConfiguration as error:
             warnings.extend(f"{problem} (all dynamic settings are left out)" for problem in error.problems)
-            changed = BrokerConfig(self.static, warnings=warnings)
+            changed = BrokerConfig(self.static, warnings=warnings, file_checksum=self.file_checksum)
         names = self._values.keys() | changed._values.keys()
         return changed, frozenset(n for n in names if self._values.get(n) != changed._values.get(n))
 

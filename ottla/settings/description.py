@@ -90,6 +90,19 @@ def describe_overrides(overrides: Mapping[str, str]) -> Description:
     return _in_one_value(OVERRIDES, _json(given), Source.TOPIC, "All settings that were given to the topic.")
 
 
+def describe_broker_overrides(overrides: Mapping[str, str]) -> Description:
+    """All that was given to one broker while it runs, in one value. It lies in the metadata, so every broker knows it;
+    passwords are null, as a value that nobody may see is everywhere."""
+    given: dict[str, str | None] = dict(sorted(overrides.items()))
+    for name in given:
+        setting = known_setting(name)
+        if setting is None or setting.sensitive:
+            given[name] = None
+    return _in_one_value(
+        OVERRIDES, _json(given), Source.DYNAMIC_BROKER, "All settings that were given to this broker alone."
+    )
+
+
 def describe_load(cpu_seconds: float, partitions: str) -> Description:
     """What a broker has worked since its start, in one value: the CPU time of its process and, for each partition, the
     bytes that clients appended here and the bytes that consumers read here, {topic: {index: [bytes, bytes]}} as JSON.

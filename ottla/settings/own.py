@@ -131,7 +131,8 @@ TOPIC_SETTINGS = (
 """Of a topic. Clients are told of them only where they were given: no other system's topics have them."""
 
 OVERRIDES = "ottla.overrides"
-"""A name under which DescribeConfigs tells all that was given to a topic, as JSON; for those who ask for it by name."""
+"""A name under which DescribeConfigs tells all that was given to a topic, or to a single broker while it runs, as JSON;
+for those who ask for it by name."""
 
 LOAD = "ottla.load"
 """A name under which DescribeConfigs tells what a broker has worked since its start, as JSON."""

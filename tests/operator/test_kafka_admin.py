@@ -50,6 +50,7 @@ async def story(admin: KafkaAdmin) -> None:
     assert set((await admin.look()).takers) == {0}
     with pytest.raises(KafkaError):
         await admin.configure_brokers({"log.dirs": "elsewhere"})
+    await own_settings(admin)
     loads = await admin.loads()
     assert set(loads.worked) == {0, 1}
     assert all(work.cpu_seconds > 0 for work in loads.worked.values())
@@ -58,6 +59,23 @@ async def story(admin: KafkaAdmin) -> None:
     assert all(each.usable_bytes > 0 for each in loads.directories)
     for _ in range(2):  # one that is gone is no refusal
         assert await admin.delete([Delete("a", topic.id)]) == {"a": None}
+
+
+async def own_settings(admin: KafkaAdmin) -> None:
+    """Every broker tells what each has of its own; only the broker itself takes it."""
+    assert await admin.own_settings([0, 1]) == {0: {}, 1: {}}
+    refused = []
+    for broker in ("0", "1"):
+        try:
+            await admin.configure_brokers({"log.retention.ms": f"{broker}5"}, broker=broker)
+        except KafkaError as error:
+            refused.append((broker, error.code))
+    ((other, why),) = refused
+    assert why == ErrorCode.invalid_request
+    mine = 1 - int(other)
+    assert await admin.own_settings([0, 1]) == {mine: {"log.retention.ms": f"{mine}5"}, int(other): {}}
+    await admin.configure_brokers({}, ["log.retention.ms"], broker=str(mine))
+    assert await admin.own_settings([mine]) == {mine: {}}
 
 
 def test_on_real_brokers(tmp_path: Path) -> None:

@@ -165,10 +165,7 @@ def test_everything_of_a_cluster_is_taken_as_it_is_and_then_left_alone(play: Cal
             assert found is not None
             return dict(found["status"])
 
-        with (
-            patch("ottla.operator.kafka.KafkaAdmin", lambda bootstrap: kafka),
-            patch("ottla.operator.exposure.KafkaAdmin", lambda bootstrap: kafka),
-        ):
+        with patch("ottla.operator.kafka.KafkaAdmin", lambda bootstrap: kafka):
             for _ in range(12):
                 assert (await reconciler.reconcile(KEY)).failure == ""
                 assert await status() == written[-1], "a field isn't in the schema"
@@ -183,6 +180,11 @@ def test_everything_of_a_cluster_is_taken_as_it_is_and_then_left_alone(play: Cal
                     await reconciler.reconcile(KEY)
             assert [call.args for call in requests.call_args_list if call.args[0] != "GET"] == []
             assert found["operator"] == {"release": "ottla:1 etcd:1"}
+            assert [each["applied"] for each in found["configOverrides"]] == [False, False]
+            assert kafka.own[100] == {"log.retention.ms": "2000"}
+            files = await kube.get("ConfigMap", "shop", "k-config")
+            assert files is not None
+            assert files["data"]["broker-100.properties"] == "socket.listen.backlog.size=64\n"
             pod = (await kube.list("Pod", "shop"))[0]
             name = pod["metadata"]["name"]
             seen = {"uid": pod["metadata"]["uid"], "version": pod["metadata"]["resourceVersion"]}
@@ -194,6 +196,39 @@ def test_everything_of_a_cluster_is_taken_as_it_is_and_then_left_alone(play: Cal
             mended = await kube.get("Service", "shop", "k-bootstrap")
             assert mended is not None
             assert "app.kubernetes.io/instance" in mended["spec"]["selector"]
+
+    play(scene)
+
+
+REFUSED = {
+    "config: brokers have no setting log.retention.mss": [{"broker": 1, "config": {"log.retention.mss": 1}}],
+    "config: the operator sets broker.rack itself": [{"broker": 1, "config": {"broker.rack": "a"}}],
+    "config: brokers can't differ in num.partitions": [{"broker": 1, "config": {"num.partitions": 1}}],
+    "config: log.retention.ms must be a whole number": [{"broker": 1, "config": {"log.retention.ms": "ever"}}],
+    "Duplicate value": [{"broker": 1, "config": {"log.roll.ms": number}} for number in (1, 2)],
+}
+
+
+def test_settings_of_single_brokers_are_judged_and_merged_by_their_brokers(play: Callable[[Scene], None]) -> None:
+    def overridden(*overrides: Object) -> Object:
+        return cluster(brokers={"replicas": 3, "storage": {"size": "1Gi"}}, configOverrides=list(overrides))
+
+    async def scene(kube: Kube) -> None:
+        for says, overrides in REFUSED.items():
+            with pytest.raises(KubeError) as refused:
+                await kube.create(overridden(*overrides))
+            assert refused.value.status == 422
+            assert says in refused.value.message
+        await kube.apply(overridden({"broker": 1, "config": {"log.retention.ms": 1}}))
+        with patch("ottla.operator.kube.OPERATOR", "another-team"):
+            await kube.apply(overridden({"broker": 2, "config": {"log.retention.ms": 2}}))
+        found = await kube.get("Cluster", *KEY)
+        assert found is not None
+        assert {each["broker"] for each in found["spec"]["configOverrides"]} == {1, 2}
+        await kube.merge("Cluster", *KEY, {"spec": {"replicas": 2}}, "scale")
+        found = await kube.get("Cluster", *KEY)
+        assert found is not None
+        assert found["spec"]["brokers"]["replicas"] == 2, "a broker with settings of its own may go"
 
     play(scene)
 

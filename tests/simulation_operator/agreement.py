@@ -12,7 +12,7 @@ from ottla.operator.plan.topic_owner import read_mark
 from ottla.operator.spec.cluster import RESTART
 from tests.simulation_operator.brokers import Brokers
 from tests.simulation_operator.kubernetes import ApiServer
-from tests.simulation_operator.person import NAME, Person
+from tests.simulation_operator.person import DYNAMIC, NAME, STATIC, Person
 
 
 class Agreement:
@@ -36,7 +36,7 @@ class Agreement:
 
     def differences(self) -> list[str]:
         """What isn't as it is to be; nothing where all has come to rest."""
-        return [*self._pods(), *self._objects(), *self._topics(), *self._status()]
+        return [*self._pods(), *self._objects(), *self._overrides(), *self._topics(), *self._status()]
 
     def served(self) -> frozenset[str]:
         """The brokers' pods that serve and are this Cluster's, or were let go for a StatefulSet that is made anew."""
@@ -142,6 +142,34 @@ class Agreement:
         wanted = {k: str(v) for k, v in spec.get("config", {}).items() if k == "log.retention.ms"}
         if {k: v for k, v in self._brokers.settings.items() if k == "log.retention.ms"} != wanted:
             yield "the dynamic settings aren't in force"
+
+    def _overrides(self) -> Iterator[str]:
+        """Each broker has what the spec says of it, and nothing else but its addresses; and the status says so."""
+        overrides = {each["broker"]: each["config"] for each in self._person.spec.get("configOverrides", ())}
+        config = self._server.get_now("ConfigMap", f"{NAME}-config")
+        files = config["data"] if config is not None else {}
+        for broker in self.ids():
+            wanted = overrides.get(broker, {})
+            own = {
+                name: value
+                for name, value in self._brokers.own.get(broker, {}).items()
+                if name != "ottla.listener.addresses"
+            }
+            if own != {name: value for name, value in wanted.items() if name == DYNAMIC}:
+                yield f"broker {broker} has {own} of its own, and was given {wanted}"
+            line = f"{STATIC}={wanted[STATIC]}\n" if STATIC in wanted else ""
+            if files.get(f"broker-{broker}.properties", "") != line:
+                yield f"the file of broker {broker} isn't {line!r}"
+            if self._brokers.started_with.get(broker) != self._brokers.files(broker):
+                yield f"broker {broker} wasn't started with its files"
+        status = (self._person.cluster or {}).get("status") or {}
+        there = {each["broker"]: each["applied"] for each in status.get("configOverrides", ())}
+        if there != {broker: broker in self.ids() for broker in overrides}:
+            yield f"the status says {there} of the settings of single brokers {sorted(overrides)}"
+        told = condition(status, "OverridesApplied")
+        absent = overrides.keys() - self.ids().keys()
+        if bool(told) != bool(overrides) or (told and told["status"] != ("False" if absent else "True")):
+            yield f"OverridesApplied is {told}"
 
     def _topics(self) -> Iterator[str]:
         uids = set()

@@ -24,6 +24,7 @@ from ottla.operator.plan.topic import (
     Move,
 )
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.settings.properties import properties_checksum
 from tests.simulation_operator.kubernetes import ApiServer
 from tests.unit.operator.test_scale import _asked
 
@@ -40,6 +41,7 @@ class Brokers:
         self.topics: dict[str, KafkaTopic] = {}
         self.settings: dict[str, str] = {}
         self.own: dict[int, dict[str, str]] = {}
+        self.started_with: dict[int, str] = {}  # broker → the checksum of the files that it read
         self.blocking: set[int] = set()  # brokers that say no, whatever else
         self._server = server
         self._cluster = cluster
@@ -55,8 +57,15 @@ class Brokers:
         return {int(name.rpartition("-")[2]): name for name in sorted(pods) if self._server.serves(name)}
 
     def started(self, broker: int) -> None:
-        """It has registered, and has to catch up."""
+        """It has read its files and registered, and has to catch up."""
         self._behind[broker] = CATCH_UP_STEPS
+        self.started_with[broker] = self.files(broker)
+
+    def files(self, broker: int) -> str:
+        """The checksum of what it would read now."""
+        config = self._server.get_now("ConfigMap", f"{self._cluster}-config")
+        data = config["data"] if config is not None else {}
+        return properties_checksum(data.get("server.properties", "") + data.get(f"broker-{broker}.properties", ""))
 
     def step(self) -> None:
         """Replicas catch up, and moves end."""
@@ -126,6 +135,7 @@ class Brokers:
             metadata_connected=self._server.etcd_serves(self._cluster),
             controls=broker == min(self.running(), default=0),
             missing=tuple(missing),
+            file_checksum=self.started_with.get(broker, ""),
             revision=self._revision,
         )
 

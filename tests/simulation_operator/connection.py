@@ -299,6 +299,10 @@ class Admin:
         settings = brokers.own.setdefault(int(broker), {}) if broker else brokers.settings
         await self._to.kafka(lambda: altered(settings, given, reset), "settings")
 
+    async def own_settings(self, brokers: Iterable[int]) -> dict[int, dict[str, str]] | None:
+        own = self._to.brokers.own
+        return await self._to.kafka(lambda: {broker: dict(own.get(broker, {})) for broker in brokers})
+
     async def create(self, steps: Sequence[Create]) -> Refusals:
         return await self._each(steps, self._to.brokers.create)
 

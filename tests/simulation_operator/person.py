@@ -23,6 +23,7 @@ from tests.unit.operator.kubernetes_world import copied
 NAME = "k"
 BROKERS_MAX = 5
 TOPICS_MAX = 6
+STATIC, DYNAMIC = "socket.listen.backlog.size", "log.retention.ms"  # settings that a broker may have alone
 ENDED = 0.3  # how likely, at each action, what is named here ends
 ENDINGS = ("resumed", "spec put right", "rights given back", "definition of Topics applied", "Topics applied again")
 INVALID = ({"nope": 1}, {"node.id": "3"}, {"num.partitions": "many"})
@@ -59,6 +60,9 @@ class Person:
             "image that can't be had": self.break_image,
             "static setting": lambda: self.configure("num.partitions"),
             "dynamic setting": lambda: self.configure("log.retention.ms"),
+            "settings of one broker": self.override,
+            "settings of one broker taken back": self.override_no_more,
+            "setting given to a broker by hand": self.configure_by_hand,
             "scaled": self.scale,
             "restart of all asked for": self.restart,
             "restart of a pod asked for": self.restart_pod,
@@ -157,6 +161,31 @@ class Person:
     def configure(self, name: str) -> bool:
         self._versions += 1
         self.edit(config={**self.spec.get("config", {}), name: str(self._versions)})
+        return True
+
+    def override(self) -> bool:
+        """Settings for a broker alone, which may not be there."""
+        self._versions += 1
+        broker = self._random.randrange(BROKERS_MAX)
+        names = self._random.choice(([STATIC], [DYNAMIC], [STATIC, DYNAMIC]))
+        others = [each for each in self.spec.get("configOverrides", ()) if each["broker"] != broker]
+        own = {"broker": broker, "config": dict.fromkeys(names, str(self._versions))}
+        self.edit(configOverrides=[*others, own])
+        return True
+
+    def override_no_more(self) -> bool:
+        if not (overrides := self.spec.get("configOverrides")):
+            return False
+        overrides.remove(self._random.choice(overrides))
+        self.edit(configOverrides=overrides or None)
+        return True
+
+    def configure_by_hand(self) -> bool:
+        if not (running := sorted(self._brokers.running())):
+            return False
+        self._versions += 1
+        own = self._brokers.own.setdefault(self._random.choice(running), {})
+        own[self._random.choice((DYNAMIC, "log.roll.ms"))] = str(self._versions)
         return True
 
     def scale(self) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ottla.operator import access, administration, cluster, found, orphaned_topics, rolling, topic
+from ottla.operator import access, administration, cluster, found, orphaned_topics, overrides, rolling, topic
 from ottla.operator.kube import KubeError
 from ottla.operator.objects import Object
 from ottla.operator.orphaned_topics import OrphanedTopics
@@ -289,3 +289,18 @@ def a_refusal_is_no_failure(patch: Patch) -> None:
         return [trouble for trouble in troubles if not isinstance(trouble.error, KubeError)]
 
     patch.setattr(cluster, "carry_out", without)
+
+
+@bug
+def what_somebody_gave_to_a_broker_stays(patch: Patch) -> None:
+    changes = overrides.changes
+
+    def without(*given: Any) -> Any:
+        return {broker: change._replace(reset=()) for broker, change in changes(*given).items() if change.given}
+
+    patch.setattr(overrides, "changes", without)
+
+
+@bug
+def a_broker_is_not_restarted_for_settings_of_its_own(patch: Patch) -> None:
+    patch.setattr(observed, "_file_is_current", lambda *given: True)

@@ -20,7 +20,7 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
-from ottla.operator import exposure, kafka
+from ottla.operator import kafka
 from ottla.operator.access import Access
 from ottla.operator.cluster import ClusterReconciler
 from ottla.operator.etcd import EtcdKeeper
@@ -156,7 +156,7 @@ class Run:
             asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # tasks of a process that died
             await acts
 
-        with patch.object(kafka, "KafkaAdmin", admin), patch.object(exposure, "KafkaAdmin", admin):
+        with patch.object(kafka, "KafkaAdmin", admin):
             asyncio.run(main())
 
     # ---- the three acts

@@ -54,6 +54,7 @@ class RestartPages:
                 "metadata_connected": connected,
                 "metadata_revision": image.revision,
                 "controls": broker.controls,
+                "file_checksum": broker.config.file_checksum,
                 "replicas": count,
                 "leads": leads,
                 "under_replicated": under_replicated,

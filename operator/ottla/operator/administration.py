@@ -15,6 +15,7 @@ from ottla.operator.exposure import Exposure
 from ottla.operator.kafka import KafkaAdmins, Unreachable, said
 from ottla.operator.kube import Kube
 from ottla.operator.objects import Ref
+from ottla.operator.overrides import apply_overrides
 from ottla.operator.parts import NotYet
 from ottla.operator.plan import services
 from ottla.operator.plan.broker_pods import BROKER
@@ -78,6 +79,17 @@ class Administration:
     async def settings(self, visit: Visit) -> None:
         """Settings that change while brokers run."""
         visit.findings.config_waits_for = await apply_settings(visit.asked, visit.cluster, visit.tell)
+
+    async def overrides(self, visit: Visit) -> None:
+        """Settings of single brokers that change while they run."""
+        findings = visit.findings
+        try:
+            told = await apply_overrides(visit.asked, visit.cluster, visit.broker_pods(), visit.tell)
+        except KafkaError as error:
+            raise Retry(f"the brokers don't say what each of them has: {said(error)}") from error
+        findings.overrides_wait_for = told.waits_for
+        if told.refusal:
+            findings.config_waits_for = findings.config_waits_for or told.refusal
 
     async def addresses(self, visit: Visit) -> None:
         """Tells brokers their addresses outside; those that come later are told by the watch of Services."""

@@ -87,4 +87,5 @@ def report(risk: Mapping[str, Any], caught_up: Mapping[str, Any]) -> Report:
         under_replicated=risk.get("under_replicated", 0),
         revision=risk.get("metadata_revision", 0),
         without_leader=tuple(risk.get("without_leader", {}).get("partitions", ())),
+        file_checksum=risk.get("file_checksum", ""),
     )

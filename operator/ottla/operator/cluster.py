@@ -43,7 +43,8 @@ from ottla.operator.queue import Result, Retry, why
 from ottla.operator.racks import tell_racks
 from ottla.operator.rolling import Rolling
 from ottla.operator.scaling import noted
-from ottla.operator.spec.cluster import Cluster, Defaults, Etcd, SpecError, parse_cluster
+from ottla.operator.spec.cluster import Cluster, Defaults, Etcd, parse_cluster
+from ottla.operator.spec.spec_error import SpecError
 from ottla.operator.status import Condition, Trouble
 from ottla.operator.turns import ListClusters, Turns, Upgrades
 from ottla.operator.visit import Visit, leaving
@@ -144,6 +145,7 @@ class ClusterReconciler:
                 Part("ControllersRetired", self._sets.retire_controllers, ("Roll",)),
                 Part("KafkaAnswers", asking(brokers.answer), ("BrokerStates",), reads=True),
                 Part("Settings", asking(brokers.settings), ("KafkaAnswers",)),
+                Part("Overrides", asking(brokers.overrides), ("KafkaAnswers",)),
                 Part("AddressesTold", asking(brokers.addresses), ("KafkaAnswers", "ListenerAddresses")),
                 Part("Scaling", asking(brokers.scale), ("KafkaAnswers",)),
                 Part("Balance", asking(brokers.balance), ("KafkaAnswers", "Scaling", "RollDecision")),

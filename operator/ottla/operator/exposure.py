@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ottla.net.names import Address
 from ottla.operator.found import Found
 from ottla.operator.kafka import BROKER as BROKER_RESOURCE
-from ottla.operator.kafka import KafkaAdmin, said
+from ottla.operator.kafka import admin_of, said
 from ottla.operator.kube import Kube, KubeError
 from ottla.operator.objects import Object, Ref, ref_of
 from ottla.operator.plan import external, names, services
@@ -23,7 +22,7 @@ from ottla.operator.plan.observed import address as pod_address
 from ottla.operator.plan.observed import is_ready
 from ottla.operator.queue import Tell
 from ottla.operator.refusals import Refusals
-from ottla.operator.spec.cluster import REPLICATION_PORT, Cluster
+from ottla.operator.spec.cluster import Cluster
 from ottla.operator.visit import Visit
 from ottla.protocol.errors import KafkaError
 
@@ -102,7 +101,7 @@ class Exposure:
             if not listeners or not is_ready(pods[broker]) or self._told.get(pod) == (uid, wanted):
                 continue
             # A broker takes settings of its own only itself.
-            admin = KafkaAdmin(str(Address(pod_address(pods[broker]), REPLICATION_PORT)))
+            admin = admin_of(pod_address(pods[broker]))
             try:
                 present = (await admin.settings(BROKER_RESOURCE, str(broker))).get(ADDRESSES, "")
                 if present != wanted:

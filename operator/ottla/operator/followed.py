@@ -11,7 +11,8 @@ import json
 from ottla.operator.kube import Kube
 from ottla.operator.objects import Object
 from ottla.operator.plan import names
-from ottla.operator.spec.cluster import Cluster, Defaults, SpecError, parse_cluster
+from ottla.operator.spec.cluster import Cluster, Defaults, parse_cluster
+from ottla.operator.spec.spec_error import SpecError
 
 _SPEC = "spec.json"
 

@@ -16,13 +16,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from ottla.net.names import parse_bootstrap
+from ottla.net.names import Address, parse_bootstrap
 from ottla.net.peer import Connect, Peer, Stream, connect_tcp
 from ottla.operator.kafka_loads import Loads, ask_loads
 from ottla.operator.objects import OPERATOR, Ref
 from ottla.operator.plan.topic import Configure, Create, Delete, Grow, KafkaCluster, KafkaPartition, KafkaTopic, Move
 from ottla.operator.plan.volumes import LogDirectory
 from ottla.operator.queue import Retry, why
+from ottla.operator.spec.cluster import REPLICATION_PORT
 from ottla.placement import PartitionName
 from ottla.protocol.errors import ErrorCode, KafkaError, ProtocolError
 from ottla.protocol.messages import read_response, write_request
@@ -149,6 +150,24 @@ class KafkaAdmin:
         if result.error_code != ErrorCode.none:
             raise KafkaError(result.error_code, result.error_message or "")
         return {str(entry.name): str(entry.value or "") for entry in result.configs}
+
+    async def own_settings(self, brokers: Iterable[int]) -> dict[int, dict[str, str]] | None:
+        """The dynamic settings that each broker has of its own, as any of them tells; None where they are too old."""
+        found: dict[int, dict[str, str]] = {}
+        for some in slices(sorted(brokers), DESCRIBED_AT_ONCE):
+            resources = [
+                {"resource_type": BROKER, "resource_name": str(broker), "configuration_keys": [OVERRIDES]}
+                for broker in some
+            ]
+            message = {"resources": resources, "include_synonyms": False, "include_documentation": False}
+            for result in (await self._ask(DESCRIBE_CONFIGS, message)).results:
+                if result.error_code == ErrorCode.invalid_request or not (result.error_code or result.configs):
+                    return None
+                if result.error_code != ErrorCode.none:
+                    raise KafkaError(result.error_code, result.error_message or "")
+                given = json.loads(result.configs[0].value)
+                found[int(result.resource_name)] = {name: value or "" for name, value in given.items()}
+        return found
 
     async def grow(self, steps: Sequence[Grow]) -> Refusals:
         """Adds partitions."""
@@ -299,6 +318,11 @@ class KafkaAdmins:
         """Ends all of them."""
         for cluster in list(self._admins):
             self.forget(cluster)
+
+
+def admin_of(host: str) -> KafkaAdmin:
+    """A connection to one broker, for what only that broker itself takes. Whoever asks for it closes it."""
+    return KafkaAdmin(str(Address(host, REPLICATION_PORT)))
 
 
 def said(error: KafkaError) -> str:

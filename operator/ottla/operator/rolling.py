@@ -5,10 +5,12 @@ Controllers with pods of their own are restarted by the same rule.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from ottla.operator.brokers import BrokerPages
-from ottla.operator.kube import Kube
+from ottla.operator.kube import Kube, KubeError
 from ottla.operator.objects import Object
 from ottla.operator.plan import disruption, names
 from ottla.operator.plan.broker_pods import BROKER, CONTROLLER
@@ -33,6 +35,7 @@ class Rolling:
         pods = visit.broker_pods()
         reports = await self._pages.reports(addresses(pods))
         claims = {claim["metadata"]["name"]: claim for claim in found.all("PersistentVolumeClaim", BROKER)}
+        files = _files(visit)
         seen: list[Pod] = []
         for pool in cluster.pools:
             name = names.broker_set(cluster, pool)
@@ -40,12 +43,14 @@ class Rolling:
             for broker in _ids(pool, name, pods):
                 pod = pods.get(broker)
                 report = reports.get(broker)
-                seen.append(broker_pod(broker, f"{name}-{broker}", stateful_set, pod, report, claims, visit.now))
+                pod_name = f"{name}-{broker}"
+                seen.append(broker_pod(broker, pod_name, stateful_set, pod, report, claims, visit.now, files))
             visit.current &= stateful_set is not None and is_current(stateful_set)
         for broker in sorted(pods.keys() - {pod.id for pod in seen}):  # of a pool that isn't in the spec any more
             name = pods[broker]["metadata"]["name"]
             stateful_set = found.get("StatefulSet", name.rpartition("-")[0])
-            seen.append(broker_pod(broker, name, stateful_set, pods[broker], reports.get(broker), claims, visit.now))
+            report = reports.get(broker)
+            seen.append(broker_pod(broker, name, stateful_set, pods[broker], report, claims, visit.now, files))
         visit.findings.pods = seen
         visit.findings.version = versions(pods.values())
 
@@ -106,6 +111,14 @@ class Rolling:
         visit.findings.controller_roll = decision
         visit.rolls(decision)
         return decision
+
+
+def _files(visit: Visit) -> Mapping[str, str] | None:
+    """What brokers would be started with now, as it is in Kubernetes: a restart gives a broker nothing else."""
+    with suppress(KubeError):
+        if (present := visit.found.get("ConfigMap", names.broker_config(visit.cluster))) is not None:
+            return present.get("data") or {}
+    return None
 
 
 def _later(decision: Decision) -> Decision:

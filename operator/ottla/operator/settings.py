@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from ottla.operator.kafka import BROKER, KafkaAdmin, said
 from ottla.operator.queue import Tell
-from ottla.operator.spec.cluster import RESERVED, Cluster
+from ottla.operator.spec.broker_config import RESERVED
+from ottla.operator.spec.cluster import Cluster
 from ottla.protocol.errors import KafkaError
 
 

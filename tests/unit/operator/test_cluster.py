@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -103,6 +103,9 @@ class Kafka:
         settings |= given
         for name in reset:
             settings.pop(name, None)
+
+    async def own_settings(self, brokers: Iterable[int]) -> dict[int, dict[str, str]] | None:
+        return {broker: dict(self.own[broker]) for broker in brokers}
 
     async def look(self, *, internal: bool = False) -> KafkaCluster:
         return replace(self.cluster, settings=dict(self.dynamic))
@@ -369,29 +372,28 @@ def test_scaling_down_drains_first_and_up_shares_again() -> None:
 
 def test_a_broker_that_goes_keeps_its_way_in_until_its_pod_is_gone_and_its_port_for_its_return() -> None:
     """It leads until it is drained: its Service once went at the first reconcile, and clients outside were cut off."""
-    with patch("ottla.operator.exposure.KafkaAdmin", lambda bootstrap: scene.kafka):
-        scene = Scene(listeners=OUTSIDE)
-        scene.rounds(6)
-        for broker in range(3):
-            node = scene.world.objects["Service", "shop", f"k-broker-{broker}-node"]
-            node["spec"]["ports"] = [{**node["spec"]["ports"][0], "nodePort": 31000 + broker}]
-            scene.world.objects["Pod", "shop", f"k-broker-{broker}"]["spec"]["nodeName"] = "n"
-        scene.world.create({"kind": "Node", "metadata": {"name": "n"}, "status": {"addresses": [NODE]}})
-        scene.rounds(3)
-        assert scene.status["listeners"][0]["bootstrap"] == "192.0.2.1:31000,192.0.2.1:31001,192.0.2.1:31002"
-        scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=2))
-        scene.rounds(4)
-        assert "k-broker-2" in scene.pods(), scene.status["message"]
-        assert ("Service", "shop", "k-broker-2-node") in scene.world.objects
-        assert scene.kafka.own[2]["ottla.listener.addresses"] == "NODE://192.0.2.1:31002"
-        assert scene.status["listeners"][0]["bootstrap"] == "192.0.2.1:31000,192.0.2.1:31001", "nobody begins there"
-        scene.kafka.cluster = _cluster(3, {"orders": [(0, 1), (1, 0)]})
-        scene.rounds(6)
-        assert "k-broker-2" not in scene.pods()
-        assert ("Service", "shop", "k-broker-2-node") not in scene.world.objects
-        scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=3))
-        scene.rounds(1)
-        assert scene.world.objects["Service", "shop", "k-broker-2-node"]["spec"]["ports"][0]["nodePort"] == 31002
+    scene = Scene(listeners=OUTSIDE)
+    scene.rounds(6)
+    for broker in range(3):
+        node = scene.world.objects["Service", "shop", f"k-broker-{broker}-node"]
+        node["spec"]["ports"] = [{**node["spec"]["ports"][0], "nodePort": 31000 + broker}]
+        scene.world.objects["Pod", "shop", f"k-broker-{broker}"]["spec"]["nodeName"] = "n"
+    scene.world.create({"kind": "Node", "metadata": {"name": "n"}, "status": {"addresses": [NODE]}})
+    scene.rounds(3)
+    assert scene.status["listeners"][0]["bootstrap"] == "192.0.2.1:31000,192.0.2.1:31001,192.0.2.1:31002"
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=2))
+    scene.rounds(4)
+    assert "k-broker-2" in scene.pods(), scene.status["message"]
+    assert ("Service", "shop", "k-broker-2-node") in scene.world.objects
+    assert scene.kafka.own[2]["ottla.listener.addresses"] == "NODE://192.0.2.1:31002"
+    assert scene.status["listeners"][0]["bootstrap"] == "192.0.2.1:31000,192.0.2.1:31001", "nobody begins there"
+    scene.kafka.cluster = _cluster(3, {"orders": [(0, 1), (1, 0)]})
+    scene.rounds(6)
+    assert "k-broker-2" not in scene.pods()
+    assert ("Service", "shop", "k-broker-2-node") not in scene.world.objects
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=3))
+    scene.rounds(1)
+    assert scene.world.objects["Service", "shop", "k-broker-2-node"]["spec"]["ports"][0]["nodePort"] == 31002
 
 
 def test_a_port_that_somebody_else_has_by_now_is_given_up() -> None:
@@ -660,37 +662,34 @@ def test_brokers_get_addresses_outside_as_soon_as_there_are_any() -> None:
         {"name": "node", "port": 9095, "type": "NodePort", "hostTemplate": "b{id}.example"},
     ]
     scene = Scene(listeners=listeners)
-    with patch("ottla.operator.exposure.KafkaAdmin", lambda bootstrap: scene.kafka):
-        scene.rounds(6)
-        assert scene.condition("ListenersReady") == ("False", "NoAddress")
-        assert scene.condition("Ready") == ("True", "BrokersServe")
-        assert scene.status["message"] == "listener lb: broker 0 has no address yet"
-        for broker in range(3):
-            service = scene.world.objects["Service", "shop", f"k-broker-{broker}-lb"]
-            service["status"] = {"loadBalancer": {"ingress": [{"ip": f"192.0.2.{broker}"}]}}
-            node = scene.world.objects["Service", "shop", f"k-broker-{broker}-node"]
-            node["spec"]["ports"] = [{**node["spec"]["ports"][0], "nodePort": 31000 + broker}]
-        bootstrap = scene.world.objects["Service", "shop", "k-bootstrap-lb"]
-        bootstrap["status"] = {"loadBalancer": {"ingress": [{"hostname": "lb.example"}]}}
-        scene.rounds(3)
-        assert scene.kafka.own[2] == {"ottla.listener.addresses": "LB://192.0.2.2:9094,NODE://b2.example:31002"}
-        assert scene.status["listeners"] == [
-            {"name": "lb", "bootstrap": "lb.example:9094"},
-            {"name": "node", "bootstrap": "b0.example:31000,b1.example:31001,b2.example:31002"},
-            {"name": "plain", "bootstrap": "k-bootstrap.shop.svc:9092"},
-        ]
-        assert scene.condition("ListenersReady") == ("True", "Advertised")
-        scene.world.writes.clear()
-        scene.now += timedelta(seconds=1)
-        scene.rounds(2)
-        assert scene.world.writes == [], "a condition's time moves only when it flips"
-        client = scene.world.objects["ConfigMap", "shop", "k-client"]["data"]
-        assert client["lb.bootstrap.servers"] == "lb.example:9094"
-        scene.world.edit("Cluster", "k", lambda spec: spec.update(listeners=listeners[:1]))
-        scene.rounds(14)
-        assert not [
-            name for kind, _, name in scene.world.objects if kind == "Service" and name.endswith(("lb", "node"))
-        ]
+    scene.rounds(6)
+    assert scene.condition("ListenersReady") == ("False", "NoAddress")
+    assert scene.condition("Ready") == ("True", "BrokersServe")
+    assert scene.status["message"] == "listener lb: broker 0 has no address yet"
+    for broker in range(3):
+        service = scene.world.objects["Service", "shop", f"k-broker-{broker}-lb"]
+        service["status"] = {"loadBalancer": {"ingress": [{"ip": f"192.0.2.{broker}"}]}}
+        node = scene.world.objects["Service", "shop", f"k-broker-{broker}-node"]
+        node["spec"]["ports"] = [{**node["spec"]["ports"][0], "nodePort": 31000 + broker}]
+    bootstrap = scene.world.objects["Service", "shop", "k-bootstrap-lb"]
+    bootstrap["status"] = {"loadBalancer": {"ingress": [{"hostname": "lb.example"}]}}
+    scene.rounds(3)
+    assert scene.kafka.own[2] == {"ottla.listener.addresses": "LB://192.0.2.2:9094,NODE://b2.example:31002"}
+    assert scene.status["listeners"] == [
+        {"name": "lb", "bootstrap": "lb.example:9094"},
+        {"name": "node", "bootstrap": "b0.example:31000,b1.example:31001,b2.example:31002"},
+        {"name": "plain", "bootstrap": "k-bootstrap.shop.svc:9092"},
+    ]
+    assert scene.condition("ListenersReady") == ("True", "Advertised")
+    scene.world.writes.clear()
+    scene.now += timedelta(seconds=1)
+    scene.rounds(2)
+    assert scene.world.writes == [], "a condition's time moves only when it flips"
+    client = scene.world.objects["ConfigMap", "shop", "k-client"]["data"]
+    assert client["lb.bootstrap.servers"] == "lb.example:9094"
+    scene.world.edit("Cluster", "k", lambda spec: spec.update(listeners=listeners[:1]))
+    scene.rounds(14)
+    assert not [name for kind, _, name in scene.world.objects if kind == "Service" and name.endswith(("lb", "node"))]
 
 
 def test_brokers_share_a_load_balancer_where_each_has_a_port_of_its_own() -> None:

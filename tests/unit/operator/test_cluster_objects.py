@@ -44,6 +44,10 @@ EVERYTHING: dict[str, Any] = {
         {"name": "outside", "port": 9094, "type": "NodePort"},
     ],
     "config": {"num.partitions": 6, "log.retention.ms": 1000},
+    "configOverrides": [
+        {"broker": 100, "config": {"log.retention.ms": 2000, "socket.listen.backlog.size": 64}},
+        {"broker": 7, "config": {"log.retention.ms": 3000}},
+    ],
     "networkPolicy": {"enabled": True, "monitoring": [{"namespaceSelector": {}}]},
 }  # fmt: skip
 

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from ottla.operator.spec.cluster import Defaults, Etcd, SpecError, parse_cluster
+from ottla.operator.spec.cluster import Defaults, Etcd, parse_cluster
+from ottla.operator.spec.spec_error import SpecError
 
 DEFAULTS = Defaults("ottla:1", "etcd:1")
 

@@ -10,7 +10,8 @@ import yaml
 
 from ottla.operator.plan import broker_pods, disruption, etcd_pods, external, network, services
 from ottla.operator.plan.snapshots import snapshot_objects
-from ottla.operator.spec.cluster import Defaults, Etcd, is_reserved, parse_cluster
+from ottla.operator.spec.broker_config import is_of_the_cluster, is_reserved
+from ottla.operator.spec.cluster import Defaults, Etcd, parse_cluster
 from ottla.settings.catalogue import BROKER
 from tests.peers.helm import objections
 from tests.unit.operator.test_cluster_objects import EVERYTHING
@@ -47,6 +48,7 @@ def _objections(spec: dict[str, Any], name: str = "k") -> list[str]:
         {"config": {"num.partitions": 3, "log.preallocate": "false", "listener.name.plain.max.connections": 9}},
         {"maintenanceWindows": [{"cron": "0 2 * * 6", "durationMinutes": 240}]},
         {"maintenanceWindows": [{"cron": "*/5,59 1-5/2 1,15  jan-mar Mon-7", "durationMinutes": 1}]},
+        {"configOverrides": [{"broker": 7, "config": {"log.retention.ms": 3, "socket.listen.backlog.size": "64"}}]},
         {"scaling": {"rebalance": "Balance", "throttleBytesPerSecond": 1048576}},
         {"listeners": [INSIDE, SHARED]},
         {"topics": {"allowedNamespaces": "Selector", "namespaceSelector": {"matchLabels": {"a": "b"}}}},
@@ -129,6 +131,28 @@ def test_accepted(spec: dict[str, Any]) -> None:
         ({"config": {"ottla.metadata.new": "x"}}, "config: the operator sets ottla.metadata.new itself"),
         ({"config": {"auto.create.topics.enable": False}}, "integer,string"),
         ({"config": {"num.partitions": "many"}}, "config: num.partitions must be a whole number, at least 1"),
+        (
+            {"configOverrides": [{"broker": 1, "config": {"log.rol.ms": 3}}]},
+            "brokers have no setting log.rol.ms;",
+        ),
+        ({"configOverrides": [{"broker": 1, "config": {"node.id": 3}}]}, "the operator sets node.id itself"),
+        (
+            {"configOverrides": [{"broker": 1, "config": {"log.retention.ms": "many"}}]},
+            "config: log.retention.ms must be a whole number",
+        ),
+        (
+            {
+                "configOverrides": [
+                    {"broker": 1, "config": {"log.roll.ms": 9}},
+                    {"broker": 1, "config": {"log.roll.ms": 9}},
+                ]
+            },
+            "Duplicate value",
+        ),
+        ({"configOverrides": [{"broker": "0-2", "config": {"log.roll.ms": 9}}]}, "must be of type integer"),
+        ({"configOverrides": [{"broker": -1, "config": {"log.roll.ms": 9}}]}, "greater than or equal to 0"),
+        ({"configOverrides": [{"broker": 1, "config": {}}]}, "at least 1 propert"),
+        ({"configOverrides": [{"broker": 1}]}, "config"),
         ({"maintenanceWindows": [{"cron": "0 2 * *", "durationMinutes": 5}]}, "should match"),
         ({"maintenanceWindows": [{"cron": "60 2 * * *", "durationMinutes": 5}]}, "field 1 is no minute (0-59)"),
         ({"maintenanceWindows": [{"cron": "0 24 * * *", "durationMinutes": 5}]}, "field 2 is no hour (0-23)"),
@@ -149,6 +173,22 @@ def test_every_setting_that_is_not_the_operators_is_known(first: int) -> None:
 def test_as_many_settings_as_can_be_are_judged_in_time() -> None:
     """The API server counts what the rules cost, and gives up where that is too much."""
     assert _objections({"config": dict(list(FITTING.items())[:256])}) == []
+
+
+def test_as_many_overrides_as_can_be_are_judged_in_time() -> None:
+    names = [name for name in NAMES if not is_of_the_cluster(name)]
+    config = {name: FITTING[name] for name in names[:64]}
+    assert _objections({"configOverrides": [{"broker": id, "config": config} for id in range(100)]}) == []
+
+
+def test_every_setting_that_brokers_can_not_differ_in_is_refused_of_one() -> None:
+    """As the operator does. One Cluster for each, because a refusal names one setting."""
+    overrides = {name: [{"broker": 1, "config": {name: FITTING[name]}}] for name in NAMES}
+    said = objections("\n---\n".join(json.dumps(_resource({"configOverrides": each})) for each in overrides.values()))
+    told = "\n".join(said)
+    refused = {name for name in NAMES if f"config: brokers can't differ in {name};" in told}
+    assert refused == {name for name in NAMES if is_of_the_cluster(name)}
+    assert len(said) == len(refused)
 
 
 def test_every_setting_that_is_the_operators_is_refused() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ottla.operator.spec.cluster import is_reserved
+from ottla.operator.spec.broker_config import is_reserved
 from ottla.operator.spec.topic import OWNERSHIP
 from ottla.settings.catalogue import BROKER, TOPIC
 from ottla.settings.setting import InvalidSetting, Members, OneOf, Pattern, Range, Setting

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import pytest
 
 from ottla.settings.config import BrokerConfig, InvalidConfiguration
@@ -300,3 +302,11 @@ def test_a_listeners_own_limit() -> None:
     assert config.for_listener("PLAINTEXT", "max.connections") == 7
     assert config.listener_connections == {"PLAINTEXT": 7}
     assert config.for_listener("OTHER", "max.connections") == 2147483647
+
+
+def test_it_is_known_by_which_file_a_broker_was_started_also_after_a_change() -> None:
+    text = "node.id=1\nlog.dirs=/a\n"
+    config = BrokerConfig.from_sources(text, {}, {"OTTLA_NUM_PARTITIONS": "3"})
+    assert config.file_checksum == hashlib.sha256(text.encode()).hexdigest()[:16]
+    assert config.with_dynamic({"log.retention.ms": "5"}, {})[0].file_checksum == config.file_checksum
+    assert BrokerConfig.from_sources("", {"node.id": "1"}).file_checksum == ""

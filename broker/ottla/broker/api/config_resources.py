@@ -43,12 +43,16 @@ METADATA_TYPES: dict[int, str] = {
 
 def check_broker_name(name: str, own_id: int, unexpected: str, noun: str = "Broker") -> None:
     """Raise KafkaError(invalid_request) unless `name` is this broker's id; `unexpected` is filled with both ids."""
+    if broker_id(name, noun) != own_id:
+        raise KafkaError(ErrorCode.invalid_request, unexpected.format(own_id, name))
+
+
+def broker_id(name: str, noun: str = "Broker") -> int:
+    """The broker that a resource names. Raises KafkaError(invalid_request)."""
     try:
-        broker_id = int(name)
+        return int(name)
     except ValueError:
         raise KafkaError(ErrorCode.invalid_request, f"{noun} id must be an integer, but it is: {name}") from None
-    if broker_id != own_id:
-        raise KafkaError(ErrorCode.invalid_request, unexpected.format(own_id, name))
 
 
 async def answer_each(resources: Sequence[Any], change: Change) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.config_resources import ResourceType, check_broker_name
+from ottla.broker.api.config_resources import ResourceType, broker_id, check_broker_name
 from ottla.broker.api.registry import Api, RequestContext
 from ottla.broker.log_levels import log_levels
 from ottla.metadata.naming import check_topic_name
@@ -16,6 +16,7 @@ from ottla.settings import own
 from ottla.settings.description import (
     Description,
     describe_broker,
+    describe_broker_overrides,
     describe_client_metrics,
     describe_cluster_default,
     describe_group,
@@ -34,7 +35,8 @@ API = Api(
     key=32,
     versions=(1, 4),
     gaps=(
-        f"Beyond Kafka: asked for `{own.OVERRIDES}` alone, it tells all that was given to a topic; for "
+        f"Beyond Kafka: asked for `{own.OVERRIDES}` alone, it tells all that was given to a topic, or to one broker, "
+        "which every broker tells of every other; for "
         f"`{own.RECOVERED}` alone what a broker's recovery cut off at its start, and for `{own.LOAD}` alone what the "
         "broker has worked since then; as JSON.",
     ),
@@ -101,6 +103,8 @@ async def _describe(broker: Broker, kind: int, name: str, keys: Sequence[str] | 
     if kind == ResourceType.BROKER:
         if not name:
             return describe_cluster_default(broker.config)
+        if keys is not None and list(keys) == [own.OVERRIDES]:
+            return [describe_broker_overrides(image.config("broker", str(broker_id(name))))]
         check_broker_name(name, broker.id, "Unexpected broker id, expected {} or empty string, but received {}")
         if alone == own.RECOVERED:
             cuts = broker.logs.cuts

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from itertools import permutations
 
-from ottla.operator.spec.cluster import RESERVED, RESERVED_PREFIX, is_reserved
+from ottla.operator.spec.broker_config import RESERVED, RESERVED_PREFIX, is_of_the_cluster, is_reserved
 from ottla.operator.spec.topic import OWNERSHIP
 from ottla.settings.catalogue import BROKER, TOPIC
 from ottla.settings.setting import INTEGER_BITS, Kind, Members, OneOf, Range, Setting
@@ -23,25 +23,29 @@ from ottla.settings.setting import INTEGER_BITS, Kind, Members, OneOf, Range, Se
 LISTENER_PREFIX = "listener.name."
 WIDTH = 120
 _BEGIN, _END = "# About settings: generated.", "# Generated so far."
-_REGION = re.compile(
-    rf"^(?P<indent> *){re.escape(_BEGIN)}\n.*?^(?P=indent){re.escape(_END)}\n", re.MULTILINE | re.DOTALL
-)
+_BEGIN_OF_ONE = "# About settings of single brokers: generated."
 
 
 def with_setting_rules(crd: str, kind: str) -> str:
-    """The CRD with its region of rules written anew; `kind` is `clusters` or `topics`.
+    """The CRD with its regions of rules written anew; `kind` is `clusters` or `topics`.
 
-    Raises ValueError where it doesn't have one such region.
+    Raises ValueError where it doesn't have each of them once.
     """
-    rules = _BY_KIND[kind]()
+    for begin, (head, rules) in _BY_KIND[kind].items():
+        crd = _written(crd, kind, begin, [head, *rules()])
+    return crd
 
+
+def _written(crd: str, kind: str, begin: str, rules: list[str]) -> str:
     def region(found: re.Match[str]) -> str:
-        lines = [_BEGIN, "x-kubernetes-validations:", *rules, _END]
-        return textwrap.indent("\n".join(lines), found["indent"]) + "\n"
+        return textwrap.indent("\n".join([begin, *rules, _END]), found["indent"]) + "\n"
 
-    written, count = _REGION.subn(region, crd)
+    regions = re.compile(
+        rf"^(?P<indent> *){re.escape(begin)}\n.*?^(?P=indent){re.escape(_END)}\n", re.MULTILINE | re.DOTALL
+    )
+    written, count = regions.subn(region, crd)
     if count != 1:
-        raise ValueError(f"{kind}: {count} regions begin with {_BEGIN!r} and end with {_END!r}, one is needed")
+        raise ValueError(f"{kind}: {count} regions begin with {begin!r} and end with {_END!r}, one is needed")
     return written
 
 
@@ -56,6 +60,16 @@ def _of_clusters() -> list[str]:
     ]
 
 
+def _of_single_brokers() -> list[str]:
+    """Beside the rules of all brokers' settings, which they share."""
+    names = _one_of(name for name in BROKER if is_of_the_cluster(name))
+    return _rule(
+        f"!self.config.exists(name, {names})",
+        f'"config: brokers can\'t differ in " + self.config.filter(name, {names})[0] '
+        '+ "; say it in spec.config, for all of them"',
+    )
+
+
 def _of_topics() -> list[str]:
     # What Kafka keeps for itself is nobody's to set; nor is the operator's mark.
     settings = {name: setting for name, setting in TOPIC.items() if not setting.internal and name not in OWNERSHIP}
@@ -66,7 +80,11 @@ def _of_topics() -> list[str]:
 
 
 _SEE = "; docs/settings.md lists what they have"
-_BY_KIND = {"clusters": _of_clusters, "topics": _of_topics}
+_HEAD = "x-kubernetes-validations:"
+_BY_KIND = {
+    "clusters": {_BEGIN: (f"{_HEAD} &settings", _of_clusters), _BEGIN_OF_ONE: (_HEAD, _of_single_brokers)},
+    "topics": {_BEGIN: (_HEAD, _of_topics)},
+}
 _VALUE = "self[name]"
 _TRUTHS = ("true", "false", "True", "False", "TRUE", "FALSE")
 # From '+' to '9'. What begins so and is no number all the same, CEL refuses to convert.

@@ -1,11 +1,14 @@
 """The brokers' server.properties: what the operator decides, then what the spec says. Pure.
 
 One file serves all brokers and controllers of a cluster; what differs between them comes from the environment of their
-pods. Settings that can change while a broker runs are not in it: those are written as dynamic ones, so that a change of
-them never makes a pod look outdated.
+pods, and, where the spec has settings for a single broker, from another file that its pod reads after the first one.
+Settings that can change while a broker runs are in neither: those are written as dynamic ones, so that a change of them
+never makes a pod look outdated.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from ottla.operator.plan import names
 from ottla.operator.spec.cluster import HTTP_PORT, REPLICATION_PORT, Cluster, Etcd
@@ -35,7 +38,12 @@ def server_properties(cluster: Cluster) -> str:
         **store(cluster),
         **cluster.static_config,
     }
-    return "".join(f"{name}={_escaped(value)}\n" for name, value in settings.items())
+    return _lines(settings)
+
+
+def own_properties(cluster: Cluster) -> dict[int, str]:
+    """What single brokers read after the file of all, by their ids."""
+    return {broker: _lines(own.static) for broker, own in sorted(cluster.overrides.items()) if own.static}
 
 
 def store(cluster: Cluster) -> dict[str, str]:
@@ -72,6 +80,10 @@ def etcd_endpoints(cluster: Cluster) -> list[str]:
     service = names.etcd_set(cluster)
     pods = [f"{service}-{number}" for number in range(cluster.metadata.members)]
     return [f"{names.pod_host(cluster, pod, service)}:{ETCD_PORT}" for pod in pods]
+
+
+def _lines(settings: Mapping[str, str]) -> str:
+    return "".join(f"{name}={_escaped(value)}\n" for name, value in settings.items())
 
 
 def _escaped(value: str) -> str:

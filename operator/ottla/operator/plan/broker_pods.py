@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ottla.operator.objects import Object
 from ottla.operator.plan import names
-from ottla.operator.plan.broker_file import REPLICATION, SECRETS, server_properties
+from ottla.operator.plan.broker_file import REPLICATION, SECRETS, own_properties, server_properties
 from ottla.operator.plan.pods import TMP_MOUNT, claim, container, http_probe, pod_template, stateful_set
 from ottla.operator.spec.cluster import HTTP_PORT, REPLICATION_PORT, Cluster, ExternalEtcd, Pool, Template
 
@@ -17,10 +17,15 @@ CONTROLLER = "controller"
 CONFIG_FOLDER = "/etc/ottla"
 RACK = "ottla.dev/rack"  # an annotation, where the rack follows from the node
 RACK_FOLDER = "/etc/ottla-rack"
-_COMMAND = ["ottla", "broker", "--config", f"{CONFIG_FOLDER}/server.properties"]
-_WITH_RACK = (
-    f"until [ -s {RACK_FOLDER}/rack ]; do sleep 0.2; done; "
-    f'OTTLA_BROKER_RACK="$(cat {RACK_FOLDER}/rack)" exec {" ".join(_COMMAND)}'
+OF_ALL = "server.properties"
+_RACK_KNOWN = (
+    f'until [ -s {RACK_FOLDER}/rack ]; do sleep 0.2; done; export OTTLA_BROKER_RACK="$(cat {RACK_FOLDER}/rack)"; '
+)
+# The template of a pool's pods is the same for all of them, so that settings of one broker restart no other one: the
+# pod itself takes its own file, where there is one.
+_START = (
+    f'own={CONFIG_FOLDER}/broker-$OTTLA_NODE_ID.properties; [ -e "$own" ] || own=; '
+    f"cat {CONFIG_FOLDER}/{OF_ALL} $own > /tmp/{OF_ALL} && exec ottla broker --config /tmp/{OF_ALL}"
 )
 DEFAULT_RESOURCES: Object = {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
 FIRST_S, REGISTERED_S = 4, 6  # until a process answers, and until it serves, where it has nothing to recover
@@ -28,10 +33,14 @@ START_S_MAX = 600  # until the process answers at all; recovery of the logs coun
 
 
 def config_map(cluster: Cluster) -> Object:
-    """The ConfigMap with the file."""
-    return names.config_map(
-        cluster, names.broker_config(cluster), BROKER, {"server.properties": server_properties(cluster)}
-    )
+    """The ConfigMap with the file of all brokers, and those of single ones."""
+    own = {of_one(broker): text for broker, text in own_properties(cluster).items()}
+    return names.config_map(cluster, names.broker_config(cluster), BROKER, {OF_ALL: server_properties(cluster), **own})
+
+
+def of_one(broker: int) -> str:
+    """The name of a broker's own file."""
+    return f"broker-{broker}.properties"
 
 
 def broker_set(cluster: Cluster, pool: Pool, replicas: int) -> Object:
@@ -52,9 +61,8 @@ def broker_set(cluster: Cluster, pool: Pool, replicas: int) -> Object:
         volumes.append({"name": "rack", "downwardAPI": {"items": items}})
     ports = [{"name": REPLICATION.lower(), "containerPort": REPLICATION_PORT}]
     ports += [{"name": listener.name, "containerPort": listener.port} for listener in cluster.listeners]
-    process = _process(cluster, BROKER, environment, mounts, ports, pool.resources)
-    if pool.rack_key and not pool.rack:
-        process["command"] = ["/bin/sh", "-c", _WITH_RACK]
+    start = (_RACK_KNOWN if pool.rack_key and not pool.rack else "") + _START
+    process = _process(cluster, BROKER, ["/bin/sh", "-c", start], environment, mounts, ports, pool.resources)
     template = pod_template(
         cluster,
         BROKER,
@@ -88,7 +96,8 @@ def controller_set(cluster: Cluster) -> Object:
         {"name": "OTTLA_LOG_DIRS", "value": "/tmp/log"},
         {"name": "OTTLA_ADVERTISED_LISTENERS", "value": _advertised(cluster)},
     ]
-    process = _process(cluster, CONTROLLER, environment, [], [], wanted.resources)
+    command = ["ottla", "broker", "--config", f"{CONFIG_FOLDER}/{OF_ALL}"]
+    process = _process(cluster, CONTROLLER, command, environment, [], [], wanted.resources)
     template = pod_template(
         cluster, CONTROLLER, wanted.template, [process], _volumes(cluster), more_annotations=_annotations(cluster)
     )
@@ -106,6 +115,7 @@ def controller_set(cluster: Cluster) -> Object:
 def _process(
     cluster: Cluster,
     name: str,
+    command: list[str],
     environment: list[Object],
     mounts: list[Object],
     ports: list[Object],
@@ -119,7 +129,7 @@ def _process(
         cluster,
         name,
         cluster.image,
-        command=_COMMAND,
+        command=command,
         env=environment,
         ports=[*ports, {"name": "http", "containerPort": HTTP_PORT}],
         volumeMounts=mounts,

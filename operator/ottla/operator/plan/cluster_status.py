@@ -15,6 +15,7 @@ from ottla.operator.objects import Object, condition, holds, seconds_since
 from ottla.operator.plan.balance import Balancing
 from ottla.operator.plan.broker_pods import BROKER
 from ottla.operator.plan.external import NodePorts, ports_noted
+from ottla.operator.plan.overrides import NO_SUCH_BROKER, Standing, noted, standings
 from ottla.operator.plan.pods import found_by
 from ottla.operator.plan.roll import Decision, Pod, named
 from ottla.operator.plan.scale import Scaling
@@ -31,6 +32,7 @@ PASSING = (
     "TopicsHeld",
     "ListenersReady",
     "SnapshotsTaken",
+    "OverridesApplied",
 )  # conditions that aren't there at all while they mean nothing
 _RECONCILED = "Reconciled"
 
@@ -52,6 +54,7 @@ class Findings:
     last_snapshot: str = ""
     snapshots_wait_for: str | None = None  # None: none are asked for
     config_waits_for: str | None = None  # as above, for the dynamic settings
+    overrides_wait_for: Mapping[int, str] | None = None  # by broker, for the dynamic settings that are its own
     balancing: Balancing | None = None  # None: nobody asked for it, or it wasn't looked at
     scaling: Scaling = field(default_factory=Scaling)
     bootstrap: dict[str, str] = field(default_factory=dict)
@@ -138,6 +141,10 @@ def cluster_status(cluster: Cluster, findings: Findings, before: Mapping[str, An
     if (unled := _without_leader(findings)) is not None:
         status["underReplicatedPartitions"] = sum(pod.report.under_replicated for pod in seen if pod.report)
         status["offlinePartitions"] = len(unled)
+    if findings.pods is None and "configOverrides" in before and cluster.overrides:
+        status["configOverrides"] = before["configOverrides"]
+    elif cluster.overrides:
+        status["configOverrides"] = [noted(each) for each in _standings(cluster, findings)]
     if operator := release_noted(findings.operator):
         status["operator"] = operator
     if findings.node_ports:
@@ -217,6 +224,8 @@ def _message(cluster: Cluster, findings: Findings, ready: int, known: int) -> st
     for text in (findings.listeners_wait_for, findings.config_waits_for, findings.snapshots_wait_for):
         if text:
             return text
+    if waiting := _waiting(_standings(cluster, findings)):
+        return f"configOverrides: {waiting[0].message}"
     return f"{ready} of {known} brokers serve"
 
 
@@ -247,6 +256,8 @@ def _conditions(cluster: Cluster, findings: Findings, message: str, ready: int, 
     found.append(Condition("Reassigning", bool(scaling.reason), reason, scaling.waits_for or scaling.reason))
     found.append(_storage(findings.storage))
     found.append(_waits("ConfigApplied", cluster, findings.config_waits_for, "Applied", "Refused"))
+    if cluster.overrides:
+        found.append(_overrides(cluster, findings))
     if any(listener.external for listener in cluster.listeners):
         # Of its own, because clients inside are served, and addresses may take as long as somebody else likes.
         found.append(_waits("ListenersReady", cluster, findings.listeners_wait_for, "Advertised", "NoAddress"))
@@ -257,6 +268,26 @@ def _conditions(cluster: Cluster, findings: Findings, message: str, ready: int, 
     for trouble in findings.troubles:
         found.append(Condition(part_condition(trouble.part), False, trouble.reason, trouble.message))
     return found
+
+
+def _overrides(cluster: Cluster, findings: Findings) -> Condition:
+    if cluster.paused:
+        return Condition("OverridesApplied", None, "NotAsked", "nothing is asked of brokers while spec.paused is true")
+    if findings.pods is None:
+        return Condition("OverridesApplied", None, "NotAsked", "the brokers weren't looked at")
+    waiting = _waiting(_standings(cluster, findings))
+    more = f" (and {len(waiting) - 1} more)" if len(waiting) > 1 else ""
+    reason, message = (waiting[0].reason, waiting[0].message + more) if waiting else ("Applied", "")
+    return Condition("OverridesApplied", not waiting, reason, message)
+
+
+def _standings(cluster: Cluster, findings: Findings) -> list[Standing]:
+    return standings(cluster, findings.pods or (), findings.overrides_wait_for)
+
+
+def _waiting(found: list[Standing]) -> list[Standing]:
+    """Those that aren't in force, what a person has to mend first."""
+    return sorted((each for each in found if each.reason), key=lambda each: each.reason != NO_SUCH_BROKER)
 
 
 def _led(findings: Findings) -> Condition:

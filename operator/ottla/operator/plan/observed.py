@@ -7,11 +7,13 @@ from datetime import datetime
 
 from ottla.operator.objects import Object, condition, going, holds, seconds_since
 from ottla.operator.plan import names
+from ottla.operator.plan.broker_pods import OF_ALL, of_one
 from ottla.operator.plan.etcd_members import Seen
 from ottla.operator.plan.etcd_pods import NO_DATA
 from ottla.operator.plan.roll import Pod, Report
 from ottla.operator.plan.storage import grows_at_its_start
 from ottla.operator.spec.cluster import RESTART, Cluster
+from ottla.settings.properties import properties_checksum
 
 # What a container waits with when waiting longer doesn't help.
 STUCK_REASONS = frozenset(
@@ -28,22 +30,41 @@ def broker_pod(
     report: Report | None,
     claims: Mapping[str, Object],
     now: datetime,
+    files: Mapping[str, str] | None = None,
 ) -> Pod:
-    """One broker as `roll.py` sees it; `claims` by name."""
+    """One broker as `roll.py` sees it; `claims` by name. `files`: what brokers would be started with now, by their
+    names in the ConfigMap; None where that isn't known."""
     if pod is None:
         return Pod(broker, name)
     grows = grows_at_its_start(pod, claims, now)
+    current = _file_is_current(broker, report, files)
     return Pod(
         id=broker,
         name=name,
         uid=pod["metadata"]["uid"],
-        outdated=outdated(stateful_set, pod) or (f"its volume {grows} grows at its start" if grows else ""),
+        outdated=outdated(stateful_set, pod)
+        or (f"its volume {grows} grows at its start" if grows else "")
+        or ("its own settings change" if current is False and _is_of_all(pod, files) else ""),
         ready=is_ready(pod),
         leaving=going(pod),
         stuck=stuck(pod),
         not_ready_s=not_ready_s(pod, now),
+        file_is_current=current,
         report=report,
     )
+
+
+def _file_is_current(broker: int, report: Report | None, files: Mapping[str, str] | None) -> bool | None:
+    """Whether the broker was started with what it would be started with now."""
+    if report is None or not report.file_checksum or files is None or OF_ALL not in files:
+        return None
+    return report.file_checksum == properties_checksum(files[OF_ALL] + files.get(of_one(broker), ""))
+
+
+def _is_of_all(pod: Object, files: Mapping[str, str] | None) -> bool:
+    """Whether a pod was made for the present settings of all brokers: else its template says when it is outdated."""
+    made_for = (pod["metadata"].get("annotations") or {}).get(names.CONFIG_CHECKSUM)
+    return files is not None and made_for == names.checksum(files[OF_ALL])
 
 
 def broker_sets(sets: Iterable[Object]) -> dict[str, range]:

@@ -45,6 +45,7 @@ class Report:
     under_replicated: int = 0  # of the partitions that it leads
     revision: int = 0  # of the metadata that it says this by
     without_leader: tuple[str, ...] = ()  # partitions of the whole cluster
+    file_checksum: str = ""  # of the settings that it was started with; empty where it doesn't say
 
     @property
     def blocking(self) -> dict[str, tuple[str, ...]]:
@@ -64,6 +65,7 @@ class Pod:
     leaving: bool = False  # it is being deleted already
     stuck: str = ""  # why it can't come up
     not_ready_s: float = 0.0
+    file_is_current: bool | None = None  # whether another start would give it other settings; None: it doesn't say
     report: Report | None = None
 
 

@@ -1,22 +1,20 @@
 """A Cluster resource as the operator reads it: every default filled in, everything checked that a schema can't. Pure.
 
 What can't be carried out is a SpecError with one sentence that says what to change; the schema and the CEL rules of
-`crds/clusters.yaml` have refused the rest before. Broker settings are checked as a broker checks them at its start.
+`crds/clusters.yaml` have refused the rest before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ottla.operator.objects import Object, Ref, annotation
 from ottla.operator.spec.balance import Balance, parse_balance
+from ottla.operator.spec.broker_config import Settings, parse_config, parse_overrides
+from ottla.operator.spec.spec_error import SpecError
 from ottla.operator.spec.windows import Window, parse_window
-from ottla.settings.catalogue import BROKER, nearest_name
-from ottla.settings.config import BrokerConfig, InvalidConfiguration
-from ottla.settings.setting import Update
-from ottla.settings.sources import known_setting
 
 REPLICATION_PORT = 9091
 HTTP_PORT = 9100
@@ -25,19 +23,6 @@ PORT_MAX = 65535
 DEFAULT_POOL = "broker"
 GRACE_S = 120
 RESTART = "ottla.dev/restart"  # an annotation that a person puts on a pod, or on the Cluster for all
-
-# What the operator says itself, in the file or as a dynamic setting.
-RESERVED = frozenset(
-    "node.id broker.id process.roles listeners advertised.listeners listener.security.protocol.map "
-    "inter.broker.listener.name security.inter.broker.protocol controller.listener.names log.dir log.dirs broker.rack "
-    "cordoned.log.dirs ottla.http.listener ottla.listener.addresses ottla.brokers.drained "
-    "leader.replication.throttled.rate follower.replication.throttled.rate".split()
-)
-RESERVED_PREFIX = "ottla.metadata."
-
-
-class SpecError(ValueError):
-    """A spec that can't be carried out: one sentence for the person who wrote it."""
 
 
 class Defaults(NamedTuple):
@@ -206,6 +191,7 @@ class Cluster:
     listeners: tuple[Listener, ...]
     static_config: Mapping[str, str]
     dynamic_config: Mapping[str, str]
+    overrides: Mapping[int, Settings]  # what single brokers have on top
     network_rules: NetworkRules | None
     windows: tuple[Window, ...]
     rebalance: str
@@ -242,7 +228,7 @@ def parse_cluster(resource: Object, defaults: Defaults) -> Cluster:
     meta, spec = resource["metadata"], resource.get("spec") or {}
     namespace, name = meta["namespace"], meta["name"]
     listeners = _listeners(spec.get("listeners"))
-    static, dynamic = _config(spec.get("config") or {})
+    settings = parse_config(spec.get("config") or {})
     metadata, brokers = spec.get("metadata") or {}, spec.get("brokers") or {}
     pools = _pools(brokers)
     _check_ports_outside(listeners, pools)
@@ -261,8 +247,9 @@ def parse_cluster(resource: Object, defaults: Defaults) -> Cluster:
         metadata=_metadata(metadata, defaults),
         prefix=metadata.get("prefix") or f"/ottla/{namespace}/{name}/",
         listeners=listeners,
-        static_config=static,
-        dynamic_config=dynamic,
+        static_config=settings.static,
+        dynamic_config=settings.dynamic,
+        overrides=parse_overrides(spec.get("configOverrides") or (), settings),
         network_rules=_network_rules(spec.get("networkPolicy") or {}),
         windows=tuple(_window(window) for window in spec.get("maintenanceWindows") or ()),
         rebalance=scaling.get("rebalance") or "New",
@@ -422,43 +409,3 @@ def _window(given: Object) -> Window:
         return parse_window(given["cron"], given["durationMinutes"])
     except ValueError as error:
         raise SpecError(f"maintenanceWindows: {error}") from None
-
-
-def is_reserved(name: str) -> bool:
-    """Whether it is a setting that the operator makes itself."""
-    return name in RESERVED or name.startswith(RESERVED_PREFIX)
-
-
-def _config(given: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
-    """The settings that need a restart, and those that don't."""
-    static: dict[str, str] = {}
-    dynamic: dict[str, str] = {}
-    for name, value in sorted(given.items()):
-        if is_reserved(name):
-            raise SpecError(f"config: the operator sets {name} itself; take it out")
-        setting = known_setting(name)
-        if setting is None:
-            nearest = nearest_name(name, BROKER)
-            raise SpecError(f"config: there is no setting {name}" + (f", maybe {nearest} is meant" if nearest else ""))
-        (dynamic if setting.update is Update.CLUSTER_WIDE else static)[name] = _text(name, value)
-    try:
-        BrokerConfig({**static, **dynamic, "node.id": "0"})
-    except InvalidConfiguration as error:
-        raise SpecError(f"config: {error.problems[0]}") from None
-    return static, dynamic
-
-
-def _text(name: str, value: Any) -> str:
-    """A setting's value as a broker's file has it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))  # 1e12 is a whole number to Kubernetes
-    if isinstance(value, list) and all(isinstance(part, str | int) for part in value):
-        return ",".join(map(str, value))
-    if isinstance(value, str | int | float):
-        text = str(value)
-        if "\n" in text or "\r" in text:
-            raise SpecError(f"config: the value of {name} holds a line break")
-        return text
-    raise SpecError(f"config: {name} needs a text, a number, true or false, not {value!r}")

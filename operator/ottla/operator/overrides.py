@@ -1,0 +1,46 @@
+"""Tells single brokers the settings that the Cluster names for them alone, as far as those change while brokers run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from ottla.operator.kafka import KafkaAdmin, Unreachable, admin_of, said
+from ottla.operator.objects import Object
+from ottla.operator.plan.observed import address, is_ready
+from ottla.operator.plan.overrides import changes
+from ottla.operator.queue import Tell
+from ottla.operator.spec.cluster import Cluster
+from ottla.protocol.errors import KafkaError
+
+
+class Told(NamedTuple):
+    """What is in the way, by broker, and the first sentence in which one refused."""
+
+    waits_for: Mapping[int, str]
+    refusal: str = ""
+
+
+async def apply_overrides(admin: KafkaAdmin, cluster: Cluster, pods: Mapping[int, Object], tell: Tell) -> Told:
+    """Brings each broker that serves to what the Cluster says of it. `admin`: any broker's, which says what each has.
+    Raises Unreachable, KafkaError."""
+    serving = {broker: pod for broker, pod in pods.items() if is_ready(pod)}
+    present = await admin.own_settings(serving)
+    if present is None:
+        older = "the brokers are older than the operator: they don't say what each of them has"
+        return Told(dict.fromkeys(cluster.overrides, older))
+    waits_for: dict[int, str] = {}
+    refusal = ""
+    for broker, change in changes(cluster.overrides, present).items():
+        own = admin_of(address(serving[broker]))  # a broker takes settings of its own only itself
+        try:
+            await own.configure_brokers(change.given, change.reset, broker=str(broker))
+            await tell("SettingsChanged", f"broker {broker}: {change}")
+        except KafkaError as error:
+            waits_for[broker] = f"broker {broker} refuses its settings: {said(error)}"
+            refusal = refusal or waits_for[broker]
+        except Unreachable as error:
+            waits_for[broker] = f"broker {broker} doesn't answer: {error}"
+        finally:
+            own.close()
+    return Told(waits_for, refusal)

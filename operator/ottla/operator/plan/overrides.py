@@ -1,0 +1,85 @@
+"""Settings of single brokers (`spec.configOverrides`): what is to change on which broker, and how each stands. Pure.
+
+The Cluster decides, as it does for the settings of all brokers: what somebody else gave to a broker alone is taken
+back, but for what the operator sets by other means, and for what Kafka's own tools set while they copy replicas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from ottla.operator.objects import Object
+from ottla.operator.plan.roll import Pod
+from ottla.operator.spec.broker_config import Settings, is_reserved
+from ottla.operator.spec.cluster import Cluster
+
+# kafka-reassign-partitions gives it to the brokers on which replicas change their log directory, and takes it back.
+_WHILE_COPYING = frozenset({"replica.alter.log.dirs.io.max.bytes.per.second"})
+NO_SUCH_BROKER, WAITING = "NoSuchBroker", "Waiting"
+
+
+class Change(NamedTuple):
+    """What one broker is to be told."""
+
+    given: Mapping[str, str]
+    reset: Sequence[str]
+
+    def __str__(self) -> str:
+        taken_back = [f"{name} (taken back)" for name in self.reset]
+        return ", ".join([*(f"{name}={value}" for name, value in self.given.items()), *taken_back])
+
+
+class Standing(NamedTuple):
+    """Whether what the spec says of one broker is in force. `reason` and `message` are empty where it is."""
+
+    broker: int
+    settings: tuple[str, ...]
+    reason: str = ""
+    message: str = ""
+
+
+def changes(wanted: Mapping[int, Settings], present: Mapping[int, Mapping[str, str]]) -> dict[int, Change]:
+    """What the brokers are to be told, those of `present`: what each has of its own by now."""
+    found = {}
+    for broker, own in sorted(present.items()):
+        dynamic: Mapping[str, str] = wanted[broker].dynamic if broker in wanted else {}
+        given = {name: value for name, value in dynamic.items() if own.get(name) != value}
+        reset = [name for name in own if name not in dynamic and not is_reserved(name) and name not in _WHILE_COPYING]
+        if given or reset:
+            found[broker] = Change(given, reset)
+    return found
+
+
+def standings(cluster: Cluster, pods: Iterable[Pod], waits_for: Mapping[int, str] | None) -> list[Standing]:
+    """How each broker's own settings stand. `waits_for`: what is in the way of the dynamic ones, by broker; None where
+    nobody was asked."""
+    seen = {pod.id: pod for pod in pods}
+    return [
+        Standing(broker, (*own.static, *own.dynamic), *_in_the_way(cluster, broker, own, seen.get(broker), waits_for))
+        for broker, own in sorted(cluster.overrides.items())
+    ]
+
+
+def _in_the_way(
+    cluster: Cluster, broker: int, own: Settings, pod: Pod | None, waits_for: Mapping[int, str] | None
+) -> tuple[str, str]:
+    if broker not in cluster.broker_ids:
+        return NO_SUCH_BROKER, f"there is no broker {broker}"
+    if pod is None or not pod.ready:
+        return WAITING, f"broker {broker} isn't ready"
+    if own.dynamic and waits_for is None:
+        return WAITING, f"broker {broker} wasn't asked"
+    if own.dynamic and waits_for is not None and (sentence := waits_for.get(broker)):
+        return WAITING, sentence
+    if own.static and pod.file_is_current is None:
+        return WAITING, f"broker {broker} doesn't say with which settings it was started"
+    if own.static and not pod.file_is_current:
+        return WAITING, f"{', '.join(own.static)}: {pod.name} has to be restarted first"
+    return "", ""
+
+
+def noted(each: Standing) -> Object:
+    """As the status has it."""
+    said: Object = {"broker": each.broker, "applied": not each.reason, "settings": list(each.settings)}
+    return said | ({"message": each.message[:1024]} if each.message else {})
