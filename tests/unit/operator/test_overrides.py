@@ -14,13 +14,12 @@ from ottla.operator.objects import condition
 from ottla.operator.plan import broker_pods
 from ottla.operator.plan.overrides import Change, changes
 from ottla.operator.plan.roll import Report
-from ottla.operator.spec.broker_config import Settings, parse_config, parse_overrides
+from ottla.operator.spec.broker_config import Settings, is_reserved, parse_config, parse_overrides
 from ottla.operator.spec.cluster import Defaults, parse_cluster
 from ottla.operator.spec.spec_error import SpecError
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.settings.catalogue import BROKER
 from ottla.settings.properties import parse_properties, properties_checksum
-from ottla.settings.setting import Update
 from tests.unit.operator.test_cluster import OUTSIDE, Pages, Scene, _cluster, running
 
 STATIC, DYNAMIC = "socket.listen.backlog.size", "log.retention.ms"
@@ -114,8 +113,16 @@ def test_a_spec_that_is_refused_leaves_the_brokers_as_they_were() -> None:
 
 
 def test_no_setting_that_is_told_to_running_brokers_is_a_password() -> None:
-    """What somebody has set would be seen as null, and set again for ever."""
-    assert not [name for name, one in BROKER.items() if one.sensitive and one.update is Update.CLUSTER_WIDE]
+    """It would be seen as null, and set again for ever."""
+    config = {name: "1" for name, one in BROKER.items() if one.sensitive and not is_reserved(name)}
+    assert config
+    assert not parse_overrides([{"broker": 0, "config": config}], Settings({}, {}))[0].dynamic
+
+
+def test_what_a_broker_can_change_only_for_itself_is_told_to_it() -> None:
+    overrides = parse_overrides([override(0, cordoned_log_dirs="/data/0/log")], Settings({}, {}))
+    assert overrides[0] == Settings({}, {"cordoned.log.dirs": "/data/0/log"})
+    assert parse_config({"cordoned.log.dirs": "/data/0/log"}).dynamic == {}
 
 
 # ---- dynamic ones
