@@ -95,7 +95,9 @@ class Exposure:
         }
 
     async def tell(self, pods: Mapping[int, Object], addresses: Mapping[int, Mapping[str, str]], event: Tell) -> str:
-        """Tells each broker what has changed; what is still waited for."""
+        """Tells each broker what has changed; what is still waited for. `pods` may be newer than `addresses`: before a
+        restart they are looked at again."""
+        addresses = {broker: listeners for broker, listeners in addresses.items() if broker in pods}
         for broker, listeners in sorted(addresses.items()):
             wanted, pod, uid = told(listeners), ref_of(pods[broker]), pods[broker]["metadata"]["uid"]
             if not listeners or not is_ready(pods[broker]) or self._told.get(pod) == (uid, wanted):
