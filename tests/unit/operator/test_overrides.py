@@ -119,12 +119,6 @@ def test_no_setting_that_is_told_to_running_brokers_is_a_password() -> None:
     assert not parse_overrides([{"broker": 0, "config": config}], Settings({}, {}))[0].dynamic
 
 
-def test_what_a_broker_can_change_only_for_itself_is_told_to_it() -> None:
-    overrides = parse_overrides([override(0, cordoned_log_dirs="/data/0/log")], Settings({}, {}))
-    assert overrides[0] == Settings({}, {"cordoned.log.dirs": "/data/0/log"})
-    assert parse_config({"cordoned.log.dirs": "/data/0/log"}).dynamic == {}
-
-
 # ---- dynamic ones
 
 
@@ -153,6 +147,7 @@ def test_what_somebody_else_gave_to_a_broker_is_taken_back() -> None:
         "leader.replication.throttled.rate": "1000",
         "replica.alter.log.dirs.io.max.bytes.per.second": "1000",
         "ottla.listener.addresses": "NODE://192.0.2.1:31000",
+        "cordoned.log.dirs": "/data/0/log",
     }
     scene.kafka.own[0][DYNAMIC] = "6"
     scene.kafka.own[2] |= {**kept, "log.roll.ms": "9"}

@@ -1,20 +1,20 @@
 """The brokers' settings in a Cluster's spec: those of all brokers, and those that a single broker has on top. Pure.
 
 Each is checked as a broker checks its own at its start. Two kinds are kept apart, because they reach brokers in two
-ways: static settings stand in a file that is read at a start, dynamic ones are told to running brokers. What a broker
-can change only for itself (per-broker, in Kafka's words) is dynamic of a single broker, and static of all.
+ways: static settings stand in a file that is read at a start, dynamic ones are told to running brokers. What Kafka lets
+a broker change only for itself counts as static: it is about what the operator makes itself, and about security.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from ottla.operator.objects import Object
 from ottla.operator.spec.spec_error import SpecError
 from ottla.settings.catalogue import BROKER, nearest_name
 from ottla.settings.config import BrokerConfig, InvalidConfiguration
-from ottla.settings.setting import Setting, Update
+from ottla.settings.setting import Update
 from ottla.settings.sources import known_setting
 
 # What the operator says itself, in the file or as a dynamic setting.
@@ -54,7 +54,7 @@ def is_of_the_cluster(name: str) -> bool:
 
 def parse_config(given: Mapping[str, Any]) -> Settings:
     """The settings of all brokers. Raises SpecError."""
-    settings = _parted(given, "config", _changes_for_all)
+    settings = _parted(given, "config")
     _check(settings, "config")
     return settings
 
@@ -67,7 +67,7 @@ def parse_overrides(given: Iterable[Object], of_all: Settings) -> dict[int, Sett
         where = f"configOverrides: broker {broker}"
         if broker in overrides:
             raise SpecError(f"{where} is named twice; put its settings together")
-        settings = _parted(each.get("config") or {}, where, _changes_for_one)
+        settings = _parted(each.get("config") or {}, where)
         for name in sorted({*settings.static, *settings.dynamic}):
             if is_of_the_cluster(name):
                 raise SpecError(f"{where}: brokers can't differ in {name}; say it in config, for all of them")
@@ -77,16 +77,7 @@ def parse_overrides(given: Iterable[Object], of_all: Settings) -> dict[int, Sett
     return overrides
 
 
-def _changes_for_all(setting: Setting) -> bool:
-    return setting.update is Update.CLUSTER_WIDE
-
-
-def _changes_for_one(setting: Setting) -> bool:
-    # What has no effect yet is about security, which brokers take only by listener, and of which they tell no password.
-    return _changes_for_all(setting) or (setting.update is Update.PER_BROKER and not setting.instead)
-
-
-def _parted(given: Mapping[str, Any], where: str, changes: Callable[[Setting], bool]) -> Settings:
+def _parted(given: Mapping[str, Any], where: str) -> Settings:
     """The settings that need a restart, and those that don't."""
     static: dict[str, str] = {}
     dynamic: dict[str, str] = {}
@@ -97,7 +88,7 @@ def _parted(given: Mapping[str, Any], where: str, changes: Callable[[Setting], b
         if setting is None:
             nearest = nearest_name(name, BROKER)
             raise SpecError(f"{where}: there is no setting {name}" + (f", maybe {nearest} is meant" if nearest else ""))
-        (dynamic if changes(setting) else static)[name] = _text(name, value, where)
+        (dynamic if setting.update is Update.CLUSTER_WIDE else static)[name] = _text(name, value, where)
     return Settings(static, dynamic)
 
 
