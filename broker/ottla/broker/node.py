@@ -241,6 +241,7 @@ class Broker:
         self.recovered = True
         # Before the first log is made: that may write checkpoints, and may find that the last log directory has failed.
         self.logs.went_offline = self.replicas.went_offline
+        self.logs.room_again = self._room_again
         self.logs.none_left = self._without_logs
         self.logs.high_watermark_of = self.replicas.high_watermark_of
         self.follower.prepare(self.replicas.prepare)
@@ -463,6 +464,10 @@ class Broker:
             self.groups.became_leader(partition)
         else:
             self.groups.resigned(partition.index)
+
+    def _room_again(self) -> None:
+        self.replicas.open_again()
+        self.restore_reports.logs_opened()
 
     def _tombstone_done(self, topic_id: UUID) -> None:
         self.spawn(self.intents.confirm_deletion(self.id, topic_id), f"deletion of {topic_id}")

@@ -84,7 +84,6 @@ class Replicas:
         self._default_rules = _TopicRules(TopicConfig.resolve(config, {}), config)
         self._unopened: set[tuple[UUID, int]] = set()  # for want of room
         self._preparing: set[tuple[UUID, int]] = set()  # whose logs a thread is making
-        logs.room_again = self.open_again
         self._note_codecs()
 
     async def prepare(self, image: Image, changed: Changed) -> None:

@@ -41,6 +41,7 @@ class RestoreReports:
         self._registered = (NO_EPOCH, LeaseId(0))
         self._reported_epoch = NO_EPOCH
         self._reported: set[PartitionId] = set()
+        self._unreadable: set[PartitionId] = set()  # those of them whose logs couldn't be read then
         self._parts = 0
         self._waiting: dict[PartitionId, int] = {}  # with the newest epoch that is known here
         self._whole: set[PartitionId] = set()  # those that wait, but not for us: we stopped cleanly
@@ -57,6 +58,11 @@ class RestoreReports:
                 self._wait(key)
             self._whole.clear()
         self._registered = broker_epoch, lease
+        self._woken.set()
+
+    def logs_opened(self) -> None:
+        """Logs that couldn't be opened may have been since: what they hold decides who leads."""
+        self._reported -= self._unreadable - self._logs.lost.keys()
         self._woken.set()
 
     def changed(self, image: Image, changed: Changed) -> None:
@@ -124,13 +130,14 @@ class RestoreReports:
         ends = list(self._ends())
         parts = [dict(ends[start : start + PART_LOGS_MAX]) for start in range(0, len(ends), PART_LOGS_MAX)] or [{}]
         reported = set(self._waiting)
+        unreadable = reported & self._logs.lost.keys()
         if self._parts:  # never a mixture of two: without its first part a report doesn't count
             await self._store.transact([], [Delete(keys.report(self._broker_id, 0))])
         self._parts = max(self._parts, len(parts))  # whatever becomes of the writes, they may be there
         for number, logs in reversed(list(enumerate(parts))):
             put = Put(keys.report(self._broker_id, number), Report(epoch, len(parts), logs).encode(), lease)
             await self._store.transact([], [put])
-        self._reported_epoch, self._reported = epoch, reported
+        self._reported_epoch, self._reported, self._unreadable = epoch, reported, unreadable
         logger.info("reported what %d logs hold of partitions that nobody leads", len(ends))
 
     async def _withdraw(self) -> None:

@@ -48,6 +48,7 @@ class World:
         self.logs = LogDirectories([str(folder)], lambda: 1000, disk=self.disk)
         config = BrokerConfig.from_sources("\n".join(["node.id=0", f"log.dirs={folder}", *properties]))
         self.replicas = Replicas(0, self.table, self.logs, config, lambda: 1000)
+        self.logs.room_again = self.replicas.open_again
         self.logs.open("c", 0, lambda topic: self.replicas.rules_of(topic).log)
         self.configs: dict[ConfigResource, Any] = {}
         self.tombstones: dict[UUID, Tombstone] = {}

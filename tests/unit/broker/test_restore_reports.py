@@ -52,7 +52,8 @@ class Setting:
         self.store = store
         self.faulty = FaultyStore(store)
         self.follower = Follower(store)
-        self.reports = RestoreReports(3, cast("Any", self.faulty), cast("Any", Logs()), cast("Any", Table()))
+        self.logs = Logs()
+        self.reports = RestoreReports(3, cast("Any", self.faulty), cast("Any", self.logs), cast("Any", Table()))
 
     async def register(self) -> None:
         """Anew, under a lease of its own."""
@@ -114,6 +115,25 @@ def test_all_logs_are_reported(tmp_path: Path, plan: list[str]) -> None:
             }  # fmt: skip
             await made.write(restored=False)
             await made.until(lambda: not made.image.reports)
+
+    asyncio.run(run())
+
+
+def test_a_log_that_could_not_be_read_is_reported_once_it_can_be(tmp_path: Path) -> None:
+    """A directory that was full at the start has room again: the partition waited for this log for ever."""
+
+    async def run() -> None:
+        async with setting(tmp_path) as made:
+            await made.register()
+            await made.until(lambda: 3 in reporters(made.image))
+            del made.logs.lost[T, 2]
+            made.logs.logs[T, 2] = SimpleNamespace(last_leader_epoch=2, log_end_offset=20)
+            made.reports.logs_opened()
+            await made.until(lambda: reported(made.image, 3, (T, 2)) == LogEnd(2, 20, 2))
+            revision = made.image.reports[3, 0]
+            made.reports.logs_opened()
+            await asyncio.sleep(0.1)
+            assert made.image.reports[3, 0] is revision, "nothing else was opened"
 
     asyncio.run(run())
 
