@@ -319,7 +319,6 @@ def _carry_out(
             begun = dict(sorted(left.items())[: max(0, at_once - len(active))])
             if begun:
                 if throttle is not None:
-                    # Only of these topics: the operator takes the throttle away from topics of which nothing moves.
                     moves.throttle(cluster, present, begun, throttle)
                 moves.begin(cluster, begun)
                 left = {name: replicas for name, replicas in left.items() if name not in begun}

@@ -239,12 +239,13 @@ def throttle(cluster: Cluster, present: Moves, moves: Moves, bytes_per_second: i
         leaders += [f"{name[1]}:{broker}" for broker in sources]
         followers += [f"{name[1]}:{broker}" for broker in added]
         brokers.update(sources, added)
-    for topic, sides in by_topic.items():
-        values = dict(zip(map(_replicas_setting, _SIDES), map(",".join, sides), strict=True))
-        alter_resource(cluster, "topic", topic, {}, append=values)
+    # The brokers' rates come first: by these an operator knows that the replicas aren't its own to name.
     for broker in sorted(brokers.intersection(cluster.racks())):
         rates = {_rate_setting(side): str(bytes_per_second) for side in _SIDES}
         alter_resource(cluster, "broker", str(broker), rates)
+    for topic, sides in by_topic.items():
+        values = dict(zip(map(_replicas_setting, _SIDES), map(",".join, sides), strict=True))
+        alter_resource(cluster, "topic", topic, {}, append=values)
 
 
 def unthrottle(cluster: Cluster, topics: Iterable[str]) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from ottla.operator.emptying import CORDONED
 from ottla.operator.kafka import BROKER, KafkaAdmin, Unreachable, _batches
-from ottla.operator.plan.topic import Configure, Create, Delete, Grow, Move
+from ottla.operator.plan.topic import THROTTLE_RATES, Configure, Create, Delete, Grow, Move
 from ottla.operator.plan.volumes import emptied
 from ottla.protocol.errors import ErrorCode, KafkaError
 from tests.peers.ottla_broker import OttlaBroker
@@ -51,6 +52,13 @@ async def story(admin: KafkaAdmin) -> None:
     with pytest.raises(KafkaError):
         await admin.configure_brokers({"log.dirs": "elsewhere"})
     await own_settings(admin)
+    assert not await admin.throttled_by_hand()
+    await admin.configure_brokers(dict.fromkeys(THROTTLE_RATES, "1000000"))
+    assert not await admin.throttled_by_hand(), "a rate of all brokers"
+    for broker in ("0", "1"):
+        with suppress(KafkaError):  # only the one that is asked takes its own
+            await admin.configure_brokers(dict.fromkeys(THROTTLE_RATES, "1000000"), broker=broker)
+    assert await admin.throttled_by_hand()
     loads = await admin.loads()
     assert set(loads.worked) == {0, 1}
     assert all(work.cpu_seconds > 0 for work in loads.worked.values())

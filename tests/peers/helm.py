@@ -71,7 +71,7 @@ def objections_of_the_oldest(*crds: Path) -> list[str]:
 
 def _said(judge: Path, *arguments: str, given: str = "") -> list[str]:
     done = subprocess.run(
-        [str(judge), *arguments], input=given, capture_output=True, text=True, timeout=60, check=False
+        [str(judge), *arguments], input=given, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode in (0, 1), done.stderr
     return done.stdout.splitlines()

@@ -290,6 +290,9 @@ class Admin:
     async def look(self, *, internal: bool = False) -> KafkaCluster:
         return await self._to.kafka(lambda: self._to.brokers.now(internal=internal))
 
+    async def throttled_by_hand(self) -> bool:
+        return await self._to.kafka(lambda: False)
+
     async def settings(self, kind: int, name: str) -> dict[str, str]:
         brokers = self._to.brokers
         return await self._to.kafka(lambda: dict(brokers.own.get(int(name), {}) if name else brokers.settings))

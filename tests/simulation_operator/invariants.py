@@ -3,8 +3,9 @@
 1. A topic is deleted only if somebody deleted its Topic under the Cluster that there is now, and wanted that; nor where
    its Topic was made again to retain it, or under an older operator, which gave the new Topic the topic.
 2. No volume goes: no spec here lets volumes go with their Cluster.
-3. The operator takes a pod that serves only while each pod that it took before is back, and a broker's pod only on the
-   word of the brokers; pods that no StatefulSet of the Cluster made are none of its business.
+3. The operator takes a pod that serves only while each pod that it took before is back, unless that goes for good, and
+   a broker's pod only on the word of the brokers; pods that no StatefulSet of the Cluster made are none of its
+   business.
 4. A broker is taken away only when nothing is left on it; a StatefulSet that is made anew keeps its pods.
 5. A broker's Service isn't gone before the broker.
 6. The budget for evictions allows one only where the last reports do.
@@ -178,10 +179,13 @@ class Invariants:
             self._taken[name] = (item["metadata"]["uid"], now)
 
     def _wanted(self) -> set[str]:
+        """The pods that are to be back; brokers that are drained to go for good aren't waited for."""
+        leaving = {broker for item in self._server.all("Cluster") for broker in _draining(item)}
         return {
-            f"{item['metadata']['name']}-{item['spec'].get('ordinals', {}).get('start', 0) + number}"
+            f"{item['metadata']['name']}-{number}"
             for item in self._server.all("StatefulSet")
-            for number in range(item["spec"]["replicas"])
+            for number in _ordinals(item)
+            if not (_component(item) == "broker" and number in leaving)
         }
 
     def _leave(self, brokers: range) -> None:
@@ -193,6 +197,15 @@ class Invariants:
 
     def _say(self, sentence: str) -> None:
         self.wrong.append(sentence)
+
+
+def _draining(cluster: Object) -> list[int]:
+    return list((cluster.get("status") or {}).get("draining") or ())
+
+
+def _ordinals(stateful_set: Object) -> range:
+    first = stateful_set["spec"].get("ordinals", {}).get("start", 0)
+    return range(first, first + stateful_set["spec"]["replicas"])
 
 
 def _component(item: Object) -> str:

@@ -17,10 +17,10 @@ from ottla.operator.kafka import said
 from ottla.operator.kafka_loads import Loads
 from ottla.operator.objects import Ref
 from ottla.operator.plan.balance import Balancing, Planned, moving, not_answered, wanted_moves
-from ottla.operator.plan.scale import ScalePlan, moves_at_once, unthrottled
+from ottla.operator.plan.scale import ScalePlan, moves_at_once
 from ottla.operator.plan.topic import KafkaCluster
 from ottla.operator.queue import Retry
-from ottla.operator.scaling import begin, make
+from ottla.operator.scaling import begin, unthrottle
 from ottla.operator.spec.balance import Balance, Mode
 from ottla.operator.visit import Visit
 from ottla.placement import PartitionName
@@ -141,8 +141,8 @@ class Balancer:
         known.measure_anew(_MEASURING)
 
     async def _unthrottle(self, visit: Visit, known: _Known, kafka: KafkaCluster) -> None:
-        await make(await visit.asked.configure(unthrottled(kafka)))
-        known.throttled = _moves(kafka)
+        done = await unthrottle(visit.asked, kafka)
+        known.throttled = not done or _moves(kafka)
 
 
 def _others_move(visit: Visit) -> bool:

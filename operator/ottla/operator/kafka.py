@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from ottla.net.names import Address, parse_bootstrap
 from ottla.net.peer import Connect, Peer, Stream, connect_tcp
 from ottla.operator.kafka_loads import Loads, ask_loads
+from ottla.operator.kafka_throttles import ask_throttled_by_hand
 from ottla.operator.objects import OPERATOR, Ref
 from ottla.operator.plan.topic import Configure, Create, Delete, Grow, KafkaCluster, KafkaPartition, KafkaTopic, Move
 from ottla.operator.plan.volumes import LogDirectory
@@ -107,9 +108,15 @@ class KafkaAdmin:
 
     async def loads(self) -> Loads:
         """What each broker that answers bears."""
+        return await ask_loads(await self._addresses(), self._connect)
+
+    async def throttled_by_hand(self) -> bool:
+        """Whether somebody throttles replicas, who isn't the operator; or whether that isn't known."""
+        return await ask_throttled_by_hand(await self._addresses(), self._connect)
+
+    async def _addresses(self) -> dict[int, tuple[str, int]]:
         metadata = await self._ask(METADATA, {"topics": [], "allow_auto_topic_creation": False})
-        addresses = {broker.node_id: (broker.host, broker.port) for broker in metadata.brokers}
-        return await ask_loads(addresses, self._connect)
+        return {broker.node_id: (broker.host, broker.port) for broker in metadata.brokers}
 
     async def create(self, steps: Sequence[Create]) -> Refusals:
         """Makes topics."""

@@ -31,8 +31,8 @@ async def ask_loads(addresses: Mapping[int, tuple[str, int]], connect: Connect) 
     for broker, (host, port) in sorted(addresses.items()):
         peer = Peer(connect, host, port, OPERATOR)
         try:
-            told = await _ask(peer, DESCRIBE_CONFIGS, _load_of(broker))
-            answer = await _ask(peer, DESCRIBE_LOG_DIRS, {"topics": None})
+            told = await ask_peer(peer, DESCRIBE_CONFIGS, _load_of(broker))
+            answer = await ask_peer(peer, DESCRIBE_LOG_DIRS, {"topics": None})
         except (OSError, ProtocolError):
             continue
         finally:
@@ -59,7 +59,8 @@ def _directory(broker: int, directory: Any) -> Directory:
     return Directory(broker, str(directory.log_dir), int(directory.usable_bytes), sizes)
 
 
-async def _ask(peer: Peer, api: tuple[int, int], message: Mapping[str, Any]) -> Any:
+async def ask_peer(peer: Peer, api: tuple[int, int], message: Mapping[str, Any]) -> Any:
+    """The answer of one broker. Raises OSError, ProtocolError."""
     key, version = api
     answer = await peer.request(key, version, write_request(key, version, message), ANSWER_S_MAX)
     return read_response(key, version, bytes(answer.frame[answer.start : answer.end]))

@@ -1,7 +1,9 @@
 """Brokers that come and go: drains before pods go, a share of the replicas for those that came.
 
 What has to outlast the operator stands in the Cluster's status: which brokers it drains (`draining`), so that it can
-let them lead again when the spec changes back, and which have their share (`settled`).
+let them lead again when the spec changes back, and which have their share (`settled`). A Cluster that was deleted in
+the middle of a drain and made again has no such status: whatever was drained when it is looked at first was drained for
+the one before it, as far as anybody knows, and serves again if it is wanted.
 """
 
 from __future__ import annotations
@@ -19,13 +21,15 @@ PASSING = (ErrorCode.unknown_topic_or_partition, ErrorCode.no_reassignment_in_pr
 
 
 def noted(cluster: Cluster, status: Mapping[str, Any]) -> Scaling:
-    """What the status says. Without a word every broker has its share: a new cluster has nothing to share."""
+    """What the status says. Without a word the Cluster is new, and every broker has its share: there is nothing to
+    share."""
     settled, reassignment = status.get("settled"), status.get("reassignment") or {}
     return Scaling(
         draining=frozenset(status.get("draining") or ()),
         settled=frozenset(cluster.broker_ids if settled is None else settled) & cluster.broker_ids,
         reason=reassignment.get("reason", ""),
         remaining=reassignment.get("remaining", 0),
+        new=settled is None,
     )
 
 
@@ -33,9 +37,11 @@ async def scale(admin: KafkaAdmin, cluster: Cluster, before: Scaling, leaving: C
     """The next step. Asks the brokers only where something comes or goes. Raises Unreachable, KafkaError."""
     new = cluster.broker_ids - before.settled
     freed = before.draining - frozenset(leaving)
-    if not leaving and not new and not freed and not before.reason:
+    if not leaving and not new and not freed and not before.reason and not before.new:
         return before
     kafka = await admin.look(internal=True)
+    if before.new:
+        freed = _drained(kafka) - frozenset(leaving)
     if freed:
         stay = freed & cluster.broker_ids
         await make(await admin.move(undrain(kafka, stay)))
@@ -67,7 +73,7 @@ async def scale(admin: KafkaAdmin, cluster: Cluster, before: Scaling, leaving: C
             return Scaling(
                 draining, before.settled, reason=f"spreading replicas onto broker {names}", remaining=plan.remaining
             )
-    await make(await admin.configure(unthrottled(kafka)))
+    await unthrottle(admin, kafka)
     return Scaling(draining, cluster.broker_ids)
 
 
@@ -83,11 +89,20 @@ async def begin(admin: KafkaAdmin, cluster: Cluster, kafka: KafkaCluster, plan: 
     await make(await admin.move(plan.moves))
 
 
+async def unthrottle(admin: KafkaAdmin, kafka: KafkaCluster) -> bool:
+    """Takes the throttle from topics of nobody's that don't move any more; not while somebody throttles by hand."""
+    steps = unthrottled(kafka)
+    if steps and await admin.throttled_by_hand():
+        return False
+    await make(await admin.configure(steps))
+    return True
+
+
 async def _set_drained(
     admin: KafkaAdmin, kafka: KafkaCluster, freed: Collection[int], leaving: Collection[int]
 ) -> None:
     """Who is to lead nothing and get nothing new, beside those that somebody else drains."""
-    present = {int(part) for part in kafka.settings.get(DRAINED, "").split(",") if part.strip()}
+    present = _drained(kafka)
     wanted = present - set(freed) | set(leaving)
     if wanted == present:
         return
@@ -95,6 +110,10 @@ async def _set_drained(
         await admin.configure_brokers({DRAINED: ",".join(map(str, sorted(wanted)))})
     else:
         await admin.configure_brokers({}, [DRAINED])
+
+
+def _drained(kafka: KafkaCluster) -> frozenset[int]:
+    return frozenset(int(part) for part in kafka.settings.get(DRAINED, "").split(",") if part.strip())
 
 
 async def make(refusals: Refusals) -> None:

@@ -38,6 +38,7 @@ from ottla.operator.plan.topic import (
     marks,
     plan_topic,
     release,
+    takes_throttle_away,
     warning,
     winners,
 )
@@ -210,9 +211,8 @@ class TopicReconciler:
             elif resource.paused:
                 sweep.outcomes[resource] = Outcome(None, "Paused", "paused", topic, paused=True)
             else:
-                throttled = sweep.rules.throttle_bytes_per_second is not None
                 try:
-                    plan = plan_topic(resource, topic, cluster, sweep.rules.uid, throttled)
+                    plan = plan_topic(resource, topic, cluster, sweep.rules.uid, sweep.rules.throttles)
                 except Exception as error:  # whatever it is, it stops only this Topic
                     logger.warning("topic %s: its plan failed", resource.ref, exc_info=error)
                     message = f"the operator failed unexpectedly ({type(error).__name__}): {why(error)}"
@@ -222,7 +222,7 @@ class TopicReconciler:
                     waiting.append(resource)
                 else:
                     plans[resource] = plan
-        plans = await self._certain(plans)
+        plans = await self._certain(await self._beside_others(sweep, admin, cluster, plans))
         await self._carry_out(sweep, admin, cluster, plans)
         for resource, plan in plans.items():
             self._conclude(sweep, resource, plan, cluster.topics.get(resource.topic))
@@ -246,6 +246,19 @@ class TopicReconciler:
                 "change its topics.allowedNamespaces, or move the Topic",
             )
         return allowed
+
+    async def _beside_others(
+        self, sweep: _Sweep, admin: KafkaAdmin, cluster: KafkaCluster, plans: dict[TopicResource, TopicPlan]
+    ) -> dict[TopicResource, TopicPlan]:
+        """With other plans for those that would take a throttle away, if somebody throttles replicas by hand."""
+        topics, rules = cluster.topics, sweep.rules
+        taking = [each for each, plan in plans.items() if takes_throttle_away(plan, topics.get(each.topic))]
+        if not taking or not await admin.throttled_by_hand():
+            return plans
+        return plans | {
+            each: plan_topic(each, topics.get(each.topic), cluster, rules.uid, rules.throttles, by_hand=True)
+            for each in taking
+        }
 
     async def _certain(self, plans: dict[TopicResource, TopicPlan]) -> dict[TopicResource, TopicPlan]:
         """Without those that would mark a topic as a resource's that isn't there any more.

@@ -10,12 +10,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from unittest.mock import patch
 
+import pytest
+
 from ottla.operator import kafka as module
 from ottla.operator.certificates import AUTHORITY_DAYS, Identity, decoded, encoded
 from ottla.operator.cluster import ClusterReconciler
 from ottla.operator.etcd import EtcdKeeper
 from ottla.operator.etcd_client import EtcdUnreachable
 from ottla.operator.exposure import Exposure
+from ottla.operator.kafka import Unreachable
 from ottla.operator.objects import Ref
 from ottla.operator.plan.etcd_members import Member
 from ottla.operator.plan.etcd_upkeep import MemberStatus
@@ -88,6 +91,8 @@ class Kafka:
         self.cluster = cluster
         self.bootstrap = "k-bootstrap.shop.svc:9092"
         self.dynamic: dict[str, str] = {}
+        self.by_hand = False  # whether somebody throttles replicas
+        self.configured: list[Configure] = []
         self.own: dict[int, dict[str, str]] = defaultdict(dict)
 
     def close(self) -> None:
@@ -111,7 +116,11 @@ class Kafka:
     async def look(self, *, internal: bool = False) -> KafkaCluster:
         return replace(self.cluster, settings=dict(self.dynamic))
 
+    async def throttled_by_hand(self) -> bool:
+        return self.by_hand
+
     async def configure(self, steps: Sequence[Configure]) -> dict[str, None]:
+        self.configured += steps
         return {}
 
     async def move(self, moves: Sequence[Move]) -> dict[str, None]:
@@ -342,6 +351,45 @@ def test_a_bad_image_takes_one_broker_and_is_put_right() -> None:
     scene.rounds(14)
     assert scene.status["version"] == "3"
     assert scene.condition("Ready") == ("True", "BrokersServe")
+
+
+def test_a_cluster_made_again_in_the_middle_of_a_drain_has_its_brokers_serve() -> None:
+    """Its predecessor's status knew that it drained a broker, and went with it."""
+    scene = running(brokers={"replicas": 4, "storage": {"size": "1Gi"}})
+    scene.kafka.cluster = _cluster(4, {"orders": [(0, 1, 3), (3, 2, 0)]})
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=3))
+    scene.rounds(2)
+    assert scene.status["draining"] == [3]
+    scene.cluster["spec"]["brokers"]["replicas"] = 4
+    scene.cluster["status"] = {}
+    answers, scene.kafka.cluster_id = scene.kafka.cluster_id, _unanswered  # type: ignore[method-assign]
+    scene.rounds(2)
+    assert "settled" not in scene.status, "it isn't known yet what is drained"
+    scene.kafka.cluster_id = answers  # type: ignore[method-assign]
+    scene.rounds(2)
+    assert "ottla.brokers.drained" not in scene.kafka.dynamic
+    assert not any(one.moving for one in scene.kafka.cluster.topics["orders"].partitions.values())
+    assert scene.status["settled"] == [0, 1, 2, 3]
+    scene.kafka.dynamic["ottla.brokers.drained"] = "1"
+    scene.rounds(3)
+    assert scene.kafka.dynamic["ottla.brokers.drained"] == "1", "a person's drain of a Cluster that is known stays"
+
+
+async def _unanswered() -> str:
+    raise Unreachable("no broker answers")
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_scaling_leaves_a_throttle_that_somebody_has_set_by_hand(by_hand: bool) -> None:
+    scene = running()
+    named = {"leader.replication.throttled.replicas": "0:0"}
+    cluster = _cluster(4, {"orders": [(0, 1, 2)]})
+    topic = replace(cluster.topics["orders"], overrides=named)
+    scene.kafka.cluster, scene.kafka.by_hand = replace(cluster, topics={"orders": topic}), by_hand
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=4))
+    scene.rounds(6)
+    assert scene.status["settled"] == [0, 1, 2, 3]
+    assert ("orders" in {step.topic for step in scene.kafka.configured if step.reset}) is not by_hand
 
 
 def test_scaling_down_drains_first_and_up_shares_again() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 from uuid import UUID
@@ -15,7 +16,7 @@ from ottla.operator import kafka as module
 from ottla.operator import topic as topic_module
 from ottla.operator.kube import KubeError
 from ottla.operator.objects import Ref
-from ottla.operator.plan.topic import KafkaCluster, KafkaPartition, KafkaTopic
+from ottla.operator.plan.topic import Configure, KafkaCluster, KafkaPartition, KafkaTopic
 from ottla.operator.queue import Retry
 from ottla.operator.topic import TopicReconciler
 from ottla.operator.topic_resources import TopicResources
@@ -28,15 +29,21 @@ MAIN = Ref("shop", "main")
 class Brokers:
     """Three brokers that do everything but take a throttle."""
 
+    bootstrap = "b:1"
+
     def __init__(self) -> None:
         self.topics: dict[str, KafkaTopic] = {}
         self.asked: list[Any] = []
+        self.by_hand = False  # whether somebody throttles replicas
 
     def close(self) -> None:
         pass
 
     async def look(self) -> KafkaCluster:
         return KafkaCluster(dict.fromkeys(range(3)), self.topics, Counter(), {})
+
+    async def throttled_by_hand(self) -> bool:
+        return self.by_hand
 
     async def _done(self, steps: Sequence[Any]) -> dict[str, None]:
         self.asked += steps
@@ -97,6 +104,21 @@ def test_a_throttle_that_is_refused_stops_only_the_moves_that_it_was_for() -> No
     status, reason, message = play.kube.condition("wide")
     assert (status, reason) == ("False", "PolicyViolation")
     assert message.startswith("the brokers refuse the throttle: no")
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_a_throttle_that_somebody_has_set_by_hand_is_left_to_them(by_hand: bool) -> None:
+    """A plan of `ottla balance run` names replicas before they move; the sweep took them for those of moves done."""
+    play = Play()
+    play.topic("moved")
+    play.there("moved")
+    play.sweep()
+    named = {"leader.replication.throttled.replicas": "0:0", "follower.replication.throttled.replicas": "0:2"}
+    topic = play.brokers.topics["moved"]
+    play.brokers.topics["moved"] = replace(topic, overrides={**play.brokers.asked[0].given, **named})
+    play.brokers.asked, play.brokers.by_hand = [], by_hand
+    play.sweep()
+    assert play.brokers.asked == ([] if by_hand else [Configure("moved", {}, tuple(sorted(named)))])
 
 
 def test_what_nobody_thought_of_stops_only_its_topic() -> None:

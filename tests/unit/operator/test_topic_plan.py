@@ -197,6 +197,15 @@ def test_progress_counts_partitions() -> None:
     assert plan_topic(spec(replication_factor=2), there((0, 1)), CLUSTER, CLUSTER_UID).moving is None
 
 
+def test_replicas_that_somebody_else_throttles_stay_named_beside_the_operators_own() -> None:
+    leaders, followers = "leader.replication.throttled.replicas", "follower.replication.throttled.replicas"
+    topic = there((0,), overrides={**MARK, leaders: "0:1", followers: "*"})
+    (configure, _) = plan_topic(spec(replication_factor=2), topic, CLUSTER, CLUSTER_UID, by_hand=True).steps
+    assert configure == Configure("orders", {leaders: "0:1,0:0"})
+    assert plan_topic(spec(), topic, CLUSTER, CLUSTER_UID, by_hand=True).steps == ()
+    assert plan_topic(spec(), topic, CLUSTER, CLUSTER_UID).steps == (Configure("orders", {}, (followers, leaders)),)
+
+
 def test_a_throttle_isnt_rewritten_for_each_partition_that_is_done() -> None:
     throttle = {
         "leader.replication.throttled.replicas": "0:0,1:1",

@@ -154,7 +154,8 @@ def cluster_status(cluster: Cluster, findings: Findings, before: Mapping[str, An
     if cluster.balance.mode is not Mode.OFF:
         status["balance"] = _balance(findings.balancing) or {"summary": "not known now"}
     scaling = findings.scaling
-    status["settled"] = sorted(scaling.settled)
+    if not scaling.new:
+        status["settled"] = sorted(scaling.settled)
     if scaling.draining:
         status["draining"] = sorted(scaling.draining)
     if scaling.reason:

@@ -38,6 +38,7 @@ class Scaling:
     reason: str = ""  # what replicas are moved for; nothing where none is
     remaining: int = 0
     waits_for: str = ""
+    new: bool = False  # nobody has looked yet, for this Cluster, at what is drained
 
 
 @dataclass(frozen=True)

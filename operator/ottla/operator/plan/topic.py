@@ -175,11 +175,12 @@ def plan_topic(
     cluster: KafkaCluster,
     cluster_uid: str,
     throttled: bool = True,
+    by_hand: bool = False,
 ) -> TopicPlan:
     """What to do for a resource that its topic's name belongs to; `topic` None: there is none of that name.
 
     `cluster_uid`: of the Cluster resource, for the owner's mark; `throttled`: the Cluster says how fast replicas may be
-    copied.
+    copied; `by_hand`: somebody else throttles replicas, too.
     """
     refusal = _refusal(resource, topic, cluster)
     if refusal is not None:
@@ -192,13 +193,24 @@ def plan_topic(
         )
     targets = _targets(resource, topic, cluster)
     steps: list[Step] = []
-    if configure := _configure(resource, topic, cluster_uid, _throttle(topic, targets, throttled)):
+    if configure := _configure(resource, topic, cluster_uid, _throttle(topic, targets, throttled, by_hand)):
         steps.append(configure)
     if resource.partitions is not None and resource.partitions > len(topic.partitions):
         steps.append(Grow(topic.name, resource.partitions))
     if targets:
         steps.append(Move(topic.name, targets))
     return TopicPlan(tuple(steps), moving=_moving(resource, topic, targets), adopted=not topic.owner)
+
+
+def takes_throttle_away(plan: TopicPlan, topic: KafkaTopic | None) -> bool:
+    """Whether replicas that the topic names for a throttle wouldn't be named any more."""
+    present = topic.overrides if topic is not None else {}
+    return any(
+        name in present and (name in step.reset or name in step.given)
+        for step in plan.steps
+        if isinstance(step, Configure)
+        for name in (THROTTLED_LEADERS, THROTTLED_FOLLOWERS)
+    )
 
 
 def _still_marked(resource: TopicResource, topic: KafkaTopic | None, cluster_uid: str) -> tuple[Step, ...]:
@@ -313,11 +325,14 @@ def _targets(resource: TopicResource, topic: KafkaTopic, cluster: KafkaCluster) 
     return targets
 
 
-def _throttle(topic: KafkaTopic, targets: Mapping[int, Replicas | None], throttled: bool) -> dict[str, str]:
+def _throttle(
+    topic: KafkaTopic, targets: Mapping[int, Replicas | None], throttled: bool, by_hand: bool
+) -> dict[str, str]:
     """The settings that name the replicas which copy, and those that they copy from; nothing where none does.
 
     What stands there already is kept while it covers the replicas: each partition that is done would be a change. It is
-    kept as well where the Cluster has no throttle: whoever moves the replicas may have set one.
+    kept as well where the Cluster has no throttle: whoever moves the replicas may have set one. While somebody
+    throttles by hand all that stands there is kept, whether it moves or not: it may be about to.
     """
     leaders, followers = [], []
     for index, partition in sorted(topic.partitions.items()):
@@ -328,10 +343,14 @@ def _throttle(topic: KafkaTopic, targets: Mapping[int, Replicas | None], throttl
             followers += [f"{index}:{broker}" for broker in added]
     throttle = {}
     for name, replicas in ((THROTTLED_LEADERS, leaders), (THROTTLED_FOLLOWERS, followers)):
-        if not replicas:
-            continue
         present = topic.overrides.get(name, "")
-        if present == "*" or set(replicas) <= set(present.split(",")):
+        if by_hand and present:
+            named = present.split(",")
+            more = [each for each in replicas if throttled and present != "*" and each not in named]
+            throttle[name] = ",".join([*named, *more])
+        elif not replicas:
+            continue
+        elif present == "*" or set(replicas) <= set(present.split(",")):
             throttle[name] = present
         elif throttled:
             throttle[name] = ",".join(replicas)

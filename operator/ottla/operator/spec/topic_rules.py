@@ -31,6 +31,11 @@ class TopicRules:
     confirmed: str = ""
     about: Mapping[str, Any] = field(default_factory=dict)  # the resource itself, for Events
 
+    @property
+    def throttles(self) -> bool:
+        """Whether the Cluster says how fast replicas may be copied."""
+        return self.throttle_bytes_per_second is not None
+
     def allows(self, namespace: str, selected: Collection[str]) -> bool:
         """Whether Topics of that namespace may belong to the cluster; `selected`: those that have the labels."""
         if namespace == self.cluster.namespace or self.everywhere:

@@ -1,0 +1,39 @@
+"""Whether somebody throttles replicas by hand, as each broker answers for itself.
+
+`kafka-reassign-partitions` and `ottla` give brokers rates of their own before, or as, they name replicas in a topic,
+and take both away when all is copied. The operator gives one rate to all brokers. So where a broker has a rate of its
+own, the replicas that topics name are somebody else's to name, be it that they don't move yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from ottla.net.peer import Connect, Peer
+from ottla.operator.kafka_loads import BROKER, DESCRIBE_CONFIGS, ask_peer
+from ottla.operator.objects import OPERATOR
+from ottla.operator.plan.topic import THROTTLE_RATES
+from ottla.protocol.errors import ErrorCode, ProtocolError
+from ottla.settings.description import Source
+
+
+async def ask_throttled_by_hand(addresses: Mapping[int, tuple[str, int]], connect: Connect) -> bool:
+    """Asks the brokers, each at its host and port. One that doesn't answer may have a rate."""
+    asked = (_has_rate(broker, host, port, connect) for broker, (host, port) in addresses.items())
+    return any(await asyncio.gather(*asked))
+
+
+async def _has_rate(broker: int, host: str, port: int, connect: Connect) -> bool:
+    peer = Peer(connect, host, port, OPERATOR)
+    resource = {"resource_type": BROKER, "resource_name": str(broker), "configuration_keys": list(THROTTLE_RATES)}
+    message = {"resources": [resource], "include_synonyms": False, "include_documentation": False}
+    try:
+        (result,) = (await ask_peer(peer, DESCRIBE_CONFIGS, message)).results
+    except (OSError, ProtocolError):
+        return True
+    finally:
+        peer.close()
+    if result.error_code != ErrorCode.none:
+        return True
+    return any(entry.config_source == Source.DYNAMIC_BROKER for entry in result.configs)
