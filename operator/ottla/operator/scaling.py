@@ -49,15 +49,18 @@ async def scale(admin: KafkaAdmin, cluster: Cluster, before: Scaling, leaving: C
     # What is refused isn't begun: brokers that can't go serve as before, but for those that were drained already.
     draining = before.draining & frozenset(leaving) if plan.refusal else frozenset(leaving)
     if draining or freed:
-        await _set_drained(admin, kafka, freed, draining)
+        await _set_drained(admin, kafka, freed, draining & before.draining)
+    names = ", ".join(map(str, sorted(leaving)))
+    if draining - before.draining:
+        # It is noted before the brokers hear of it: what nobody noted nobody would take back.
+        return Scaling(draining, before.settled, drained=False, waits_for=f"draining broker {names}")
     if leaving:
-        names = ", ".join(map(str, sorted(leaving)))
         await begin(admin, cluster, kafka, plan)
         if plan.refusal:
             return Scaling(draining, before.settled, drained=False, waits_for=f"scaling down waits: {plan.refusal}")
         if not plan.remaining:
             # What was looked at before nothing new could come there says nothing: the next look does.
-            looked_after = draining <= before.draining
+            looked_after = draining <= _drained(kafka)
             waits_for = f"taking broker {names} away: nothing is left on it"
             return Scaling(draining, before.settled, drained=looked_after, waits_for=waits_for)
         reason = f"draining broker {names}"

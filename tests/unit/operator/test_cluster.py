@@ -475,6 +475,9 @@ def test_a_topic_that_is_made_on_a_broker_just_before_it_is_drained_is_not_left_
     scene = running(brokers={"replicas": 4, "storage": {"size": "1Gi"}})
     scene.kafka.cluster = _cluster(4, {"orders": [(0, 1, 2)]})
     scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=3))
+    scene.reconcile()
+    assert scene.status["draining"] == [3]
+    assert "ottla.brokers.drained" not in scene.kafka.dynamic, "it is noted before the brokers hear of it"
     scene.reconcile()  # nothing is on it, and from now on nothing comes there
     assert scene.kafka.dynamic["ottla.brokers.drained"] == "3"
     scene.kafka.cluster = _cluster(4, {"orders": [(0, 1, 2)], "late": [(3,)]})
