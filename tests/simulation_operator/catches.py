@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.simulation.catch_table import Catch, CatchTable
 from tests.simulation.fixed_hashes import with_fixed_hashes
 
-SEEDS = range(200)
+SEEDS = range(1000)
 
 
 def first_caught(name: str, seeds: Iterable[int]) -> Catch | None:
@@ -33,7 +33,7 @@ def first_caught(name: str, seeds: Iterable[int]) -> Catch | None:
     return None
 
 
-TABLE = CatchTable(Path(__file__).with_name("caught.txt"), "0-199", first_caught)
+TABLE = CatchTable(Path(__file__).with_name("caught.txt"), "0-999", first_caught)
 
 
 def main() -> int:
