@@ -67,8 +67,9 @@ def _wanted(visit: Visit, pool: Pool, replicas: int) -> Object:
     cluster, found = visit.cluster, visit.found
     claims = found.by_name("PersistentVolumeClaim", BROKER)
     kept = leaving(cluster, pool, claims, found.by_name("Pod", BROKER))
-    present = found.get("StatefulSet", names.broker_set(cluster, pool))
-    return broker_pods.broker_set(cluster, with_volumes(pool, kept, present, claims), replicas)
+    name = names.broker_set(cluster, pool)
+    with_kept = with_volumes(pool, name, kept, found.get("StatefulSet", name), claims)
+    return broker_pods.broker_set(cluster, with_kept, replicas)
 
 
 def _there(found: Found, cluster: Cluster, pool: Pool) -> int:

@@ -81,7 +81,7 @@ class Emptying:
         refusals.told()
 
     async def _empty_volumes_of(self, visit: Visit, broker: _Broker) -> None:
-        cordoned = ",".join(names.log_directory(volume) for volume in broker.going)
+        cordoned = _cordon_of(broker)
         key = ref_of(broker.pod)
         knows = self._cordoned.get(key) == (broker.uid, cordoned)
         if not broker.going and not broker.stays and (knows or not broker.noted):
@@ -123,11 +123,16 @@ class Emptying:
     async def _move(self, visit: Visit, broker: _Broker, admin: KafkaAdmin) -> None:
         """Moves some replicas away, or notes that there are none."""
         key = ref_of(broker.pod)
-        plan = emptied(await admin.log_directories(), [names.log_directory(volume) for volume in broker.going])
+        going = [names.log_directory(volume) for volume in broker.going]
+        directories = await admin.log_directories()
+        if any(each.path in going and not each.cordoned for each in directories):
+            self._cordoned.pop(key, None)  # somebody took it back, or the metadata is an older one
+        plan = emptied(directories, going)
         if plan.moves:
             await admin.move_to_directories(plan.moves)
-        if plan.waits_for or plan.left:
-            self._says(visit, broker, plan.waits_for or f"{plan.left} replicas are still on it")
+        unknown = _unopened(visit, ordinal(broker.pod))
+        if plan.waits_for or plan.left or unknown:
+            self._says(visit, broker, plan.waits_for or unknown or f"{plan.left} replicas are still on it")
             self._empty.pop(key, None)
             for volume in broker.going:
                 if volume in broker.claims and annotation(broker.claims[volume], EMPTIED_FOR):
@@ -154,12 +159,31 @@ class Emptying:
             await self._kube.merge(CLAIM, visit.cluster.namespace, meta["name"], patch)
 
     async def _delete_emptied(self, visit: Visit, broker: _Broker) -> None:
-        """Of a pool whose volumes don't outlast it: the claims that were emptied, once the pod doesn't have them."""
+        """Of a pool whose volumes don't outlast it: the claims that were emptied, once the pod doesn't have them, and
+        its broker was told that they aren't cordoned any more: their notes say that it has to be."""
+        told_uid, cordoned = self._cordoned.get(ref_of(broker.pod), ("", ""))
+        if broker.noted and (told_uid != broker.uid or cordoned != _cordon_of(broker)):
+            return
         for volume, claim in broker.claims.items():
             if volume not in broker.wanted | mounted(broker.pod) and annotation(claim, EMPTIED_FOR):
                 meta = claim["metadata"]
                 await self._kube.delete(CLAIM, visit.cluster.namespace, meta["name"], uid=meta["uid"])
                 await visit.tell("VolumeDeleted", f"volume {meta['name']} isn't wanted any more, and was emptied")
+
+
+def _cordon_of(broker: _Broker) -> str:
+    """The directories that get no new replicas, as the setting has them."""
+    return ",".join(names.log_directory(volume) for volume in broker.going)
+
+
+def _unopened(visit: Visit, broker: int) -> str:
+    """Why something may lie on a volume that its broker doesn't list: a log that can't be opened; else nothing."""
+    report = next((pod.report for pod in visit.findings.pods or () if pod.id == broker), None)
+    if report is None:
+        return "waiting for the broker to say which logs it couldn't open"
+    if report.offline:
+        return f"the broker can't open partition {report.offline[0]}, which may lie there"
+    return ""
 
 
 def _brokers(visit: Visit, pool: Pool) -> list[_Broker]:

@@ -76,7 +76,11 @@ async def scale(admin: KafkaAdmin, cluster: Cluster, before: Scaling, leaving: C
             return Scaling(
                 draining, before.settled, reason=f"spreading replicas onto broker {names}", remaining=plan.remaining
             )
-    await unthrottle(admin, kafka)
+    if not await unthrottle(admin, kafka):
+        waits_for = (
+            "the throttle of moved replicas stays while somebody throttles others by hand, or a broker is silent"
+        )
+        return Scaling(draining, before.settled, reason="taking the throttle away", waits_for=waits_for)
     return Scaling(draining, cluster.broker_ids)
 
 

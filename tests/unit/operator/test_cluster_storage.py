@@ -12,7 +12,7 @@ import pytest
 from ottla.operator.kafka import Unreachable
 from ottla.operator.kube import KubeError
 from ottla.operator.plan.roll import Report
-from ottla.operator.plan.volumes import EMPTIED_FOR, LogDirectory
+from ottla.operator.plan.volumes import EMPTIED_FOR, LogDirectory, emptied
 from ottla.placement import PartitionName
 from tests.unit.operator.kubernetes_world import Object
 from tests.unit.operator.test_cluster import Scene, running
@@ -309,6 +309,55 @@ def test_an_emptied_volume_that_is_wanted_again_counts_as_full_before_it_takes_r
     assert said(scene)[2] == "volume data-0-k-broker-0 goes: 1 replicas are still on it"
 
 
+def test_a_volume_on_which_a_log_could_not_be_opened_stays(storage: Any) -> None:
+    """Its broker doesn't list what it couldn't open: the volume once counted as empty, and went with its records."""
+    scene, disks = storage({"volumes": TWO})
+    scene.pages.said = {broker: Report(offline=("orders-7",)) for broker in range(3)}
+    store(scene, volumes=[{"id": 1, "size": "1Gi"}])
+    scene.rounds(20)
+    assert disks.paths("k-broker-1") == ["/data/0/log", "/data/1/log"]
+    assert "goes: the broker can't open partition orders-7, which may lie there" in said(scene)[2]
+    scene.pages.said = {}
+    scene.rounds(20)
+    assert disks.paths("k-broker-1") == ["/data/1/log"]
+
+
+def test_a_copy_that_somebody_began_onto_a_volume_that_goes_is_ended(storage: Any) -> None:
+    """It isn't listed among what lies there, and ends where the volume is gone."""
+    name = ("orders", 0)
+    there = LogDirectory("/data/1/log", sizes={name: GIB})
+    going = LogDirectory("/data/0/log", arriving={name: GIB}, cordoned=True)
+    plan = emptied([there, going], ["/data/0/log"])
+    assert (plan.moves, plan.left) == ({"/data/1/log": (name,)}, 1)
+
+
+def test_a_cordon_that_somebody_took_back_is_set_again(storage: Any) -> None:
+    scene, disks = storage({"volumes": TWO})
+    disks.moves_end = False
+    store(scene, volumes=[{"id": 1, "size": "1Gi"}])
+    scene.rounds(3)
+    disks.cordoned["k-broker-0"] = ""
+    scene.rounds(3)
+    assert disks.cordoned["k-broker-0"] == "/data/0/log"
+
+
+def test_a_volume_that_is_kept_for_now_asks_nobodys_claims_to_grow(storage: Any) -> None:
+    """Neither those of another pool's larger volumes, nor the others where somebody let a single one grow."""
+    scene, disks = storage({"volumes": TWO})
+    labels = next(iter(claims(scene).values()))["metadata"]["labels"]
+    meta = {"namespace": "shop", "name": "data-0-k-a-0", "labels": labels}
+    spec = {"resources": {"requests": {"storage": "1Ti"}}}
+    scene.world.create({"kind": "PersistentVolumeClaim", "metadata": meta, "spec": spec})
+    scene.world.objects["PersistentVolumeClaim", "shop", "data-0-k-broker-0"]["spec"] = {
+        "resources": {"requests": {"storage": "9Gi"}}
+    }
+    disks.moves_end = False
+    store(scene, volumes=[{"id": 1, "size": "1Gi"}, {"id": 2, "size": "1Gi"}])
+    scene.rounds(12)
+    sizes = {name: claim["spec"]["resources"]["requests"]["storage"] for name, claim in claims(scene).items()}
+    assert sizes["data-0-k-broker-1"] == sizes["data-0-k-broker-2"] == "1Gi"
+
+
 def test_volumes_that_go_with_their_cluster_go_once_they_are_empty(storage: Any) -> None:
     scene, disks = storage({"volumes": TWO, "onDelete": "Delete"})
     store(scene, volumes=[{"id": 1, "size": "1Gi"}], onDelete="Delete")
@@ -317,6 +366,7 @@ def test_volumes_that_go_with_their_cluster_go_once_they_are_empty(storage: Any)
         assert disks.lost() == []
     assert sorted(claims(scene)) == [f"data-1-k-broker-{broker}" for broker in range(3)]
     assert ("VolumeDeleted", "volume data-0-k-broker-0 isn't wanted any more, and was emptied") in scene.world.events
+    assert set(disks.cordoned.values()) == {""}, "a volume of that number may be wanted again"
 
 
 def test_the_operator_may_die_between_any_two_steps_of_a_removal(storage: Any) -> None:

@@ -107,6 +107,7 @@ def test_accepted(spec: dict[str, Any]) -> None:
         ),
         ({"listeners": [INSIDE, {**SHARED, "brokerPorts": {"first": 9094}}]}, "has to be above the listener's port"),
         ({"listeners": [INSIDE, {**SHARED, "brokerPorts": {}}]}, "first"),
+        ({"listeners": [INSIDE, {**SHARED, "externalTrafficPolicy": "Local"}]}, "has to be Cluster"),
         ({"metadata": {"etcd": {}, "external": {"endpoints": ["e:1"]}}}, "either etcd or external"),
         ({"metadata": {"etcd": {"members": 2}}}, "members"),
         ({"metadata": {"prefix": "ottla"}}, "prefix"),

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from ottla.operator.objects import Object, annotation
 from ottla.operator.plan import names
+from ottla.operator.plan.etcd_pods import size_bytes
 from ottla.operator.plan.storage import claims_of
 from ottla.operator.spec.cluster import Cluster, Pool, Volume
 from ottla.placement import PartitionName
@@ -85,8 +86,11 @@ def may_hold_replicas(claim: Object, pod: Object | None) -> bool:
     return claim["metadata"]["name"] in claims_of(pod) and emptied_for != pod["metadata"]["uid"]
 
 
-def with_volumes(pool: Pool, more: Iterable[int], present: Object | None, claims: Mapping[str, Object]) -> Pool:
-    """The pool with volumes that it keeps for now, as its StatefulSet has them, or the claims where there is none."""
+def with_volumes(
+    pool: Pool, of: str, more: Iterable[int], present: Object | None, claims: Mapping[str, Object]
+) -> Pool:
+    """The pool with volumes that it keeps for now, as its StatefulSet, called `of`, has them; where there is none, as
+    the smallest claim of that StatefulSet's pods is, because nobody asked that any of them grow."""
     known = {
         template["metadata"]["name"]: template["spec"]
         for template in (present or {"spec": {}})["spec"].get("volumeClaimTemplates") or ()
@@ -94,9 +98,8 @@ def with_volumes(pool: Pool, more: Iterable[int], present: Object | None, claims
     kept = []
     for volume in sorted(more):
         name = names.volume(volume)
-        spec = known.get(name) or next(
-            claim["spec"] for claim_name, claim in sorted(claims.items()) if claim_name.startswith(f"{name}-")
-        )
+        own = [claim["spec"] for claim_name, claim in sorted(claims.items()) if _is_claim(claim_name, name, of)]
+        spec = known.get(name) or min(own, key=lambda spec: size_bytes(spec["resources"]["requests"]["storage"]))
         kept.append(Volume(spec["resources"]["requests"]["storage"], spec.get("storageClassName"), volume))
     return replace(pool, volumes=tuple(sorted((*pool.volumes, *kept), key=lambda volume: volume.id)))
 
@@ -110,13 +113,18 @@ def emptied(directories: Iterable[LogDirectory], going: Iterable[str]) -> EmptyP
         for path, directory in known.items()
         if path not in set(going) and not directory.failed and not directory.cordoned
     }
-    left = sum(len(source.sizes) for source in sources)
+    left = sum(len(source.sizes) + len(source.arriving) for source in sources)
     if failed := next((source.path for source in sources if source.failed), ""):
         return EmptyPlan({}, left, f"{failed} has failed, and nobody knows what lies there")
     if any(not source.cordoned for source in sources):
         return EmptyPlan({}, left, "the broker still places new replicas on it")
     under_way = {name for directory in known.values() for name in directory.arriving if directory.path in targets}
     moves: dict[str, list[PartitionName]] = {}
+    for source in sources:  # copies that somebody else began: a replica that is to stay where it lies isn't copied
+        for name in source.arriving:
+            lies = next((path for path, each in known.items() if path not in set(going) and name in each.sizes), None)
+            if lies is not None:
+                moves.setdefault(lies, []).append(name)
     waits_for = ""
     at_once = MOVES_AT_ONCE - len(under_way)
     replicas = sorted(((size, name) for source in sources for name, size in source.sizes.items()), reverse=True)
@@ -133,6 +141,12 @@ def emptied(directories: Iterable[LogDirectory], going: Iterable[str]) -> EmptyP
         targets[target] -= size if targets[target] >= 0 else 0
         at_once -= 1
     return EmptyPlan({path: tuple(names) for path, names in moves.items()}, left, waits_for)
+
+
+def _is_claim(claim: str, volume: str, of: str) -> bool:
+    """Whether it is the claim of a volume of a pod of the StatefulSet `of`."""
+    prefix = f"{volume}-{of}-"
+    return claim.startswith(prefix) and claim.removeprefix(prefix).isdecimal()
 
 
 def _id(name: str) -> int | None:
