@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 
 import cramjam
 
@@ -204,13 +205,11 @@ def _claimed_by_snappy(view: memoryview, enough: int) -> int:
 def _largest_of_snappy(view: memoryview) -> int:
     largest = 0
     blocks_max = min(len(view) // _SNAPPY_LIKELY_PACKED_BYTES + _ODD_BLOCKS, _SNAPPY_BLOCKS_LOOKED_AT)
-    try:
+    with suppress(Unreadable, cramjam.DecompressionError):  # those before the one that can't be read are unpacked
         for number, block in enumerate(snappy_blocks(view)):
             if number == blocks_max:
                 return _SNAPPY_RATIO_MAX * len(view)
             largest = max(largest, snappy_claim(block))
-    except (Unreadable, cramjam.DecompressionError):
-        return 0
     return largest
 
 

@@ -25,6 +25,7 @@ from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.epochs import LeaderEpochs
 from ottla.broker.log.pending_flush import PendingFlush
 from ottla.broker.log.producers import Duplicate, ProducerEntry, Producers
+from ottla.broker.log.resident import WAIT
 from ottla.broker.partition import Partition
 from ottla.broker.replica import follower
 from ottla.broker.replica.leader import LeaderState
@@ -103,7 +104,7 @@ def a_duplicate_is_answered_before_it_is_committed() -> None:
 @bug
 def consumers_read_what_isnt_committed() -> None:
     def read(
-        self: Partition, offset: int, max_bytes: int, minimum_one: bool, read_committed: bool, small_bytes: int
+        self: Partition, offset: int, max_bytes: int, minimum_one: bool, read_committed: bool, small_bytes: int = WAIT
     ) -> Any:
         return self.read_as_follower(offset, max_bytes, minimum_one, small_bytes)
 

@@ -16,9 +16,12 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Protocol, TypeVar
+from weakref import WeakValueDictionary
 
 from ottla.broker.log.segment import DamagedSegment, Segment
 from ottla.net.disk_threads import DiskThreads
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
     from ottla.broker.partition import Partition
 
 REMEMBERED_SECONDS = 1.0
-UNDER_WAY_MAX = 1000  # of a log directory: who asks for more asks again when the first of these has ended
+UNDER_WAY_MAX = 1000  # of a log directory: who asks for more asks again when it is their turn
 
 T = TypeVar("T")
 
@@ -50,6 +53,9 @@ class ColdReads:
     def __init__(self, threads: DiskThreads) -> None:
         self._threads = threads
         self._under_way: dict[str, dict[_Place, asyncio.Future[None]]] = {}  # by log directory
+        # Those beyond the bound, in their order, by log directory; who doesn't wait any more leaves by itself.
+        self._queued: dict[str, WeakValueDictionary[int, asyncio.Future[None]]] = defaultdict(WeakValueDictionary)
+        self._numbers = count()
         self._ended: dict[_Place, tuple[float, OSError | None]] = {}  # when, and how
 
     @property
@@ -77,14 +83,15 @@ class ColdReads:
         under_way = self._under_way.setdefault(directory, {})
         ready = under_way.get(place)
         if ready is None:
-            if len(under_way) >= UNDER_WAY_MAX:
-                return next(iter(under_way.values()))
             loop = asyncio.get_running_loop()
+            if len(under_way) >= UNDER_WAY_MAX:
+                ready = self._queued[directory][next(self._numbers)] = loop.create_future()
+                return ready
             size = max(min(max_bytes, READ_AHEAD_BYTES), 0)
             work = partial(_look_up, log.segments_read(offset), offset, limit_offset, size)
             reading = self.run(log, work)
             ready = under_way[place] = loop.create_future()
-            reading.add_done_callback(partial(self._was_read, under_way, place, loop))
+            reading.add_done_callback(partial(self._was_read, directory, place, loop))
         return ready
 
     def run(self, log: ReadLog, work: Callable[[], T]) -> asyncio.Future[T]:
@@ -93,7 +100,7 @@ class ColdReads:
 
     def _was_read(
         self,
-        under_way: dict[_Place, asyncio.Future[None]],
+        directory: str,
         place: _Place,
         loop: asyncio.AbstractEventLoop,
         reading: asyncio.Future[None],
@@ -103,7 +110,11 @@ class ColdReads:
         error = reading.exception()
         # Any other error is met again by who asks again, unless it came of a change that the event loop made meanwhile.
         self._ended[place] = now, error if isinstance(error, OSError) and not _passing(error) else None
-        under_way.pop(place).set_result(None)
+        self._under_way[directory].pop(place).set_result(None)
+        for number, queued in self._queued[directory].items():
+            del self._queued[directory][number]
+            queued.set_result(None)
+            break
 
 
 def _passing(error: OSError) -> bool:

@@ -41,6 +41,7 @@ def leaves_loop(batch: memoryview, rules: AdmissionRules, quota: LoopQuota) -> b
 def loop_cost(batch: memoryview, rules: AdmissionRules, quota: LoopQuota) -> tuple[int, int] | None:
     """The codec of that batch, and about how many bytes it unpacks to; None where it leaves the loop. Nobody looks into
     a batch that is too large for its topic."""
+    batch = _alone(batch)
     codec = codec_of(batch)
     if not rules.validate_records or len(batch) > rules.message_bytes_max:
         return codec, 0
@@ -64,6 +65,7 @@ def codec_of(batch: memoryview) -> int:
 
 def memory_bytes(batch: memoryview, wanted_codec: int | None, message_bytes_max: int) -> int:
     """What an `Inspection` takes beside the batch, in bytes, at most."""
+    batch = _alone(batch)
     if len(batch) < HEADER_SIZE:
         return 0
     codec = codec_of(batch)
@@ -73,6 +75,14 @@ def memory_bytes(batch: memoryview, wanted_codec: int | None, message_bytes_max:
     if wanted_codec not in (None, codec):
         needed += PIECE_BYTES + message_bytes_max
     return needed
+
+
+def _alone(batch: memoryview) -> memoryview:
+    """A batch without what may stand behind it in its record set, which `admit` cuts off."""
+    if len(batch) < HEADER_SIZE:
+        return batch
+    size = batches.LOG_OVERHEAD + int.from_bytes(batch[8:12], "big", signed=True)
+    return batch[:size] if HEADER_SIZE <= size < len(batch) else batch
 
 
 def inspect(

@@ -28,7 +28,7 @@ from ottla.broker.replica.leader import LeaderState
 from ottla.broker.turns import Turn, needs_turn
 from ottla.metadata import model
 from ottla.metadata.image import INTERNAL_TOPICS
-from ottla.net.pending import Part
+from ottla.net.pending import READ_AHEAD_BYTES, Part
 from ottla.protocol import batches
 from ottla.protocol.batches import BatchHeader
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -58,6 +58,7 @@ class Readable(NamedTuple):
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int
+    cut: bool = False  # more can be read, which isn't in memory
 
 
 class Waiter(Protocol):
@@ -582,7 +583,8 @@ class Partition:
             raise KafkaError(ErrorCode.corrupt_message, str(error)) from error
         except OSError as error:
             raise self.failed(error) from error
-        return _new(Readable, (ranges, size, high_watermark, high_watermark, log_start))
+        cut = size >= READ_AHEAD_BYTES and size < found[0].size
+        return _new(Readable, (ranges, size, high_watermark, high_watermark, log_start, cut))
 
     def nothing_readable(self) -> Readable:
         """What a fetch is told while nothing can be sent to it."""

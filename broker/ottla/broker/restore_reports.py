@@ -137,7 +137,10 @@ class RestoreReports:
         for number, logs in reversed(list(enumerate(parts))):
             put = Put(keys.report(self._broker_id, number), Report(epoch, len(parts), logs).encode(), lease)
             await self._store.transact([], [put])
-        self._reported_epoch, self._reported, self._unreadable = epoch, reported, unreadable
+        opened = unreadable - self._logs.lost.keys()  # while the report was written
+        self._reported_epoch, self._reported, self._unreadable = epoch, reported - opened, unreadable - opened
+        if opened:
+            self._woken.set()
         logger.info("reported what %d logs hold of partitions that nobody leads", len(ends))
 
     async def _withdraw(self) -> None:

@@ -8,15 +8,17 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any
 
+import cramjam
 import pytest
 
 from ottla.broker.admission import AdmissionRules, admit
-from ottla.broker.contents import Inspection
+from ottla.broker.contents import Inspection, loop_cost, memory_bytes
 from ottla.broker.inspectors import Inspectors
 from ottla.broker.loop_quota import THREAD_MICROSECONDS, LoopQuota, bytes_in
 from ottla.protocol.codecs import XERIAL_MAGIC, Codec, compress
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.packed_heads import BLOCK_BYTES_MIN
+from ottla.protocol.record_walk import SLICE_BYTES
 from tests.fuzz.made_batches import seal
 from tests.unit.broker.log.workbench import batch_of
 
@@ -229,3 +231,19 @@ def test_the_loops_quota_is_renewed_once_a_turn() -> None:
     [renew] = renewals
     renew()
     assert quota.bytes_left(Codec.lz4) == whole
+
+
+def test_what_stands_behind_a_batch_hides_neither_its_memory_nor_its_time() -> None:
+    """It is cut off before the batch is looked into: 22 MB of a block of Snappy counted for nothing, and a long batch
+    with bytes behind it for one that is too large to be looked into."""
+    block = bytes(cramjam.snappy.compress_raw(bytes(8_000_000)))
+    packed = bytearray(batch_of([b""]))[:61] + XERIAL_MAGIC + struct.pack(">iii", 1, 1, len(block)) + block
+    packed[8:12] = struct.pack(">i", len(packed) - 12)
+    packed[22] |= Codec.snappy
+    needed = memory_bytes(memoryview(packed), None, 1 << 20)
+    assert needed > 8_000_000
+    assert memory_bytes(memoryview(packed + b"x"), None, 1 << 20) == needed
+    long = bytearray(batch_of([bytes(2 * SLICE_BYTES)]))
+    rules = AdmissionRules(message_bytes_max=len(long))
+    for batch in (long, long + b"x"):
+        assert loop_cost(memoryview(batch), rules, LoopQuota(lambda renew: None)) is None

@@ -121,6 +121,34 @@ def test_a_replica_that_couldnt_be_opened_is_restored_by_reassigning_it_away_and
     assert not partition.offline
 
 
+class NoRoomToOpen(FullDisk):
+    """A disk that has too little room to open the log of one partition."""
+
+    healed = False
+
+    def list(self, path: str) -> list[Any]:
+        if path.endswith("/t-0") and not self.healed:
+            raise OSError(errno.ENOSPC, "no room")
+        return super().list(path)
+
+
+def test_a_log_for_which_the_room_was_too_little_is_tried_again(tmp_path: Path) -> None:
+    """It was tried once, when some bytes were free, and never again."""
+    world = World(tmp_path)
+    world.changed(partitions=[(TOPIC_ID, 0)])
+    world.logs.close()
+    disk = NoRoomToOpen()
+    world = World(tmp_path, disk=disk)
+    world.changed(partitions=[(TOPIC_ID, 0)])
+    for _ in range(3):
+        world.logs.look_for_room()
+        assert set(world.logs.lost) == {(TOPIC_ID, 0)}
+    disk.healed = True
+    world.logs.look_for_room()
+    assert not world.logs.lost
+    assert world.table.get("t", 0) is not None
+
+
 def test_room_while_a_thread_makes_a_log_makes_no_second_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(tmp_path)
     world.disk.full = True

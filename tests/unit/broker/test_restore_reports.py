@@ -138,6 +138,25 @@ def test_a_log_that_could_not_be_read_is_reported_once_it_can_be(tmp_path: Path)
     asyncio.run(run())
 
 
+def test_a_log_that_is_opened_while_the_report_is_written_is_reported_again(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with setting(tmp_path) as made:
+            transact = made.faulty.transact
+
+            async def meanwhile(guards: Any, writes: Any) -> Any:
+                if made.logs.lost:
+                    made.logs.lost.clear()
+                    made.logs.logs[T, 2] = SimpleNamespace(last_leader_epoch=2, log_end_offset=20)
+                    made.reports.logs_opened()
+                return await transact(guards, writes)
+
+            made.faulty.transact = meanwhile  # type: ignore[method-assign]
+            await made.register()
+            await made.until(lambda: reported(made.image, 3, (T, 2)) == LogEnd(2, 20, 2))
+
+    asyncio.run(run())
+
+
 def test_a_report_that_may_be_whole_is_taken_back_before_it_is_made_again(tmp_path: Path) -> None:
     """Else parts of two reports could be taken for one, and a log that neither of them names for a missing one."""
 

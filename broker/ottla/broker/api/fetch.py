@@ -59,6 +59,7 @@ def serve(broker: Broker, connection: Connection, header: RequestHeader, frame: 
         return write_fetch_answer(header.api_version, header.correlation_id, error.code, 0, ())
     fetch.read()
     enough = fetch.size >= request.min_bytes or request.max_wait_ms <= 0 or fetch.failed or not fetch.wants_anything
+    enough = enough or fetch.cut
     if enough and (fetch.size or fetch.failed or not fetch.cold):
         return fetch.answer()
     return _Waiting(fetch, connection).pending
@@ -75,6 +76,7 @@ class _Fetch:
         "_incremental",
         "answers",
         "cold",
+        "cut",
         "failed",
         "follower",
         "follower_will_do",
@@ -102,7 +104,8 @@ class _Fetch:
         self.answers: dict[PartitionKey, _Read] = {}
         self.size = 0
         self.failed = False
-        self.cold: list[asyncio.Future[None]] = []  # done when what isn't in memory can be read
+        self.cut = False  # there is more than was read: it isn't in memory
+        self.cold: dict[asyncio.Future[None], None] = {}  # each done when something that isn't in memory can be read
 
     # ---- the session
 
@@ -147,9 +150,9 @@ class _Fetch:
     def read(self) -> None:
         """Works out the answer as things are now."""
         self.size = 0
-        self.failed = False
+        self.failed = self.cut = False
         if self.cold:
-            self.cold = []
+            self.cold = {}
         answers = self.answers
         session = self.session
         if session is None:
@@ -202,7 +205,9 @@ class _Fetch:
             self.failed = True
             self._broker.count_fetch_failure(asked.topic, error.code)
             return asked, PartitionAnswer(index, error.code), None
-        ranges, size, high_watermark, last_stable_offset, log_start = readable
+        ranges, size, high_watermark, last_stable_offset, log_start, cut = readable
+        if cut:
+            self.cut = True
         if self.follower:
             high_watermark = partition.high_watermark  # which this fetch may have raised
         self.size += size
@@ -247,7 +252,7 @@ class _Fetch:
         if prepared:
             return read()
         try:
-            self.cold.append(self._broker.cold_reads.read_ahead(partition.log, offset, limit_offset, limit))
+            self.cold[self._broker.cold_reads.read_ahead(partition.log, offset, limit_offset, limit)] = None
         except OSError:
             return read()
         return partition.nothing_readable()

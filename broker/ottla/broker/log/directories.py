@@ -282,7 +282,11 @@ class LogDirectories:
             log.config = config
             return log
         if (again := self._without_room.get((topic_id, index))) is not None:
-            log = self.logs[topic_id, index] = self._told(again(config))
+            try:
+                log = self.logs[topic_id, index] = self._told(again(config))
+            except OSError as error:  # that room wasn't enough: the directory is full again, until there is more
+                self.directory_failed(self._bad.unopened(topic_id, index)[0][0].path, error)
+                raise
             del self._without_room[topic_id, index], self.lost[topic_id, index]
             self._bad.opened_or_gone(log.directory)
             return log
@@ -405,6 +409,8 @@ class LogDirectories:
     def moved_to_others(self, topic_id: UUID, index: int) -> None:
         """The partition isn't this broker's any more. A log of it that couldn't be opened is set aside, so that a new
         one takes its place when the partition comes back; what a failed log directory may hold stays lost."""
+        if (topic_id, index) not in self.lost:
+            return
         for home, found in self._bad.unopened(topic_id, index):
             if home.path in self.failed:
                 continue

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -175,6 +175,8 @@ def test_an_answer_ends_where_memory_does(play: Any) -> None:
         request = asked(0) | {"partition_max_bytes": 1 << 30}
         [(size, _)] = sizes_and_errors(stage.fetch_of(request, max_wait=20_000, max_bytes=1 << 30))
         assert size == 700 * PAGE
+        more = stage.fetch_of(request, max_wait=20_000, max_bytes=1 << 30, min_bytes=4_000_000)
+        assert sizes_and_errors(more) == [(700 * PAGE, 0)], "there are as many bytes, though not all in memory"
         # A page that is missing in the piece that a thread reads at once: nothing to read until it has.
         request |= {"fetch_offset": offset}
         waiting = stage.fetch_of(request, max_wait=20_000, max_bytes=1 << 30)
@@ -271,6 +273,37 @@ def test_lookups_of_who_has_gone_are_bounded(play: Any, monkeypatch: pytest.Monk
                 pass
 
     play(body)
+
+
+def test_who_is_beyond_the_bound_has_a_turn_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them were woken for each look-up that ended, and answered with nothing, to ask again at once."""
+    monkeypatch.setattr("ottla.broker.cold_reads.UNDER_WAY_MAX", 1)
+
+    async def body() -> None:
+        begun: list[asyncio.Future[Any]] = []
+
+        def run(directory: str, work: Callable[[], Any]) -> asyncio.Future[Any]:
+            begun.append(asyncio.get_running_loop().create_future())
+            return begun[-1]
+
+        reads = ColdReads(cast("Any", SimpleNamespace(run=run)))
+
+        class SomeLog:
+            directory = "/data/t-0"
+
+            def segments_read(self, offset: int) -> list[Any]:
+                return []
+
+        log = cast("Any", SomeLog())
+        first, gone, second, third = (reads.read_ahead(log, offset, 9, 100) for offset in range(4))
+        del gone
+        for count, expected in enumerate(((True, True, False), (True, True, True))):
+            begun[count].set_result(None)
+            await asyncio.sleep(0.01)
+            assert (first.done(), second.done(), third.done()) == expected
+            reads.read_ahead(log, 2 + count, 9, 100)
+
+    asyncio.run(body())
 
 
 def test_who_hangs_up_during_a_lookup_leaves_nothing_behind(play: Any) -> None:
