@@ -80,7 +80,7 @@ async def scale(admin: KafkaAdmin, cluster: Cluster, before: Scaling, leaving: C
         waits_for = (
             "the throttle of moved replicas stays while somebody throttles others by hand, or a broker is silent"
         )
-        return Scaling(draining, before.settled, reason="taking the throttle away", waits_for=waits_for)
+        return Scaling(draining, cluster.broker_ids, reason="taking the throttle away", waits_for=waits_for)
     return Scaling(draining, cluster.broker_ids)
 
 

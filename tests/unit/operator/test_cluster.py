@@ -390,6 +390,12 @@ def test_scaling_leaves_a_throttle_that_somebody_has_set_by_hand(by_hand: bool) 
     scene.rounds(6)
     assert scene.status["settled"] == [0, 1, 2, 3]
     assert ("orders" in {step.topic for step in scene.kafka.configured if step.reset}) is not by_hand
+    scene.kafka.by_hand = False
+    scene.rounds(3)
+    assert "orders" in {step.topic for step in scene.kafka.configured if step.reset}, "it goes when theirs has gone"
+    scene.kafka.cluster = cluster
+    scene.rounds(3)
+    assert "reassignment" not in scene.status
 
 
 def test_scaling_down_drains_first_and_up_shares_again() -> None:
