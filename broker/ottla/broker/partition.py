@@ -24,11 +24,12 @@ from ottla.broker.log.log import Log
 from ottla.broker.log.resident import WAIT, resident
 from ottla.broker.log.segment import DamagedSegment
 from ottla.broker.loop_quota import LoopQuota
+from ottla.broker.readable import Readable
 from ottla.broker.replica.leader import LeaderState
 from ottla.broker.turns import Turn, needs_turn
 from ottla.metadata import model
 from ottla.metadata.image import INTERNAL_TOPICS
-from ottla.net.pending import READ_AHEAD_BYTES, Part
+from ottla.net.pending import READ_AHEAD_BYTES
 from ottla.protocol import batches
 from ottla.protocol.batches import BatchHeader
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -48,17 +49,6 @@ class Appended(NamedTuple):
     base_offset: int
     last_offset: int
     append_time: int = -1
-
-
-class Readable(NamedTuple):
-    """What a fetch may send: ranges of files, or their bytes, how many in all, and the offsets that go with them."""
-
-    ranges: Sequence[Part]
-    size: int
-    high_watermark: int
-    last_stable_offset: int
-    log_start_offset: int
-    cut: bool = False  # more can be read, which isn't in memory
 
 
 class Waiter(Protocol):

@@ -36,7 +36,8 @@ from ottla.protocol.received import Memory
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
-    from ottla.broker.partition import Partition, Readable
+    from ottla.broker.partition import Partition
+    from ottla.broker.readable import Readable
     from ottla.net.server import Reply
 
 API = Api(

@@ -10,9 +10,12 @@ there any more. A log directory isn't marked as cleanly stopped where a log of i
 
 from __future__ import annotations
 
+import errno
 from itertools import chain
 from uuid import UUID
 
+from . import names
+from .checkpoints import encode_uuid
 from .home import Home
 from .log import Log
 from .offset_files import OffsetFiles
@@ -44,6 +47,15 @@ class BadLogs:
         if (unopened := self._unopened.pop(directory, None)) is not None:
             home, found = unopened
             self._offset_files.forget(home.path, (found.topic, found.partition))
+
+    def claim_refused(self, topic: str, index: int, topic_id: UUID) -> OSError:
+        """Why a partition isn't served: a directory of its name may hold its records; an empty log would hide them."""
+        path = self.unclaimed[topic, index]
+        return OSError(
+            errno.EINVAL,
+            f"{path} may hold its records, but {names.PARTITION_METADATA} there can't be read: write "
+            f'"version: 0" and "topic_id: {encode_uuid(topic_id)}" into it, or move it away, and start again',
+        )
 
     def topic_deleted(self, topic_id: UUID) -> None:
         """What couldn't be opened of a topic isn't wanted any more."""

@@ -29,7 +29,6 @@ from . import names
 from .bad_logs import BadLogs
 from .checkpoints import (
     Offsets,
-    encode_uuid,
     read_properties,
     write_clean_marker,
 )
@@ -291,7 +290,7 @@ class LogDirectories:
             self._bad.opened_or_gone(log.directory)
             return log
         if (topic, index) in self._bad.unclaimed:
-            self.lost.setdefault((topic_id, index), self._claim_refused(topic, index, topic_id))
+            self.lost.setdefault((topic_id, index), self._bad.claim_refused(topic, index, topic_id))
         if (topic_id, index) in self.lost:
             raise self.lost[topic_id, index]
         home, new = self._emptiest(1)[0], NewLog(topic, index, topic_id, config)
@@ -305,15 +304,6 @@ class LogDirectories:
             raise
         self.logs[topic_id, index] = log
         return log
-
-    def _claim_refused(self, topic: str, index: int, topic_id: UUID) -> OSError:
-        """Why a partition isn't served: a directory of its name may hold its records; an empty log would hide them."""
-        path = self._bad.unclaimed[topic, index]
-        return OSError(
-            errno.EINVAL,
-            f"{path} may hold its records, but {names.PARTITION_METADATA} there can't be read: write "
-            f'"version: 0" and "topic_id: {encode_uuid(topic_id)}" into it, or move it away, and start again',
-        )
 
     async def create_ahead(self, new_logs: Iterable[NewLog]) -> None:
         """Creates logs in a thread, so that `open_or_create` finds them. What doesn't work is left for that to meet.
