@@ -15,12 +15,11 @@ How many threads there are is `ottla.net.disk_threads`' matter, and what is sent
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from ottla.broker.log.segment import DamagedSegment, Segment
@@ -47,6 +46,14 @@ class ReadLog(Protocol):
 _Place = tuple[ReadLog, int]
 
 
+class _Ended(NamedTuple):
+    """A look-up: when it ended, of how many bytes it was, and what the disk said."""
+
+    at: float
+    size: int
+    error: OSError | None
+
+
 class ColdReads:
     """The cold reads of one broker, on its event loop."""
 
@@ -56,24 +63,24 @@ class ColdReads:
         # Those beyond the bound, in their order, by log directory; who doesn't wait any more leaves by itself.
         self._queued: dict[str, WeakValueDictionary[int, asyncio.Future[None]]] = defaultdict(WeakValueDictionary)
         self._numbers = count()
-        self._ended: dict[_Place, tuple[float, OSError | None]] = {}  # when, and how
+        self._ended: dict[_Place, _Ended] = {}
 
     @property
     def under_way(self) -> int:
         """How many haven't ended."""
         return sum(map(len, self._under_way.values()))
 
-    def just_read(self, partition: Partition, offset: int) -> bool:
-        """Whether a read from `offset` was prepared a moment ago, so that it may wait for the disk. Raises
-        KafkaError KAFKA_STORAGE_ERROR where the disk failed."""
+    def just_read(self, partition: Partition, offset: int, max_bytes: int) -> bool:
+        """Whether a read of `max_bytes` from `offset` was prepared a moment ago, so that it may wait for the disk.
+        Raises KafkaError KAFKA_STORAGE_ERROR where the disk failed."""
         if not self._ended:
             return False
-        when, error = self._ended.pop((partition.log, offset), (-math.inf, None))
-        if asyncio.get_running_loop().time() - when >= REMEMBERED_SECONDS:
+        ended = self._ended.pop((partition.log, offset), None)
+        if ended is None or asyncio.get_running_loop().time() - ended.at >= REMEMBERED_SECONDS:
             return False
-        if error is not None:
-            raise partition.failed(error) from error
-        return True
+        if ended.error is not None:
+            raise partition.failed(ended.error) from ended.error
+        return ended.size >= _looked_up(max_bytes)
 
     def read_ahead(self, log: ReadLog, offset: int, limit_offset: int, max_bytes: int) -> asyncio.Future[None]:
         """Prepares a read of `max_bytes` from `offset` up to `limit_offset`; done when it is time to ask again. Nobody
@@ -87,11 +94,11 @@ class ColdReads:
             if len(under_way) >= UNDER_WAY_MAX:
                 ready = self._queued[directory][next(self._numbers)] = loop.create_future()
                 return ready
-            size = max(min(max_bytes, READ_AHEAD_BYTES), 0)
+            size = _looked_up(max_bytes)
             work = partial(_look_up, log.segments_read(offset), offset, limit_offset, size)
             reading = self.run(log, work)
             ready = under_way[place] = loop.create_future()
-            reading.add_done_callback(partial(self._was_read, directory, place, loop))
+            reading.add_done_callback(partial(self._was_read, directory, place, size, loop))
         return ready
 
     def run(self, log: ReadLog, work: Callable[[], T]) -> asyncio.Future[T]:
@@ -102,19 +109,26 @@ class ColdReads:
         self,
         directory: str,
         place: _Place,
+        size: int,
         loop: asyncio.AbstractEventLoop,
         reading: asyncio.Future[None],
     ) -> None:
         now = loop.time()
-        self._ended = {key: ended for key, ended in self._ended.items() if now - ended[0] < REMEMBERED_SECONDS}
+        self._ended = {key: ended for key, ended in self._ended.items() if now - ended.at < REMEMBERED_SECONDS}
         error = reading.exception()
         # Any other error is met again by who asks again, unless it came of a change that the event loop made meanwhile.
-        self._ended[place] = now, error if isinstance(error, OSError) and not _passing(error) else None
+        told = error if isinstance(error, OSError) and not _passing(error) else None
+        self._ended[place] = _Ended(now, size, told)
         self._under_way[directory].pop(place).set_result(None)
         for number, queued in self._queued[directory].items():
             del self._queued[directory][number]
             queued.set_result(None)
             break
+
+
+def _looked_up(max_bytes: int) -> int:
+    """How much of a read of `max_bytes` is prepared."""
+    return max(min(max_bytes, READ_AHEAD_BYTES), 0)
 
 
 def _passing(error: OSError) -> bool:

@@ -195,7 +195,7 @@ class _Fetch:
                 if self.request.rack_id and (nearer := self._nearer(partition, asked.fetch_offset)) != NONE:
                     return asked, self._sent_elsewhere(index, partition, nearer), partition
                 offset = asked.fetch_offset
-                prepared = self._broker.cold_reads.just_read(partition, offset)
+                prepared = self._broker.cold_reads.just_read(partition, offset, limit)
                 small = READ_BYTES_MAX - self.size if self.size < READ_BYTES_MAX else 0
                 try:
                     readable = partition.read(offset, limit, minimum_one, self.read_committed, small)
@@ -225,7 +225,7 @@ class _Fetch:
         now = asyncio.get_running_loop().time()
         if replica_id not in partition.isr and throttle.pause_seconds(partition, 0, True, now):
             limit, minimum_one = 0, False
-        prepared = self._broker.cold_reads.just_read(partition, offset)
+        prepared = self._broker.cold_reads.just_read(partition, offset, limit)
         small = READ_BYTES_MAX - self.size if self.size < READ_BYTES_MAX else 0
         try:
             readable = partition.read_as_follower(offset, limit, minimum_one, small)

@@ -306,6 +306,24 @@ def test_who_is_beyond_the_bound_has_a_turn_one_after_the_other(monkeypatch: pyt
     asyncio.run(body())
 
 
+def test_a_lookup_of_little_prepares_no_read_of_much(play: Any) -> None:
+    """What it hadn't looked at was sent unasked, and stopped an answer in its middle where the disk was stuck."""
+
+    async def body(stage: ColdStage) -> None:
+        stage.cool()
+        little = asked(0) | {"partition_max_bytes": 100}
+        await answered(stage.fetch_of(little, max_wait=20_000, max_bytes=100))
+        stage.cool()
+        await until(lambda: not stage.broker.cold_reads.under_way)
+        lookup = stage.broker.cold_reads.read_ahead(stage.cold_log, 0, stage.cold_log.log_end_offset, 100)
+        await lookup
+        stage.cool()
+        stage.disk.answers.clear()
+        assert isinstance(stage.fetch_of(asked(0), max_wait=20_000), Pending)
+
+    play(body)
+
+
 def test_who_hangs_up_during_a_lookup_leaves_nothing_behind(play: Any) -> None:
     async def body(stage: ColdStage) -> None:
         stage.cool()
@@ -403,7 +421,7 @@ def test_a_disk_that_failed_long_ago_is_asked_again(play: Any, monkeypatch: pyte
         stage.disk.error = None
         monkeypatch.setattr("ottla.broker.cold_reads.REMEMBERED_SECONDS", 1.0)
         stage.broker.cold_reads._ended = {
-            place: (when - 2.0, error) for place, (when, error) in stage.broker.cold_reads._ended.items()
+            place: ended._replace(at=ended.at - 2.0) for place, ended in stage.broker.cold_reads._ended.items()
         }
         [(size, error)] = sizes_and_errors(await answered(stage.fetch_of(asked(0, 150), max_wait=20_000)))
         assert (size > 0, error) == (True, 0)
