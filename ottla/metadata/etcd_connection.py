@@ -36,7 +36,7 @@ import grpc
 import grpc.aio
 from aetcd import rpc
 
-from .store import Compacted, LeaseExpired, StoreUnavailable, UnknownOutcome
+from .store import AccessRefused, Compacted, LeaseExpired, StoreUnavailable, UnknownOutcome
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +66,12 @@ _REFUSED = (
     "etcdserver: corrupt cluster",
 )
 _NOT_SENT = ("failed to connect to all addresses", "errors resolving", "DNS resolution failed")
+_NOT_LET_IN = (  # of an authentication: no trouble on the way, or of a moment
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.UNAUTHENTICATED,
+    grpc.StatusCode.FAILED_PRECONDITION,
+)
 _STALE_TOKEN = ("etcdserver: invalid auth token", "etcdserver: revision of auth store is old")
 _TOO_LARGE = ("etcdserver: request is too large", "etcdserver: too many operations")
 
@@ -186,7 +192,7 @@ class EtcdConnection:
             self._current = (self._current + 1) % len(self._members)
 
     async def metadata(self, member: Member, deadline: float) -> tuple[tuple[str, str], ...]:
-        """What each call to `member` carries. Raises StoreUnavailable where the user isn't let in."""
+        """What each call to `member` carries. Raises AccessRefused where the user isn't let in, StoreUnavailable."""
         wanted = (("hasleader", "true"),)
         if not self._address.user:
             return wanted
@@ -198,7 +204,7 @@ class EtcdConnection:
             except grpc.aio.AioRpcError as error:
                 # Nothing of the caller's has been sent, so this is never an unknown outcome.
                 reason = f"etcd at {member.endpoint} doesn't let in {self._address.user}: {error.details()}"
-                raise StoreUnavailable(reason) from error
+                raise (AccessRefused if error.code() in _NOT_LET_IN else StoreUnavailable)(reason) from error
         assert member.token is not None
         return (*wanted, ("token", member.token))
 
@@ -254,8 +260,10 @@ def explain(error: Failure, endpoint: str, user: str) -> None:
         raise Compacted(details) from error
     if details.startswith(_TOO_LARGE):
         raise ValueError(details) from error
-    if code == grpc.StatusCode.PERMISSION_DENIED or stale_token(error) or "user name is empty" in details:
-        raise StoreUnavailable(f"etcd at {endpoint} refuses {user or 'nobody in particular'}: {details}") from error
+    stale = stale_token(error)
+    if code == grpc.StatusCode.PERMISSION_DENIED or stale or "user name is empty" in details:
+        kind = StoreUnavailable if stale else AccessRefused
+        raise kind(f"etcd at {endpoint} refuses {user or 'nobody in particular'}: {details}") from error
 
 
 def stale_token(error: Failure) -> bool:

@@ -12,7 +12,7 @@ import asyncio
 import logging
 
 from . import keys
-from .store import Store, StoreUnavailable
+from .store import AccessRefused, Store, StoreUnavailable
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +23,8 @@ _SAID_AGAIN_S = 10.0
 async def store_answers(store: Store, patience_s: float, stopping: asyncio.Event) -> bool:
     """Waits until the store answers a read, and says why it waits; False where `stopping` is set first.
 
-    Raises StoreUnavailable, the last reason, after `patience_s`.
+    Raises StoreUnavailable, the last reason, after `patience_s`, and AccessRefused at once: a password isn't mended by
+    waiting.
     """
     loop = asyncio.get_running_loop()
     deadline, say_at = loop.time() + patience_s, loop.time()
@@ -31,6 +32,8 @@ async def store_answers(store: Store, patience_s: float, stopping: asyncio.Event
     while not stopping.is_set():
         try:
             await store.read(keys.CLUSTER)
+        except AccessRefused:
+            raise
         except StoreUnavailable as reason:
             if loop.time() >= deadline:
                 raise

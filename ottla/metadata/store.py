@@ -9,6 +9,7 @@ What may go wrong is told apart, because each calls for something else:
 
 - `Rejected`: a guard failed; nothing was written. Look at what is there now and think again.
 - `StoreUnavailable`: nothing was written, the store can't be reached. Wait.
+- `AccessRefused`: the store answers, and doesn't let this process in. Tell a person.
 - `UnknownOutcome`: it may or may not have been written. Read before doing anything that depends on it.
 - `Compacted`: the watch can't go on from where it was. Take a new snapshot and compare.
 - `ForeignStore`: this isn't the store that the process has known. Do nothing more with it (`own_store.py`).
@@ -34,6 +35,10 @@ TRANSACTION_SIZE_BYTES_MAX = 1_000_000
 
 class StoreUnavailable(Exception):
     """The store didn't do what was asked, and will not."""
+
+
+class AccessRefused(StoreUnavailable):
+    """The store answers, and doesn't let this process in: another user, password or right is needed."""
 
 
 class UnknownOutcome(Exception):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ottla.metadata.patience import store_answers
-from ottla.metadata.store import StoreUnavailable
+from ottla.metadata.store import AccessRefused, StoreUnavailable
 
 
 class Away:
@@ -55,6 +55,15 @@ def test_a_store_that_answers_at_once_isnt_talked_about(caplog: pytest.LogCaptur
 def test_its_patience_ends_with_the_reason() -> None:
     with pytest.raises(StoreUnavailable, match="no leader"):
         answers(Away(10**6), 0.3)
+
+
+def test_who_isnt_let_in_is_told_at_once() -> None:
+    class Guarded:
+        async def read(self, prefix: str = "") -> None:
+            raise AccessRefused("etcd doesn't let in broker")
+
+    with pytest.raises(AccessRefused, match="doesn't let in"):
+        answers(Guarded(), 60)
 
 
 def test_a_signal_ends_the_wait() -> None:
