@@ -239,7 +239,7 @@ PLANTED = [
     ),
     pytest.param(0, turns, "standing", lambda *_, **__: Standing.FOLLOWS, id="another release needs no turn"),
     pytest.param(3, Turns, "take", _always, id="every Cluster has its turn at once"),
-    pytest.param(6, turns, "not_serving", lambda *_: {}, id="a turn ends before the pods serve"),
+    pytest.param(25, turns, "not_serving", lambda *_: {}, id="a turn ends before the pods serve"),
     pytest.param(1, roll, "_absent", lambda _: "", id="a broker isn't waited for that is away"),
 ]
 
