@@ -334,8 +334,10 @@ def cluster_of_brokers(
 
 
 def test_a_member_of_etcd_that_is_behind_is_no_older_copy(tmp_path: Path) -> None:
-    """For a while it alone answers: a broker that runs waits, and one that starts isn't told of a copy."""
-    with ottla_cluster(tmp_path, 2, 3, broker_session_timeout_ms="6000") as cluster:
+    """For a while it alone answers: a broker that runs waits, and one that starts waits, too, as long as it is told to,
+    and isn't told of a copy."""
+    patience = {"broker_session_timeout_ms": "6000", "initial_broker_registration_timeout_ms": "10000"}
+    with ottla_cluster(tmp_path, 2, 3, **patience) as cluster:
         create(cluster, "t", [1, 0])
         behind, *others = sorted(cluster.etcd, key=leads)
         behind.pause()
