@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ottla.net.names import Address
 from ottla.operator.kafka import BROKER as BROKER_RESOURCE
-from ottla.operator.kafka import KafkaAdmin, Unreachable, said
+from ottla.operator.kafka import KafkaAdmin, Unreachable, admin_of, said
 from ottla.operator.kube import Kube
 from ottla.operator.objects import Object, Ref, annotation, ref_of
 from ottla.operator.plan import names
@@ -21,7 +20,7 @@ from ottla.operator.plan.storage import Storage
 from ottla.operator.plan.volumes import EMPTIED_FOR, claims_by_volume, emptied, is_noted, mounted
 from ottla.operator.queue import Retry
 from ottla.operator.refusals import Refusals
-from ottla.operator.spec.cluster import REPLICATION_PORT, Pool
+from ottla.operator.spec.cluster import Pool
 from ottla.operator.visit import Visit, ordinal
 from ottla.protocol.errors import KafkaError
 
@@ -98,7 +97,7 @@ class Emptying:
         for volume in broker.stays:
             if annotation(broker.claims[volume], EMPTIED_FOR):
                 await self._note(visit, broker, volume, "")
-        admin = KafkaAdmin(str(Address(address(broker.pod), REPLICATION_PORT)))
+        admin = admin_of(address(broker.pod))
         try:
             if not knows:
                 await self._cordon(admin, ordinal(broker.pod), cordoned)

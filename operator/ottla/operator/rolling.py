@@ -34,7 +34,7 @@ class Rolling:
         cluster, found = visit.cluster, visit.found
         pods = visit.broker_pods()
         reports = await self._pages.reports(addresses(pods))
-        claims = {claim["metadata"]["name"]: claim for claim in found.all("PersistentVolumeClaim", BROKER)}
+        claims = found.by_name("PersistentVolumeClaim", BROKER)
         files = _files(visit)
         seen: list[Pod] = []
         for pool in cluster.pools:

@@ -32,8 +32,8 @@ class Disks:
         self.moves_end = True
         self.asked = 0
 
-    def admin(self, bootstrap: str) -> Disks.Admin:
-        return Disks.Admin(self, bootstrap.partition(":")[0].removeprefix("ip-"))
+    def admin(self, host: str) -> Disks.Admin:
+        return Disks.Admin(self, host.removeprefix("ip-"))
 
     def paths(self, pod: str) -> list[str]:
         found = self.scene.world.objects["Pod", "shop", pod]["spec"]["containers"][0]
@@ -90,7 +90,7 @@ class Disks:
 @pytest.fixture
 def storage() -> Iterator[Any]:
     """Makes a Cluster with some storage that runs, and its disks."""
-    with patch("ottla.operator.emptying.KafkaAdmin") as admin:
+    with patch("ottla.operator.emptying.admin_of") as admin:
 
         def made(given: Object, **spec: Any) -> tuple[Scene, Disks]:
             scene = running(brokers={"replicas": 3, "storage": given}, **spec)
