@@ -87,13 +87,16 @@ def test_a_partition_that_found_no_room_is_opened_when_there_is_some(tmp_path: P
 
 
 class Unlisted(FullDisk):
-    """A disk that says something unheard of about one partition's directory."""
+    """A disk that doesn't list one partition's directory, until it is healed."""
 
-    healed = False
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.healed = False
+        self._error = error
 
     def list(self, path: str) -> list[Any]:
         if path.endswith("/t-0") and not self.healed:
-            raise ValueError("no number")
+            raise self._error
         return super().list(path)
 
 
@@ -102,7 +105,7 @@ def test_a_replica_that_couldnt_be_opened_is_restored_by_reassigning_it_away_and
     world = World(tmp_path)
     world.changed(partitions=[(TOPIC_ID, 0)])
     world.logs.close()
-    disk = Unlisted()
+    disk = Unlisted(ValueError("no number"))
     world = World(tmp_path, disk=disk)
     ours = world.state
     world.changed(partitions=[(TOPIC_ID, 0)])
@@ -121,23 +124,12 @@ def test_a_replica_that_couldnt_be_opened_is_restored_by_reassigning_it_away_and
     assert not partition.offline
 
 
-class NoRoomToOpen(FullDisk):
-    """A disk that has too little room to open the log of one partition."""
-
-    healed = False
-
-    def list(self, path: str) -> list[Any]:
-        if path.endswith("/t-0") and not self.healed:
-            raise OSError(errno.ENOSPC, "no room")
-        return super().list(path)
-
-
 def test_a_log_for_which_the_room_was_too_little_is_tried_again(tmp_path: Path) -> None:
     """It was tried once, when some bytes were free, and never again."""
     world = World(tmp_path)
     world.changed(partitions=[(TOPIC_ID, 0)])
     world.logs.close()
-    disk = NoRoomToOpen()
+    disk = Unlisted(OSError(errno.ENOSPC, "no room"))
     world = World(tmp_path, disk=disk)
     world.changed(partitions=[(TOPIC_ID, 0)])
     for _ in range(3):
