@@ -59,7 +59,7 @@ class ColdReads:
 
     def __init__(self, threads: DiskThreads) -> None:
         self._threads = threads
-        self._under_way: dict[str, dict[_Place, asyncio.Future[None]]] = {}  # by log directory
+        self._under_way: dict[str, dict[_Place, asyncio.Future[None]]] = defaultdict(dict)  # by log directory
         # Those beyond the bound, in their order, by log directory; who doesn't wait any more leaves by itself.
         self._queued: dict[str, WeakValueDictionary[int, asyncio.Future[None]]] = defaultdict(WeakValueDictionary)
         self._numbers = count()
@@ -86,8 +86,8 @@ class ColdReads:
         """Prepares a read of `max_bytes` from `offset` up to `limit_offset`; done when it is time to ask again. Nobody
         may cancel it: others may wait for it, too."""
         place = log, offset
-        directory = log.directory.rpartition("/")[0]
-        under_way = self._under_way.setdefault(directory, {})
+        directory = _log_directory(log)
+        under_way = self._under_way[directory]
         ready = under_way.get(place)
         if ready is None:
             loop = asyncio.get_running_loop()
@@ -103,7 +103,7 @@ class ColdReads:
 
     def run(self, log: ReadLog, work: Callable[[], T]) -> asyncio.Future[T]:
         """Does `work`, which reads that log, in a thread of its log directory."""
-        return self._threads.run(log.directory.rpartition("/")[0], work)
+        return self._threads.run(_log_directory(log), work)
 
     def _was_read(
         self,
@@ -124,6 +124,10 @@ class ColdReads:
             del self._queued[directory][number]
             queued.set_result(None)
             break
+
+
+def _log_directory(log: ReadLog) -> str:
+    return log.directory.rpartition("/")[0]
 
 
 def _looked_up(max_bytes: int) -> int:

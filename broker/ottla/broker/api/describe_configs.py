@@ -103,7 +103,7 @@ async def _describe(broker: Broker, kind: int, name: str, keys: Sequence[str] | 
     if kind == ResourceType.BROKER:
         if not name:
             return describe_cluster_default(broker.config)
-        if keys is not None and list(keys) == [own.OVERRIDES]:
+        if alone == own.OVERRIDES:
             return [describe_broker_overrides(image.config("broker", str(broker_id(name))))]
         check_broker_name(name, broker.id, "Unexpected broker id, expected {} or empty string, but received {}")
         if alone == own.RECOVERED:

@@ -59,8 +59,8 @@ def serve(broker: Broker, connection: Connection, header: RequestHeader, frame: 
     except KafkaError as error:
         return write_fetch_answer(header.api_version, header.correlation_id, error.code, 0, ())
     fetch.read()
-    enough = fetch.size >= request.min_bytes or request.max_wait_ms <= 0 or fetch.failed or not fetch.wants_anything
-    enough = enough or fetch.cut
+    much = fetch.size >= request.min_bytes or fetch.cut
+    enough = much or request.max_wait_ms <= 0 or fetch.failed or not fetch.wants_anything
     if enough and (fetch.size or fetch.failed or not fetch.cold):
         return fetch.answer()
     return _Waiting(fetch, connection).pending
