@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -16,10 +17,10 @@ VERSION = re.findall(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(
 
 
 def built(*variables: str) -> list[list[str]]:
-    """The commands that `make images` would run."""
-    done = subprocess.run(
-        ["make", "--dry-run", "images", *variables], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
-    )
+    """The commands that `make images` would run, also where `make test` runs this test."""
+    outside = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+    command = ["make", "--dry-run", "--no-print-directory", "images", *variables]
+    done = subprocess.run(command, cwd=ROOT, env=outside, capture_output=True, text=True, timeout=60, check=True)
     return [shlex.split(line) for line in done.stdout.splitlines()]
 
 
