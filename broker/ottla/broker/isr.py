@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from itertools import islice
 from uuid import UUID
 
 from ottla.broker.candidates import Candidates
@@ -88,6 +89,8 @@ class IsrChanges:
         self._writable = writable
         self._candidates = Candidates(image, lag_max_s)
         self._wanted: dict[Key, Partition] = {}
+        self._writing: set[Key] = set()  # partitions whose transaction is under way, or is made anew in a moment
+        self._writes = 0  # transactions under way
         self._unknown: set[Key] = set()  # partitions with a proposal that may yet be written
         self._woken = asyncio.Event()
 
@@ -120,30 +123,34 @@ class IsrChanges:
         self._woken.set()
 
     async def run(self) -> None:
-        """Writes what is wanted, until cancelled."""
-        while True:
-            await self._woken.wait()
-            self._woken.clear()
-            wanted, self._wanted = list(self._wanted.values()), {}
-            batches = iter([wanted[start : start + _BATCH] for start in range(0, len(wanted), _BATCH)])
-            async with asyncio.TaskGroup() as group:
-                count = min(-(-len(wanted) // _BATCH), _WRITES_MAX)
-                writers = [group.create_task(self._change(batches)) for _ in range(count)]
-            failed = [proposal for writer in writers for proposal in writer.result()]
-            if failed:
+        """Writes what is wanted, until cancelled. A transaction without an answer holds up its own partitions only."""
+        async with asyncio.TaskGroup() as writers:
+            while True:
+                await self._woken.wait()
+                self._woken.clear()
+                while self._writes < _WRITES_MAX and (some := self._next_batch()):
+                    self._writes += 1
+                    self._writing.update(some)
+                    writers.create_task(self._change(some))
+
+    def _next_batch(self) -> dict[Key, Partition]:
+        """Wanted partitions that no transaction is under way for."""
+        free = (key for key in self._wanted if key not in self._writing)
+        return {key: self._wanted.pop(key) for key in list(islice(free, _BATCH))}
+
+    async def _change(self, some: dict[Key, Partition]) -> None:
+        """Writes these in one transaction; a proposal that must be thought over is made anew a moment later."""
+        try:
+            proposals = [proposal for partition in some.values() if (proposal := self._propose(partition))]
+            if failed := await self._write(proposals) if proposals else []:
                 await asyncio.sleep(_AGAIN_S)  # the image will show why
                 for proposal in failed:
                     if proposal.partition.leading is proposal.leading:
                         self.wants(proposal.partition)
-
-    async def _change(self, batches: Iterator[list[Partition]]) -> list[_Proposal]:
-        """Writes what is wanted batch by batch, beside others that do; those that must be thought over."""
-        failed: list[_Proposal] = []
-        for some in batches:
-            # Thought out when it is written, not before: what who joins must have grows while others are written.
-            if proposals := [proposal for partition in some if (proposal := self._propose(partition))]:
-                failed += await self._write(proposals)
-        return failed
+        finally:
+            self._writes -= 1
+            self._writing.difference_update(some)
+            self._woken.set()
 
     async def watch_lag(self) -> None:
         """Looks for followers that fell behind, until cancelled."""

@@ -34,14 +34,25 @@ def led(index: int) -> Any:
     )  # fmt: skip
 
 
-def run(partitions: list[Any], store: Any, until: Callable[[], bool] | None = None) -> None:
+def changing(partitions: list[Any], store: Any) -> IsrChanges:
+    """What broker 0 does."""
     brokers = {id: Broker(id, 10 + id, {}, state=BrokerState.RUNNING) for id in (0, 1)}
     image: Any = SimpleNamespace(brokers=brokers, features={}, partition=lambda topic, index: partitions[index].state)
+    return IsrChanges(0, store, lambda: image, lambda: 10, lambda: 30.0, lambda: partitions, lambda _: True)
+
+
+def run(partitions: list[Any], store: Any, until: Callable[[], bool] | None = None) -> None:
+    """All of them are wanted."""
+    changes = changing(partitions, store)
+    for partition in partitions:
+        changes.wants(partition)
+    watched(changes, until)
+
+
+def watched(changes: IsrChanges, until: Callable[[], bool] | None) -> None:
+    """Until that is so, and a moment longer."""
 
     async def main() -> None:
-        changes = IsrChanges(0, store, lambda: image, lambda: 10, lambda: 30.0, lambda: partitions, lambda _: True)
-        for partition in partitions:
-            changes.wants(partition)
         task = asyncio.create_task(changes.run())
         async with asyncio.timeout(20):
             while until is not None and not until():  # noqa: ASYNC110
@@ -120,3 +131,24 @@ def test_thousands_join_in_few_transactions_that_share_the_way_to_the_store(lost
     assert sum(sizes) == len(partitions) - lost
     assert len(sizes) == -(-len(partitions) // isr._BATCH)
     assert max(under_way) == isr._WRITES_MAX
+
+
+def test_a_write_that_is_not_answered_holds_up_no_other_partition() -> None:
+    """The store was cut off when the first was written: its outcome is known only after the request's time-out, and
+    the second partition's follower joins meanwhile."""
+    partitions = [led(0), led(1)]
+    written: list[str] = []
+
+    class Store:
+        async def transact(self, guards: Sequence[Guard], writes: Sequence[Write]) -> Committed:
+            if not written:
+                written.append("not answered")
+                changes.wants(partitions[1])  # as when its follower fetches
+                await asyncio.sleep(3600)
+            written.extend(write.key for write in writes)
+            return Committed(9)
+
+    changes = changing(partitions, Store())
+    changes.wants(partitions[0])
+    watched(changes, lambda: len(written) > 1)
+    assert written[1:] == [keys.partition(TOPIC, 1)]
