@@ -47,7 +47,7 @@ def plan(
     ] = None,
     out: Annotated[str | None, typer.Option("--out", metavar="FILE", help="Write the plan to a file.")] = None,
 ) -> None:
-    """Find the fewest moves after which the brokers have alike, racks apart; nothing is moved yet."""
+    """Find the fewest moves that spread replicas and leaders evenly over brokers and racks; nothing is moved yet."""
     if topic:
         lookup.describe_topics(cluster, topic)
     present, planned = moves.plan(cluster, topic, broker, without or ())
@@ -57,7 +57,7 @@ def plan(
     if output.as_json:
         output.document(document)
         return
-    output.rows(_rows(present, planned), _COLUMNS, empty="Nothing to move: the brokers have alike.")
+    output.rows(_rows(present, planned), _COLUMNS, empty="Nothing to move: all is spread evenly over the brokers.")
     if planned:
         copied = sum(len(set(replicas).difference(present[name])) for name, replicas in planned.items())
         rest = f"Begin: ottla reassign execute {out}" if out is not None else "Keep it: ottla reassign plan --out FILE"

@@ -82,7 +82,7 @@ def test_a_plan_is_made_executed_and_looked_after(three: Ottla, tmp_path: Path) 
     settings = done(three("configs", "describe", "topic", "skewed", "--json"))
     assert not [row for row in settings if "throttled" in row["name"]]
     again = three("reassign", "plan", "--topic", "skewed")
-    assert "brokers have alike" in again.stderr + again.stdout
+    assert "spread evenly over the brokers" in again.stderr + again.stdout
     counted = sum(row["count"] for row in done(three("offsets", "skewed", "--json")))
     assert counted == 5
 
