@@ -62,7 +62,7 @@ def plan(
     brokers: Collection[int] | None = None,
     without: Collection[int] = (),
 ) -> tuple[dict[PartitionName, Replicas], dict[PartitionName, Replicas]]:
-    """(what is, what should change), so that replicas and leaders are spread evenly; `brokers` None: over all of them."""
+    """(what is, what should change), so that replicas and leaders are spread evenly; `brokers` None: over all."""
     from ottla.balance.counts import Target, balanced
 
     racks = cluster.racks()
