@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
+import yaml
+from kubernetes.aio.config import kube_config
 
+from ottla.operator.found import OWNED, SEEN
+from ottla.operator.kube import Kube
 from tests.peers.kube_apiserver import KubeApiServer
+from tests.peers.tools import ROOT
+
+CRDS = ROOT / "operator/ottla/operator/crds"
+Scene = Callable[[Kube], Awaitable[None]]
 
 
 @pytest.fixture(scope="module")
@@ -15,3 +24,34 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeApiServer]:
     running = KubeApiServer(tmp_path_factory.mktemp("kubernetes"))
     yield running
     running.stop()
+
+
+@pytest.fixture
+def play(server: KubeApiServer, monkeypatch: pytest.MonkeyPatch) -> Callable[[Scene], None]:
+    """Runs a scene where the kinds are defined, and the namespace is empty."""
+    monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig))  # kopf looks there, the client did when it was imported
+    monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(server.kubeconfig))
+
+    async def whole(scene: Scene) -> None:
+        kube = await Kube.connect()
+        try:
+            await defined(kube)
+            await kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}})
+            await scene(kube)
+            for kind in ("Cluster", "Topic", "Secret", *OWNED, *SEEN):
+                for found in await kube.list(kind, "shop"):
+                    await kube.delete(kind, "shop", found["metadata"]["name"])
+        finally:
+            await kube.close()
+
+    return lambda scene: asyncio.run(asyncio.wait_for(whole(scene), 300))
+
+
+async def defined(kube: Kube) -> None:
+    """Returns once the API server knows our kinds."""
+    for document in (CRDS / "clusters.yaml", CRDS / "topics.yaml"):
+        await kube.apply(yaml.safe_load(document.read_text()))
+    for _ in range(100):
+        if await kube.knows("Cluster", "shop") and await kube.knows("Topic", "shop"):
+            break
+        await asyncio.sleep(0.1)

@@ -15,14 +15,11 @@ from unittest.mock import patch
 from uuid import UUID
 
 import pytest
-import yaml
-from kubernetes.aio.config import kube_config
 
 from ottla.operator.app import Operator, Options
 from ottla.operator.cluster import ClusterReconciler
 from ottla.operator.etcd import EtcdKeeper
 from ottla.operator.etcd_client import EtcdUnreachable
-from ottla.operator.found import OWNED, SEEN
 from ottla.operator.kube import Kube, KubeError
 from ottla.operator.objects import Object, Ref, holds
 from ottla.operator.plan.etcd_members import Member
@@ -34,8 +31,7 @@ from ottla.operator.spec.cluster import Defaults
 from ottla.operator.spec.topic import parse_topic
 from ottla.operator.topic_reports import TopicReports
 from ottla.operator.topic_resources import TopicResources
-from tests.peers.kube_apiserver import KubeApiServer
-from tests.peers.tools import ROOT
+from tests.operator.conftest import Scene, defined
 from tests.peers.wire import free_port
 from tests.unit.operator.test_cluster import Kafka
 from tests.unit.operator.test_cluster_objects import EVERYTHING
@@ -44,40 +40,7 @@ from tests.unit.operator.test_scale import _cluster
 pytestmark = pytest.mark.timeout(600)
 
 DEFAULTS = Defaults("ottla:1", "etcd:1")
-CRDS = ROOT / "operator/ottla/operator/crds"
 KEY = Ref("shop", "k")
-Scene = Callable[[Kube], Awaitable[None]]
-
-
-@pytest.fixture
-def play(server: KubeApiServer, monkeypatch: pytest.MonkeyPatch) -> Callable[[Scene], None]:
-    """Runs a scene where the kinds are defined, and the namespace is empty."""
-    monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig))  # kopf looks there, the client did when it was imported
-    monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(server.kubeconfig))
-
-    async def whole(scene: Scene) -> None:
-        kube = await Kube.connect()
-        try:
-            await defined(kube)
-            await kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}})
-            await scene(kube)
-            for kind in ("Cluster", "Topic", "Secret", *OWNED, *SEEN):
-                for found in await kube.list(kind, "shop"):
-                    await kube.delete(kind, "shop", found["metadata"]["name"])
-        finally:
-            await kube.close()
-
-    return lambda scene: asyncio.run(asyncio.wait_for(whole(scene), 300))
-
-
-async def defined(kube: Kube) -> None:
-    """Returns once the API server knows our kinds."""
-    for document in (CRDS / "clusters.yaml", CRDS / "topics.yaml"):
-        await kube.apply(yaml.safe_load(document.read_text()))
-    for _ in range(100):
-        if await kube.knows("Cluster", "shop") and await kube.knows("Topic", "shop"):
-            break
-        await asyncio.sleep(0.1)
 
 
 def cluster(**spec: Any) -> Object:

@@ -1,0 +1,103 @@
+"""An operator behind the proxy of faults in a pod, in place of the one that the chart deploys.
+
+The pod is what the Deployment would make, with its rights, labels, variables and files; but the account's token lies
+where no client looks for one, and the program is `supervisor`.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tests.e2e.chaos.supervisor import ACCOUNT
+from tests.e2e.installed import EXPECTED, RELEASE, Operator
+from tests.e2e.kubectl import wait
+from tests.e2e.target import CLIENTS_IMAGE
+
+POD = "chaos"
+SEED_VARIABLE = "OTTLA_CHAOS_SEED"
+TOKEN_S = 7200
+_CALM = "import os, signal; os.kill(1, signal.SIGUSR1)"
+
+
+class Chaos:
+    """The pod, and what it tells."""
+
+    def __init__(self, operator: Operator) -> None:
+        self._kube = operator.kube
+
+    def start(self, seed: int) -> None:
+        """Returns when the pod runs."""
+        deployment = self._kube.get("deployment", RELEASE)
+        self._kube.apply(pod_of(deployment["spec"]["template"], seed))
+        wait("the operator begins", lambda: any("holds the lease" in line for line in self._lines()), 180)
+
+    def calm(self) -> None:
+        """Nothing goes wrong from now on; the operator goes on."""
+        self._kube.execute(POD, "python", "-c", _CALM)
+        wait("the faults have ended", lambda: any(each.get("calm") for each in self.told()), 30)
+
+    def stop(self) -> None:
+        """The pod is gone; what it told is lost."""
+        self._kube.delete("pod", POD, "--ignore-not-found")
+
+    def told(self) -> list[dict[str, Any]]:
+        """The seed, each fault and each end of a process, in the order in which they were."""
+        return [json.loads(line) for line in self._lines() if line.startswith('{"at": ')]
+
+    def faults(self) -> Counter[str]:
+        """How many there were by what they are called."""
+        return Counter(each["fault"] for each in self.told() if "fault" in each)
+
+    def endings(self) -> list[str]:
+        """The last lines of processes that ended by themselves, and not as they have to."""
+        return [
+            f"exit code {each['ended']}: {' '.join(each['last'])}"
+            for each in self.told()
+            if "ended" in each
+            and not each["killed"]
+            and not any(reason in line for reason in EXPECTED for line in each["last"])
+        ]
+
+    def _lines(self) -> list[str]:
+        return self._kube("logs", POD).splitlines()
+
+
+@contextmanager
+def in_its_place(operator: Operator, seed: int) -> Iterator[Chaos]:
+    """Takes the deployed operator away for as long as this lasts."""
+    operator.scale(0)
+    chaos = Chaos(operator)
+    try:
+        chaos.start(seed)
+        yield chaos
+    finally:
+        chaos.stop()
+        operator.scale(1)
+
+
+def pod_of(template: dict[str, Any], seed: int) -> dict[str, Any]:
+    """The pod, from the template of the operator's Deployment."""
+    spec = copy.deepcopy(template["spec"])
+    (container,) = spec["containers"]
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        container.pop(probe, None)
+    container |= {
+        "image": CLIENTS_IMAGE,
+        "command": ["python", "-m", "tests.e2e.chaos.supervisor"],
+        "args": [str(seed)],
+        "resources": {"requests": {"cpu": "50m", "memory": "192Mi"}, "limits": {"memory": "512Mi"}},
+    }
+    container["volumeMounts"].append({"name": "account", "mountPath": str(ACCOUNT), "readOnly": True})
+    ca = {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}
+    token = {"path": "token", "expirationSeconds": TOKEN_S}
+    spec["volumes"].append(
+        {"name": "account", "projected": {"sources": [{"serviceAccountToken": token}, {"configMap": ca}]}}
+    )
+    spec |= {"automountServiceAccountToken": False, "restartPolicy": "Never", "terminationGracePeriodSeconds": 10}
+    labels = {**template["metadata"]["labels"], "ottla-e2e": "chaos"}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": POD, "labels": labels}, "spec": spec}

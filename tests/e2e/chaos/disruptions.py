@@ -1,0 +1,81 @@
+"""Which broker pods are away because somebody took them, at each moment, by a watch of the pods.
+
+A pod is away from the moment it is being deleted until another one of its name is ready. One that isn't ready without
+having been deleted wasn't taken by the operator, and isn't counted.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from collections.abc import Mapping
+
+COLUMNS = (
+    "{.type}|{.object.metadata.name}|{.object.metadata.uid}|{.object.metadata.deletionTimestamp}|"
+    '{.object.status.conditions[?(@.type=="Ready")].status}{"\\n"}'
+)
+
+
+class Disruptions:
+    """What the watch has told so far."""
+
+    def __init__(self) -> None:
+        self.wrong: list[str] = []  # each moment at which more than one was away
+        self.taken = 0
+        self._away: dict[str, str] = {}  # name → the uid of the pod that was taken
+        self._leaving: set[str] = set()
+
+    def leaves(self, pod: str) -> None:
+        """This one goes for good."""
+        self._leaving.add(pod)
+        self._away.pop(pod, None)
+
+    def told(self, line: str) -> None:
+        """An event, in the columns of COLUMNS."""
+        event, name, uid, deleted, ready = line.strip().split("|")
+        if name in self._leaving:
+            return
+        if event == "DELETED" or deleted:
+            if self._away.get(name) != uid:
+                self._away[name] = uid
+                self.taken += 1
+                if len(self._away) > 1:
+                    self.wrong.append(f"away at the same time: {', '.join(sorted(self._away))}")
+        elif ready == "True" and self._away.get(name) != uid:
+            self._away.pop(name, None)
+
+
+class Watch:
+    """`kubectl get --watch` in a thread, begun again when it ends; to be used as a context."""
+
+    def __init__(self, environment: Mapping[str, str], namespace: str, selector: str) -> None:
+        self.seen = Disruptions()
+        self._command = [
+            *("kubectl", "--namespace", namespace, "get", "pods", "--selector", selector),
+            *("--watch", "--output-watch-events", f"--output=jsonpath={COLUMNS}"),
+        ]
+        self._environment = {**os.environ, **environment}
+        self._process: subprocess.Popen[str] | None = None
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watch of the brokers' pods", daemon=True)
+
+    def __enter__(self) -> Disruptions:
+        self._thread.start()
+        return self.seen
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        if self._process is not None:
+            self._process.kill()
+        self._thread.join(10)
+
+    def _run(self) -> None:
+        while not self._over.wait(0.2):
+            self._process = subprocess.Popen(
+                self._command, env=self._environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            )
+            assert self._process.stdout is not None
+            for line in self._process.stdout:
+                self.seen.told(line)
+            self._process.wait()

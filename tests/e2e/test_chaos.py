@@ -1,0 +1,145 @@
+"""Every call of the operator's to the API server may fail, be answered late or twice, watches end, and the operator
+dies between any two writes, while a Cluster is made, scaled, rolled, and its topics change.
+
+The same seed (OTTLA_CHAOS_SEED) gives the same request the same fault; `tests/e2e/chaos` has what does it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from typing import Any
+
+import pytest
+
+from ottla.operator.queue import RESYNC_S
+from tests.e2e.chaos.deployed import SEED_VARIABLE, Chaos, in_its_place
+from tests.e2e.chaos.disruptions import Disruptions, Watch
+from tests.e2e.chaos.faults import missing
+from tests.e2e.installed import Operator
+from tests.e2e.kubectl import holds, wait
+from tests.e2e.scene import BROKERS, TOPIC, Scene, cluster, namespace, topic
+
+# A reconcile that has begun before it became calm, the broker that is just restarting, and the waits of kubectl.
+UNDER_WAY_S = 60.0
+STEP_S = 420.0
+TOPICS = ("kept", "grown", "again", TOPIC)
+
+
+@pytest.mark.timeout(2400, func_only=True)
+def test_chaos(operator: Operator) -> None:
+    seed = int(os.environ.get(SEED_VARIABLE) or secrets.randbelow(1 << 32))
+    print(f"chaos: {SEED_VARIABLE}={seed}")
+    with namespace(operator, "chaos") as scene:
+        with in_its_place(operator, seed) as chaos, watched(scene) as seen:
+            identities = changes(scene, seen)
+            chaos.calm()
+            agrees(scene, RESYNC_S + UNDER_WAY_S)
+            judge(chaos, seen)
+            there = ids(scene)
+            assert {name: there[name] for name in identities} == identities, "a topic isn't the one that it was"
+            left, before = conditions(scene), scene.births()
+        # Who was never disturbed finds nothing to do, and says the same.
+        scene.change(config={"socket.request.max.bytes": "100000000", "log.retention.ms": "86400002"})
+        agrees(scene, RESYNC_S + UNDER_WAY_S)
+        assert conditions(scene) == left
+        assert scene.births() == before
+        scene.goes_on()
+        scene.finish()
+
+
+def watched(scene: Scene) -> Watch:
+    """The brokers' pods."""
+    return Watch(scene.target.environment, scene.namespace, BROKERS)
+
+
+def changes(scene: Scene, seen: Disruptions) -> dict[str, str]:
+    """What people do meanwhile; returns the ids of the topics that nobody deleted."""
+    scene.kube.apply(cluster(), topic("kept", partitions=3, replicationFactor=3), topic("grown", partitions=2))
+    scene.settled(STEP_S)
+    scene.kube.apply(topic("again", partitions=4))
+    scene.start_clients()
+    for name in ("kept", "grown", "again"):
+        scene.topic_settled(name, STEP_S)
+    identities, volumes = ids(scene), claims(scene)
+    deleted = identities.pop("again")
+
+    scene.change(brokers={"replicas": 4}, scaling={"rebalance": "Balance"})
+    scene.kube.patch("topics.ottla.dev", "grown", {"spec": {"partitions": 5, "config": {"retention.ms": "3600000"}}})
+    scene.settled(STEP_S)
+    scene.topic_settled("grown", STEP_S)
+    scene.goes_on()
+
+    before = scene.births()
+    scene.change(config={"socket.request.max.bytes": "100000000"})
+    scene.kube.delete("topics.ottla.dev", "again")
+    scene.kube.apply(topic("again", partitions=2))
+    wait("every pod is another one", lambda: not set(scene.births().values()) & set(before.values()), STEP_S)
+    scene.settled(STEP_S)
+    scene.topic_settled("again", STEP_S)
+    assert ids(scene)["again"] != deleted
+    scene.goes_on()
+
+    seen.leaves("ottla-broker-3")
+    scene.change(brokers={"replicas": 3})
+    scene.settled(STEP_S)
+    assert len(scene.brokers()) == 3
+    scene.goes_on()
+    now = claims(scene)
+    assert {name: now.get(name) for name in volumes} == volumes, "a volume is gone"
+
+    # These are for the calm: what was asked for just before, and what nobody has reported yet.
+    scene.change(config={"socket.request.max.bytes": "100000000", "log.retention.ms": "86400001"})
+    scene.kube.patch("topics.ottla.dev", "grown", {"spec": {"partitions": 6}})
+    return identities
+
+
+def agrees(scene: Scene, seconds: float) -> None:
+    """Returns once Cluster and Topics say that they are as their specs say, which is asserted, and so they are."""
+    scene.settled(seconds)
+    for name in TOPICS:
+        scene.topic_settled(name, seconds)
+    found = scene.cluster()
+    assert found["status"]["brokers"]["ready"] == found["spec"]["brokers"]["replicas"] == len(scene.brokers())
+    for name in TOPICS:
+        (described,) = json.loads(scene.ask("topics", "describe", name, "--json"))
+        wanted = scene.kube.get("topics.ottla.dev", name)["spec"]
+        assert len(described["partitions"]) == wanted["partitions"], name
+        assert wanted.get("config", {}).items() <= described["configs"].items(), name
+    scene.in_sync()
+
+
+def judge(chaos: Chaos, seen: Disruptions) -> None:
+    """What must have held all the time; and that it was chaos at all."""
+    faults = chaos.faults()
+    print(f"chaos: {sum(faults.values())} faults, {seen.taken} pods taken: {dict(sorted(faults.items()))}")
+    assert not seen.wrong, seen.wrong
+    assert seen.taken >= 4, "the roll wasn't seen"
+    assert not (ended := chaos.endings()), f"the operator's process ended by itself: {ended}"
+    assert not missing(faults), faults
+
+
+def ids(scene: Scene) -> dict[str, str]:
+    """The id of each topic of ours: another one is another topic, without the records of the one before."""
+    found = {}
+    for name in TOPICS:
+        (described,) = json.loads(scene.ask("topics", "describe", name, "--json"))
+        found[name] = described["topic_id"]
+    return found
+
+
+def claims(scene: Scene) -> dict[str, str]:
+    """The uid of each volume's claim."""
+    return {item["metadata"]["name"]: item["metadata"]["uid"] for item in scene.kube.all("pvc")}
+
+
+def conditions(scene: Scene) -> dict[str, Any]:
+    """What Cluster and Topics say of themselves."""
+    found = {"Cluster": scene.cluster()}
+    found |= {f"Topic {name}": scene.kube.get("topics.ottla.dev", name) for name in TOPICS}
+    assert all(holds(each, "Ready") for each in found.values())
+    return {
+        name: {each["type"]: (each["status"], each["reason"]) for each in item["status"]["conditions"]}
+        for name, item in found.items()
+    }
