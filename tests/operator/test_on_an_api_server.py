@@ -196,6 +196,25 @@ def test_settings_of_single_brokers_are_judged_and_merged_by_their_brokers(play:
     play(scene)
 
 
+def test_what_a_status_does_not_say_any_more_is_gone(play: Callable[[Scene], None]) -> None:
+    async def scene(kube: Kube) -> None:
+        await kube.create(cluster(**EVERYTHING))
+        says: list[Object] = [
+            {"operator": {"release": "1", "turn": True}, "balance": {"summary": "three moves", "moves": 3}},
+            {"operator": {"release": "2"}, "balance": {"summary": "not known now"}},
+            {"operator": {}},
+        ]
+        for status in says:
+            found = await kube.get("Cluster", *KEY)
+            assert found is not None
+            await kube.write_status(found, status)
+            found = await kube.get("Cluster", *KEY)
+            assert found is not None
+            assert found["status"] == status
+
+    play(scene)
+
+
 def test_no_field_of_a_topics_status_is_pruned(play: Callable[[Scene], None]) -> None:
     async def scene(kube: Kube) -> None:
         meta = {"namespace": "shop", "name": "orders"}

@@ -19,7 +19,7 @@ from kubernetes.aio import client, config
 from kubernetes.aio.client.exceptions import ApiException
 
 from ottla.operator.kinds import KINDS
-from ottla.operator.objects import OPERATOR, Object, timestamp
+from ottla.operator.objects import OPERATOR, Object, merge_patch, timestamp
 from ottla.operator.queue import Retry, why
 
 logger = logging.getLogger(__name__)
@@ -131,8 +131,8 @@ class Kube:
     async def write_status(self, resource: Object, status: Object) -> None:
         """Replaces the status of a resource of ours. Raises KubeError (409) if it was changed since it was read."""
         meta = resource["metadata"]
-        gone: Object = dict.fromkeys(set(resource.get("status") or {}) - set(status))
-        patch = {"metadata": {"resourceVersion": meta["resourceVersion"]}, "status": {**status, **gone}}
+        change = merge_patch(resource.get("status") or {}, status)
+        patch = {"metadata": {"resourceVersion": meta["resourceVersion"]}, "status": change}
         await self.merge(resource["kind"], meta["namespace"], meta["name"], patch, "status")
 
     async def replace(self, wanted: Object) -> Object:

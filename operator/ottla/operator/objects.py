@@ -44,6 +44,19 @@ def annotation(found: Mapping[str, Any], name: str) -> str:
     return str((found["metadata"].get("annotations") or {}).get(name, ""))
 
 
+def merge_patch(before: Mapping[str, Any], after: Mapping[str, Any]) -> Object:
+    """The JSON merge patch (RFC 7396) from one to the other: at every depth, what there isn't any more is null."""
+    patch: Object = dict.fromkeys(before.keys() - after.keys())
+    for name, value in after.items():
+        old = before.get(name)
+        if isinstance(value, Mapping) and isinstance(old, Mapping):
+            if value != old:
+                patch[name] = merge_patch(old, value)
+        elif name not in before or value != old:
+            patch[name] = value
+    return patch
+
+
 def condition(status: Mapping[str, Any] | None, kind: str) -> Mapping[str, Any]:
     """The condition of that type; empty where the status has none."""
     return next((each for each in (status or {}).get("conditions") or () if each["type"] == kind), {})

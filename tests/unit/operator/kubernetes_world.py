@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from ottla.operator.kube import KubeError
+from ottla.operator.objects import merge_patch
 from ottla.operator.rights import IN_NAMESPACES, OF_NO_NAMESPACE, asked, each
 
 Object = dict[str, Any]
@@ -107,7 +108,7 @@ class World:
         if self.objects[key]["metadata"]["resourceVersion"] != meta["resourceVersion"]:
             raise KubeError(409, "writing", "it has changed")
         self.writes.append(f"status {key[2]}")
-        self.objects[key]["status"] = copied(status)
+        _merge(self.objects[key].setdefault("status", {}), merge_patch(resource.get("status") or {}, status))
         self._put(key, self.objects[key], spec_changed=False)
 
     async def delete(

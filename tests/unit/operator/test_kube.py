@@ -153,6 +153,21 @@ def test_a_status_is_written_for_the_version_that_was_read() -> None:
     assert body == {"metadata": {"resourceVersion": "7"}, "status": {"a": 3, "b": None}}
 
 
+def test_what_a_status_does_not_say_any_more_is_taken_out_at_every_depth() -> None:
+    """A Cluster's turn stands in a mapping of its status. One that didn't go held up all other Clusters for ever."""
+    resource = {
+        "kind": "Cluster",
+        "metadata": {"name": "k", "namespace": "n", "resourceVersion": "7"},
+        "status": {"operator": {"release": "1", "turn": True}, "same": {"a": 1}},
+    }
+
+    async def act(kube: Kube, api: Api) -> None:
+        await kube.write_status(resource, {"operator": {"release": "2"}, "same": {"a": 1}})
+
+    ((*_, body),) = _with(act).asked
+    assert body["status"] == {"operator": {"release": "2", "turn": None}}
+
+
 def test_an_event_that_is_refused_is_only_missed() -> None:
     about = {
         "apiVersion": "ottla.dev/v1alpha1",

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from ottla.operator.objects import merge_patch
 from ottla.operator.plan.topic import KafkaTopic, Moving
 from ottla.operator.spec.topic import TopicResource
 from ottla.operator.status import Condition, conditions
@@ -70,8 +71,7 @@ def topic_status(resource: TopicResource, outcome: Outcome, now: datetime) -> St
 
 def status_patch(before: Mapping[str, Any], after: Status) -> Status | None:
     """A merge patch from one to the other; None where nothing differs."""
-    changed = {name: after.get(name) for name in {*before, *after} if before.get(name) != after.get(name)}
-    return changed or None
+    return merge_patch(before, after) or None
 
 
 def _ready(outcome: Outcome, before: Mapping[str, Any] | None, message: str) -> Condition:
