@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -96,6 +97,14 @@ def test_a_broker_knows_what_its_end_would_break(brokers: list[OttlaBroker]) -> 
         "only_copy": ["alone-0"], "offline": [], "loses_records": [], "too_few_replicas": ["pair-0"],
         "below_min_isr": [],
     }  # fmt: skip
+    together = page(others[1], "/v1/restart-risk?brokers=1,0")
+    assert (together["broker"], together["brokers"], together["replicas"], together["leads"]) == (2, [0, 1], 4, 4)
+    assert {kind: named["partitions"] for kind, named in together["risks"].items()} == {
+        "only_copy": ["alone-0"], "offline": ["pair-0"], "loses_records": [], "too_few_replicas": ["elsewhere-0"],
+        "below_min_isr": ["whole-0"],
+    }  # fmt: skip
+    with pytest.raises(urllib.error.HTTPError, match="400"):
+        page(victim, "/v1/restart-risk?brokers=1,two")
     assert [send(brokers, topic) for topic in TOPICS] == [None] * len(TOPICS)
 
     victim.kill()

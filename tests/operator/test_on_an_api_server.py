@@ -8,7 +8,7 @@ import copy
 import hashlib
 import json
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 from unittest.mock import patch
@@ -53,6 +53,9 @@ class Pages:
 
     async def reports(self, addresses: Mapping[int, str]) -> dict[int, Report]:
         return {broker: Report(under_replicated=1, without_leader=("orders-4",)) for broker in addresses}
+
+    async def together(self, addresses: Mapping[int, str], away: Collection[int]) -> dict[int, Report]:
+        return {}
 
     async def deciding(self, addresses: Mapping[int, str]) -> dict[int, Report]:
         return {number: Report(controls=number == 0) for number in addresses}

@@ -6,7 +6,8 @@ a broker that has started catches up in some, and what a broker says about its s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from uuid import UUID
 
@@ -100,7 +101,15 @@ class Brokers:
                     load[broker] = load.get(broker, 0) + 1
             if internal or topic.name != INTERNAL:
                 topics[topic.name] = replace(topic, partitions=partitions)
-        return KafkaCluster(dict.fromkeys(self.running()), topics, load, dict(self.settings))
+        return KafkaCluster({each: self.rack(each) for each in self.running()}, topics, load, dict(self.settings))
+
+    def rack(self, broker: int) -> str | None:
+        """As its pod was told."""
+        name = self.running()[broker]
+        pod = self._server.get_now("Pod", name)
+        assert pod is not None
+        told = {each["name"]: each.get("value") for each in pod["spec"]["containers"][0]["env"]}
+        return told.get("OTTLA_BROKER_RACK")
 
     def only_holders(self, leaving: Iterable[int]) -> list[str]:
         """Partitions that have a replica on one of these brokers."""
@@ -112,23 +121,21 @@ class Brokers:
             if gone & set(one.replicas)
         ]
 
-    def report(self, broker: int) -> Report:
-        """The pages of a broker that answers."""
+    def report(self, broker: int, stopping: frozenset[int] = frozenset()) -> Report:
+        """The pages of a broker that answers; asked about itself, or about all that are `stopping`."""
         risks: dict[str, tuple[str, ...]] = {}
-        missing = []
         self._revision += 1
-        for topic in self.now().topics.values():
-            for index, one in topic.partitions.items():
-                if broker not in one.replicas:
-                    continue
-                name = f"{topic.name}-{index}"
-                if broker in self._behind:
-                    missing.append(name)
-                elif len(one.replicas) == 1:
-                    risks["only_copy"] = (*risks.get("only_copy", ()), name)
-                elif not one.in_sync - {broker}:
-                    risks["offline"] = (*risks.get("offline", ()), name)
-        if broker in self.blocking:
+        missing = [
+            f"{topic.name}-{index}"
+            for topic in self.now().topics.values()
+            for index, one in topic.partitions.items()
+            if broker in one.replicas and broker in self._behind
+        ]
+        if alone := self.lost_by(stopping or {broker}, alone=True):
+            risks["only_copy"] = alone
+        if offline := self.lost_by(stopping or {broker}):
+            risks["offline"] = offline
+        if self.blocking & (stopping or {broker}):
             risks["below_min_isr"] = ("wide-0",)
         return Report(
             risks=risks,
@@ -137,6 +144,17 @@ class Brokers:
             missing=tuple(missing),
             file_checksum=self.started_with.get(broker, ""),
             revision=self._revision,
+            brokers=stopping,
+        )
+
+    def lost_by(self, stopping: Set[int], *, alone: bool = False) -> tuple[str, ...]:
+        """The partitions that nobody leads any more where all these brokers stop at once: those of several replicas, or
+        those of one."""
+        return tuple(
+            f"{topic.name}-{index}"
+            for topic in self.now().topics.values()
+            for index, one in topic.partitions.items()
+            if (len(one.replicas) == 1) is alone and one.in_sync & stopping and not one.in_sync - stopping
         )
 
     # ---- what is asked of them
@@ -189,9 +207,15 @@ class Brokers:
         self.topics[name] = KafkaTopic(name, UUID(int=self._ids), made, overrides)
 
     def _partition(self, index: int, factor: int) -> KafkaPartition:
-        takers = sorted(self.now().takers)
-        replicas = tuple(takers[(index + place) % len(takers)] for place in range(min(factor, len(takers))))
-        return KafkaPartition(replicas, frozenset(replicas))
+        """Its replicas, on as many racks as can be."""
+        takers = self.now().takers
+        first = sorted(takers)[index % len(takers) :] + sorted(takers)[: index % len(takers)]
+        used: Counter[str | None] = Counter()
+        replicas: list[int] = []
+        while len(replicas) < min(factor, len(takers)):
+            replicas.append(min((each for each in first if each not in replicas), key=lambda each: used[takers[each]]))
+            used[takers[replicas[-1]]] += 1
+        return KafkaPartition(tuple(replicas), frozenset(replicas))
 
     def drained(self) -> set[int]:
         """The brokers that are to lead nothing."""

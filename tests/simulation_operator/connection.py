@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from random import Random
@@ -136,6 +136,17 @@ class Connection:
                 continue
             told[broker] = self.brokers.report(broker)
         self._invariants.reported(told)
+        return told
+
+    async def together(self, addresses: Mapping[int, str], away: Collection[int]) -> dict[int, Report]:
+        """As `BrokerPages.together`."""
+        self._alive()
+        self._move_on()
+        told = {}
+        for broker in addresses:
+            if broker in self.brokers.running() and not self._happens("silent"):
+                told[broker] = self.brokers.report(broker, frozenset({*away, broker}))
+        self._invariants.reported_together(told)
         return told
 
     async def deciding(self, addresses: Mapping[int, str]) -> dict[int, Report]:

@@ -5,7 +5,9 @@
 2. No volume goes: no spec here lets volumes go with their Cluster.
 3. The operator takes a pod that serves only while each pod that it took before is back, unless that goes for good, and
    a broker's pod only on the word of the brokers; pods that no StatefulSet of the Cluster made are none of its
-   business.
+   business. Of brokers of one rack it takes as many as the Cluster says, if the last of them was asked what all of
+   them at once would break. Whatever they say, no partition of several replicas loses the last one that is in sync
+   (`min.insync.replicas` is 1 here).
 4. A broker is taken away only when nothing is left on it; a StatefulSet that is made anew keeps its pods.
 5. A broker's Service isn't gone before the broker.
 6. The budget for evictions allows one only where the last reports do.
@@ -14,6 +16,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 from ottla.operator.objects import Object, going
@@ -40,19 +43,22 @@ class Wishes:
 class Invariants:
     """Collects what was wrong, each as a sentence."""
 
-    def __init__(self, server: ApiServer, brokers: Brokers, wishes: Wishes) -> None:
+    def __init__(self, server: ApiServer, brokers: Brokers, wishes: Wishes, counts: Counter[str]) -> None:
         self.wrong: list[str] = []
+        self._counts = counts
         self._server = server
         self._brokers = brokers
         self._wishes = wishes
         self._taken: dict[str, tuple[str, float]] = {}  # pod → uid and time at which the operator deleted it
+        self._racks: dict[str, str | None] = {}  # of those that are brokers
+        self._together: Mapping[int, Report] = {}  # what brokers said that were asked about several
         self._reports: Mapping[int, Report] = {}
         self._paused = False
         server.claim_deleted = self._volume_went
 
     def new_process(self) -> None:
         """What the one before was told, this one wasn't."""
-        self._reports, self._paused = {}, False
+        self._reports, self._together, self._paused = {}, {}, False
 
     # ---- what it is told
 
@@ -63,6 +69,10 @@ class Invariants:
     def reported(self, reports: Mapping[int, Report]) -> None:
         """What brokers said."""
         self._reports = dict(reports)
+
+    def reported_together(self, reports: Mapping[int, Report]) -> None:
+        """What brokers said of the end of several."""
+        self._together = dict(reports)
 
     def serves(self, name: str, pod: Object) -> None:
         """A pod is ready."""
@@ -166,17 +176,39 @@ class Invariants:
             if now - since < AWAITED_S and pod in self._wanted()
         }
         served = self._server.serves(name)
+        others = sorted(self._taken.keys() - {name})
         if served and _component(item) == "broker":
-            broker = int(name.rpartition("-")[2])
-            report = self._reports.get(broker)
-            if report is None:
-                self._say(f"pod {name} was deleted, and its broker had said nothing")
-            elif report.blocking:
-                self._say(f"pod {name} was deleted, though its broker says {report.blocking}")
-        if served and (others := sorted(self._taken.keys() - {name})):
+            self._takes_broker(name, others)
+        elif served and others:
             self._say(f"pod {name} was deleted while {', '.join(others)} isn't back")
         if served and not going(item):
             self._taken[name] = (item["metadata"]["uid"], now)
+
+    def _takes_broker(self, name: str, others: list[str]) -> None:
+        """`others` aren't back yet."""
+        broker = _broker(name)
+        report = self._reports.get(broker)
+        if report is None:
+            self._say(f"pod {name} was deleted, and its broker had said nothing")
+        elif report.blocking:
+            self._say(f"pod {name} was deleted, though its broker says {report.blocking}")
+        self._racks[name] = rack = self._brokers.rack(broker)
+        if others:
+            self._counts["several brokers of a rack away at once"] += 1
+            if len(others) >= self._limit():
+                self._say(f"pod {name} was deleted while {', '.join(others)} isn't back")
+            elif not rack or any(self._racks.get(each) != rack for each in others):
+                self._say(f"pod {name} was deleted while {', '.join(others)} of another rack isn't back")
+            elif (together := self._together.get(broker)) is None or not {*map(_broker, others)} <= together.brokers:
+                self._say(f"pod {name} was deleted while {', '.join(others)} isn't back, and nobody was asked for both")
+            elif together.blocking:
+                self._say(f"pod {name} was deleted with {', '.join(others)}, though together {together.blocking}")
+        if lost := self._brokers.lost_by({broker, *(_broker(each) for each in others if each in self._racks)}):
+            self._say(f"pod {name} was deleted, and with it the last replica in sync of {', '.join(lost[:3])}")
+
+    def _limit(self) -> int:
+        said = (item["spec"].get("rolling", {}).get("maxUnavailable", 1) for item in self._server.all("Cluster"))
+        return max(said, default=1)
 
     def _wanted(self) -> set[str]:
         """The pods that are to be back; brokers that are drained to go for good aren't waited for."""
@@ -197,6 +229,10 @@ class Invariants:
 
     def _say(self, sentence: str) -> None:
         self.wrong.append(sentence)
+
+
+def _broker(pod: str) -> int:
+    return int(pod.rpartition("-")[2])
 
 
 def _draining(cluster: Object) -> list[int]:

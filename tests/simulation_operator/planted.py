@@ -7,7 +7,7 @@ back afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -24,6 +24,7 @@ from ottla.operator.plan.orphans import Definition, Disappearances
 from ottla.operator.plan.storage import has_to_be_made_again
 from ottla.operator.queue import Retry
 from ottla.operator.spec.cluster import RESTART
+from ottla.operator.spec.rolling import Rolling
 from ottla.operator.spec.topic import DeletionPolicy
 from ottla.operator.visit import Visit
 
@@ -158,7 +159,7 @@ def a_topic_made_again_to_retain_loses_its_records(patch: Patch) -> None:
 
 @bug
 def brokers_are_restarted_whatever_they_say(patch: Patch) -> None:
-    patch.setattr(roll, "_blocked", lambda pod: "")
+    patch.setattr(roll, "_blocked", lambda *_: "")
 
 
 @bug
@@ -187,6 +188,24 @@ def a_pause_is_ignored(patch: Patch) -> None:
         return await carry_out(parts, visit, paused=False)
 
     patch.setattr(cluster, "carry_out", going_on)
+
+
+@bug
+def brokers_of_two_racks_are_restarted_at_once(patch: Patch) -> None:
+    patch.setattr(observed, "_rack", lambda pod: "everywhere")
+
+
+@bug
+def each_is_asked_only_for_itself(patch: Patch) -> None:
+    async def alone(self: Any, visit: Visit, pods: Sequence[roll.Pod], *_: Any) -> Mapping[int, roll.Report]:
+        return {pod.id: pod.report for pod in pods if pod.report is not None}
+
+    patch.setattr(rolling.Rolling, "_together", alone)
+
+
+@bug
+def more_are_away_than_was_said(patch: Patch) -> None:
+    patch.setattr(Rolling, "limit", lambda self, brokers: self.max_unavailable + 1)
 
 
 # ---- data

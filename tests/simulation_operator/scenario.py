@@ -90,11 +90,11 @@ class Run:
         self.brokers = Brokers(self.server, NAME)
         self.etcd = EtcdMembers(self.server, NAME)
         wishes = Wishes()
-        self.invariants = Invariants(self.server, self.brokers, wishes)
+        self.invariants = Invariants(self.server, self.brokers, wishes, self.counts)
         self.person = Person(self.random, self.server, self.brokers, wishes, self.counts)
         self.agreement = Agreement(self.server, self.brokers, self.person)
         self.server.pod_serves = self._pod_serves
-        self.server.make("Cluster", NAME, self._spec())
+        self.server.make("Cluster", NAME, self._spec() | _racks(Random(f"racks of {seed}")))
         self.chances = Chances()
         self.process = Process(self)
         self._acts = self.random.choice((0.2, 0.4, 0.6))
@@ -381,6 +381,22 @@ class Run:
         found = condition(self.person.cluster.get("status"), kind)
         if (found.get("status"), found.get("reason")) != (holds, reason):
             self.invariants.wrong.append(f"{kind} is {found}, and should be {holds}, {reason}")
+
+
+def _racks(random: Random) -> Object:
+    """Of some Clusters the brokers are in racks, and several may be restarted at once."""
+    if random.random() > 0.4:
+        return {}
+    brokers: Object = {
+        "storage": {"size": "1Gi"},
+        "pools": [
+            {"name": f"r{number}", "firstId": 100 * number, "replicas": count, "rack": f"z{number}"}
+            for number, count in enumerate(random.choice(((2, 3), (3, 2), (4, 1))))
+        ],
+    }
+    if random.random() < 0.2:
+        brokers = {"storage": {"size": "1Gi"}, "replicas": 4, "rack": "z"}
+    return {"brokers": brokers, "rolling": {"maxUnavailable": random.choice((1, 2, 2, 3))}}
 
 
 def simulate(seed: int) -> Verdict:

@@ -20,6 +20,7 @@ SEEN = (
     "another process took over",
     "statuses compared",
     "rights looked at",
+    "several brokers of a rack away at once",
     "epilogue: invalid",
     "epilogue: paused",
     "epilogue: refused",

@@ -1,14 +1,16 @@
 """The two pages for whoever restarts brokers: `GET /v1/restart-risk` before, `GET /v1/caught-up` after.
 
-Both answer 200 with JSON whatever they have to say, so that a status other than that means "no answer". What they say
-is worked out by `restart_risk.py`; here it is collected, with pauses for the loop, and written down.
+The first is about the broker that is asked, or about all those that `?brokers=1,2` names, at once: any broker knows the
+metadata of all. Both answer 200 with JSON whatever they have to say, so that a status other than that means "no
+answer"; 400 is for a query that can't be read. What they say is worked out by `restart_risk.py`; here it is collected,
+with pauses for the loop, and written down.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Set
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 JSON = "application/json"
 TURN_SECONDS = 0.002  # for so long a page may hold the loop
 STORE_SECONDS_MAX = 2.0
+BROKERS_MAX = 1000  # that a query may name
 
 
 class RestartPages:
@@ -33,23 +36,29 @@ class RestartPages:
         self._broker = broker
 
     async def restart_risk(self, request: Request) -> Response:
-        """What breaks if this broker stops now. Not safe either while the metadata store is away: nobody is elected."""
+        """What breaks if this broker stops now, or all that the query names. Not safe either while the metadata store
+        is away: nobody is elected."""
         broker, image = self._broker, self._broker.image
+        try:
+            stopping = _named_in(request.query.get("brokers", str(broker.id)))
+        except ValueError as error:
+            return Response(400, f"brokers: {error}\n".encode())
         found: dict[Risk, list[str]] = {kind: [] for kind in Risk}
         count = leads = under_replicated = 0
-        async for held in _held(image, broker.id):
+        async for held in _held(image, stopping):
             count += 1
-            if held.state.leader == broker.id:
+            if held.state.leader in stopping:
                 leads += 1
                 under_replicated += len(held.state.isr) < len(held.state.replicas)
             rules = broker.replicas.rules_of(held.topic)
-            kind = risk(image, broker.id, held, rules.min_isr, unclean=rules.unclean)
-            if kind is not None and not self._is_offline(held):  # else it is broken already
+            kind = risk(image, stopping, held, rules.min_isr, unclean=rules.unclean)
+            if kind is not None and not self._is_broken(held, stopping):
                 found[kind].append(held.name)
         connected = await self._store_answers()
         return _json(
             {
                 "broker": broker.id,
+                "brokers": sorted(stopping),
                 "safe": connected and not any(found.values()),
                 "metadata_connected": connected,
                 "metadata_revision": image.revision,
@@ -62,6 +71,11 @@ class RestartPages:
                 "risks": {kind.value: _named(names) for kind, names in found.items()},
             }
         )
+
+    def _is_broken(self, held: Held, stopping: Set[int]) -> bool:
+        """Whether what the end of these brokers would take away doesn't serve anyway: this broker's own replica, and no
+        other one's; of others it doesn't know which they can't open."""
+        return stopping & set(held.state.replicas) == {self._broker.id} and self._is_offline(held)
 
     def _is_offline(self, held: Held) -> bool:
         partition = self._broker.partitions.get_by_id(held.state.topic_id, held.state.index)
@@ -80,7 +94,7 @@ class RestartPages:
         broker, image = self._broker, self._broker.image
         count = 0
         missing, offline = [], []
-        async for held in _held(image, broker.id):
+        async for held in _held(image, {broker.id}):
             count += 1
             if not in_sync(image, broker.id, held.state):
                 missing.append(held.name)
@@ -102,15 +116,23 @@ class RestartPages:
         )
 
 
-async def _held(image: Image, broker_id: int) -> AsyncIterator[Held]:
-    """The replicas that the metadata gives the broker; between some of them others have their turn."""
+async def _held(image: Image, brokers: Set[int]) -> AsyncIterator[Held]:
+    """The partitions of which these brokers are to have replicas; between some of them others have their turn."""
     turn_ends = perf_counter() + TURN_SECONDS
-    for held in replicas_of(image, broker_id):
+    for held in replicas_of(image, brokers):
         if held is not None:
             yield held
         if perf_counter() > turn_ends:
             await asyncio.sleep(0)
             turn_ends = perf_counter() + TURN_SECONDS
+
+
+def _named_in(query: str) -> frozenset[int]:
+    """The ids in a list like 1,2. Raises ValueError."""
+    parts = query.split(",")
+    if len(parts) > BROKERS_MAX or not all(part.isascii() and part.isdecimal() and len(part) < 11 for part in parts):
+        raise ValueError(f"name at most {BROKERS_MAX} brokers by their ids, as in brokers=1,2")
+    return frozenset(map(int, parts))
 
 
 def _named(names: list[str]) -> dict[str, Any]:

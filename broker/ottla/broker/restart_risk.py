@@ -1,6 +1,7 @@
-"""What would break if a broker stopped now, and what it hasn't caught up with since it started. Pure.
+"""What would break if brokers stopped now, and what one hasn't caught up with since it started. Pure.
 
-Whoever restarts brokers asks before each one and after it: a person, a script, an operator. The answers follow from the
+Whoever restarts brokers asks before each one and after it: a person, a script, an operator. Who restarts several at
+once asks about all of them together, because what each of them may do alone, two may not. The answers follow from the
 metadata alone, by the rules of `ottla.controller.elections`, with which the tests compare them.
 
 Idea: Redpanda's reports before and after a restart.
@@ -9,7 +10,7 @@ Idea: Redpanda's reports before and after a restart.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import NamedTuple
 
 from ottla.metadata.eligibility import is_enabled
@@ -20,27 +21,28 @@ from ottla.metadata.model import NO_LEADER, Partition
 class Risk(enum.Enum):
     """What becomes of a partition: the first of these that applies."""
 
-    ONLY_COPY = "only_copy"  # no other broker has a replica: offline until this one is back, its records with it
-    OFFLINE = "offline"  # others have replicas, but none may lead: offline until this one is back
+    ONLY_COPY = "only_copy"  # it has one replica: offline until that broker is back, its records with it
+    OFFLINE = "offline"  # it has more replicas, but none that is left may lead: offline until one of these is back
     LOSES_RECORDS = "loses_records"  # an unclean election: another one leads, and the newest records are gone
-    TOO_FEW_REPLICAS = "too_few_replicas"  # it has no more replicas than its minimal ISR: whoever stops, as the next
+    TOO_FEW_REPLICAS = "too_few_replicas"  # it has no more replicas than its minimal ISR: whichever of them stops
     BELOW_MIN_ISR = "below_min_isr"  # somebody leads, and producers with acks=all are refused
 
 
 class Held(NamedTuple):
-    """A partition of which a broker holds a replica. `name` is topic-index."""
+    """A partition of which one of some brokers holds a replica. `name` is topic-index."""
 
     name: str
     topic: str
     state: Partition
 
 
-def replicas_of(image: Image, broker_id: int) -> Iterator[Held | None]:
-    """Every replica that the broker is to hold; None for each other partition, so that the caller can make a pause."""
+def replicas_of(image: Image, brokers: Set[int]) -> Iterator[Held | None]:
+    """Every partition of which one of these brokers is to hold a replica; None for each other one, so that the caller
+    can make a pause."""
     for topic_id, states in image.partitions.items():
         intent = image.intents_by_id.get(topic_id)
         for index, state in states.items():
-            held = intent is not None and broker_id in state.replicas
+            held = intent is not None and not brokers.isdisjoint(state.replicas)
             yield Held(f"{intent.name}-{index}", intent.name, state) if intent is not None and held else None
 
 
@@ -61,33 +63,33 @@ def in_sync(image: Image, broker_id: int, state: Partition) -> bool:
     return broker is not None and state.epoch_in_isr(broker_id) == broker.epoch
 
 
-def risk(image: Image, broker_id: int, held: Held, min_isr: int, *, unclean: bool) -> Risk | None:
-    """What the end of the broker would do to the partition; None where nobody would notice.
+def risk(image: Image, stopping: Set[int], held: Held, min_isr: int, *, unclean: bool) -> Risk | None:
+    """What the end of all these brokers at once would do to the partition; None where nobody would notice.
 
-    `min_isr` and `unclean` are what the topic sets (`min.insync.replicas`, `unclean.leader.election.enable`). A replica
-    that isn't in sync is missed by nobody, and a partition that has no leader anyway can't lose it.
+    `min_isr` and `unclean` are what the topic sets (`min.insync.replicas`, `unclean.leader.election.enable`). Replicas
+    that aren't in sync are missed by nobody, and a partition that has no leader anyway can't lose it.
     """
     state = held.state
-    if state.leader == NO_LEADER or not in_sync(image, broker_id, state):
+    if state.leader == NO_LEADER or not any(in_sync(image, broker_id, state) for broker_id in stopping):
         return None
     if len(state.replicas) == 1:
         return Risk.ONLY_COPY
-    left = _left_in_sync(image, broker_id, state)
+    left = _left_in_sync(image, stopping, state)
     if left == 0:
-        return Risk.LOSES_RECORDS if unclean and _others_run(image, broker_id, state) else Risk.OFFLINE
+        return Risk.LOSES_RECORDS if unclean and _others_run(image, stopping, state) else Risk.OFFLINE
     if left >= min(min_isr, len(state.replicas)):
         return None
-    # With all others in sync there is nothing that anybody could wait for.
+    # With all others in sync and a single one that stops there is nothing that anybody could wait for.
     unavoidable = len(state.replicas) <= min_isr and left == len(state.replicas) - 1
     return Risk.TOO_FEW_REPLICAS if unavoidable else Risk.BELOW_MIN_ISR
 
 
-def _left_in_sync(image: Image, broker_id: int, state: Partition) -> int:
+def _left_in_sync(image: Image, stopping: Set[int], state: Partition) -> int:
     """How many are in the ISR afterwards, under a leader; 0 where nobody may lead."""
     alive = [
         broker
         for member, epoch in zip(state.isr, state.isr_epochs, strict=True)
-        if member != broker_id and (broker := image.brokers.get(member)) is not None and broker.epoch == epoch
+        if member not in stopping and (broker := image.brokers.get(member)) is not None and broker.epoch == epoch
     ]
     if able := sum(broker.electable for broker in alive):
         return able
@@ -95,7 +97,7 @@ def _left_in_sync(image: Image, broker_id: int, state: Partition) -> int:
         return len(alive)  # its leader drains, and goes on leading, since nobody can take over
     if alive:
         return 0
-    return int(is_enabled(image) and any(_eligible(image, state, replica) for replica in state.elr))
+    return int(is_enabled(image) and any(_eligible(image, state, each) for each in state.elr if each not in stopping))
 
 
 def _eligible(image: Image, state: Partition, replica: int) -> bool:
@@ -105,6 +107,6 @@ def _eligible(image: Image, state: Partition, replica: int) -> bool:
     return broker is not None and broker.electable and broker.holds_all_since(epoch)
 
 
-def _others_run(image: Image, broker_id: int, state: Partition) -> bool:
-    others = (image.brokers.get(replica) for replica in state.replicas if replica != broker_id)
+def _others_run(image: Image, stopping: Set[int], state: Partition) -> bool:
+    others = (image.brokers.get(replica) for replica in state.replicas if replica not in stopping)
     return any(broker is not None and broker.electable for broker in others)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import aiohttp
@@ -41,6 +41,16 @@ class BrokerPages:
         answers = await asyncio.gather(*(self._report(address) for address in addresses.values()))
         return {broker: report for broker, report in zip(addresses, answers, strict=True) if report is not None}
 
+    async def together(self, addresses: Mapping[int, str], away: Collection[int]) -> dict[int, Report]:
+        """What each of these brokers says would break if it stopped with those that are `away`; one whose image is of
+        before it could be asked for several has said nothing."""
+        answers = await asyncio.gather(*(self._together(address, {*away, each}) for each, address in addresses.items()))
+        return {broker: report for broker, report in zip(addresses, answers, strict=True) if report is not None}
+
+    async def _together(self, address: str, brokers: Collection[int]) -> Report | None:
+        found = await self._report(address, "?brokers=" + ",".join(map(str, sorted(brokers))))
+        return found if found is not None and found.brokers == frozenset(brokers) else None
+
     async def deciding(self, addresses: Mapping[int, str]) -> dict[int, Report]:
         """Which of the controllers with pods of their own decides; those that don't answer are missing."""
         answers = await asyncio.gather(*(self._stands(address) for address in addresses.values()))
@@ -54,11 +64,11 @@ class BrokerPages:
                 logger.debug("the controller at %s doesn't answer: %s", address, error)
                 return None
 
-    async def _report(self, address: str) -> Report | None:
+    async def _report(self, address: str, query: str = "") -> Report | None:
         async with self._turns:
             try:
                 caught_up = await self._page(address, "/v1/caught-up")
-                risk = await self._page(address, "/v1/restart-risk")
+                risk = await self._page(address, f"/v1/restart-risk{query}")
                 return report(risk, caught_up)
             except (OSError, TimeoutError, aiohttp.ClientError, ValueError, KeyError) as error:
                 logger.debug("the broker at %s doesn't answer: %s", address, error)
@@ -88,4 +98,5 @@ def report(risk: Mapping[str, Any], caught_up: Mapping[str, Any]) -> Report:
         revision=risk.get("metadata_revision", 0),
         without_leader=tuple(risk.get("without_leader", {}).get("partitions", ())),
         file_checksum=risk.get("file_checksum", ""),
+        brokers=frozenset(risk.get("brokers", ())),
     )

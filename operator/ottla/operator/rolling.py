@@ -1,11 +1,13 @@
 """Carries out what `plan/roll.py` decides: looks at brokers, says what a drain of nodes may take away, restarts one.
 
+One at each look, also where several may be away at once: each is chosen by what there is when those before it went.
+
 Controllers with pods of their own are restarted by the same rule.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -16,7 +18,7 @@ from ottla.operator.plan import disruption, names
 from ottla.operator.plan.broker_pods import BROKER, CONTROLLER
 from ottla.operator.plan.etcd_pods import ETCD
 from ottla.operator.plan.observed import addresses, broker_pod, is_current, versions
-from ottla.operator.plan.roll import Decision, Pod, decide
+from ottla.operator.plan.roll import NOBODY, Decision, Pod, Report, decide, joining
 from ottla.operator.restarts import restart_chosen
 from ottla.operator.spec.cluster import Pool
 from ottla.operator.visit import Visit, ordinal
@@ -63,13 +65,28 @@ class Rolling:
         assert findings.pods is not None
         held = visit.leaving & findings.scaling.draining  # one that can't go yet is rolled like any other
         hold = visit.waits_for_others(ETCD, CONTROLLER)
-        decision = decide(findings.pods, window_open=visit.window_open, hold=hold, held=held)
+        limit = visit.cluster.rolling.limit(len(visit.cluster.broker_ids))
+        together = await self._together(visit, findings.pods, limit, held) if visit.window_open and not hold else NOBODY
+        decision = decide(
+            findings.pods, window_open=visit.window_open, hold=hold, held=held, limit=limit, together=together
+        )
         if not visit.current:
             decision = _later(decision)
         findings.decision = decision
         visit.rolls(decision)
         visit.busy |= not decision.evictable
         return decision
+
+    async def _together(
+        self, visit: Visit, pods: Sequence[Pod], limit: int, held: Collection[int]
+    ) -> Mapping[int, Report]:
+        """What those say that may be restarted while others are away."""
+        away, able = joining(pods, limit, held)
+        if not able:
+            return NOBODY
+        where = addresses(visit.broker_pods())
+        asked = {pod.id: where[pod.id] for pod in able if pod.id in where}
+        return await self._pages.together(asked, [pod.id for pod in away])
 
     def budget(self, visit: Visit) -> list[Object]:
         """The budget for evictions: none where it isn't known what brokers say."""

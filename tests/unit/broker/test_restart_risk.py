@@ -1,4 +1,4 @@
-"""What a broker says would break if it stopped, beside what the controller does when it is gone."""
+"""What brokers say would break if they stopped, beside what the controller does when they are gone."""
 
 from __future__ import annotations
 
@@ -99,23 +99,28 @@ class Cluster:
         return Risk.TOO_FEW_REPLICAS if replicas <= min_isr and len(after.isr) == replicas - 1 else Risk.BELOW_MIN_ISR
 
 
-def test_the_risk_is_what_happens() -> None:
+@pytest.mark.parametrize(("count", "one_by_one"), [(1, False), (2, False), (2, True), (3, True)])
+def test_the_risk_is_what_happens(count: int, one_by_one: bool) -> None:
+    """The controller sees that all of them are gone together, or one after the other."""
     seen: Counter[Risk | None] = Counter()
     for seed in range(SEEDS):
         cluster = Cluster(Random(seed))
         before = cluster.world.image
-        if not before.brokers:
+        if len(before.brokers) < count:
             continue
-        broker_id = Random(seed).choice(list(before.brokers))
+        stopping = set(Random(seed).sample(list(before.brokers), count))
         foretold = {
             (held.state.topic_id, held.state.index): (
                 held,
-                risk(before, broker_id, held, cluster.min_isr[held.topic], unclean=cluster.unclean[held.topic]),
+                risk(before, stopping, held, cluster.min_isr[held.topic], unclean=cluster.unclean[held.topic]),
             )
-            for held in replicas_of(before, broker_id)
+            for held in replicas_of(before, stopping)
             if held is not None
         }
-        cluster.world.stop(broker_id)
+        for broker_id in sorted(stopping):
+            cluster.world.stop(broker_id)
+            if one_by_one:
+                cluster.world.settle()
         cluster.world.settle()
         for topic_id, states in cluster.world.image.partitions.items():
             for index, after in states.items():
@@ -164,6 +169,28 @@ def test_what_a_cluster_of_that_many_brokers_may_lose(replicas: list[int]) -> No
         world.broker(broker)
     world.topic([replicas])
     world.settle()
-    held = next(found for found in replicas_of(world.image, 1) if found is not None)
+    held = next(found for found in replicas_of(world.image, {1}) if found is not None)
     expected = {1: Risk.ONLY_COPY, 2: Risk.TOO_FEW_REPLICAS, 3: None}
-    assert risk(world.image, 1, held, 2, unclean=False) == expected[len(replicas)]
+    assert risk(world.image, {1}, held, 2, unclean=False) == expected[len(replicas)]
+
+
+@pytest.mark.parametrize(
+    ("stopping", "min_isr", "said"),
+    [
+        ({1, 4}, 2, None),  # one of them has nothing of it
+        ({1, 2}, 2, Risk.BELOW_MIN_ISR),
+        ({1, 2}, 1, None),
+        ({1, 2}, 3, Risk.BELOW_MIN_ISR),  # either of them alone couldn't be helped
+        ({2}, 3, Risk.TOO_FEW_REPLICAS),
+        ({1, 2, 3}, 1, Risk.OFFLINE),
+        ({4, 5}, 2, None),
+    ],
+)
+def test_what_each_may_do_alone_several_may_not(stopping: set[int], min_isr: int, said: Risk | None) -> None:
+    world = World()
+    for broker in (1, 2, 3, 4, 5):
+        world.broker(broker)
+    world.topic([[1, 2, 3]])
+    world.settle()
+    held = next(found for found in replicas_of(world.image, {1}) if found is not None)
+    assert risk(world.image, stopping, held, min_isr, unclean=False) == said

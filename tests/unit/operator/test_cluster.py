@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -18,6 +18,7 @@ from ottla.operator.cluster import ClusterReconciler
 from ottla.operator.etcd import EtcdKeeper
 from ottla.operator.etcd_client import EtcdUnreachable
 from ottla.operator.exposure import Exposure
+from ottla.operator.found import Found
 from ottla.operator.kafka import Unreachable
 from ottla.operator.objects import Ref
 from ottla.operator.plan.etcd_members import Member
@@ -42,10 +43,17 @@ class Pages:
 
     def __init__(self) -> None:
         self.said: dict[int, Report] = {}
+        self.together_unsafe: set[int] = set()  # brokers of which no two may be away at once
+        self.asked: list[tuple[list[int], list[int]]] = []  # about which brokers beside which others
         self.decides = 0  # of the controllers with pods of their own
 
     async def reports(self, addresses: Mapping[int, str]) -> dict[int, Report]:
         return {broker: self.said.get(broker, Report()) for broker in addresses}
+
+    async def together(self, addresses: Mapping[int, str], away: Collection[int]) -> dict[int, Report]:
+        self.asked.append((sorted(addresses), sorted(away)))
+        unsafe = Report(risks={"below_min_isr": ("orders-0",)})
+        return {broker: unsafe if len(self.together_unsafe & {broker, *away}) > 1 else Report() for broker in addresses}
 
     async def deciding(self, addresses: Mapping[int, str]) -> dict[int, Report]:
         return {number: Report(controls=number == self.decides) for number in addresses}
@@ -284,6 +292,75 @@ def test_a_roll_restarts_one_at_a_time_and_says_so() -> None:
         ("RollingRestart", f"k-broker-{broker} is restarted: its settings change") for broker in range(3)
     ]
     assert scene.condition("Rolling") == ("False", "UpToDate")
+
+
+def _racked(**spec: Any) -> Scene:
+    """Two racks of three brokers, of which up to three may be away at once."""
+    pools = [
+        {"name": name, "firstId": first, "replicas": 3, "rack": f"z{first}"} for name, first in (("a", 0), ("b", 100))
+    ]
+    brokers = {"storage": {"size": "1Gi"}, "pools": pools}
+    return running(**{"brokers": brokers, "rolling": {"maxUnavailable": "50%"}, **spec})
+
+
+def _roll(scene: Scene) -> list[list[int]]:
+    """The brokers that were away at once, step by step: pods end when nothing more is restarted beside them."""
+    scene.world.edit("Cluster", "k", lambda spec: spec.update(image="ottla:2"))
+    steps: list[list[int]] = []
+    for _ in range(12):
+        for _ in range(5):
+            scene.reconcile()
+            assert len(scene.pods()) == 6 or scene.budget() == 0, "nobody else takes one away meanwhile"
+        there = {int(name.rpartition("-")[2]) for name in scene.pods()}
+        if gone := sorted({0, 1, 2, 100, 101, 102} - there):
+            steps.append(gone)
+        scene.world.settle()
+    assert scene.status["version"] == "2"
+    assert scene.condition("Rolling") == ("False", "UpToDate")
+    assert scene.budget() == 1, "and else one at a time"
+    return steps
+
+
+def test_brokers_of_a_rack_are_restarted_at_once_after_the_first_one_has_come_up() -> None:
+    scene = _racked()
+    assert _roll(scene) == [[0], [1, 2], [100], [101, 102]]
+    assert ([2], [1]) in scene.pages.asked
+    restarts = [message for reason, message in scene.world.events if reason == "RollingRestart"]
+    assert "k-a-2 is restarted: its image becomes ottla:2; k-a-1 is away" in restarts
+
+
+def test_no_two_brokers_go_at_once_that_together_break_something() -> None:
+    scene = _racked()
+    scene.pages.together_unsafe = {1, 2, 101}
+    assert _roll(scene) == [[0], [1], [2], [100], [101, 102]]
+
+
+def test_without_a_word_brokers_are_restarted_one_at_a_time_whatever_racks_there_are() -> None:
+    scene = _racked(rolling={})
+    assert _roll(scene) == [[0], [1], [2], [100], [101], [102]]
+    assert scene.pages.asked == []
+
+
+def test_who_goes_beside_others_is_looked_at_twice() -> None:
+    """Between the two looks a broker of the other rack goes by itself."""
+    scene = _racked()
+    scene.world.edit("Cluster", "k", lambda spec: spec.update(image="ottla:2"))
+    for _ in range(6):
+        scene.reconcile()
+        if "k-a-1" not in scene.pods():
+            break
+        scene.world.settle()
+    assert scene.pods() == ["k-a-0", "k-a-2", "k-b-100", "k-b-101", "k-b-102"]
+    look_again = Found.look_again
+
+    async def and_one_goes(found: Found) -> None:
+        scene.world.objects.pop(("Pod", "shop", "k-b-101"), None)
+        await look_again(found)
+
+    with patch.object(Found, "look_again", and_one_goes):
+        scene.reconcile()
+    assert "k-a-2" in scene.pods()
+    assert scene.status["message"].startswith("Rolling ")
 
 
 def test_a_second_change_during_a_roll_is_part_of_it() -> None:

@@ -37,6 +37,7 @@ EVERYTHING: dict[str, Any] = {
             },
         ],
     },
+    "rolling": {"maxUnavailable": "25%"},
     "controllers": {"replicas": 2},
     "metadata": {"etcd": {"members": 3, "tls": True, "snapshots": {"schedule": "0 * * * *", "keep": 3}}},
     "listeners": [

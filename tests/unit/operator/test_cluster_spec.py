@@ -15,6 +15,9 @@ def _resource(**spec: Any) -> dict[str, Any]:
     return {"metadata": {"namespace": "shop", "name": "orders", "uid": "u", "generation": 4}, "spec": spec}
 
 
+IN_RACK = {"replicas": 3, "rackKey": "zone", "storage": {"size": "1Gi"}}
+
+
 def test_little_is_enough() -> None:
     cluster = parse_cluster(_resource(), DEFAULTS)
     assert cluster.broker_ids == {0, 1, 2}
@@ -49,6 +52,15 @@ def test_pools_take_what_they_do_not_say_from_all() -> None:
     assert [(volume.size, volume.class_name) for volume in second.volumes] == [("5Gi", None), ("6Gi", "fast")]
     assert not second.keep_volumes
     assert (second.rack, second.rack_key) == (None, "zone")
+
+
+@pytest.mark.parametrize(
+    ("given", "of_all", "limit"),
+    [(None, 9, 1), (1, 9, 1), (3, 9, 3), ("25%", 9, 3), ("1%", 9, 1), ("100%", 9, 9), ("34%", 3, 2), ("50%", 1, 1)],
+)
+def test_how_many_may_be_away_at_once(given: int | str | None, of_all: int, limit: int) -> None:
+    rolling = {} if given is None else {"maxUnavailable": given}
+    assert parse_cluster(_resource(brokers=IN_RACK, rolling=rolling), DEFAULTS).rolling.limit(of_all) == limit
 
 
 def test_settings_are_parted_by_whether_a_restart_is_needed() -> None:
@@ -92,6 +104,11 @@ def test_settings_are_parted_by_whether_a_restart_is_needed() -> None:
         ({"metadata": {"etcd": {"snapshots": {"schedule": "61 * * * *"}}}}, "snapshots.schedule: '61' is no minute"),
         ({"metadata": {"etcd": {"snapshots": {"schedule": "0 0 * * 5-7"}}}}, "CronJobs have no day of week 7"),
         ({"metadata": {"etcd": {"snapshots": {"schedule": "0 0 * * */2,7"}}}}, "CronJobs have no day of week 7"),
+        ({"rolling": {"maxUnavailable": 2}}, "only brokers of one rack are restarted at once"),
+        ({"brokers": IN_RACK, "rolling": {"maxUnavailable": 0}}, "a number of at least 1, or a part like 25%"),
+        ({"brokers": IN_RACK, "rolling": {"maxUnavailable": "0%"}}, "a number of at least 1, or a part like 25%"),
+        ({"brokers": IN_RACK, "rolling": {"maxUnavailable": "2"}}, "a number of at least 1, or a part like 25%"),
+        ({"brokers": IN_RACK, "rolling": {"maxUnavailable": "-5%"}}, "a number of at least 1, or a part like 25%"),
         ({"maintenanceWindows": [{"cron": "0 25 * * *", "durationMinutes": 60}]}, "is no hour"),
     ],
 )

@@ -50,6 +50,15 @@ def _objections(spec: dict[str, Any], name: str = "k") -> list[str]:
         {"maintenanceWindows": [{"cron": "*/5,59 1-5/2 1,15  jan-mar Mon-7", "durationMinutes": 1}]},
         {"configOverrides": [{"broker": 7, "config": {"log.retention.ms": 3, "socket.listen.backlog.size": "64"}}]},
         {"scaling": {"rebalance": "Balance", "throttleBytesPerSecond": 1048576}},
+        {"rolling": {"maxUnavailable": 1}},
+        {"brokers": {**BROKERS, "rackKey": "zone"}, "rolling": {"maxUnavailable": "25%"}},
+        {
+            "brokers": {
+                "storage": {"size": "1Gi"},
+                "pools": [{"name": "a", "firstId": 0, "replicas": 1, "rack": "x"}],
+            },
+            "rolling": {"maxUnavailable": 3},
+        },
         {"listeners": [INSIDE, SHARED]},
         {"topics": {"allowedNamespaces": "Selector", "namespaceSelector": {"matchLabels": {"a": "b"}}}},
     ],
@@ -154,6 +163,17 @@ def test_accepted(spec: dict[str, Any]) -> None:
         ({"configOverrides": [{"broker": -1, "config": {"log.roll.ms": 9}}]}, "greater than or equal to 0"),
         ({"configOverrides": [{"broker": 1, "config": {}}]}, "at least 1 propert"),
         ({"configOverrides": [{"broker": 1}]}, "config"),
+        ({"rolling": {"maxUnavailable": 2}}, "only brokers of one rack are restarted at once"),
+        (
+            {
+                "brokers": {"storage": {"size": "1Gi"}, "pools": [{"name": "a", "firstId": 0, "replicas": 1}]},
+                "rolling": {"maxUnavailable": "50%"},
+            },
+            "only brokers of one rack are restarted at once",
+        ),
+        ({"brokers": {**BROKERS, "rack": "x"}, "rolling": {"maxUnavailable": 0}}, "greater than or equal to 1"),
+        ({"brokers": {**BROKERS, "rack": "x"}, "rolling": {"maxUnavailable": "0%"}}, "should match"),
+        ({"brokers": {**BROKERS, "rack": "x"}, "rolling": {"maxUnavailable": "2"}}, "should match"),
         ({"maintenanceWindows": [{"cron": "0 2 * *", "durationMinutes": 5}]}, "should match"),
         ({"maintenanceWindows": [{"cron": "60 2 * * *", "durationMinutes": 5}]}, "field 1 is no minute (0-59)"),
         ({"maintenanceWindows": [{"cron": "0 24 * * *", "durationMinutes": 5}]}, "field 2 is no hour (0-23)"),

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ottla.operator.plan.roll import Pod, Report, decide
+from ottla.operator.plan.roll import Pod, Report, decide, joining
 
 FINE = Report()
 
@@ -139,6 +139,101 @@ def test_brokers_that_go_for_good_are_not_waited_for() -> None:
     restart = decide(pods, held={0}).restart
     assert restart is not None
     assert restart.pod.name == "k-1"
+
+
+def _six(*changes: dict[str, object]) -> list[Pod]:
+    """Two racks, z0 and z1, of three brokers each, all of one StatefulSet; broker 5 is as it is wanted."""
+    padded = [*[*changes, *([OLD] * 6)][:5], {}]
+    return [_pod(broker, **{"rack": f"z{broker // 3}", **fields}) for broker, fields in enumerate(padded)]
+
+
+GONE: dict[str, object] = {"uid": "", "ready": False, "report": None}
+LEAVES: dict[str, object] = {**OLD, "leaving": True, "ready": False}
+CATCHES_UP: dict[str, object] = {"report": Report(missing=("a-0",))}
+SAFE = dict.fromkeys(range(6), FINE)
+
+
+@pytest.mark.parametrize(
+    ("pods", "limit", "together", "restarted"),
+    [
+        pytest.param(_six(LEAVES), 1, SAFE, None, id="one at a time is what happens without a word"),
+        pytest.param(_six(LEAVES), 2, SAFE, "k-1", id="another one of the rack"),
+        pytest.param(_six(GONE), 2, SAFE, "k-1", id="it is gone already"),
+        pytest.param(_six(CATCHES_UP), 2, SAFE, "k-1", id="it is back, and isn't in sync yet"),
+        pytest.param(_six(LEAVES, LEAVES), 2, SAFE, None, id="as many as may be"),
+        pytest.param(_six(LEAVES, LEAVES), 3, SAFE, "k-2", id="one more"),
+        pytest.param(_six(CATCHES_UP, LEAVES), 2, SAFE, None, id="who catches up counts, too"),
+        pytest.param(_six(LEAVES, LEAVES, LEAVES), 9, SAFE, None, id="the rack is through: the other one waits"),
+        pytest.param(_six(LEAVES, OLD, OLD, GONE), 9, SAFE, None, id="one of the other rack went by itself"),
+        pytest.param(_six(LEAVES), 2, {}, None, id="nobody was asked, or it doesn't answer"),
+        pytest.param(_six(LEAVES), 2, SAFE | {1: _risk("below_min_isr", "a-0")}, "k-2", id="not with that one"),
+        pytest.param(_six(LEAVES), 2, SAFE | {1: _risk("too_few_replicas", "a-0")}, "k-1", id="unavoidable"),
+        pytest.param(
+            _six(LEAVES), 2, dict.fromkeys(range(6), _risk("offline", "a-0")), None, id="both have what nobody else has"
+        ),
+        pytest.param(_six(LEAVES, {**OLD, "report": CONTROLS}), 2, SAFE, "k-2", id="not the active controller"),
+        pytest.param(_six({**LEAVES, "rack": ""}), 2, SAFE, None, id="nobody knows where it was"),
+        pytest.param([*_six(LEAVES)[:5], _pod(5, **OLD, rack="z1")], 2, SAFE, None, id="none has come up yet"),
+        pytest.param(
+            [*_six(LEAVES)[:5], _pod(5, name="k-other-5", rack="z1")], 2, SAFE, None, id="none of this pool"
+        ),
+        pytest.param(
+            _six({**GONE, "uid": "u", "stuck": "ImagePullBackOff"}), 3, SAFE, None, id="what doesn't start takes nobody"
+        ),
+    ],
+)  # fmt: skip
+def test_who_joins_those_that_are_away(
+    pods: list[Pod], limit: int, together: dict[int, Report], restarted: str | None
+) -> None:
+    decision = decide(pods, limit=limit, together=together)
+    assert (decision.restart and decision.restart.pod.name) == restarted
+    assert not decision.evictable
+    assert decide(pods, limit=limit, together=together, window_open=False).restart is None
+    assert decide(pods, limit=limit, together=together, hold="etcd").restart is None
+
+
+def test_who_joins_says_who_is_away() -> None:
+    restart = decide(_six(LEAVES, LEAVES), limit=3, together=SAFE).restart
+    assert restart is not None
+    assert restart.message == "k-2 is restarted: its settings change; k-0 and 1 more is away"
+
+
+def test_no_more_may_be_evicted_because_more_may_be_restarted() -> None:
+    assert decide([_pod(broker, rack="z") for broker in range(3)], limit=3).evictable
+    assert not decide([_pod(0, rack="z"), _pod(1, **GONE | {"rack": "z"})], limit=3).evictable
+
+
+def test_only_who_may_join_is_asked() -> None:
+    away, able = joining(_six(LEAVES), 3)
+    assert ([pod.id for pod in away], [pod.id for pod in able]) == ([0], [1, 2])
+    assert joining(_six(LEAVES), 1)[1] == []
+    away, able = joining(_six(GONE, GONE), 2, held={0})
+    assert ([pod.id for pod in away], [pod.id for pod in able]) == ([1], [2])
+
+
+@pytest.mark.parametrize(("limit", "steps"), [(1, 12), (2, 8), (4, 5)])
+def test_a_roll_by_racks_takes_everybody_once_and_the_active_controller_alone(limit: int, steps: int) -> None:
+    """Three racks of four; whoever was restarted is back at the next step, and all that may go do."""
+    pods = [_pod(broker, **OLD, rack=f"z{broker % 3}", report=Report(controls=broker == 4)) for broker in range(12)]
+    order: list[list[int]] = []
+    while any(pod.outdated for pod in pods):
+        gone: list[Pod] = []
+        for _ in range(12):
+            _, able = joining(pods, limit)
+            decision = decide(pods, limit=limit, together={pod.id: FINE for pod in able})
+            if decision.restart is None:
+                break
+            assert not decision.evictable
+            gone.append(decision.restart.pod)
+            pods = [replace(pod, **LEAVES) if pod.id == gone[-1].id else pod for pod in pods]  # type: ignore[arg-type]
+        assert 0 < len(gone) <= limit
+        assert len({pod.rack for pod in gone}) == 1
+        order.append([pod.id for pod in gone])
+        pods = [_pod(pod.id, rack=pod.rack) if pod.leaving else pod for pod in pods]
+    assert sorted(broker for step in order for broker in step) == list(range(12))
+    assert order[0] == [0], "the first one shows that the others will come up"
+    assert order[-1] == [4]
+    assert len(order) == steps
 
 
 def test_a_roll_takes_everybody_once_and_one_at_a_time() -> None:

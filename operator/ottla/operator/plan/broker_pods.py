@@ -16,10 +16,11 @@ BROKER = "broker"
 CONTROLLER = "controller"
 CONFIG_FOLDER = "/etc/ottla"
 RACK = "ottla.dev/rack"  # an annotation, where the rack follows from the node
+RACK_VARIABLE = "OTTLA_BROKER_RACK"  # where the spec says the rack
 RACK_FOLDER = "/etc/ottla-rack"
 OF_ALL = "server.properties"
 _RACK_KNOWN = (
-    f'until [ -s {RACK_FOLDER}/rack ]; do sleep 0.2; done; export OTTLA_BROKER_RACK="$(cat {RACK_FOLDER}/rack)"; '
+    f'until [ -s {RACK_FOLDER}/rack ]; do sleep 0.2; done; export {RACK_VARIABLE}="$(cat {RACK_FOLDER}/rack)"; '
 )
 # The template of a pool's pods is the same for all of them, so that settings of one broker restart no other one: the
 # pod itself takes its own file, where there is one.
@@ -54,7 +55,7 @@ def broker_set(cluster: Cluster, pool: Pool, replicas: int) -> Object:
     mounts: list[Object] = [{"name": name, "mountPath": path} for name, path in _mounts(pool).items()]
     volumes = _volumes(cluster)
     if pool.rack:
-        environment.append({"name": "OTTLA_BROKER_RACK", "value": pool.rack})
+        environment.append({"name": RACK_VARIABLE, "value": pool.rack})
     elif pool.rack_key:
         mounts.append({"name": "rack", "mountPath": RACK_FOLDER, "readOnly": True})
         items = [{"path": "rack", "fieldRef": {"fieldPath": f"metadata.annotations['{RACK}']"}}]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
-from ottla.operator.objects import Object, condition, going, holds, seconds_since
+from ottla.operator.objects import Object, annotation, condition, going, holds, seconds_since
 from ottla.operator.plan import names
-from ottla.operator.plan.broker_pods import OF_ALL, of_one
+from ottla.operator.plan.broker_pods import OF_ALL, RACK, RACK_VARIABLE, of_one
 from ottla.operator.plan.etcd_members import Seen
 from ottla.operator.plan.etcd_pods import NO_DATA
 from ottla.operator.plan.roll import Pod, Report
@@ -35,7 +35,7 @@ def broker_pod(
     """One broker as `roll.py` sees it; `claims` by name. `files`: what brokers would be started with now, by their
     names in the ConfigMap; None where that isn't known."""
     if pod is None:
-        return Pod(broker, name)
+        return Pod(broker, name, rack=_rack(stateful_set["spec"]["template"]) if stateful_set is not None else "")
     grows = grows_at_its_start(pod, claims, now)
     current = _file_is_current(broker, report, files)
     return Pod(
@@ -49,9 +49,22 @@ def broker_pod(
         leaving=going(pod),
         stuck=stuck(pod),
         not_ready_s=not_ready_s(pod, now),
+        rack=_rack(pod),
         file_is_current=current,
         report=report,
     )
+
+
+def _rack(pod: Object) -> str:
+    """The rack that a broker's pod, or a template of pods, was made for, or that its node has; empty while none is
+    known."""
+    made_for = (
+        each.get("value", "")
+        for container in pod["spec"]["containers"]
+        for each in container.get("env") or ()
+        if each["name"] == RACK_VARIABLE
+    )
+    return next(made_for, "") or annotation(pod, RACK)
 
 
 def _file_is_current(broker: int, report: Report | None, files: Mapping[str, str] | None) -> bool | None:

@@ -1,22 +1,29 @@
 """Which pod may be restarted now, why none may, and whether anybody else may take one away. Pure: times come in.
 
-At most one pod at a time, and only on the word of the brokers themselves: `/v1/restart-risk` of the one that is to
-stop, `/v1/caught-up` of those that have started. Nothing is remembered between two decisions, so a roll goes on
-wherever it was after the operator's own death, and a second change during a roll is part of it.
+Only on the word of the brokers themselves: `/v1/restart-risk` of the one that is to stop, `/v1/caught-up` of those that
+have started. Nothing is remembered between two decisions, so a roll goes on wherever it was after the operator's own
+death, and a second change during a roll is part of it.
 
 1. A pod that is stuck (its image can't be had, no node takes it, it crashes) serves nobody: if it is outdated it is
    replaced at once. If it isn't, its replacement would be stuck as well, and nothing else is restarted either.
 2. Otherwise everybody has to be there: ready, and caught up unless outdated itself.
 3. Of the outdated ones the first goes whose risks are all unavoidable; the active controller last.
+4. Where the Cluster lets several be away at once, another one may join those that are, if all of them are of its rack
+   (so that who survives the loss of a rack survives the roll), if its risks are unavoidable with all of them away at
+   once, and if a pod of its StatefulSet has come up as it is wanted now: an image that doesn't start costs one pod. The
+   active controller joins nobody.
 
 Unavoidable is what waiting can't change: a partition with one replica, or with no more replicas than its minimal ISR.
+Two that such a partition has wait for each other.
+
+Whoever evicts pods knows nothing of racks: evictions are allowed one at a time, and none while anybody is away.
 
 Idea: Strimzi's KafkaRoller (order, stuck pods), Redpanda's probes (the broker decides).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ottla.wording import first_named
@@ -46,6 +53,7 @@ class Report:
     revision: int = 0  # of the metadata that it says this by
     without_leader: tuple[str, ...] = ()  # partitions of the whole cluster
     file_checksum: str = ""  # of the settings that it was started with; empty where it doesn't say
+    brokers: frozenset[int] = frozenset()  # whose end at once the risks are of; empty: it doesn't say, and means itself
 
     @property
     def blocking(self) -> dict[str, tuple[str, ...]]:
@@ -65,6 +73,7 @@ class Pod:
     leaving: bool = False  # it is being deleted already
     stuck: str = ""  # why it can't come up
     not_ready_s: float = 0.0
+    rack: str = ""  # empty where it has none, or none is known
     file_is_current: bool | None = None  # whether another start would give it other settings; None: it doesn't say
     report: Report | None = None
 
@@ -100,9 +109,38 @@ class Decision:
         return f"{progress}: waiting for {self.waits_for}" if self.waits_for else progress
 
 
-def decide(pods: Sequence[Pod], *, window_open: bool = True, hold: str = "", held: Collection[int] = ()) -> Decision:
+NOBODY: Mapping[int, Report] = {}
+
+
+def joining(pods: Sequence[Pod], limit: int, held: Collection[int] = ()) -> tuple[list[Pod], list[Pod]]:
+    """The pods that are away or not back yet, and those that may be restarted beside them if the brokers say so. `held`
+    as in `decide`; at most `limit` are away at once."""
+    staying = [pod for pod in pods if pod.id not in held]
+    away = [pod for pod in staying if _away(pod)]
+    racks = {pod.rack for pod in away}
+    if not away or len(away) >= limit or len(racks) > 1 or "" in racks:
+        return away, []
+    proven = {_set_of(pod) for pod in staying if not pod.outdated and not _away(pod)}
+    able = [
+        pod
+        for pod in staying
+        if pod.outdated and not _away(pod) and pod.rack in racks and not _controls(pod) and _set_of(pod) in proven
+    ]
+    return away, able
+
+
+def decide(
+    pods: Sequence[Pod],
+    *,
+    window_open: bool = True,
+    hold: str = "",
+    held: Collection[int] = (),
+    limit: int = 1,
+    together: Mapping[int, Report] = NOBODY,
+) -> Decision:
     """The next step. `held` are the ids that go for good: they are neither restarted nor waited for. `hold`: what else
-    has to come about before pods are restarted for changes.
+    has to come about before pods are restarted for changes. `limit`: how many may be away at once; `together`: what
+    those that may join say, with all that are away.
 
     Whether a pod may be evicted is asked of them, too, as long as they serve: they may have what nobody else has yet.
     """
@@ -122,13 +160,16 @@ def decide(pods: Sequence[Pod], *, window_open: bool = True, hold: str = "", hel
     for pod in staying:
         if not pod.ready and pod.stuck and not pod.outdated:
             return decision(None, f"{pod.name}, which is stuck: {pod.stuck}")
-    for pod in staying:
-        if waits_for := _absent(pod):
-            return decision(None, waits_for)
-    for pod in staying:
-        if not pod.outdated and pod.report is not None and pod.report.missing:
-            return decision(None, f"{pod.name} to catch up: {named(pod.report.missing)}")
-    evictable = not any(_blocked(pod) for pod in pods if pod.ready)
+    away, able = joining(staying, limit)
+    if away:
+        for pod in able if window_open and not hold else ():
+            if not _blocked(pod, together.get(pod.id)):
+                meanwhile = f"{first_named([each.name for each in away], NAMES_SHOWN)} is away"
+                return decision(
+                    Restart(pod, "RollingRestart", f"{pod.name} is restarted: {pod.outdated}; {meanwhile}"), ""
+                )
+        return decision(None, next(filter(None, map(_absent, away)), "") or _behind(away[0]))
+    evictable = not any(_blocked(pod, pod.report) for pod in pods if pod.ready)
     if not rolling:
         return Decision(None, "", False, updated, total, evictable)
     if not window_open:
@@ -136,12 +177,33 @@ def decide(pods: Sequence[Pod], *, window_open: bool = True, hold: str = "", hel
     if hold:  # which may be days away: nodes are drained meanwhile
         return Decision(None, hold, True, updated, total, evictable)
     first = ""
-    for pod in sorted(outdated, key=lambda pod: (pod.report is not None and pod.report.controls, pod.id)):
-        blocked = _blocked(pod)
+    for pod in sorted(outdated, key=lambda pod: (_controls(pod), pod.id)):
+        blocked = _blocked(pod, pod.report)
         if not blocked:
             return decision(Restart(pod, "RollingRestart", f"{pod.name} is restarted: {pod.outdated}"), "")
         first = first or blocked
     return decision(None, first)
+
+
+def _away(pod: Pod) -> bool:
+    """Whether a pod that is expected to serve isn't back yet."""
+    return bool(_absent(pod) or _behind(pod))
+
+
+def _behind(pod: Pod) -> str:
+    """What a pod that was restarted has to catch up with."""
+    if pod.outdated or pod.report is None or not pod.report.missing:
+        return ""
+    return f"{pod.name} to catch up: {named(pod.report.missing)}"
+
+
+def _controls(pod: Pod) -> bool:
+    return pod.report is not None and pod.report.controls
+
+
+def _set_of(pod: Pod) -> str:
+    """The name of its StatefulSet: what pods of one are made of is the same."""
+    return pod.name.rpartition("-")[0]
 
 
 def _stuck(pod: Pod) -> str:
@@ -164,9 +226,8 @@ def _absent(pod: Pod) -> str:
     return ""
 
 
-def _blocked(pod: Pod) -> str:
-    """Why this broker may not stop now."""
-    report = pod.report
+def _blocked(pod: Pod, report: Report | None) -> str:
+    """Why this broker may not stop now, by what it says."""
     if report is None:
         return f"{pod.name} to answer"
     if not report.metadata_connected:

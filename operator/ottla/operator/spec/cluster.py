@@ -13,6 +13,7 @@ from typing import NamedTuple
 from ottla.operator.objects import Object, Ref, annotation
 from ottla.operator.spec.balance import Balance, parse_balance
 from ottla.operator.spec.broker_config import Settings, parse_config, parse_overrides
+from ottla.operator.spec.rolling import Rolling, parse_rolling
 from ottla.operator.spec.spec_error import SpecError
 from ottla.operator.spec.windows import Window, parse_window
 
@@ -194,6 +195,7 @@ class Cluster:
     overrides: Mapping[int, Settings]  # what single brokers have on top
     network_rules: NetworkRules | None
     windows: tuple[Window, ...]
+    rolling: Rolling
     rebalance: str
     throttle_bytes_per_second: int | None
     balance: Balance
@@ -252,6 +254,7 @@ def parse_cluster(resource: Object, defaults: Defaults) -> Cluster:
         overrides=parse_overrides(spec.get("configOverrides") or (), settings),
         network_rules=_network_rules(spec.get("networkPolicy") or {}),
         windows=tuple(_window(window) for window in spec.get("maintenanceWindows") or ()),
+        rolling=parse_rolling(spec.get("rolling") or {}, racks=any(pool.rack or pool.rack_key for pool in pools)),
         rebalance=scaling.get("rebalance") or "New",
         throttle_bytes_per_second=scaling.get("throttleBytesPerSecond"),
         balance=parse_balance(spec.get("balance") or {}),

@@ -1,0 +1,40 @@
+"""What a Cluster's spec asks of its rolls. Pure.
+
+As in a StatefulSet's update strategy: a number, or a part of all in percent, rounded up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ottla.operator.spec.spec_error import SpecError
+
+
+@dataclass(frozen=True)
+class Rolling:
+    """`spec.rolling`."""
+
+    max_unavailable: int | str = 1
+
+    def limit(self, brokers: int) -> int:
+        """How many of so many brokers may be away at once; at least one."""
+        given = self.max_unavailable
+        if isinstance(given, str):
+            return max(1, -(-brokers * int(given.removesuffix("%")) // 100))
+        return given
+
+
+def parse_rolling(spec: Mapping[str, Any], *, racks: bool) -> Rolling:
+    """`racks`: whether any broker has one. Raises SpecError."""
+    given = spec.get("maxUnavailable", 1)
+    if given != 1 and not racks:
+        raise SpecError(
+            "rolling.maxUnavailable: only brokers of one rack are restarted at once; say rackKey or rack in brokers"
+        )
+    text = str(given)
+    digits = text.removesuffix("%") if isinstance(given, str) else text
+    if not digits.isdecimal() or not int(digits) or (isinstance(given, str) and not text.endswith("%")):
+        raise SpecError(f"rolling.maxUnavailable: a number of at least 1, or a part like 25%, is wanted, not {given!r}")
+    return Rolling(given)
