@@ -7,7 +7,7 @@ a broker that has started catches up in some, and what a broker says about its s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from uuid import UUID
 
@@ -78,7 +78,7 @@ class Brokers:
         for topic in list(self.topics.values()):
             partitions = {
                 index: KafkaPartition(one.target, frozenset(one.target))
-                if one.moving and set(one.target) <= running.keys()
+                if one.moving and set(one.target) <= running.keys() and running.keys() & set(one.original)
                 else one
                 for index, one in topic.partitions.items()
             }
@@ -92,8 +92,9 @@ class Brokers:
         topics = {}
         load: dict[int, int] = {}
         for topic in self.topics.values():
+            # The last one stays in sync when it stops: here all are said to have been the last.
             partitions = {
-                index: replace(one, in_sync=frozenset(one.original) & in_sync)
+                index: replace(one, in_sync=(frozenset(one.original) & in_sync) or frozenset(one.original))
                 for index, one in topic.partitions.items()
             }
             for one in partitions.values():
@@ -121,16 +122,27 @@ class Brokers:
             if gone & set(one.replicas)
         ]
 
+    def needed_beside(self, wanted: Collection[int]) -> set[int]:
+        """Brokers that alone have something, if none but those that are `wanted` are there."""
+        partitions = (one for topic in self.topics.values() for one in topic.partitions.values())
+        return {broker for one in partitions if not set(one.original) & set(wanted) for broker in one.original}
+
     def report(self, broker: int, stopping: frozenset[int] = frozenset()) -> Report:
         """The pages of a broker that answers; asked about itself, or about all that are `stopping`."""
         risks: dict[str, tuple[str, ...]] = {}
         self._revision += 1
-        missing = [
-            f"{topic.name}-{index}"
-            for topic in self.now().topics.values()
-            for index, one in topic.partitions.items()
-            if broker in one.replicas and broker in self._behind
-        ]
+        missing, unled = [], []
+        under_replicated = 0
+        running = self.running()
+        for topic in self.now().topics.values():
+            for index, one in topic.partitions.items():
+                name = f"{topic.name}-{index}"
+                leads = min(one.in_sync & running.keys(), default=None)
+                if leads is None:
+                    unled.append(name)
+                under_replicated += leads == broker and len(one.in_sync) < len(one.replicas)
+                if broker in one.replicas and broker in self._behind:
+                    missing.append(name)
         if alone := self.lost_by(stopping or {broker}, alone=True):
             risks["only_copy"] = alone
         if offline := self.lost_by(stopping or {broker}):
@@ -142,6 +154,8 @@ class Brokers:
             metadata_connected=self._server.etcd_serves(self._cluster),
             controls=broker == min(self.running(), default=0),
             missing=tuple(missing),
+            under_replicated=under_replicated,
+            without_leader=tuple(unled),
             file_checksum=self.started_with.get(broker, ""),
             revision=self._revision,
             brokers=stopping,
@@ -150,11 +164,12 @@ class Brokers:
     def lost_by(self, stopping: Set[int], *, alone: bool = False) -> tuple[str, ...]:
         """The partitions that nobody leads any more where all these brokers stop at once: those of several replicas, or
         those of one."""
+        serving = self.running().keys() - self._behind.keys()
         return tuple(
             f"{topic.name}-{index}"
             for topic in self.now().topics.values()
             for index, one in topic.partitions.items()
-            if (len(one.replicas) == 1) is alone and one.in_sync & stopping and not one.in_sync - stopping
+            if (len(one.replicas) == 1) is alone and (last := one.in_sync & serving) and last <= stopping
         )
 
     # ---- what is asked of them

@@ -23,6 +23,7 @@ from tests.unit.operator.kubernetes_world import copied
 NAME = "k"
 BROKERS_MAX = 5
 TOPICS_MAX = 6
+REPLICAS_MAX = 2
 STATIC, DYNAMIC = "socket.listen.backlog.size", "log.retention.ms"  # settings that a broker may have alone
 ENDED = 0.3  # how likely, at each action, what is named here ends
 ENDINGS = ("resumed", "spec put right", "rights given back", "definition of Topics applied", "Topics applied again")
@@ -80,6 +81,7 @@ class Person:
             "Cluster made again before its Topics": lambda: self.remake_cluster(topics="later"),
             "Cluster made again after its Topics": lambda: self.remake_cluster(topics="first"),
             "Cluster made again over orphans": lambda: self.remake_cluster(topics="kept", orphan=True),
+            "Cluster made again with fewer brokers": lambda: self.remake_cluster(topics="kept", fewer=True),
             "Topics applied again": self.apply_topics,
             "definition of Topics deleted": self.undefine,
             "definition of Topics applied": self.define,
@@ -112,6 +114,7 @@ class Person:
         self.apply_topics()
         self.resume()
         self.correct()
+        self.bring_back()
         if self.cluster is not None and self.cluster["spec"].get("image") in self._server.bad_images:
             self.change_image()
 
@@ -251,9 +254,9 @@ class Person:
         self.edit(brokers=brokers)
         return True
 
-    def remake_cluster(self, *, topics: str, orphan: bool = False) -> bool:
+    def remake_cluster(self, *, topics: str, orphan: bool = False, fewer: bool = False) -> bool:
         """Deletes the Cluster, with its Topics unless they are `kept`, and applies both again, Topics `first` or
-        `later`."""
+        `later`; with `fewer` brokers than before, of which nobody drains those that don't come back."""
         sets = {item["metadata"]["name"]: item["spec"]["replicas"] for item in self._server.all("StatefulSet")}
         brokers = self.spec["brokers"]
         pools = brokers.get("pools") or [{"name": "broker", **brokers}]
@@ -261,6 +264,10 @@ class Person:
         if not steady or self._brokers.drained() or (self.cluster or {}).get("status", {}).get("draining"):
             return False  # who deletes a Cluster while brokers leave it has to bring these brokers back
         spec = self.spec
+        if fewer:
+            if sum(pool["replicas"] for pool in _pools(spec)) <= REPLICAS_MAX or _pools(spec)[0]["replicas"] < 2:
+                return False  # topics that have more replicas than there are brokers are another story
+            _pools(spec)[0]["replicas"] -= 1
         if topics != "kept":
             for item in self._server.all("Topic"):
                 self._server.remove("Topic", item["metadata"]["name"])
@@ -272,20 +279,34 @@ class Person:
         self._server.make("Cluster", NAME, spec)
         return True
 
+    def bring_back(self) -> bool:
+        """Asks again for brokers that nobody wanted any more, and that alone have something."""
+        if self.cluster is None:
+            return False
+        spec = self.spec
+        ids = {pool.get("firstId", 0) + number for pool in _pools(spec) for number in range(pool["replicas"])}
+        if not (needed := self._brokers.needed_beside(ids)):
+            return False
+        for pool in _pools(spec):
+            first = pool.get("firstId", 0)
+            last = max((broker for broker in needed if first <= broker < first + 100), default=first - 1)
+            pool["replicas"] = max(pool["replicas"], last + 1 - first)
+        self.edit(brokers=spec["brokers"])
+        return True
+
     # ---- Topics
 
     def add_topic(self) -> bool:
         if len(self.topics) >= TOPICS_MAX or not self._server.defined:
             return False
         self._versions += 1
-        brokers = self.spec["brokers"]
-        several = sum(pool["replicas"] for pool in brokers.get("pools") or [brokers]) > 1
+        several = sum(pool["replicas"] for pool in _pools(self.spec)) > 1
         self._make_topic(
             f"t-{self._versions}",
             {
                 "cluster": {"name": NAME},
                 "partitions": self._random.randint(1, 3),
-                "replicationFactor": self._random.randint(1, 2) if several else 1,
+                "replicationFactor": self._random.randint(1, REPLICAS_MAX) if several else 1,
                 "deletionPolicy": self._random.choice(("Delete", "Delete", "Retain")),
             },
         )
@@ -410,3 +431,9 @@ class Person:
         if running := sorted(self._brokers.running()):
             self._brokers.blocking = {self._random.choice(running)}
         return bool(running)
+
+
+def _pools(spec: Object) -> list[Object]:
+    """The parts of a Cluster's spec that say how many brokers there are."""
+    brokers: Object = spec["brokers"]
+    return list(brokers.get("pools") or [brokers])

@@ -6,7 +6,7 @@ one.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 
 from ottla.operator.balancing import Balancer
 from ottla.operator.broker_sets import BrokerSets
@@ -20,6 +20,7 @@ from ottla.operator.parts import NotYet
 from ottla.operator.plan import services
 from ottla.operator.plan.broker_pods import BROKER
 from ottla.operator.plan.lost import only_there, waits_for_its_volume
+from ottla.operator.plan.roll import Pod
 from ottla.operator.plan.storage import Storage
 from ottla.operator.queue import Retry
 from ottla.operator.scaling import scale
@@ -101,7 +102,9 @@ class Administration:
         cluster, findings, leaving = visit.cluster, visit.findings, visit.leaving
         before = findings.scaling
         try:
-            scaling = findings.scaling = await scale(visit.asked, cluster, before, leaving)
+            scaling = findings.scaling = await scale(
+                visit.asked, cluster, before, leaving, lacking=_lacks_replicas(findings.pods or ())
+            )
         except KafkaError as error:
             raise Retry(f"replicas can't be moved: {said(error)}") from error
         if stay := (before.draining - scaling.draining) & cluster.broker_ids:
@@ -137,3 +140,10 @@ class Administration:
             return
         assert after_s is not None
         await begin_anew(self._kube, visit, pod, after_s)
+
+
+def _lacks_replicas(pods: Collection[Pod]) -> bool:
+    """Whether partitions lack replicas or a leader, though no broker is missing that is to be there."""
+    if not all(pod.ready and pod.report is not None for pod in pods):
+        return False
+    return any(pod.report.under_replicated or pod.report.without_leader for pod in pods if pod.report)

@@ -1,5 +1,9 @@
 """Brokers that come and go: drains before pods go, a share of the replicas for those that came.
 
+Where partitions lack replicas though every broker that is wanted is ready, brokers may be missing that nobody wants: a
+Cluster was made again with fewer of them. What they have is copied anew from the others, as in a drain; what only they
+have waits for a person, and their volumes are left alone.
+
 What has to outlast the operator stands in the Cluster's status: which brokers it drains (`draining`), so that it can
 let them lead again when the spec changes back, and which have their share (`settled`). A Cluster that was deleted in
 the middle of a drain and made again has no such status: whatever was drained when it is looked at first was drained for
@@ -12,7 +16,17 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from ottla.operator.kafka import KafkaAdmin, Refusals
-from ottla.operator.plan.scale import ScalePlan, Scaling, drain, spread, throttles, undrain, unthrottled
+from ottla.operator.plan.scale import (
+    ScalePlan,
+    Scaling,
+    absent,
+    drain,
+    only_on,
+    spread,
+    throttles,
+    undrain,
+    unthrottled,
+)
 from ottla.operator.plan.topic import DRAINED, THROTTLE_RATES, KafkaCluster
 from ottla.operator.spec.cluster import Cluster
 from ottla.protocol.errors import ErrorCode
@@ -33,11 +47,14 @@ def noted(cluster: Cluster, status: Mapping[str, Any]) -> Scaling:
     )
 
 
-async def scale(admin: KafkaAdmin, cluster: Cluster, before: Scaling, leaving: Collection[int]) -> Scaling:
-    """The next step. Asks the brokers only where something comes or goes. Raises Unreachable, KafkaError."""
+async def scale(
+    admin: KafkaAdmin, cluster: Cluster, before: Scaling, leaving: Collection[int], *, lacking: bool
+) -> Scaling:
+    """The next step. Asks the brokers only where something comes or goes, or where partitions are `lacking` replicas
+    though every broker is there. Raises Unreachable, KafkaError."""
     new = cluster.broker_ids - before.settled
     freed = before.draining - frozenset(leaving)
-    if not leaving and not new and not freed and not before.reason and not before.new:
+    if not leaving and not new and not freed and not before.reason and not before.new and not lacking:
         return before
     kafka = await admin.look(internal=True)
     if before.new:
@@ -45,7 +62,8 @@ async def scale(admin: KafkaAdmin, cluster: Cluster, before: Scaling, leaving: C
     if freed:
         stay = freed & cluster.broker_ids
         await make(await admin.move(undrain(kafka, stay)))
-    plan = drain(kafka, leaving, cluster.broker_ids)
+    missing = absent(kafka, cluster.broker_ids) - frozenset(leaving)
+    plan = drain(kafka, leaving, cluster.broker_ids, missing)
     # What is refused isn't begun: brokers that can't go serve as before, but for those that were drained already.
     draining = before.draining & frozenset(leaving) if plan.refusal else frozenset(leaving)
     if draining or freed:
@@ -66,22 +84,45 @@ async def scale(admin: KafkaAdmin, cluster: Cluster, before: Scaling, leaving: C
         reason = f"draining broker {names}"
         waits_for = f"draining broker {names} waits for {plan.waits_for}" if plan.waits_for else ""
         return Scaling(draining, before.settled, False, reason, plan.remaining, waits_for)
+    if plan.remaining:
+        await begin(admin, cluster, kafka, plan)
+        reason = f"copying the replicas of {_unwanted(missing)}"
+        waits_for = f"{reason}, waits for {plan.waits_for}" if plan.waits_for else ""
+        return Scaling(draining, before.settled, True, reason, plan.remaining, waits_for)
     if new and cluster.rebalance != "None":
         names = ", ".join(map(str, sorted(new)))
-        plan = spread(kafka, new, cluster.broker_ids, only_new=cluster.rebalance == "New")
-        await begin(admin, cluster, kafka, plan)
-        if plan.waits_for:
-            return Scaling(draining, before.settled, waits_for=f"spreading replicas waits for {plan.waits_for}")
-        if plan.remaining:
+        share = spread(kafka, new, cluster.broker_ids, only_new=cluster.rebalance == "New")
+        await begin(admin, cluster, kafka, share)
+        if share.waits_for:
+            return Scaling(draining, before.settled, waits_for=f"spreading replicas waits for {share.waits_for}")
+        if share.remaining:
             return Scaling(
-                draining, before.settled, reason=f"spreading replicas onto broker {names}", remaining=plan.remaining
+                draining, before.settled, reason=f"spreading replicas onto broker {names}", remaining=share.remaining
             )
     if not await unthrottle(admin, kafka):
         waits_for = (
             "the throttle of moved replicas stays while somebody throttles others by hand, or a broker is silent"
         )
         return Scaling(draining, cluster.broker_ids, reason="taking the throttle away", waits_for=waits_for)
-    return Scaling(draining, cluster.broker_ids)
+    return Scaling(draining, cluster.broker_ids, waits_for=_stays(kafka, plan, missing))
+
+
+def _stays(kafka: KafkaCluster, plan: ScalePlan, missing: Collection[int]) -> str:
+    """Why replicas of brokers that are missing can't be copied, and what a person does about it."""
+    if plan.refusal:
+        return f"the replicas of {_unwanted(missing)}, aren't copied: {plan.refusal}"
+    if not (left := only_on(kafka, missing)):
+        return ""
+    (topic, index), more = left[0], f" (and {len(left) - 1} more partitions)" if len(left) > 1 else ""
+    holders = kafka.topics[topic].partitions[index].in_sync
+    return (
+        f"partition {topic}-{index}{more} is only on {_unwanted(holders)}: "
+        "ask for so many brokers that it comes back with its volume"
+    )
+
+
+def _unwanted(brokers: Collection[int]) -> str:
+    return f"broker {', '.join(map(str, sorted(brokers)))}, which isn't there and isn't wanted"
 
 
 async def begin(admin: KafkaAdmin, cluster: Cluster, kafka: KafkaCluster, plan: ScalePlan) -> None:

@@ -452,6 +452,31 @@ def test_a_cluster_made_again_in_the_middle_of_a_drain_has_its_brokers_serve() -
     assert scene.kafka.dynamic["ottla.brokers.drained"] == "1", "a person's drain of a Cluster that is known stays"
 
 
+def test_a_cluster_made_again_with_fewer_brokers_copies_what_those_had_that_did_not_come_back() -> None:
+    """Nobody drained them: the partitions lacked a replica for ever, and a roll waited for them as long."""
+    scene = running()
+    cluster = replace(_cluster(3, {"orders": [(0, 1), (1, 4)], "old": [(4,)]}), racks=dict.fromkeys(range(3)))
+    partitions = cluster.topics["orders"].partitions
+    behind = {**partitions, 1: replace(partitions[1], in_sync=frozenset({1}))}
+    topics = {**cluster.topics, "orders": replace(cluster.topics["orders"], partitions=behind)}
+    scene.kafka.cluster = replace(cluster, topics=topics)
+    scene.pages.said[1] = Report(under_replicated=1, without_leader=("old-0",), revision=9)
+    scene.rounds(1)
+    reason = "copying the replicas of broker 4, which isn't there and isn't wanted"
+    assert scene.status["message"] == f"{reason}: 1 partitions to go"
+    assert scene.condition("Reassigning") == ("True", "ReplicasMove")
+    target = scene.kafka.cluster.topics["orders"].partitions[1].target
+    assert target in ((1, 0), (1, 2))
+    assert ("MovingReplicas", reason) in scene.world.events
+    done = _done(scene.kafka.cluster).topics["orders"]
+    scene.kafka.cluster = replace(scene.kafka.cluster, topics={**scene.kafka.cluster.topics, "orders": done})
+    scene.rounds(2)
+    assert scene.status["message"].startswith("partition old-0 is only on broker 4, which isn't there and isn't wanted")
+    assert scene.kafka.cluster.topics["old"].partitions[0].replicas == (4,), "what only it has waits for a person"
+    assert scene.condition("Reassigning") == ("False", "Waiting")
+    assert scene.condition("PartitionsLed") == ("False", "NoLeader")
+
+
 async def _unanswered() -> str:
     raise Unreachable("no broker answers")
 

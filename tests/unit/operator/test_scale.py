@@ -7,7 +7,17 @@ from uuid import UUID
 
 import pytest
 
-from ottla.operator.plan.scale import PARTITIONS_AT_ONCE, ScalePlan, drain, spread, throttles, undrain, unthrottled
+from ottla.operator.plan.scale import (
+    PARTITIONS_AT_ONCE,
+    ScalePlan,
+    absent,
+    drain,
+    only_on,
+    spread,
+    throttles,
+    undrain,
+    unthrottled,
+)
 from ottla.operator.plan.topic import KafkaCluster, KafkaPartition, KafkaTopic, Move
 
 
@@ -108,6 +118,28 @@ def test_a_drain_waits_for_a_broker_that_is_wanted_and_does_not_run() -> None:
     cluster = replace(cluster, racks=dict.fromkeys((0, 1, 3)))
     plan = drain(cluster, {3}, {0, 1, 2})
     assert (plan.moves, plan.remaining, plan.waits_for) == ((), 1, "another broker to run, for partition a-0")
+
+
+def test_replicas_of_a_broker_that_is_gone_and_not_wanted_are_copied_from_the_others() -> None:
+    """A Cluster was made again with fewer brokers: nobody drained those that didn't come back."""
+    cluster = replace(_cluster(4, {"a": [(0, 3), (0, 1)], "b": [(3,)]}), racks=dict.fromkeys((0, 1, 2)))
+    cluster.topics["a"].partitions[0] = replace(cluster.topics["a"].partitions[0], in_sync=frozenset({0}))  # type: ignore[index]
+    wanted = {0, 1, 2}
+    missing = absent(cluster, wanted)
+    assert missing == {3}
+    plan = drain(cluster, (), wanted, missing)
+    assert plan.moves == (Move("a", {0: (0, 2)}),), "of b-0 nobody else has anything"
+    assert plan.remaining == 1
+    assert only_on(cluster, missing) == [("b", 0)]
+    assert not drain(_done(_asked(cluster, plan.moves)), (), wanted, missing).remaining
+
+
+def test_nobody_is_taken_for_gone_while_a_broker_that_is_wanted_is_not_there() -> None:
+    """It may have what they have, and be behind the moment after."""
+    cluster = _cluster(4, {"a": [(0, 3)]})
+    assert absent(replace(cluster, racks=dict.fromkeys((0, 1, 2))), {0, 1, 2}) == {3}
+    assert absent(replace(cluster, racks=dict.fromkeys((1, 2))), {0, 1, 2}) == frozenset()
+    assert absent(cluster, {0, 1, 2}) == frozenset(), "one that is registered is somebody's"
 
 
 def test_moves_to_a_broker_that_has_died_keep_no_drain_out() -> None:

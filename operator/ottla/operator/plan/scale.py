@@ -1,8 +1,10 @@
 """Which replicas move when brokers come or go. Pure.
 
-Before a broker goes, every replica that it has is on another one; the rest stays where it is. A broker that is new gets
-its share, as the Cluster's policy says. Both are worked out anew each time from what the brokers say, a bounded number
-of partitions at once, so that they go on wherever they were, and stop when the spec changes back.
+Before a broker goes, every replica that it has is on another one; the rest stays where it is. A broker that has gone
+already and isn't wanted (the Cluster was made again with fewer) is drained all the same, as far as others have what it
+has. A broker that is new gets its share, as the Cluster's policy says. All is worked out anew each time from what the
+brokers say, a bounded number of partitions at once, so that it goes on wherever it was, and stops when the spec changes
+back.
 """
 
 from __future__ import annotations
@@ -51,10 +53,30 @@ class ScalePlan:
     waits_for: str = ""
 
 
-def drain(cluster: KafkaCluster, leaving: Collection[int], staying: Collection[int]) -> ScalePlan:
-    """Takes everything away from brokers that are to go; `staying` are all that are wanted, running or not."""
+def absent(cluster: KafkaCluster, wanted: Collection[int]) -> frozenset[int]:
+    """Brokers that have replicas, aren't there and aren't wanted: nothing brings them back. None while one that is
+    wanted isn't there: it may have what they have."""
+    if not cluster.racks.keys() >= set(wanted):
+        return frozenset()
+    holders = {broker for _, partition in _partitions(cluster) for broker in partition.replicas}
+    return frozenset(holders - cluster.racks.keys() - set(wanted))
+
+
+def only_on(cluster: KafkaCluster, absent: Collection[int]) -> list[PartitionName]:
+    """Partitions that nothing but these absent brokers has all of: nothing can copy them before a broker is back."""
+    return sorted(name for name, partition in _partitions(cluster) if _is_only_on(partition, absent))
+
+
+def drain(
+    cluster: KafkaCluster, leaving: Collection[int], staying: Collection[int], absent: Collection[int] = ()
+) -> ScalePlan:
+    """Takes everything away from brokers that are to go and, where somebody else has it, from those that are `absent`;
+    `staying` are all that are wanted, running or not."""
+    leaving = {*leaving, *absent}
     concerned = {
-        name: partition for name, partition in _partitions(cluster) if not set(leaving).isdisjoint(partition.replicas)
+        name: partition
+        for name, partition in _partitions(cluster)
+        if not leaving.isdisjoint(partition.replicas) and not _is_only_on(partition, absent)
     }
     wide = {
         topic: len(partition.target)
@@ -73,7 +95,7 @@ def drain(cluster: KafkaCluster, leaving: Collection[int], staying: Collection[i
     targets: dict[PartitionName, Replicas | None] = {}
     stuck = ""
     for name, partition in sorted(concerned.items()):
-        if set(leaving).isdisjoint(partition.target):
+        if leaving.isdisjoint(partition.target):
             continue  # on its way
         if set(partition.original) <= set(staying) and len(partition.original) == len(partition.target):
             targets[name] = None  # it was to get there: what it comes from has all of it
@@ -189,6 +211,10 @@ def _shared(
                 leads.update((broker,))
                 leads.subtract((giver,))
     return {name: target for name, target in targets.items() if target != present[name]}
+
+
+def _is_only_on(partition: KafkaPartition, absent: Collection[int]) -> bool:
+    return bool(partition.in_sync) and partition.in_sync <= set(absent)
 
 
 def _partitions(cluster: KafkaCluster) -> list[tuple[PartitionName, KafkaPartition]]:
