@@ -144,10 +144,10 @@ class Scene:
 
     # ---- the clients
 
-    def start_clients(self) -> None:
+    def start_clients(self, seconds: float = 120.0) -> None:
         """Makes the topic and the pod that works on it; returns when the first records are acknowledged."""
         self.kube.apply(topic(TOPIC, partitions=PARTITIONS, replicationFactor=3, config={"min.insync.replicas": "2"}))
-        self.topic_settled(TOPIC)
+        self.topic_settled(TOPIC, seconds)
         self.kube.apply(clients_pod())
         self.goes_on(50, 120)
 

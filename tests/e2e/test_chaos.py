@@ -59,7 +59,7 @@ def changes(scene: Scene, seen: Disruptions) -> dict[str, str]:
     scene.kube.apply(cluster(), topic("kept", partitions=3, replicationFactor=3), topic("grown", partitions=2))
     scene.settled(STEP_S)
     scene.kube.apply(topic("again", partitions=4))
-    scene.start_clients()
+    scene.start_clients(STEP_S)
     for name in ("kept", "grown", "again"):
         scene.topic_settled(name, STEP_S)
     identities, volumes = ids(scene), claims(scene)

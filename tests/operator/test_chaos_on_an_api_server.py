@@ -29,6 +29,7 @@ pytestmark = pytest.mark.timeout(900)
 SEED = 1
 ROUNDS_MIN, ROUNDS_MAX = 40, 400
 ROUND_S = 0.5
+LAST_S = 5.0  # so that the last change is seen under chaos, too, and nothing but the operator's own retries is left
 CHANCES = Chances(refused=0.06, lost=0.03, cut=0.03, late=0.05, too_late=0, twice=0.06, death=0.08, ends=1)
 SPEC = {
     "brokers": {"replicas": 3, "storage": {"size": "1Gi"}},
@@ -82,6 +83,7 @@ async def disturb(kube: Kube, random: Random, enough: Callable[[], bool]) -> Non
             await kube.merge("Cluster", *KEY, {"spec": {"config": {"num.partitions": number + 1}}})
         await asyncio.sleep(ROUND_S)
     await kube.merge("Cluster", *KEY, {"spec": {"config": None}})
+    await asyncio.sleep(LAST_S)
 
 
 async def made(kube: Kube) -> dict[str, Object]:

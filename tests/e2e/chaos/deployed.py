@@ -10,15 +10,17 @@ import copy
 import json
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from tests.e2e.chaos.supervisor import ACCOUNT
 from tests.e2e.installed import EXPECTED, RELEASE, Operator
-from tests.e2e.kubectl import wait
-from tests.e2e.target import CLIENTS_IMAGE
+from tests.e2e.kubectl import KubectlError, wait
+from tests.e2e.target import CLIENTS_IMAGE, ROOT
 
 POD = "chaos"
+LOGS = ROOT / ".cache" / "e2e"
 SEED_VARIABLE = "OTTLA_CHAOS_SEED"
 TOKEN_S = 7200
 _CALM = "import os, signal; os.kill(1, signal.SIGUSR1)"
@@ -63,6 +65,13 @@ class Chaos:
             and not any(reason in line for reason in EXPECTED for line in each["last"])
         ]
 
+    def keep_log(self, path: Path) -> Path:
+        """Writes all that the pod said; what can't be had is left out."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(KubectlError):
+            path.write_text(self._kube("logs", POD, "--timestamps"))
+        return path
+
     def _lines(self) -> list[str]:
         return self._kube("logs", POD).splitlines()
 
@@ -75,6 +84,9 @@ def in_its_place(operator: Operator, seed: int) -> Iterator[Chaos]:
     try:
         chaos.start(seed)
         yield chaos
+    except BaseException:
+        print(f"what the operator and the proxy said is in {chaos.keep_log(LOGS / f'chaos-{seed}.log')}")
+        raise
     finally:
         chaos.stop()
         operator.scale(1)
