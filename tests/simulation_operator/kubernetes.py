@@ -203,6 +203,8 @@ class ApiServer(World):
             if each not in wanted:
                 self.end(("Pod", NAMESPACE, each))
         for each in wanted:
+            if self._lacks_a_volume(item, NAMESPACE, each):
+                break  # it can't be brought in line, and those behind it aren't looked at
             if ("Pod", NAMESPACE, each) not in self.objects:
                 self._make_pod(item, NAMESPACE, each, item["status"]["updateRevision"])
                 self.objects["Pod", NAMESPACE, each]["metadata"]["creationTimestamp"] = timestamp(self.now)

@@ -43,10 +43,12 @@ class Rolling:
             name = names.broker_set(cluster, pool)
             stateful_set = found.get("StatefulSet", name)
             for broker in _ids(pool, name, pods):
-                pod = pods.get(broker)
-                report = reports.get(broker)
-                pod_name = f"{name}-{broker}"
-                seen.append(broker_pod(broker, pod_name, stateful_set, pod, report, claims, visit.now, files))
+                pod, report, pod_name = pods.get(broker), reports.get(broker), f"{name}-{broker}"
+                seen.append(
+                    broker_pod(
+                        *(broker, pod_name, stateful_set, pod, report, claims, visit.now, files, visit.absent_since)
+                    )
+                )
             visit.current &= stateful_set is not None and is_current(stateful_set)
         for broker in sorted(pods.keys() - {pod.id for pod in seen}):  # of a pool that isn't in the spec any more
             name = pods[broker]["metadata"]["name"]

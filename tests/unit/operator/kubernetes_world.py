@@ -195,14 +195,23 @@ class World:
             for pod in self.pods_of(name):
                 if pod not in wanted:
                     del self.objects["Pod", namespace, pod]
+            stopped = False  # at one that can't be brought in line: Kubernetes doesn't come to those behind it
             for pod in wanted:
-                if ("Pod", namespace, pod) not in self.objects and pod not in self.refused_pods:
+                stopped |= self._lacks_a_volume(item, namespace, pod)
+                if ("Pod", namespace, pod) not in self.objects and pod not in self.refused_pods and not stopped:
                     self._make_pod(item, namespace, pod, revision)
                 if (made := self.objects.get(("Pod", namespace, pod))) is not None:
                     made["metadata"].setdefault("ownerReferences", _owner(item))
         for (kind, _, name), item in self.objects.items():
             if kind == "Pod":
                 self._run(item, name)
+
+    def _lacks_a_volume(self, owner: Object, namespace: str, name: str) -> bool:
+        """Whether there is the pod, and without a volume that its StatefulSet would give it."""
+        if (pod := self.objects.get(("Pod", namespace, name))) is None:
+            return False
+        has = {volume["name"] for volume in pod["spec"].get("volumes", ())}
+        return any(volume["metadata"]["name"] not in has for volume in owner["spec"].get("volumeClaimTemplates") or ())
 
     def _make_pod(self, owner: Object, namespace: str, name: str, revision: str) -> None:
         template = copied(owner["spec"]["template"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 from unittest.mock import patch
 
@@ -191,6 +192,36 @@ def test_one_volume_becomes_two_and_pods_get_the_second_one_by_one(storage: Any)
 
 
 TWO = [{"size": "1Gi"}, {"size": "1Gi"}]
+
+
+def test_a_volume_comes_though_the_first_broker_decides(storage: Any) -> None:
+    """It is restarted last otherwise, and Kubernetes made no pod behind it: the first one that was restarted was gone
+    for good."""
+    scene, disks = storage({"size": "1Gi"})
+    scene.pages.said[0] = Report(controls=True)
+    store(scene, volumes=TWO)
+    scene.rounds(14)
+    assert restarted(scene) == ["k-broker-0", "k-broker-1", "k-broker-2"]
+    assert {tuple(disks.paths(pod)) for pod in scene.pods()} == {("/data/0/log", "/data/1/log")}
+
+
+def test_a_volume_comes_though_a_broker_is_lost_meanwhile(storage: Any) -> None:
+    """Nobody may stop while it is away, and it comes back only once the others have their volume."""
+    scene, disks = storage({"size": "1Gi"})
+    store(scene, volumes=TWO)
+    scene.reconcile()
+    scene.reconcile()
+    assert restarted(scene) == []
+    del scene.world.objects["Pod", "shop", "k-broker-2"]
+    for _ in range(30):
+        away = "k-broker-2" not in scene.pods()
+        risks = {"below_min_isr": ("orders-0",)} if away else {}
+        scene.pages.said = {broker: Report(risks=risks) for broker in range(3)}
+        scene.rounds(1)
+        scene.now += timedelta(seconds=3)
+    assert restarted(scene) == ["k-broker-0", "k-broker-1"]
+    assert {tuple(disks.paths(pod)) for pod in scene.pods()} == {("/data/0/log", "/data/1/log")}
+    assert len(scene.pods()) == 3
 
 
 def test_a_volume_goes_once_its_replicas_are_on_the_others(storage: Any) -> None:

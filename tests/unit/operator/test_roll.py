@@ -236,6 +236,39 @@ def test_a_roll_by_racks_takes_everybody_once_and_the_active_controller_alone(li
     assert len(order) == steps
 
 
+LACKS = {**OLD, "lacks_volume": True}
+
+
+def test_who_lacks_a_volume_goes_in_the_order_of_numbers() -> None:
+    """Kubernetes makes no pod behind one that lacks a volume of its StatefulSet: the roll ended at its first pod."""
+    assert _restarted(_three({**LACKS, "report": CONTROLS}, LACKS, LACKS)) == "k-0"
+    assert _restarted(_three({}, {**LACKS, "report": CONTROLS}, OLD)) == "k-1"
+    blocked = {**LACKS, "report": _risk("below_min_isr", "a-0")}
+    assert _restarted(_three(blocked, LACKS, LACKS)) is None
+    assert _restarted(_three(blocked, {**OLD, "name": "other-1"})) == "other-1", "another StatefulSet doesn't wait"
+    six = _six(LEAVES, LACKS, LACKS)
+    assert [pod.id for pod in joining(six, 3)[1]] == [1], "nobody joins out of that order"
+
+
+def test_who_lacks_a_volume_goes_where_one_behind_it_is_missing() -> None:
+    blocked = {**LACKS, "report": _risk("below_min_isr", "a-0")}
+    missing = {**GONE, "not_ready_s": 11.0}
+    pods = _three(blocked, LACKS, missing)
+    decision = decide(pods, window_open=False, hold="its turn")
+    assert decision.restart is not None
+    assert decision.restart.message == "k-0 is restarted: k-2 waits for it"
+    assert _restarted(_three(blocked, LACKS, {**GONE, "not_ready_s": 9.0})) is None, "it may be made yet"
+    assert _restarted(_three({**blocked, "leaving": True}, LACKS, missing)) is None
+    assert _restarted(_three({}, missing, blocked)) is None, "nobody stands before it"
+    loses = {**LACKS, "report": _risk("loses_records", "a-0")}
+    assert decide(_three(loses, LACKS, missing)).waits_for.startswith("k-0: partition a-0 would lose records")
+
+
+def _restarted(pods: list[Pod]) -> str | None:
+    restart = decide(pods).restart
+    return restart.pod.name if restart else None
+
+
 def test_a_roll_takes_everybody_once_and_one_at_a_time() -> None:
     """From any beginning, with a world in which a restarted pod comes back as it should."""
     pods = [_pod(broker, **OLD, report=Report(controls=broker == 2)) for broker in range(5)]

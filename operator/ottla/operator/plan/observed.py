@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from types import MappingProxyType
 
 from ottla.operator.objects import Object, annotation, condition, going, holds, seconds_since
 from ottla.operator.plan import names
@@ -11,10 +12,11 @@ from ottla.operator.plan.broker_pods import OF_ALL, RACK, RACK_VARIABLE, of_one
 from ottla.operator.plan.etcd_members import Seen
 from ottla.operator.plan.etcd_pods import NO_DATA
 from ottla.operator.plan.roll import Pod, Report
-from ottla.operator.plan.storage import grows_at_its_start
+from ottla.operator.plan.storage import claims_of, grows_at_its_start
 from ottla.operator.spec.cluster import RESTART, Cluster
 from ottla.settings.properties import properties_checksum
 
+_NEVER: Mapping[str, datetime] = MappingProxyType({})
 # What a container waits with when waiting longer doesn't help.
 STUCK_REASONS = frozenset(
     "CrashLoopBackOff ImagePullBackOff ErrImagePull ErrImageNeverPull InvalidImageName CreateContainerConfigError "
@@ -31,11 +33,13 @@ def broker_pod(
     claims: Mapping[str, Object],
     now: datetime,
     files: Mapping[str, str] | None = None,
+    absent_since: Mapping[str, datetime] = _NEVER,
 ) -> Pod:
     """One broker as `roll.py` sees it; `claims` by name. `files`: what brokers would be started with now, by their
-    names in the ConfigMap; None where that isn't known."""
+    names in the ConfigMap; None where that isn't known. `absent_since`: by the names of pods that there aren't."""
     if pod is None:
-        return Pod(broker, name, rack=_rack(stateful_set["spec"]["template"]) if stateful_set is not None else "")
+        rack = _rack(stateful_set["spec"]["template"]) if stateful_set is not None else ""
+        return Pod(broker, name, rack=rack, not_ready_s=(now - absent_since.get(name, now)).total_seconds())
     grows = grows_at_its_start(pod, claims, now)
     current = _file_is_current(broker, report, files)
     return Pod(
@@ -50,6 +54,7 @@ def broker_pod(
         stuck=stuck(pod),
         not_ready_s=not_ready_s(pod, now),
         rack=_rack(pod),
+        lacks_volume=_lacks_volume(stateful_set, pod),
         file_is_current=current,
         report=report,
     )
@@ -65,6 +70,13 @@ def _rack(pod: Object) -> str:
         if each["name"] == RACK_VARIABLE
     )
     return next(made_for, "") or annotation(pod, RACK)
+
+
+def _lacks_volume(stateful_set: Object | None, pod: Object) -> bool:
+    """Whether its StatefulSet would give it a volume that it hasn't."""
+    templates = (stateful_set or {"spec": {}})["spec"].get("volumeClaimTemplates") or ()
+    wanted = {f"{each['metadata']['name']}-{pod['metadata']['name']}" for each in templates}
+    return not wanted <= set(claims_of(pod))
 
 
 def _file_is_current(broker: int, report: Report | None, files: Mapping[str, str] | None) -> bool | None:

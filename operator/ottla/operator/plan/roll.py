@@ -12,6 +12,10 @@ death, and a second change during a roll is part of it.
    (so that who survives the loss of a rack survives the roll), if its risks are unavoidable with all of them away at
    once, and if a pod of its StatefulSet has come up as it is wanted now: an image that doesn't start costs one pod. The
    active controller joins nobody.
+5. Kubernetes looks at a StatefulSet's pods in the order of their numbers, and makes none behind one that lacks a volume
+   that was added since. So those that lack one go in that order, the active controller, too. Where one behind them is
+   missing all the same, the first that lacks a volume is restarted whatever its broker says, unless records would be
+   lost: the missing one would stay away until then.
 
 Unavoidable is what waiting can't change: a partition with one replica, or with no more replicas than its minimal ISR.
 Two that such a partition has wait for each other.
@@ -30,6 +34,7 @@ from ottla.wording import first_named
 
 UNAVOIDABLE = frozenset({"only_copy", "too_few_replicas"})
 SILENT_S_MAX = 300.0  # a pod that isn't ready for so long, and whose broker says nothing, is stuck too
+ABSENT_S_MAX = 10.0  # what is made, is made within seconds
 NAMES_SHOWN = 1
 
 _WHAT = {
@@ -72,7 +77,8 @@ class Pod:
     ready: bool = False
     leaving: bool = False  # it is being deleted already
     stuck: str = ""  # why it can't come up
-    not_ready_s: float = 0.0
+    not_ready_s: float = 0.0  # or for how long there has been none
+    lacks_volume: bool = False  # one that its StatefulSet would give it
     rack: str = ""  # empty where it has none, or none is known
     file_is_current: bool | None = None  # whether another start would give it other settings; None: it doesn't say
     report: Report | None = None
@@ -125,6 +131,7 @@ def joining(pods: Sequence[Pod], limit: int, held: Collection[int] = ()) -> tupl
         pod
         for pod in staying
         if pod.outdated and not _away(pod) and pod.rack in racks and not _controls(pod) and _set_of(pod) in proven
+        if _first_lacking(pod, staying) is None
     ]
     return away, able
 
@@ -160,6 +167,12 @@ def decide(
     for pod in staying:
         if not pod.ready and pod.stuck and not pod.outdated:
             return decision(None, f"{pod.name}, which is stuck: {pod.stuck}")
+    for pod in staying:
+        first = _first_lacking(pod, staying)
+        if not pod.uid and pod.not_ready_s > ABSENT_S_MAX and first is not None and not _absent(first):
+            if first.report is not None and first.report.blocking.get("loses_records"):
+                return decision(None, _blocked(first, first.report))
+            return decision(Restart(first, "RollingRestart", f"{first.name} is restarted: {pod.name} waits for it"), "")
     away, able = joining(staying, limit)
     if away:
         for pod in able if window_open and not hold else ():
@@ -176,13 +189,20 @@ def decide(
         hold = "the next maintenance window"
     if hold:  # which may be days away: nodes are drained meanwhile
         return Decision(None, hold, True, updated, total, evictable)
-    first = ""
+    blocks = ""
+    outdated = [pod for pod in outdated if _first_lacking(pod, staying) is None]
     for pod in sorted(outdated, key=lambda pod: (_controls(pod), pod.id)):
         blocked = _blocked(pod, pod.report)
         if not blocked:
             return decision(Restart(pod, "RollingRestart", f"{pod.name} is restarted: {pod.outdated}"), "")
-        first = first or blocked
-    return decision(None, first)
+        blocks = blocks or blocked
+    return decision(None, blocks)
+
+
+def _first_lacking(pod: Pod, pods: Sequence[Pod]) -> Pod | None:
+    """The first pod of the same StatefulSet that lacks a volume, where Kubernetes comes by it before this one."""
+    before = [each for each in pods if each.lacks_volume and _set_of(each) == _set_of(pod) and each.id < pod.id]
+    return min(before, key=lambda each: each.id, default=None)
 
 
 def _away(pod: Pod) -> bool:
