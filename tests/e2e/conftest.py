@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.alone import alone
 from tests.e2e.installed import Operator
 from tests.e2e.target import CommandFailed, NodeMissing, Target, TargetMissing, target
 
@@ -31,7 +32,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def kubernetes() -> Iterator[Target]:
+def only_run() -> Iterator[None]:
+    """This run has the machine's Kubernetes for itself."""
+    with alone():
+        yield
+
+
+@pytest.fixture(scope="session")
+def kubernetes(only_run: None) -> Iterator[Target]:
     """The cluster with our images but Spark's; the run ends here where there is none.
 
     Afterwards it is as it was before.

@@ -28,6 +28,7 @@ ACCOUNT = Path("/var/run/chaos")  # not where clients look for an account: they 
 KUBECONFIG = Path("/tmp/kubeconfig")
 STARTED_AGAIN_S = 0.5
 LAST_LINES = 5
+LINE_BYTES_MAX = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,7 @@ class Supervisor:
             *(sys.executable, "-m", "ottla.cli.main", "operator", *self._words),
             env={**environment, "KUBECONFIG": str(self._kubeconfig)},
             stderr=asyncio.subprocess.PIPE,
+            limit=LINE_BYTES_MAX,
         )
         last: deque[str] = deque(maxlen=LAST_LINES)
         assert process.stderr is not None
