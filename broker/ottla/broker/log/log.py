@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ottla.protocol.batches import CONTROL, BatchHeader
 from ottla.protocol.received import Buffer
@@ -532,9 +532,9 @@ class Log:
         self.epochs.truncate_from_start(self.log_start_offset)
         return count, reason
 
-    def expire_producers(self, now_ms: int, among: Iterable[int]) -> int:
-        """Forgets idle ones of these producers; how many."""
-        return self.producers.expire(now_ms, self.config.producer_id_expiration_ms, among)
+    def expire_producers(self, now_ms: int, count_max: int) -> Iterator[None]:
+        """Forgets idle producers in steps, each of which looks at `count_max`; yields between two steps."""
+        return self.producers.expire_in_steps(now_ms, self.config.producer_id_expiration_ms, count_max)
 
     def swap_in(self, old_bases: Sequence[int], sizes: tuple[int, int, int]) -> None:
         """Puts the segment whose `.cleaned` files a compaction wrote and synced in the place of the sealed segments

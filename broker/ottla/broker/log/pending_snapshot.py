@@ -20,7 +20,7 @@ from itertools import count
 
 from . import names
 from .disk import Disk
-from .producers import FrozenProducers, sealed_snapshot, snapshot_pieces
+from .producers import FrozenProducers, SnapshotPiece, sealed_snapshot, snapshot_pieces
 
 _PAUSE_SECONDS = 0.0005  # between two pieces: the event loop wants the interpreter, too
 _PIECES_AT_ONCE = 4  # few producers, as nearly always, are written without a pause
@@ -81,7 +81,7 @@ class PendingSnapshot:
             return self._written
 
 
-def _with_pauses(pieces: Iterator[bytes]) -> Iterator[bytes]:
+def _with_pauses(pieces: Iterator[SnapshotPiece]) -> Iterator[SnapshotPiece]:
     for number, piece in enumerate(pieces):
         if number > _PIECES_AT_ONCE:
             time.sleep(_PAUSE_SECONDS)

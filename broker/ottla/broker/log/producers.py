@@ -3,6 +3,18 @@
 Owned by the log, since it changes only with appends, truncation and replay. `check` asks before an append, `update`
 notes after it; snapshots beside the segments spare a restart from reading the whole log.
 
+A truncation holds the event loop for no producer: where the log ended is noted, and each producer's entry goes back
+when somebody asks for it, by the batches that it has. This is what the log's headers would say, but for producers all
+of whose batches here are dropped and that wrote earlier ones. Of those only the epoch is known then. It is enough:
+
+1. A producer has BATCHES_KNOWN batches on the way at most. So all that it wrote before the first of BATCHES_KEPT
+   batches was answered, and it sends none of that again.
+2. A producer of a newer epoch sends nothing of an older one.
+3. What it sends next is the sequence 0 of this epoch or of a newer one, which is let in; or it goes on behind a batch
+   that it had an answer to, and that is lost: then it is told of the gap, as by Kafka.
+
+It isn't enough where markers were dropped, or where a snapshot of Kafka's says of one batch only: then the log is read.
+
 Source: Kafka's ProducerStateManager, ProducerStateEntry and ProducerAppendInfo (KIP-98, KIP-360). A snapshot file is
 big-endian: version i16 (1), CRC-32C u32 of all that follows, count i32, then per producer: id i64, epoch i16, last
 sequence i32, last offset i64, offset delta i32, timestamp i64, coordinator epoch i32, first offset of the open
@@ -14,8 +26,10 @@ offset i64, offset delta i32, timestamp i64 of each, older ones first.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from operator import itemgetter
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -56,16 +70,31 @@ class KeptBatch(NamedTuple):
 class ProducerEntry:
     """One producer's state on one partition."""
 
-    __slots__ = ("batches", "below", "coordinator_epoch", "epoch", "last_timestamp", "transaction_start", "version")
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "epoch",
+        "last_timestamp",
+        "transaction_start",
+        "version",
+        "wrote_more",
+    )
 
     def __init__(self, epoch: int = NO_EPOCH, version: int = 0) -> None:
         self.epoch = epoch
         self.version = version  # of the `Producers` that may change it: an older one's belongs to a frozen state, too
         self.batches: tuple[KeptBatch, ...] = ()
-        self.below = 0  # all of its batches end below that offset: what `Producers` are in the order of
+        self.wrote_more = False  # before those batches, in this epoch or an earlier one
         self.last_timestamp = -1
         self.coordinator_epoch = -1
         self.transaction_start = -1
+
+    def copy(self, version: int) -> ProducerEntry:
+        """The same for another version."""
+        made = ProducerEntry(self.epoch, version)
+        made.batches, made.wrote_more, made.last_timestamp = self.batches, self.wrote_more, self.last_timestamp
+        made.coordinator_epoch, made.transaction_start = self.coordinator_epoch, self.transaction_start
+        return made
 
     @property
     def last_sequence(self) -> int:
@@ -76,36 +105,82 @@ class ProducerEntry:
         return self.batches[-1].last_offset if self.batches else -1
 
 
-FrozenProducers = Mapping[int, ProducerEntry]
-"""The state of a moment, by producer id; nobody changes it."""
+class _Cut(NamedTuple):
+    """A truncation to `end_offset`. It concerns the entries of versions before `version`."""
+
+    version: int
+    end_offset: int
+
+
+_version_of = itemgetter(0)
+
+
+def _as_of(entry: ProducerEntry, cuts: Sequence[_Cut]) -> ProducerEntry | None:
+    """The entry after those of `cuts` that came later than it, a new one if they concern it; None where its producer
+    wasn't there yet."""
+    at = bisect_right(cuts, entry.version, key=_version_of)
+    if at == len(cuts):
+        return entry
+    end_offset = cuts[at].end_offset  # the least of all that came later
+    if not entry.batches or entry.batches[-1].last_offset < end_offset:
+        return entry
+    left = tuple([batch for batch in entry.batches if batch.last_offset < end_offset])
+    if not left and not entry.wrote_more:
+        return None
+    earlier = entry.copy(entry.version)
+    earlier.batches = left
+    if left:
+        earlier.last_timestamp = left[-1].timestamp
+    return earlier
+
+
+class FrozenProducers:
+    """The state of a moment; nobody changes it. May be read in any thread."""
+
+    __slots__ = ("_cuts", "_entries")
+
+    def __init__(self, entries: dict[int, ProducerEntry], cuts: Sequence[_Cut]) -> None:
+        self._entries = entries
+        self._cuts = cuts
+
+    def items(self) -> Iterator[tuple[int, ProducerEntry]]:
+        """(producer id, entry) of each."""
+        for producer_id, entry in self._entries.items():
+            if (now := _as_of(entry, self._cuts)) is not None:
+                yield producer_id, now
 
 
 class Producers:
-    """All producers of one partition. What was frozen isn't changed any more: the next change of an entry makes a copy
-    of that entry.
+    """All producers of one partition.
 
-    The entries are in the order of their `below`, so that a truncation looks at those only that wrote what it drops,
-    however many there are: an append puts its producer at the end. A truncation leaves those that it looks at there,
-    below the log's new end.
+    An entry of an older version isn't changed: it belongs to a state that was frozen, or to the time before a
+    truncation. The next change makes a copy of it. `_cuts` are the truncations that entries may not have gone back by,
+    with ascending end offsets, because each overrules those that went less far.
     """
 
-    __slots__ = ("_entries", "_marked", "_version")
+    __slots__ = ("_cut_version", "_cuts", "_entries", "_known_from", "_version")
 
     def __init__(self) -> None:
         self._entries: dict[int, ProducerEntry] = {}
-        self._marked = False  # whether transactions changed entries since the log was empty or read
-        self._version = 0  # counts how often the state was frozen
+        self._version = 0  # counts how often the state was frozen or truncated
+        self._cuts: list[_Cut] = []
+        self._cut_version = 0  # of the last truncation
+        self._known_from = 0  # what was before the log reached this offset only the log can say
 
     def __len__(self) -> int:
+        """How many there are; those that a truncation has undone count until somebody comes upon them."""
         return len(self._entries)
 
-    def items(self) -> Iterable[tuple[int, ProducerEntry]]:
+    def items(self) -> Iterator[tuple[int, ProducerEntry]]:
         """(producer id, entry) of each."""
-        return self._entries.items()
+        return FrozenProducers(self._entries, self._cuts).items()
 
     def get(self, producer_id: int) -> ProducerEntry | None:
         """A producer's entry."""
-        return self._entries.get(producer_id)
+        entry = self._entries.get(producer_id)
+        if entry is not None and entry.version < self._cut_version:
+            return _as_of(entry, self._cuts)
+        return entry
 
     def check(self, header: BatchHeader) -> Duplicate | None:
         """Whether a client's batch may be appended: None for yes; of a repeated one, what the first got.
@@ -113,6 +188,8 @@ class Producers:
         Raises KafkaError invalid_producer_epoch for an older epoch, out_of_order_sequence_number for a gap.
         """
         entry = self._entries.get(header.producer_id)
+        if entry is not None and entry.version < self._cut_version:
+            entry = _as_of(entry, self._cuts)
         if entry is None:
             return None
         if header.producer_epoch != entry.epoch:
@@ -144,40 +221,46 @@ class Producers:
         """Notes an appended batch of data."""
         entry = self._entries.get(header.producer_id)
         if entry is None or entry.epoch != header.producer_epoch or entry.version != self._version:
-            entry = self._begin(header.producer_id, header.producer_epoch, entry)
+            entry = self._begin(header.producer_id, header.producer_epoch)
         delta = header.last_offset_delta
         kept = KeptBatch(header.base_sequence + delta & _SEQUENCE_MASK, last_offset, delta, max_timestamp)
         batches = entry.batches
-        entry.batches = (*batches[1:], kept) if len(batches) == BATCHES_KEPT else (*batches, kept)
+        if len(batches) == BATCHES_KEPT:
+            entry.batches = (*batches[1:], kept)
+            entry.wrote_more = True
+        else:
+            entry.batches = (*batches, kept)
         entry.last_timestamp = max_timestamp
-        entry.below = last_offset + 1
-        del self._entries[header.producer_id]
-        self._entries[header.producer_id] = entry  # at the end
         if header.attributes & 0x10 and entry.transaction_start < 0:
             entry.transaction_start = last_offset - delta
-            self._marked = True
+            self._known_from = max(self._known_from, last_offset + 1)
 
-    def _begin(self, producer_id: int, epoch: int, old: ProducerEntry | None) -> ProducerEntry:
+    def _begin(self, producer_id: int, epoch: int) -> ProducerEntry:
         """A new entry for a new epoch, which an open transaction outlives; a copy where only the old one is frozen."""
-        entry = ProducerEntry(epoch, self._version)
-        if old is not None:
-            entry.coordinator_epoch = old.coordinator_epoch
-            entry.transaction_start = old.transaction_start
-            entry.below = old.below
-            if old.epoch == epoch:
-                entry.batches, entry.last_timestamp = old.batches, old.last_timestamp
+        old = self.get(producer_id)
+        if old is not None and old.epoch == epoch:
+            entry = old.copy(self._version)
+        else:
+            entry = ProducerEntry(epoch, self._version)
+            if old is not None:
+                entry.wrote_more = True
+                entry.coordinator_epoch = old.coordinator_epoch
+                entry.transaction_start = old.transaction_start
         self._entries[producer_id] = entry
         return entry
 
-    def transaction_ended(self, producer_id: int, epoch: int, coordinator_epoch: int, timestamp: int) -> int:
-        """Notes a commit or abort marker; where the transaction began, −1 for an empty one."""
+    def transaction_ended(
+        self, producer_id: int, epoch: int, coordinator_epoch: int, timestamp: int, offset: int
+    ) -> int:
+        """Notes the commit or abort marker at `offset`; where the transaction began, −1 for an empty one."""
         entry = self._entries.get(producer_id)
         if entry is None or entry.epoch != epoch or entry.version != self._version:
-            entry = self._begin(producer_id, epoch, entry)
-        self._marked = True
+            entry = self._begin(producer_id, epoch)
+        self._known_from = max(self._known_from, offset + 1)
         start, entry.transaction_start = entry.transaction_start, -1
         entry.coordinator_epoch = coordinator_epoch
         entry.last_timestamp = timestamp
+        entry.wrote_more = True  # the marker at least
         return start
 
     def first_unstable_offset(self) -> int | None:
@@ -186,86 +269,93 @@ class Producers:
             (entry.transaction_start for entry in self._entries.values() if entry.transaction_start >= 0), default=None
         )
 
-    def ids(self) -> list[int]:
-        """Whom there are entries of."""
-        return list(self._entries)
-
     def expire(self, now_ms: int, expiration_ms: int, among: Iterable[int] | None = None) -> int:
-        """Forgets producers (of `among`, or all) that wrote nothing for `expiration_ms` and have no open transaction;
-        how many."""
-        entries = self._entries
-        old = [
-            producer_id
-            for producer_id in (entries if among is None else among)
-            if (entry := entries.get(producer_id)) is not None
-            and entry.transaction_start < 0
-            and now_ms - entry.last_timestamp >= expiration_ms
-        ]
-        for producer_id in old:
-            del entries[producer_id]
-        return len(old)
+        """Forgets producers (of `among`, or all) that wrote nothing for `expiration_ms` and have no open transaction,
+        and those that a truncation has undone; how many. The others have gone back by each truncation of before."""
+        entries, cut_version = self._entries, self._cut_version
+        before = len(entries)
+        for producer_id in list(entries) if among is None else among:
+            entry = entries.get(producer_id)
+            if entry is None:
+                continue
+            if entry.version < cut_version:
+                entry = _as_of(entry, self._cuts)
+                if entry is not None:
+                    entry = entries[producer_id] = entry.copy(self._version)
+            if entry is None or (entry.transaction_start < 0 and now_ms - entry.last_timestamp >= expiration_ms):
+                del entries[producer_id]
+        return before - len(entries)
+
+    def expire_in_steps(self, now_ms: int, expiration_ms: int, count_max: int) -> Iterator[None]:
+        """As `expire`, `count_max` of them in each step; yields between two steps, where others may change what they
+        like. After the last one no truncation of before the first is remembered: every entry has gone back by it."""
+        version = self._version
+        ids = list(self._entries)
+        for start in range(0, len(ids), count_max):
+            if start:
+                yield
+            self.expire(now_ms, expiration_ms, ids[start : start + count_max])
+        del self._cuts[: bisect_right(self._cuts, version, key=_version_of)]
 
     def truncate_to(self, end_offset: int) -> bool:
         """Goes back to when the log ended at `end_offset`; False, and nothing is changed, where only the log itself can
-        say what was then.
-
-        Of those that have a batch below it the batches above are dropped: that there may have been older ones than are
-        left needn't be known, since a producer that sent those above had an answer to these. One whose very first batch
-        lies above it wasn't there yet.
-        """
-        if self._marked:
-            return False  # what markers did isn't among the batches
-        looked_at = []
-        for producer_id, entry in reversed(self._entries.items()):
-            if entry.below <= end_offset:
-                break
-            looked_at.append((producer_id, entry))
-            first = entry.batches[0]
-            if first.last_offset >= end_offset and (entry.epoch or first.last_sequence != first.offset_delta):
-                return False
-        for producer_id, entry in reversed(looked_at):
-            if entry.batches[0].last_offset >= end_offset:
-                del self._entries[producer_id]
-                continue
-            batches = tuple([batch for batch in entry.batches if batch.last_offset < end_offset])
-            earlier = self._entries[producer_id] = ProducerEntry(entry.epoch, self._version)
-            earlier.batches, earlier.below, earlier.last_timestamp = batches, end_offset, batches[-1].timestamp
+        say what was then. The same work however many producers there are."""
+        if end_offset < self._known_from:
+            return False
+        while self._cuts and self._cuts[-1].end_offset >= end_offset:
+            self._cuts.pop()
+        self._version += 1
+        self._cut_version = self._version
+        self._cuts.append(_Cut(self._version, end_offset))
         return True
 
     def clear(self) -> None:
         """Forgets all producers."""
         self._entries.clear()
-        self._marked = False
+        self._cuts.clear()
+        self._known_from = 0
 
-    def restore(self, entries: Iterable[tuple[int, ProducerEntry]], now_ms: int, expiration_ms: int) -> None:
-        """Takes the state from a snapshot, without what has expired."""
-        self._entries = dict(sorted(entries, key=lambda item: item[1].below))
+    def restore(
+        self, entries: Iterable[tuple[int, ProducerEntry]], end_offset: int, now_ms: int, expiration_ms: int
+    ) -> None:
+        """Takes the state from a snapshot of when the log ended at `end_offset`, without what has expired."""
+        self._entries = dict(entries)
+        self._cuts.clear()
+        self._cut_version = self._known_from = 0
         self.expire(now_ms, expiration_ms)
-        self._marked = any(
-            entry.coordinator_epoch >= 0 or entry.transaction_start >= 0 for entry in self._entries.values()
-        )
+        for entry in self._entries.values():
+            if entry.coordinator_epoch >= 0 or entry.transaction_start >= 0:
+                self._known_from = end_offset
+            elif entry.wrote_more and 0 < len(entry.batches) < BATCHES_KEPT and not _begins(entry.batches[0]):
+                self._known_from = max(self._known_from, entry.batches[0].last_offset + 1)
 
     def freeze(self) -> FrozenProducers:
         """The state as it is now. Cheap: the entries are shared, and copied when they change."""
         self._version += 1
-        return self._entries.copy()
+        return FrozenProducers(self._entries.copy(), tuple(self._cuts))
 
     def snapshot(self) -> bytes:
         """The state as a snapshot file."""
-        return sealed_snapshot(snapshot_pieces(self._entries))
+        return sealed_snapshot(snapshot_pieces(FrozenProducers(self._entries, self._cuts)))
 
 
-def snapshot_pieces(producers: FrozenProducers) -> Iterator[bytes]:
-    """What a snapshot file holds behind its checksum, in pieces of some producers each, a third of a millisecond's
-    work."""
-    yield _count.pack(len(producers))
-    earlier_count = 0
+class SnapshotPiece(NamedTuple):
+    """Some producers in the format of a snapshot file: how many, their entries, and how many batches before each one's
+    last, and those."""
+
+    producer_count: int
+    entries: bytes
+    earlier_count: int
+    earlier: bytes
+
+
+def snapshot_pieces(producers: FrozenProducers) -> Iterator[SnapshotPiece]:
+    """What a snapshot file holds, in pieces of some producers each, half a millisecond's work."""
     items = iter(producers.items())
     while some := list(islice(items, _PRODUCERS_A_PIECE)):
-        piece = bytearray()
+        piece, earlier = bytearray(), bytearray()
         for producer_id, entry in some:
             last = entry.batches[-1] if entry.batches else KeptBatch(NO_SEQUENCE, -1, 0, entry.last_timestamp)
-            earlier_count += max(len(entry.batches) - 1, 0)
             piece += _entry.pack(
                 producer_id,
                 entry.epoch,
@@ -276,20 +366,17 @@ def snapshot_pieces(producers: FrozenProducers) -> Iterator[bytes]:
                 entry.coordinator_epoch,
                 entry.transaction_start,
             )
-        yield bytes(piece)
-    yield _count.pack(earlier_count)
-    items = iter(producers.items())
-    while some := list(islice(items, _PRODUCERS_A_PIECE)):
-        piece = bytearray()
-        for producer_id, entry in some:
             for kept in entry.batches[:-1]:
-                piece += _earlier.pack(producer_id, *kept)
-        yield bytes(piece)
+                earlier += _earlier.pack(producer_id, *kept)
+        yield SnapshotPiece(len(some), bytes(piece), len(earlier) // _earlier.size, bytes(earlier))
 
 
-def sealed_snapshot(pieces: Iterable[bytes]) -> bytes:
+def sealed_snapshot(pieces: Iterable[SnapshotPiece]) -> bytes:
     """The snapshot file of these pieces."""
-    body = b"".join(pieces)
+    whole = list(pieces)
+    count, earlier_count = sum(piece.producer_count for piece in whole), sum(piece.earlier_count for piece in whole)
+    entries, earlier = [piece.entries for piece in whole], [piece.earlier for piece in whole]
+    body = b"".join([_count.pack(count), *entries, _count.pack(earlier_count), *earlier])
     return _version_and_checksum.pack(1, crc32c(body)) + body
 
 
@@ -310,7 +397,7 @@ def read_snapshot(data: bytes) -> Iterator[tuple[int, ProducerEntry]]:
         entry = ProducerEntry(epoch)
         if offset >= 0:
             entry.batches = (*earlier.get(producer_id, ()), KeptBatch(sequence, offset, delta, timestamp))
-            entry.below = offset + 1
+        entry.wrote_more = epoch > 0 or not entry.batches or not _begins(entry.batches[0])
         entry.last_timestamp = timestamp
         entry.coordinator_epoch = coordinator_epoch
         entry.transaction_start = start
@@ -325,3 +412,8 @@ def _read_earlier(data: bytes, position: int) -> dict[int, list[KeptBatch]]:
             producer_id, *kept = _earlier.unpack_from(data, at)
             found.setdefault(producer_id, []).append(KeptBatch(*kept))
     return found
+
+
+def _begins(batch: KeptBatch) -> bool:
+    """Whether it is the first batch of its epoch."""
+    return batch.last_sequence == batch.offset_delta

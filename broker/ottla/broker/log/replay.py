@@ -35,7 +35,7 @@ def producers_at(
     """The producers as they were when the log, whose producers are `now`, ended at `end`: `now` itself, gone back, or
     others where only the log can say. Damaged ones of `snapshots` are removed from disk and list."""
     if now.truncate_to(end):
-        return now  # to read a segment's headers would take seconds
+        return now  # to read a segment's headers would take seconds, or minutes
     producers = Producers()
     usable = [offset for offset in snapshots if offset <= end]
     later = snapshots[len(usable) :]
@@ -52,7 +52,7 @@ def restore_snapshot(
     while snapshots:
         path = f"{directory}/{names.offset_name(snapshots[-1], names.PRODUCER_SNAPSHOT)}"
         try:
-            producers.restore(list(read_snapshot(disk.read(path))), now_ms, expiration_ms)
+            producers.restore(list(read_snapshot(disk.read(path))), snapshots[-1], now_ms, expiration_ms)
             return snapshots[-1]
         except (ValueError, FileNotFoundError):
             disk.remove(path)
@@ -86,4 +86,6 @@ def note_marker(producers: Producers, batch: Buffer, header: BatchHeader) -> Non
     for record in records(batch):
         value = record.value or b""
         coordinator_epoch = int.from_bytes(value[2:6], "big", signed=True) if len(value) >= 6 else -1
-        producers.transaction_ended(header.producer_id, header.producer_epoch, coordinator_epoch, record.timestamp)
+        producers.transaction_ended(
+            header.producer_id, header.producer_epoch, coordinator_epoch, record.timestamp, record.offset
+        )

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 _LOGS_PER_TURN = 50
 _SEGMENTS_PER_TURN = 20  # each is three or four renames
-_PRODUCERS_PER_TURN = 5_000
+_PRODUCERS_PER_TURN = 2_500
 _REMOVAL_INTERVAL_MS = 1000
 _SHORTENED_SECONDS = 1.0  # after an election many logs may be truncated, one after the other
 _REMOVALS_PER_TURN = 100
@@ -163,11 +163,8 @@ class Upkeep:
             if count % _LOGS_PER_TURN == 0:
                 await asyncio.sleep(0)
             try:
-                ids = log.producers.ids()
-                for start in range(0, len(ids) or 1, _PRODUCERS_PER_TURN):
-                    if start:
-                        await asyncio.sleep(0)
-                    log.expire_producers(now_ms, ids[start : start + _PRODUCERS_PER_TURN])
+                for _ in log.expire_producers(now_ms, _PRODUCERS_PER_TURN):
+                    await asyncio.sleep(0)
             except Exception as error:  # nor their producers' expiry
                 self._logs.troubles.met(_EXPIRY, log, error)
             else:

@@ -37,6 +37,7 @@ def filled(folder: Path, disk: RealDisk) -> Log:
     log = Workbench(folder, disk=disk).log()
     for index in range(100):
         append(log, batch_of([bytes(100)], producer=(index % 3, 0, index // 3)), epoch=index // 20)
+    log.producers.transaction_ended(2, 0, 0, 1000, log.log_end_offset - 1)  # so that a truncation reads the log
     for segment in log.segments:
         segment.let_go()
     return log
