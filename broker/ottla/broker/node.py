@@ -467,6 +467,13 @@ class Broker:
 
     def _room_again(self) -> None:
         self.replicas.open_again()
+        self.spawn(self._open_again(), "opening of logs for which there is room again")
+
+    async def _open_again(self) -> None:
+        await self.logs.open_again(lambda topic: self.replicas.rules_of(topic).log, self._log_tried_again)
+
+    def _log_tried_again(self, topic_id: UUID, index: int) -> None:
+        self.replicas.log_tried_again(topic_id, index)
         self.restore_reports.logs_opened()
 
     def _tombstone_done(self, topic_id: UUID) -> None:

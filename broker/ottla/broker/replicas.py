@@ -24,6 +24,7 @@ from ottla.broker.log.creation import NewLog
 from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.disk import NO_ROOM
 from ottla.broker.log.log import Log
+from ottla.broker.log.without_room import BeingOpened
 from ottla.broker.partition import Partition
 from ottla.broker.partitions import PartitionTable
 from ottla.broker.topic_rules import admission_rules, log_config, target_codec
@@ -82,7 +83,7 @@ class Replicas:
         table.lost = logs.lost
         self._rules: dict[str, _TopicRules] = {}
         self._default_rules = _TopicRules(TopicConfig.resolve(config, {}), config)
-        self._unopened: set[tuple[UUID, int]] = set()  # for want of room
+        self._unopened: set[tuple[UUID, int]] = set()  # for want of room, or of the directory's name
         self._preparing: set[tuple[UUID, int]] = set()  # whose logs a thread is making
         self._note_codecs()
 
@@ -214,15 +215,29 @@ class Replicas:
 
     def open_again(self) -> None:
         """A log directory that was full has room: what couldn't be created is, and who waits to join an ISR may."""
-        unopened = self._unopened - self._preparing  # `changed` follows those
+        self._create_again()
+        for partition in self._table:
+            if partition.leads:
+                self.look_at_isr(partition)  # a leader that can't write admits nobody
+
+    def log_tried_again(self, topic_id: UUID, index: int) -> None:
+        """A log that couldn't be opened for want of room is open, or turned out to be damaged. A log that isn't this
+        broker's any more is set aside, as it would have been at the start."""
+        self._unopened.discard((topic_id, index))
+        state = self._image.partition(topic_id, index)
+        if state is not None and (topic_id, index) not in self._preparing:
+            self._follow(topic_id, index, state)
+        self._logs.set_aside_unknown(self.wants, [(topic_id, index)])
+        self._create_again()  # of what its directory's name was wanted for
+
+    def _create_again(self) -> None:
+        """What couldn't be created. What is on the disk and couldn't be opened is opened in a thread."""
+        unopened = self._unopened - self._preparing - self._logs.lost.keys()  # `changed` follows those
         self._unopened -= unopened
         for topic_id, index in unopened:
             state = self._image.partition(topic_id, index)
             if state is not None:
                 self._follow(topic_id, index, state)
-        for partition in self._table:
-            if partition.leads:
-                self.look_at_isr(partition)  # a leader that can't write admits nobody
 
     def _follow(self, topic_id: UUID, index: int, state: model.Partition) -> None:
         partition = self._table.get_by_id(topic_id, index)
@@ -261,7 +276,7 @@ class Replicas:
             log = self._logs.open_or_create(intent.name, index, topic_id, rules.log)
         except OSError as error:
             logger.error("%s-%d: the log can't be opened: %s", intent.name, index, error)
-            if error.errno in NO_ROOM:
+            if error.errno in NO_ROOM or isinstance(error, BeingOpened):
                 self._unopened.add((topic_id, index))
             return None
         counters = self.counters.get(intent.name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import threading
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +14,12 @@ from uuid import UUID
 
 import pytest
 
+from ottla.broker.log.config import LogConfig
 from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.disk import File, RealDisk
 from ottla.broker.log.log import Log
 from ottla.broker.log.segment import DamagedSegment
+from ottla.broker.log.without_room import BeingOpened
 from ottla.broker.partitions import PartitionTable
 from ottla.broker.replicas import LOOKED_AT_AT_ONCE, Replicas
 from ottla.metadata.keys import ConfigResource
@@ -49,10 +52,20 @@ class World:
         config = BrokerConfig.from_sources("\n".join(["node.id=0", f"log.dirs={folder}", *properties]))
         self.replicas = Replicas(0, self.table, self.logs, config, lambda: 1000)
         self.logs.room_again = self.replicas.open_again
+        self.tried: list[Log | None] = []
         self.logs.open("c", 0, lambda topic: self.replicas.rules_of(topic).log)
         self.configs: dict[ConfigResource, Any] = {}
         self.tombstones: dict[UUID, Tombstone] = {}
         self.state = Partition(TOPIC_ID, 0, (0,), (0,), (self.replicas.broker_epoch,), 0)
+
+    def _tried(self, topic_id: UUID, index: int) -> None:
+        self.tried.append(self.logs.get(topic_id, index))
+        self.replicas.log_tried_again(topic_id, index)
+
+    async def look_for_room(self) -> None:
+        """As the node: what has to be created is at once, what has to be recovered in a thread."""
+        self.logs.look_for_room()
+        await self.logs.open_again(lambda topic: self.replicas.rules_of(topic).log, self._tried)
 
     def image(self) -> Any:
         return SimpleNamespace(
@@ -133,12 +146,152 @@ def test_a_log_for_which_the_room_was_too_little_is_tried_again(tmp_path: Path) 
     world = World(tmp_path, disk=disk)
     world.changed(partitions=[(TOPIC_ID, 0)])
     for _ in range(3):
-        world.logs.look_for_room()
+        asyncio.run(world.look_for_room())
         assert set(world.logs.lost) == {(TOPIC_ID, 0)}
+        assert list(world.logs.full) == [str(tmp_path)]
     disk.healed = True
-    world.logs.look_for_room()
+    asyncio.run(world.look_for_room())
     assert not world.logs.lost
     assert world.table.get("t", 0) is not None
+
+
+class Slow(Unlisted):
+    """While it is healed, it lists that directory only when it may; in which thread it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__(OSError(errno.ENOSPC, "no room"))
+        self.asked = threading.Event()
+        self.may = threading.Event()
+        self.threads: list[int] = []
+
+    def listed(self, folder: Path) -> list[Any]:
+        return [item for item in super().list(str(folder)) if item.is_directory]
+
+    def list(self, path: str) -> list[Any]:
+        if path.endswith("/t-0") and self.healed:
+            self.threads.append(threading.get_ident())
+            self.asked.set()
+            assert self.may.wait(60)
+        return super().list(path)
+
+
+def without_room(tmp_path: Path) -> World:
+    """Whose log couldn't be opened at the start, and could be now."""
+    world = World(tmp_path)
+    world.changed(partitions=[(TOPIC_ID, 0)])
+    world.logs.close()
+    disk = Slow()
+    world = World(tmp_path, disk=disk)
+    world.changed(partitions=[(TOPIC_ID, 0)])
+    assert world.table.get("t", 0) is None
+    disk.healed = True
+    return world
+
+
+def test_a_log_that_there_is_room_for_is_recovered_in_a_thread(tmp_path: Path) -> None:
+    """It may be gigabytes that recovery reads, and it read them on the event loop."""
+    world = without_room(tmp_path)
+    disk = world.disk
+    assert isinstance(disk, Slow)
+
+    async def scene() -> None:
+        opening = asyncio.ensure_future(world.look_for_room())
+        assert await asyncio.to_thread(disk.asked.wait, 60)
+        assert not opening.done()
+        assert world.table.get("t", 0) is None
+        disk.may.set()
+        await opening
+
+    asyncio.run(scene())
+    assert disk.threads
+    assert threading.get_ident() not in disk.threads
+    assert world.table.get("t", 0) is not None
+    assert not world.logs.lost
+
+
+def test_a_directory_in_which_a_thread_opens_a_log_keeps_its_name(tmp_path: Path) -> None:
+    """Whoever moves the partition to others and back, or deletes its topic and makes it anew, would have the thread
+    write into the new log: it knows the directory by its path."""
+    world = without_room(tmp_path)
+    disk = world.disk
+    assert isinstance(disk, Slow)
+    ours, other_id = world.state, UUID(int=6)
+
+    async def scene() -> None:
+        opening = asyncio.ensure_future(world.look_for_room())
+        assert await asyncio.to_thread(disk.asked.wait, 60)
+        world.state = replace(ours, replicas=(1,), isr=(1,), leader=1, partition_epoch=1)
+        world.changed(partitions=[(TOPIC_ID, 0)])
+        with pytest.raises(BeingOpened):
+            world.logs.open_or_create("t", 0, other_id, LogConfig())
+        assert [item.name for item in disk.listed(tmp_path)] == ["t-0"]
+        assert not world.logs.failed
+        disk.may.set()
+        await opening
+
+    asyncio.run(scene())
+    assert world.logs.get(TOPIC_ID, 0) is None
+    assert not world.logs.lost
+    assert [item.name[-6:] for item in tmp_path.iterdir() if item.is_dir()] == ["-stray"]
+    world.logs.open_or_create("t", 0, other_id, LogConfig())
+
+
+def test_a_stop_waits_for_the_log_that_a_thread_opens(tmp_path: Path) -> None:
+    """Else the next process opens the same files meanwhile."""
+    world = without_room(tmp_path)
+    disk = world.disk
+    assert isinstance(disk, Slow)
+
+    async def scene() -> None:
+        opening = asyncio.ensure_future(world.look_for_room())
+        assert await asyncio.to_thread(disk.asked.wait, 60)
+        opening.cancel()
+        closing = asyncio.ensure_future(asyncio.to_thread(world.logs.close))
+        await asyncio.sleep(0.05)
+        assert not closing.done()
+        disk.may.set()
+        await closing
+
+    asyncio.run(scene())
+    assert World(tmp_path).logs.stopped_epoch == -1
+
+
+def test_a_restored_partitions_log_is_opened_when_there_is_room_also_where_others_have_it(tmp_path: Path) -> None:
+    """After a restore every log is to be reported, and this one was never opened: who leads was decided without it."""
+    world = without_room(tmp_path)
+    disk = world.disk
+    assert isinstance(disk, Slow)
+    disk.may.set()
+    world.state = replace(world.state, replicas=(1,), isr=(1,), leader=-1, restored=True)
+    world.changed(partitions=[(TOPIC_ID, 0)])
+    asyncio.run(world.look_for_room())
+    assert world.logs.get(TOPIC_ID, 0) is not None
+    assert world.tried == [world.logs.get(TOPIC_ID, 0)]
+    assert world.table.get("t", 0) is None
+
+
+def test_what_took_the_directory_of_a_log_without_room_is_left_alone_when_there_is_room(tmp_path: Path) -> None:
+    """The thread would recover the new log while it is served."""
+    world = without_room(tmp_path)
+    disk = world.disk
+    assert isinstance(disk, Slow)
+    disk.may.set()
+    world.logs.open_or_create("t", 0, UUID(int=6), LogConfig())
+    disk.threads.clear()
+    asyncio.run(world.look_for_room())
+    assert not disk.threads
+
+
+def test_what_is_opened_later_doesnt_make_the_last_stop_a_clean_one(tmp_path: Path) -> None:
+    """A report was withdrawn, for which its partition waited: the stop counted as clean once all was opened."""
+    world = without_room(tmp_path)
+    disk = world.disk
+    assert isinstance(disk, Slow)
+    disk.may.set()
+    assert world.logs.stopped_epoch == -1
+    asyncio.run(world.look_for_room())
+    assert not world.logs.lost
+    assert world.logs.stopped_epoch == -1
 
 
 def test_room_while_a_thread_makes_a_log_makes_no_second_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,6 +45,7 @@ from .segment import DamagedSegment, OpenFiles, files_to_keep_open
 from .surroundings import LogSurroundings
 from .survey import FoundLog, InterruptedMove, survey
 from .troubles import Troubles
+from .without_room import BeingOpened, WithoutRoom
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +77,7 @@ class LogDirectories:
         self.disk: Disk = disk or RealDisk()
         self.logs: dict[LogKey, Log] = {}
         self.lost: dict[LogKey, OSError] = {}
-        self._without_room: dict[LogKey, Callable[[LogConfig], Opened]] = {}  # lost until there is some
+        self._without_room = WithoutRoom()  # lost until there is some
         self.failed: dict[str, OSError] = {}
         self.full: dict[str, OSError] = {}
         self.cordoned: frozenset[str] = frozenset()  # paths that get no new logs, as long as there is another one
@@ -95,6 +96,9 @@ class LogDirectories:
         self.flushes = FlushCounters()
         self.troubles = Troubles()
         self.cluster_id: str | None = None
+        # The broker epoch that ended with a clean stop of every log directory; −1 where something may be missing. What
+        # is lost or opened after `open` doesn't change it: the registration tells of it, and reports go by the same.
+        self.stopped_epoch = UNKNOWN_EPOCH
         self._now_ms = now_ms
         self._lack_told_ms = -_TOLD_AGAIN_MS
         self._opened = False  # until then whatever can't be read counts as lost
@@ -152,11 +156,6 @@ class LogDirectories:
 
     # ---- opening
 
-    @property
-    def stopped_epoch(self) -> int:
-        """The broker epoch that ended with a clean stop of every log directory; −1 where something may be missing."""
-        return UNKNOWN_EPOCH if self.failed or self.lost else common_epoch(self._homes.values())
-
     def open(self, cluster_id: str, node_id: int, config_of: Callable[[str], LogConfig]) -> None:
         """Opens every log, recovering where the last stop wasn't clean; blocks, for a thread.
 
@@ -175,7 +174,35 @@ class LogDirectories:
         self._open_logs(found, config_of)
         if not self._online():
             raise OSError(errno.EIO, "every log directory has failed: " + "; ".join(map(str, self.failed.values())))
+        if not (self.failed or self.lost or self._bad.unclaimed):
+            self.stopped_epoch = common_epoch(self._homes.values())
         self._opened = True
+
+    async def open_again(self, config_of: Callable[[str], LogConfig], tried: Callable[[UUID, int], None]) -> None:
+        """Opens what couldn't be opened for want of room, where there is room now. `tried` is called for each that is
+        open or damaged, as soon as that is known, on the event loop."""
+        for key, waiting in list(self._without_room.logs.items()):
+            home, item = waiting
+            without_room = key not in self.logs and home.path not in self.full and home.path not in self.failed
+            if not without_room or self._without_room.is_opened(item.directory):
+                continue
+            work = partial(self._open_log, home, item, config_of(item.topic))
+            result = await self._without_room.open(item.directory, work)
+            if self._without_room.logs.get(key) is not waiting or isinstance(result, BeingOpened):
+                continue  # its topic was deleted meanwhile, or the broker stops
+            if home.path in self.failed:
+                self.lost[key] = self.failed[home.path]
+                continue
+            if isinstance(result, OSError):
+                self._not_opened(home, item, result)
+                if result.errno in NO_ROOM:
+                    continue
+            else:
+                self.logs[key] = self._told(result)
+                del self.lost[key]
+                self._bad.opened_or_gone(item.directory)
+            del self._without_room.logs[key]
+            tried(*key)
 
     def _survey(self, home: Home) -> Iterable[FoundLog]:
         """Reads the small files, and finds the partitions."""
@@ -226,7 +253,7 @@ class LogDirectories:
             return
         logger.error("%s can't be opened: %s", item.directory, error)
         if error.errno in NO_ROOM:
-            self._without_room[item.topic_id, item.partition] = partial(self._open_log, home, item)
+            self._without_room.logs[item.topic_id, item.partition] = home, item
         self.directory_failed(home.path, error)
 
     def _told(self, opened: Opened) -> Log:
@@ -275,19 +302,10 @@ class LogDirectories:
                     logger.warning("partition %d of topic %s may lie in %s, which has failed", key[1], key[0], path)
 
     def open_or_create(self, topic: str, index: int, topic_id: UUID, config: LogConfig) -> Log:
-        """The log of a partition, new and empty where there is none. Raises OSError."""
+        """The log of a partition, new and empty where there is none. Raises OSError: BeingOpened, too."""
         log = self.logs.get((topic_id, index))
         if log is not None:
             log.config = config
-            return log
-        if (again := self._without_room.get((topic_id, index))) is not None:
-            try:
-                log = self.logs[topic_id, index] = self._told(again(config))
-            except OSError as error:  # that room wasn't enough: the directory is full again, until there is more
-                self.directory_failed(self._bad.unopened(topic_id, index)[0][0].path, error)
-                raise
-            del self._without_room[topic_id, index], self.lost[topic_id, index]
-            self._bad.opened_or_gone(log.directory)
             return log
         if (topic, index) in self._bad.unclaimed:
             self.lost.setdefault((topic_id, index), self._bad.claim_refused(topic, index, topic_id))
@@ -351,7 +369,8 @@ class LogDirectories:
         return emptiest(open_ones or online, count, map(self.directory_of, self.logs.values()))
 
     def _make_room(self, directory: str, topic: str, index: int) -> None:
-        """A directory of that name that belongs to another topic id, or to none, is set aside."""
+        """A directory of that name that belongs to another topic id, or to none, is set aside. Raises BeingOpened."""
+        self._without_room.check_not_opened(directory)
         if self.disk.exists(directory):
             target = self._set_aside(directory, topic, index)
             self._bad.opened_or_gone(directory)
@@ -383,7 +402,7 @@ class LogDirectories:
             self.delete(*key)
         for key in [key for key in self.lost if key[0] == topic_id]:
             del self.lost[key]
-            self._without_room.pop(key, None)
+            self._without_room.logs.pop(key, None)
         self._bad.topic_deleted(topic_id)
 
     def delete(self, topic_id: UUID, index: int) -> None:
@@ -402,7 +421,7 @@ class LogDirectories:
         if (topic_id, index) not in self.lost:
             return
         for home, found in self._bad.unopened(topic_id, index):
-            if home.path in self.failed:
+            if home.path in self.failed or self._without_room.is_opened(found.directory):
                 continue
             try:
                 self._set_aside(found.directory, found.topic, index, "the partition was moved to other brokers")
@@ -411,7 +430,6 @@ class LogDirectories:
                 continue
             self._bad.opened_or_gone(found.directory)
             self.lost.pop((topic_id, index), None)
-            self._without_room.pop((topic_id, index), None)
 
     def _doom(self, directory: str, log: Log) -> str:
         """Renames a log's directory for its removal; its new path."""
@@ -425,13 +443,21 @@ class LogDirectories:
         self.deletions.add(self._now_ms() + log.config.file_delete_delay_ms, target)
         return target
 
-    def set_aside_unknown(self, wanted: Callable[[UUID, int], bool]) -> list[str]:
-        """Sets aside the partitions that the metadata doesn't know or has given to others; their new directories."""
+    def set_aside_unknown(
+        self, wanted: Callable[[UUID, int], bool], among: Iterable[LogKey] | None = None
+    ) -> list[str]:
+        """Sets aside the partitions (of `among`, or all) that the metadata doesn't know or has given to others; their
+        new directories."""
         moved = []
-        for key, log in list(self.logs.items()):
-            if not wanted(*key):
+        for key in list(self.logs if among is None else among):
+            log = self.logs.get(key)
+            if log is not None and not wanted(*key):
+                try:
+                    moved.append(self._set_aside(log.directory, log.topic, log.index))
+                except OSError as error:
+                    self.directory_failed(self.directory_of(log), error)
+                    continue
                 del self.logs[key]
-                moved.append(self._set_aside(log.directory, log.topic, log.index))
                 log.retire(moved[-1])
         return moved
 
@@ -441,6 +467,7 @@ class LogDirectories:
         home = directory.rpartition("/")[0]
         target = f"{home}/{names.renamed_partition_name(topic, index, names.STRAY_DIRECTORY)}"
         self.disk.rename(directory, target)
+        self._without_room.gone(directory)
         logger.warning("%s: %s; it is set aside as %s", directory, reason, target)
         return target
 
@@ -461,6 +488,8 @@ class LogDirectories:
     def directory_failed(self, path: str, error: OSError) -> None:
         """Hears of an OSError. A full directory serves reads and waits for room; what the process lacks passes; what is
         wrong with one log is its own; any other error ends the directory's use."""
+        if isinstance(error, BeingOpened):
+            return
         of_one_log = isinstance(error, (BadLog, DamagedSegment))
         if of_one_log or (error.errno in OUT_OF_RESOURCES and self._opened):
             if self._now_ms() - self._lack_told_ms >= _TOLD_AGAIN_MS:
@@ -544,7 +573,10 @@ class LogDirectories:
         if not self._opened:
             self._release()
             return
-        epoch = self.stopped_epoch if broker_epoch == UNKNOWN_EPOCH else broker_epoch
+        self._without_room.end()
+        epoch = broker_epoch
+        if epoch == UNKNOWN_EPOCH and not self.failed and not self.lost:
+            epoch = self.stopped_epoch
         logs = list(self.logs.values())
         some = [logs[start : start + _CLOSED_AT_ONCE] for start in range(0, len(logs), _CLOSED_AT_ONCE)]
         with self._threads(_THREADS) as pool:
