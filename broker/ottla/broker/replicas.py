@@ -221,7 +221,7 @@ class Replicas:
                 self.look_at_isr(partition)  # a leader that can't write admits nobody
 
     def log_tried_again(self, topic_id: UUID, index: int) -> None:
-        """A log that couldn't be opened for want of room is open, or turned out to be damaged. A log that isn't this
+        """A log that couldn't be opened for want of room is open, or couldn't be opened again. One that isn't this
         broker's any more is set aside, as it would have been at the start."""
         self._unopened.discard((topic_id, index))
         state = self._image.partition(topic_id, index)

@@ -27,11 +27,8 @@ from ottla.broker.counters import FlushCounters
 
 from . import names
 from .bad_logs import BadLogs
-from .checkpoints import (
-    Offsets,
-    read_properties,
-    write_clean_marker,
-)
+from .checkpoints import Offsets, read_properties, write_clean_marker
+from .closing import close_all
 from .config import LogConfig
 from .creation import NewLog, create, create_all
 from .cuts import Cuts
@@ -45,15 +42,13 @@ from .segment import DamagedSegment, OpenFiles, files_to_keep_open
 from .surroundings import LogSurroundings
 from .survey import FoundLog, InterruptedMove, survey
 from .troubles import Troubles
-from .without_room import BeingOpened, WithoutRoom
+from .without_room import BeingOpened, WithoutRoom, has_room
 
 logger = logging.getLogger(__name__)
 
-_ROOM_AGAIN_BYTES = 64 << 20  # or a twentieth of a small volume
 _PROGRESS_SECONDS = 5.0
 _TOLD_AGAIN_MS = 10_000
 _THREADS = 8
-_CLOSED_AT_ONCE = 50  # logs: most have nothing to write, and cost less than a thread's errand
 
 LogKey = tuple[UUID, int]
 
@@ -96,8 +91,8 @@ class LogDirectories:
         self.flushes = FlushCounters()
         self.troubles = Troubles()
         self.cluster_id: str | None = None
-        # The broker epoch that ended with a clean stop of every log directory; −1 where something may be missing. What
-        # is lost or opened after `open` doesn't change it: the registration tells of it, and reports go by the same.
+        # The broker epoch that ended with a clean stop of every log directory, −1 where something may be missing, as
+        # `open` has found it: the registration tells of it, and reports go by the same.
         self.stopped_epoch = UNKNOWN_EPOCH
         self._now_ms = now_ms
         self._lack_told_ms = -_TOLD_AGAIN_MS
@@ -179,29 +174,27 @@ class LogDirectories:
         self._opened = True
 
     async def open_again(self, config_of: Callable[[str], LogConfig], tried: Callable[[UUID, int], None]) -> None:
-        """Opens what couldn't be opened for want of room, where there is room now. `tried` is called for each that is
-        open or damaged, as soon as that is known, on the event loop."""
+        """Opens what couldn't be opened for want of room, where there is room now. `tried` is called for each, as
+        soon as it is open or couldn't be opened again, on the event loop."""
         for key, waiting in list(self._without_room.logs.items()):
             home, item = waiting
-            without_room = key not in self.logs and home.path not in self.full and home.path not in self.failed
-            if not without_room or self._without_room.is_opened(item.directory):
+            out_of_use = home.path in self.full or home.path in self.failed
+            if key in self.logs or out_of_use or self._without_room.is_opened(item.directory):
                 continue
-            work = partial(self._open_log, home, item, config_of(item.topic))
-            result = await self._without_room.open(item.directory, work)
+            config = config_of(item.topic)
+            result = await self._without_room.open(item.directory, partial(self._open_log, home, item, config))
             if self._without_room.logs.get(key) is not waiting or isinstance(result, BeingOpened):
                 continue  # its topic was deleted meanwhile, or the broker stops
             if home.path in self.failed:
                 self.lost[key] = self.failed[home.path]
                 continue
+            del self._without_room.logs[key]
             if isinstance(result, OSError):
-                self._not_opened(home, item, result)
-                if result.errno in NO_ROOM:
-                    continue
+                self._not_opened(home, item, result)  # which puts it back where the room wasn't enough
             else:
                 self.logs[key] = self._told(result)
                 del self.lost[key]
                 self._bad.opened_or_gone(item.directory)
-            del self._without_room.logs[key]
             tried(*key)
 
     def _survey(self, home: Home) -> Iterable[FoundLog]:
@@ -443,13 +436,11 @@ class LogDirectories:
         self.deletions.add(self._now_ms() + log.config.file_delete_delay_ms, target)
         return target
 
-    def set_aside_unknown(
-        self, wanted: Callable[[UUID, int], bool], among: Iterable[LogKey] | None = None
-    ) -> list[str]:
-        """Sets aside the partitions (of `among`, or all) that the metadata doesn't know or has given to others; their
-        new directories."""
+    def set_aside_unknown(self, wanted: Callable[[UUID, int], bool], among: Iterable[LogKey] = ()) -> list[str]:
+        """Sets aside the partitions (those of `among`, else all) that the metadata doesn't know or has given to others;
+        their new directories."""
         moved = []
-        for key in list(self.logs if among is None else among):
+        for key in list(among or self.logs):
             log = self.logs.get(key)
             if log is not None and not wanted(*key):
                 try:
@@ -525,11 +516,11 @@ class LogDirectories:
         """Notices that a full log directory has room again."""
         for path in list(self.full):
             try:
-                total, usable = self.disk.free_bytes(path)
+                room = has_room(*self.disk.free_bytes(path))
             except OSError as error:
                 self.directory_failed(path, error)
                 continue
-            if usable >= min(_ROOM_AGAIN_BYTES, total // 20):
+            if room:
                 del self.full[path]
                 logger.warning("log directory %s has room again", path)
                 self.room_again()
@@ -574,13 +565,9 @@ class LogDirectories:
             self._release()
             return
         self._without_room.end()
-        epoch = broker_epoch
-        if epoch == UNKNOWN_EPOCH and not self.failed and not self.lost:
-            epoch = self.stopped_epoch
-        logs = list(self.logs.values())
-        some = [logs[start : start + _CLOSED_AT_ONCE] for start in range(0, len(logs), _CLOSED_AT_ONCE)]
+        epoch = self.stopped_epoch if broker_epoch == UNKNOWN_EPOCH else broker_epoch
         with self._threads(_THREADS) as pool:
-            for log, error in chain.from_iterable(pool.map(_close, some)):
+            for log, error in close_all(list(self.logs.values()), pool):
                 logger.error("%r couldn't be closed: %s", log, error)
                 self.failed.setdefault(self.directory_of(log), error)
         for file in self.recovery_points() + self.high_watermark_checkpoints():
@@ -610,17 +597,3 @@ class LogDirectories:
 
 def _directory(home: Home, new: NewLog) -> str:
     return f"{home.path}/{names.partition_name(new.topic, new.partition)}"
-
-
-def _close(logs: Iterable[Log]) -> list[tuple[Log, OSError]]:
-    """Those that couldn't be, and why."""
-    failed = []
-    for log in logs:
-        try:
-            log.close()
-        except OSError as error:
-            failed.append((log, error))
-        except Exception as error:  # of this log alone: the others are closed, and its directory is recovered
-            logger.exception("%r breaks a rule of ours at its end", log)
-            failed.append((log, OSError(errno.EIO, str(error) or type(error).__name__)))
-    return failed

@@ -20,6 +20,7 @@ from .survey import FoundLog
 
 logger = logging.getLogger(__name__)
 
+_ROOM_AGAIN_BYTES = 64 << 20  # or a twentieth of a small volume
 _THREAD_AGAIN_S = 1.0
 
 
@@ -77,3 +78,8 @@ class WithoutRoom:
         self._ended = True
         with self._opening:
             pass
+
+
+def has_room(total_bytes: int, usable_bytes: int) -> bool:
+    """Whether a volume that was full isn't any more."""
+    return usable_bytes >= min(_ROOM_AGAIN_BYTES, total_bytes // 20)

@@ -1,0 +1,34 @@
+"""Closes many logs at a broker's end, each by itself. Blocks."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Executor
+from itertools import chain
+
+from .log import Log
+
+logger = logging.getLogger(__name__)
+
+_CLOSED_AT_ONCE = 50  # logs: most have nothing to write, and cost less than a thread's errand
+
+
+def close_all(logs: Sequence[Log], pool: Executor) -> Iterator[tuple[Log, OSError]]:
+    """Closes the logs in the threads of `pool`. Those that couldn't be, and why."""
+    some = [logs[start : start + _CLOSED_AT_ONCE] for start in range(0, len(logs), _CLOSED_AT_ONCE)]
+    return chain.from_iterable(pool.map(_close, some))
+
+
+def _close(logs: Iterable[Log]) -> list[tuple[Log, OSError]]:
+    failed = []
+    for log in logs:
+        try:
+            log.close()
+        except OSError as error:
+            failed.append((log, error))
+        except Exception as error:  # of this log alone: the others are closed, and its directory is recovered
+            logger.exception("%r breaks a rule of ours at its end", log)
+            failed.append((log, OSError(errno.EIO, str(error) or type(error).__name__)))
+    return failed
