@@ -11,7 +11,8 @@ would be older than a bound that is shorter, and a loop that turns would be take
 2. A broker whose event loop stands still beyond the bound is known to be dead a session later, and its partitions move.
    When its loop turns again, the lease has ended, and it registers anew (`registration.py`).
 3. A process that stood still as a whole, as a machine does that sleeps, is no event loop that waits for its disk: the
-   thread notices that its own time was cut out, and counts from then.
+   time by which the thread itself is late doesn't count. The rest does: on a machine whose processors are all taken the
+   thread is late again and again, and a loop that stands still must be known all the same.
 4. Whether the lease lives is said by the store alone; the thread decides only whether to ask for more.
 
 A task on the event loop does the same where there are no threads, as in the simulation.
@@ -109,11 +110,13 @@ class RenewalThread:
         self._loop = asyncio.get_running_loop()
         self._held: _Held | None = None
         self._confirmed_at = 0.0
-        self._turned_at = self._awake_since = time.monotonic()
+        self._turned_at = time.monotonic()
         self._asked = False  # whether the event loop has been asked to say that it turns
         self._stalled = False
         self._closed = False
         self._woken = threading.Event()
+        # The thread's own: for how long it couldn't go on although it was its time, since the loop turned at a moment.
+        self._late_s, self._late_since = 0.0, self._turned_at
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
         self._thread.start()
 
@@ -183,11 +186,11 @@ class RenewalThread:
         self._was_due_at(end)
 
     def _was_due_at(self, moment: float) -> None:
-        """The thread goes on. It is late by as much as the process stood still, or waited for a processor: what is less
-        than the time between two questions makes no stall of a loop that turns."""
-        now = time.monotonic()
-        if now > moment + self._question_s:
-            self._awake_since = now
+        """The thread goes on. It is late by as much as the process stood still, or waited for a processor."""
+        turned_at = self._turned_at
+        if turned_at != self._late_since:
+            self._late_s, self._late_since = 0.0, turned_at
+        self._late_s += max(time.monotonic() - max(moment, turned_at), 0.0)
 
     def _ask_the_loop(self) -> None:
         if not self._asked:
@@ -195,7 +198,10 @@ class RenewalThread:
             self._loop.call_soon_threadsafe(self._turned)
 
     def _may_renew(self) -> bool:
-        still_s = time.monotonic() - max(self._turned_at, self._awake_since)
+        turned_at = self._turned_at
+        still_s = time.monotonic() - turned_at
+        if turned_at == self._late_since:
+            still_s -= self._late_s
         stalled = still_s > self._stall_s
         if stalled and not self._stalled:
             logger.error(

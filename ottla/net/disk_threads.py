@@ -5,8 +5,8 @@ read from it. Each volume has a few threads of its own. They are daemons: one th
 the process from ending.
 
 What waits for a volume is no more than what somebody waits for: work that is given up leaves the queue. A connection
-waits for one piece of its answers, and `ottla.broker.cold_reads` bounds what fetches look up. Not bounded is what
-ListOffsets looks up by time: that goes on when whoever asked has gone, one look-up for each such request.
+waits for one piece of its answers, or for one look-up by time of a ListOffsets, which is given up with it; and
+`ottla.broker.cold_reads` bounds what fetches look up.
 """
 
 from __future__ import annotations

@@ -65,6 +65,11 @@ class Pending:
         self.hurry: Callable[[], None] | None = None  # called when there is one
         self.overtakable = False  # pipelined requests may start meanwhile
 
+    @property
+    def wanted(self) -> bool:
+        """Whether somebody waits for the answer: the connection is there, and it hasn't been given."""
+        return self._connection is not None
+
     def answer(self, parts: Sequence[Part]) -> None:
         """Sends `parts` as soon as the answers before it are out; none means that the request has no answer."""
         connection = self._connection

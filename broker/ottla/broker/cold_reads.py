@@ -84,7 +84,7 @@ class ColdReads:
 
     def read_ahead(self, log: ReadLog, offset: int, limit_offset: int, max_bytes: int) -> asyncio.Future[None]:
         """Prepares a read of `max_bytes` from `offset` up to `limit_offset`; done when it is time to ask again. Nobody
-        may cancel it: others may wait for it, too."""
+        may cancel it: others may wait for it, too. Raises OSError where the process may have no thread."""
         place = log, offset
         directory = _log_directory(log)
         under_way = self._under_way[directory]
@@ -96,14 +96,23 @@ class ColdReads:
                 return ready
             size = _looked_up(max_bytes)
             work = partial(_look_up, log.segments_read(offset), offset, limit_offset, size)
-            reading = self.run(log, work)
+            reading = self._threads.run(directory, work)
             ready = under_way[place] = loop.create_future()
             reading.add_done_callback(partial(self._was_read, directory, place, size, loop))
         return ready
 
     def run(self, log: ReadLog, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Does `work`, which reads that log, in a thread of its log directory."""
-        return self._threads.run(_log_directory(log), work)
+        """Does `work`, which reads that log, in a thread of its log directory, and on the event loop where the process
+        may have none. Whoever doesn't wait for it any more cancels it: then it isn't done unless it has begun."""
+        try:
+            return self._threads.run(_log_directory(log), work)
+        except OSError:
+            done = asyncio.get_running_loop().create_future()
+            try:
+                done.set_result(work())
+            except Exception as error:  # whoever waits for the future decides what it means
+                done.set_exception(error)
+            return done
 
     def _was_read(
         self,

@@ -15,6 +15,7 @@ import asyncio
 import logging
 import struct
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from time import perf_counter
 from typing import Any, Protocol
@@ -128,7 +129,8 @@ class Replay:
             return log.read(self._offset, self._chunk_bytes, end, True, wait=False)
         except BlockingIOError:
             # Others may wait for it, too: not even who cancels this replay cancels it.
-            await asyncio.shield(self._cold_reads.read_ahead(log, self._offset, end, self._chunk_bytes))
+            with suppress(OSError):  # the process may have no thread: the event loop waits
+                await asyncio.shield(self._cold_reads.read_ahead(log, self._offset, end, self._chunk_bytes))
             return log.read(self._offset, self._chunk_bytes, end, True)
 
     async def _chunk(self, data: bytes, end: int) -> None:

@@ -11,10 +11,12 @@ import time
 from collections.abc import Awaitable, Callable
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from ottla.metadata import keys
+from ottla.metadata import renewal as renewals
 from ottla.metadata.embedded import EmbeddedStore
 from ottla.metadata.model import Broker, Endpoint
 from ottla.metadata.registration import Registration
@@ -134,6 +136,36 @@ def test_a_process_that_stood_still_is_not_taken_for_a_loop_that_did() -> None:
         said, _ = process.communicate("\n", timeout=60)
     assert process.returncode == 0
     assert said == ""
+
+
+class Late(threading.Event):
+    """An event whose waiting ends late, as on a machine whose processors are all taken."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if timeout is not None:
+            time.sleep(timeout + 0.4)
+            return self.is_set()
+        return super().wait()
+
+
+def test_a_loop_that_stands_still_loses_its_lease_also_where_the_thread_is_late_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By more than the time between two of its questions: each time it began to count anew, and a loop that never
+    turned again kept its lease for ever."""
+
+    monkeypatch.setattr(renewals, "threading", SimpleNamespace(Event=Late, Thread=threading.Thread))
+
+    async def scene(line: Line, renewal: RenewalThread) -> None:
+        renewal.hold(LEASE, SESSION_S, nobody_ended)
+        await asyncio.sleep(1)
+        assert line.asked
+        began = time.monotonic()
+        hold_the_loop(12)
+        assert line.asked[-1][1] - began < 8
+        assert renewal._stalled
+
+    run(scene, stall_s=1.0)
 
 
 def test_a_loop_that_turns_is_not_taken_for_one_that_stands_still_where_renewals_are_rare(

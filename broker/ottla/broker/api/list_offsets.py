@@ -3,15 +3,21 @@
 −1 latest (the high watermark; for READ_COMMITTED the last stable offset; for a follower the log's end), −2 earliest, −3
 the record with the greatest timestamp (KIP-734), −4 the earliest on local disk, −5 the last in remote storage, −6 the
 earliest pending upload. Without remote storage −4 is −2, and −5 and −6 know of none.
+
+A time, and −3, are looked up in a thread, one partition of a request after the other. Where the client hangs up the
+request is given up, so that no more look-ups wait for a disk than there are connections.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.registry import Api, RequestContext
-from ottla.broker.log.segment import DamagedSegment
+from ottla.broker.log.log import Log
+from ottla.broker.log.segment import DamagedSegment, FoundRecord
 from ottla.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -71,11 +77,9 @@ async def _look_up(
     if target in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return UNKNOWN, UNKNOWN, -1
     held = list(log.segments)
+    work = log.offset_of_max_timestamp if target == MAX_TIMESTAMP else partial(log.offset_for_timestamp, target)
     try:
-        if target == MAX_TIMESTAMP:
-            found = await broker.cold_reads.run(log, log.offset_of_max_timestamp)
-        else:
-            found = await broker.cold_reads.run(log, partial(log.offset_for_timestamp, target))
+        found = await _unless_given_up(broker, context, log, work)
     except DamagedSegment as error:  # these bytes make no sense: the directory's others do
         raise KafkaError(ErrorCode.corrupt_message, str(error)) from error
     except OSError as error:
@@ -90,3 +94,22 @@ async def _look_up(
             partition.check_watermark()
         return UNKNOWN, UNKNOWN, -1
     return found.timestamp, found.offset, log.epochs.epoch_of(found.offset)
+
+
+async def _unless_given_up(
+    broker: Broker, context: RequestContext, log: Log, work: Callable[[], FoundRecord | None]
+) -> FoundRecord | None:
+    """What a look-up in a log finds. Raises CancelledError where the client has hung up."""
+    pending = context.pending
+    if not pending.wanted:
+        raise asyncio.CancelledError
+    looking = broker.cold_reads.run(log, work)
+
+    def given_up() -> None:
+        looking.cancel()
+
+    pending.abandoned = given_up
+    try:
+        return await looking
+    finally:
+        pending.abandoned = None

@@ -519,12 +519,17 @@ def test_entries_that_a_thread_looked_at_before_an_append_dont_mislead(play: Any
     play(body)
 
 
-async def look_up_by_time(stage: ColdStage, index: int, timestamp: int) -> Any:
+def asked_by(connection: Any = None) -> Pending:
+    """The place of a ListOffsets's answer."""
+    return Pending(connection or SimpleNamespace(answered=lambda: None), LIST_OFFSETS)
+
+
+async def look_up_by_time(stage: ColdStage, index: int, timestamp: int, pending: Pending | None = None) -> Any:
     """What a ListOffsets answers about one partition."""
     partition = {"partition_index": index, "current_leader_epoch": -1, "timestamp": timestamp}
     message = {"replica_id": -1, "isolation_level": 0, "topics": [{"name": "t", "partitions": [partition]}]}
     request = read_request(LIST_OFFSETS, 8, write_request(LIST_OFFSETS, 8, message))
-    context: Any = SimpleNamespace(api_version=8)
+    context: Any = SimpleNamespace(api_version=8, pending=pending or asked_by())
     answer = await list_offsets.handle(stage.broker, context, request)
     return answer["topics"][0]["partitions"][0]
 
@@ -545,6 +550,49 @@ def test_lookups_by_time_on_a_stuck_disk_leave_threads_to_the_others(play: Any) 
         stage.disk.answers.set()
         for each in stuck:
             assert (await each)["offset"] == 0
+
+    play(body)
+
+
+def test_lookups_by_time_of_who_has_gone_wait_for_no_disk(play: Any) -> None:
+    """Whoever asked and hung up left one look-up each time, for as long as the disk was stuck."""
+
+    async def body(stage: ColdStage) -> None:
+        stage.cool()
+        stage.disk.answers.clear()
+        for number in range(50):
+            pending = asked_by()
+            if number % 2:
+                pending.forget()  # before the request is begun
+            looking = asyncio.ensure_future(look_up_by_time(stage, 0, 1, pending))
+            await asyncio.sleep(0.001)
+            pending.forget()
+            await asyncio.wait([looking])
+            assert looking.cancelled()
+        [volume] = stage.broker.cold_reads._threads._volumes.values()
+        assert not volume._waiting
+        assert stage.disk.waits <= THREADS_PER_VOLUME
+        stage.disk.answers.set()
+        assert (await look_up_by_time(stage, 0, 1))["offset"] == 0
+
+    play(body)
+
+
+@pytest.mark.parametrize("timestamp", [1, list_offsets.MAX_TIMESTAMP])
+def test_a_lookup_by_time_is_done_on_the_loop_where_no_thread_can_be_begun(
+    play: Any, timestamp: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was answered with KAFKA_STORAGE_ERROR."""
+
+    async def body(stage: ColdStage) -> None:
+        def refused(self: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        stage.cool()
+        monkeypatch.setattr(threading.Thread, "start", refused)
+        answer = await look_up_by_time(stage, 0, timestamp)
+        assert (answer.get("error_code", 0), answer["offset"]) == (0, 0)
+        stage.disk.held = 0  # here somebody has to wait
 
     play(body)
 
@@ -576,15 +624,19 @@ def test_a_segment_that_goes_during_a_lookup_by_time_fails_no_log_directory(
     play(body)
 
 
-def test_loading_groups_from_a_stuck_disk_holds_nobody(tmp_path: Path) -> None:
-    disk = ColdDisk()
-    bench = Workbench(tmp_path / "offsets", config=LogConfig(segment_bytes=300), disk=disk)
-    log = bench.log()
+def committed_log(folder: Path, disk: ColdDisk) -> Log:
+    """With the offsets that a group has committed for 20 partitions."""
+    log = Workbench(folder / "offsets", config=LogConfig(segment_bytes=300), disk=disk).log()
     for number in range(20):
         commit = Record(0, 1, offset_key(OffsetKey("g", "t", number)), offset_value(Committed(number)))
         append(log, bytearray(build_batch([commit])))
     for segment in log.segments:
         segment.let_go()
+    return log
+
+
+def test_loading_groups_from_a_stuck_disk_holds_nobody(tmp_path: Path) -> None:
+    log = committed_log(tmp_path, disk := ColdDisk())
     disk.grow_cold()
 
     async def scene() -> None:
@@ -603,3 +655,26 @@ def test_loading_groups_from_a_stuck_disk_holds_nobody(tmp_path: Path) -> None:
 
     asyncio.run(scene())
     assert not disk.held, "the event loop waited for the disk"
+
+
+def test_groups_are_loaded_on_the_loop_where_no_thread_can_be_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = committed_log(tmp_path, disk := ColdDisk())
+    disk.grow_cold()
+
+    async def scene() -> None:
+        def refused(self: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        monkeypatch.setattr(threading.Thread, "start", refused)
+        groups = Groups(**{"offsets.load.buffer.size": 1 << 20})
+        partition: Any = MemoryPartition(partition_for("g", PARTITIONS), log)  # type: ignore[arg-type]
+        groups.service._cold_reads = ColdReads(VolumeThreads())
+        groups.partitions = [partition]
+        groups.lead()
+        await loaded(groups)
+        assert [await groups.fetch("g", index) for index in range(20)] == list(range(20))
+        await groups.service.stop()
+
+    asyncio.run(scene())
