@@ -86,6 +86,10 @@ class Registration:
         """Seconds since the store last confirmed the registration: a quarter of the session, more while it is away."""
         return self._renewal.unconfirmed_s
 
+    def let_go(self) -> None:
+        """Doesn't keep the lease alive any more; when it has ended and that is heard of, the broker registers anew."""
+        self._renewal.let_go()
+
     @property
     def lease(self) -> LeaseId:
         """The lease of the present registration: what is attached to it ends with it."""

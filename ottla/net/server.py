@@ -101,6 +101,7 @@ class Server:
         self.connection_count = 0
         self.connections_refused = 0
         self.connections_closed_for_others = 0
+        self.turns_away = False  # whoever comes, for now
         self._sweeper: asyncio.Task[None] | None = None
 
     async def listen(self, name: str, host: str, port: int) -> Listener:
@@ -115,6 +116,17 @@ class Server:
         self._sweeper = asyncio.create_task(self._sweep(), name="idle connections")
         for listener in self.listeners.values():
             listener.accept()
+
+    def turn_away(self, why: str) -> None:
+        """Closes every connection, and each new one at once, until `let_in`."""
+        self.turns_away = True
+        for listener in self.listeners.values():
+            for connection in list(listener.connections):
+                connection.close(why)
+
+    def let_in(self) -> None:
+        """Serves who comes from now on."""
+        self.turns_away = False
 
     def makes_room(self, listener: Listener) -> bool:
         """Whether `listener` may have one connection more; that of another one may be closed for it."""
@@ -210,6 +222,9 @@ class Listener:
 
     def _accepted(self, sock: socket.socket, host: str) -> None:
         server, limits = self.server, self.server.limits
+        if server.turns_away:
+            sock.close()
+            return
         from_host = server.connections_by_host.get(host, 0)
         per_ip_max = limits.connections_per_ip_overrides.get(host, limits.connections_per_ip_max)
         if from_host >= per_ip_max or not server.makes_room(self):

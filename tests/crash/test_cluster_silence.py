@@ -7,6 +7,7 @@ both sides believe that they are right.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,12 @@ from tests.crash.volumes import small_volume
 from tests.crash.workload import TOPIC
 from tests.peers.etcd import leads
 from tests.peers.proxy import Route
+from tests.peers.wire import Wire
 
 pytestmark = pytest.mark.timeout(1800 if LONG else 120)
 
+INCREMENTAL_ALTER_CONFIGS = 44
+BROKER, SET = 4, 0
 ETCD_PAUSED_S = 60 if LONG else 10
 ANEW = "metadata watch starts from a new snapshot"
 
@@ -111,7 +115,7 @@ def test_a_broker_does_not_reach_etcd(tmp_path: Path) -> None:
 
 
 def test_a_broker_does_not_hear_etcd(tmp_path: Path) -> None:
-    """Its lease is kept alive, and it hears of no change: what it leads goes on, also after it was healed."""
+    """Whether its lease lives on or not: it hears of no change, and what it led goes on, also after it was healed."""
     with scene(tmp_path, (), etcd_members=3, proxied=["etcd"]) as here:
         for number in range(ROUNDS):
             victim = here.leader(number % PARTITIONS)
@@ -123,6 +127,38 @@ def test_a_broker_does_not_hear_etcd(tmp_path: Path) -> None:
             here.cluster.heal()
             here.goes_on()
             here.in_sync()
+
+
+def test_a_leader_of_all_that_does_not_hear_etcd_makes_way_for_its_clients(tmp_path: Path) -> None:
+    """It believes that it leads everything, and librdkafka has nobody else to send to: it would wait 30 s for each of
+    its acknowledgements, and ask the same broker again."""
+    with scene(tmp_path, ("elections", "registrations lost"), etcd_members=3, proxied=["etcd"]) as here:
+        for number in range(ROUNDS):
+            victim = here.leader(number % PARTITIONS)
+            drain(here, set(range(len(here.cluster.brokers))) - {victim})
+            here.cluster.wait(
+                "one broker leads everything",
+                lambda victim=victim: all(here.leader(index) == victim for index in range(PARTITIONS)),
+            )
+            drain(here, ())
+            here.in_sync()
+            here.fault("etcd to the leader of all cut")
+            for route in here.cluster.to_etcd[victim]:
+                route.cut("back")
+            time.sleep(SESSION_S + 2)
+            here.goes_on(seconds=15)
+            here.cluster.heal()
+            here.goes_on()
+            here.in_sync()
+
+
+def drain(here: Scene, brokers: Iterable[int]) -> None:
+    """These brokers, and no others, lead nothing."""
+    config = {"name": "ottla.brokers.drained", "config_operation": SET, "value": ",".join(map(str, brokers))}
+    resources = [{"resource_type": BROKER, "resource_name": "", "configs": [config]}]
+    with Wire(here.cluster.brokers[0].bootstrap) as wire:
+        answer = wire.call(INCREMENTAL_ALTER_CONFIGS, 1, {"resources": resources, "validate_only": False})
+    assert answer.responses[0].error_code == 0, answer
 
 
 def test_etcd_is_slow_changes_its_leader_and_forgets(tmp_path: Path) -> None:

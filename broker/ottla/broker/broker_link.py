@@ -20,6 +20,7 @@ _ASKED_FOR_MS = 1000  # a broker answers after that, however far it is
 _ANSWERED_S = 5.0  # or the connection is given up; a connection is made in that time, too
 _BACK_OFF_S_MIN = 0.05
 _BACK_OFF_S_MAX = 5.0
+_BRIEF_S = 0.1  # two connections in a row that end sooner are followed by a pause: the broker takes none at present
 
 
 class Told(Protocol):
@@ -57,6 +58,7 @@ class BrokerLink:
         self._lost = False
         self._idling: asyncio.Timeout | None = None
         self._failures = 0  # in a row
+        self._brief = 0  # connections in a row that ended at once
         self._asks_at = float("-inf")  # not before
 
     def want(self, revision: int) -> None:
@@ -108,6 +110,9 @@ class BrokerLink:
         finally:
             self._idling = None
         self._cut()
+        self._brief = self._brief + 1 if _now() - self._connected_at < _BRIEF_S else 0
+        if self._brief > 1:
+            await asyncio.sleep(_BRIEF_S)
 
     async def _ask(self, peer: Peer) -> None:
         wanted, began = self._wanted, max(self._wanted_at, self._connected_at)

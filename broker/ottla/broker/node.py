@@ -33,6 +33,7 @@ from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.moves import Moves
 from ottla.broker.log.upkeep import Upkeep, UpkeepIntervals
 from ottla.broker.loop_quota import LoopQuota
+from ottla.broker.making_way import MakingWay
 from ottla.broker.monitoring import Monitoring
 from ottla.broker.partition import Partition
 from ottla.broker.partitions import PartitionTable
@@ -161,6 +162,14 @@ class Broker:
             surroundings.busy_poll_seconds,
             surroundings.disk_threads,
         )
+        self.making_way: MakingWay = MakingWay(
+            self.server,
+            silence_s=lambda: self.store_silence_seconds,
+            session_s=lambda: self.session_seconds,
+            applied_elsewhere=self.applied_revisions.told_since,
+            is_registered=self._is_seen_registered,
+            let_go=self._let_go,
+        )
         self.inspectors = Inspectors(surroundings.threads(INSPECTORS), INSPECTORS)  # of producers' batches
         self.loop_quota = LoopQuota(lambda renew: asyncio.get_running_loop().call_soon(renew))
         self.turns: int = 0  # batches that wait for one of them, or for one another
@@ -216,6 +225,8 @@ class Broker:
     @property
     def not_ready_because(self) -> str:
         """What is missing until clients can be served; empty when nothing is."""
+        if self.making_way.made:
+            return "the metadata store answers other brokers, and not this one"
         if self.ready:
             return ""
         if self.store.refusal is not None:
@@ -262,6 +273,7 @@ class Broker:
         self.spawn(self.isr_changes.run(), "ISR changes", vital=True)
         self.spawn(self.restore_reports.run(), "reports after a restore", vital=True)
         self.spawn(self.isr_changes.watch_lag(), "lag of followers", vital=True)
+        self.spawn(self.making_way.run(), "watch of the store's silence", vital=True)
         for topic_id, index, target in self.logs.interrupted_moves:
             if topic_id is not None and index is not None and (topic_id, index) in self.logs.logs:
                 self._move((topic_id, index), target)
@@ -292,6 +304,15 @@ class Broker:
         self.follower.listen(self._registration.noticed)
         await self._registration.register()
         self._keeping_alive = self.spawn(self._registration.run(), "registration", vital=True)
+
+    def _is_seen_registered(self) -> bool:
+        """Whether the metadata as this broker knows it has its present registration."""
+        seen = self.image.brokers.get(self.id)
+        return seen is not None and seen.epoch == self.replicas.broker_epoch
+
+    def _let_go(self) -> None:
+        assert self._registration is not None
+        self._registration.let_go()
 
     def _registered(self, broker: Registered) -> None:
         assert self._registration is not None

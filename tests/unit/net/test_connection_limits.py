@@ -218,3 +218,18 @@ def test_a_connection_that_cant_be_looked_at_keeps_no_others_open(monkeypatch: p
         assert errors
 
     run(scene, ("CLIENTS",), Limits(idle_seconds_max=1))
+
+
+def test_a_server_that_turns_away_hangs_up_on_everybody_until_it_lets_them_in() -> None:
+    async def scene(house: House) -> None:
+        there = await house.served("CLIENTS")
+        house.server.turn_away("the metadata store doesn't answer this broker")
+        assert await ended(there)
+        assert await ended(await house.connect("CLIENTS"))
+        assert await ended(await house.connect("BROKERS"))
+        assert house.server.connection_count == 0
+        house.server.let_in()
+        await house.served("CLIENTS")
+        await house.served("BROKERS")
+
+    run(scene, ("CLIENTS", "BROKERS"), Limits())
