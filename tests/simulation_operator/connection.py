@@ -210,6 +210,10 @@ class Connection:
         """Before a topic is deleted."""
         self._invariants.deletes_topic(self.brokers.topics.get(step.topic), step)
 
+    def marks_topic(self, name: str, settings: Mapping[str, str]) -> None:
+        """Before a topic is given settings."""
+        self._invariants.marks_topic(name, settings)
+
     # ---- what goes wrong
 
     async def _read(self, kind: str, does: Callable[[], Awaitable[T]]) -> T:
@@ -318,10 +322,18 @@ class Admin:
         return await self._to.kafka(lambda: {broker: dict(own.get(broker, {})) for broker in brokers})
 
     async def create(self, steps: Sequence[Create]) -> Refusals:
-        return await self._each(steps, self._to.brokers.create)
+        def one(step: Create) -> KafkaError | None:
+            self._to.marks_topic(step.topic, step.config)
+            return self._to.brokers.create(step)
+
+        return await self._each(steps, one)
 
     async def configure(self, steps: Sequence[Configure]) -> Refusals:
-        return await self._each(steps, self._to.brokers.configure)
+        def one(step: Configure) -> KafkaError | None:
+            self._to.marks_topic(step.topic, step.given)
+            return self._to.brokers.configure(step)
+
+        return await self._each(steps, one)
 
     async def grow(self, steps: Sequence[Grow]) -> Refusals:
         return await self._each(steps, self._to.brokers.grow)

@@ -1,7 +1,8 @@
 """What must hold at every write of an operator, whatever goes wrong: by the world as it is, and what it was told.
 
 1. A topic is deleted only if somebody deleted its Topic under the Cluster that there is now, and wanted that; nor where
-   its Topic was made again to retain it, or under an older operator, which gave the new Topic the topic.
+   its Topic was made again to retain it, or under an older operator, which gave the new Topic the topic. So none is
+   marked as a Topic's under the Cluster that there is now unless that Topic was there beside it.
 2. No volume goes: no spec here lets volumes go with their Cluster.
 3. The operator takes a pod that serves only while each pod that it took before is back, unless that goes for good, and
    a broker's pod only on the word of the brokers; pods that no StatefulSet of the Cluster made are none of its
@@ -24,7 +25,7 @@ from ottla.operator.plan.external import POD_NAME
 from ottla.operator.plan.names import COMPONENT
 from ottla.operator.plan.roll import Report
 from ottla.operator.plan.topic import Delete, KafkaTopic
-from ottla.operator.plan.topic_owner import read_mark
+from ottla.operator.plan.topic_owner import OWNER, read_mark
 from tests.simulation_operator.brokers import Brokers
 from tests.simulation_operator.kubernetes import ApiServer
 
@@ -38,6 +39,7 @@ class Wishes:
         self.deleted: dict[str, str] = {}  # uids of Topics that somebody deleted → of the Cluster that there was then
         self.retained: set[str] = set()  # uids of Topics whose topics are to stay
         self.given: set[str] = set()  # uids of Topics that an older operator let have the topic of their name
+        self.beside: set[tuple[str, str]] = set()  # uids of Topics and of Clusters that were there at the same time
 
 
 class Invariants:
@@ -153,6 +155,16 @@ class Invariants:
                 self._say(f"topic {topic.name} was deleted, whose Topic was made again with the policy Retain")
             if successor["metadata"]["uid"] in self._wishes.given:
                 self._say(f"topic {topic.name} was deleted, which an older operator gave to its Topic")
+
+    def marks_topic(self, name: str, settings: Mapping[str, str]) -> None:
+        """Before a topic is given settings."""
+        owner = read_mark(settings.get(OWNER, ""))
+        if owner is None or not any(
+            item["metadata"]["uid"] == owner.cluster_uid for item in self._server.all("Cluster")
+        ):
+            return
+        if (owner.uid, owner.cluster_uid) not in self._wishes.beside:
+            self._say(f"topic {name} was marked as a Topic's that was never there beside this Cluster")
 
     def written(self, kind: str, name: str) -> None:
         """After a write that changed something."""

@@ -81,6 +81,9 @@ class Person:
             "Cluster made again before its Topics": lambda: self.remake_cluster(topics="later"),
             "Cluster made again after its Topics": lambda: self.remake_cluster(topics="first"),
             "Cluster made again over orphans": lambda: self.remake_cluster(topics="kept", orphan=True),
+            "Cluster made again over orphans before its Topics": lambda: self.remake_cluster(
+                topics="later", orphan=True
+            ),
             "Cluster made again with fewer brokers": lambda: self.remake_cluster(topics="kept", fewer=True),
             "Topics applied again": self.apply_topics,
             "definition of Topics deleted": self.undefine,
@@ -277,6 +280,7 @@ class Person:
         if self._random.random() < 0.5:
             self._server.step()
         self._server.make("Cluster", NAME, spec)
+        self._wishes.beside |= {(item["metadata"]["uid"], self.uid) for item in self._server.all("Topic")}
         return True
 
     def bring_back(self) -> bool:
@@ -375,6 +379,7 @@ class Person:
     def _make_topic(self, name: str, spec: Object) -> None:
         self.topics[name] = spec
         made = self._server.make("Topic", name, copied(spec))
+        self._wishes.beside.add((made["metadata"]["uid"], self.uid))
         if spec["deletionPolicy"] == "Retain":
             self._wishes.retained.add(made["metadata"]["uid"])
 

@@ -99,6 +99,8 @@ class Run:
         self.process = Process(self)
         self._acts = self.random.choice((0.2, 0.4, 0.6))
         self._moved = 0
+        self._told_of = self.person.uid  # the Cluster that there was when the watch told something last
+        self._late_rounds = 0
 
     def _spec(self) -> Object:
         random = self.random
@@ -257,9 +259,19 @@ class Run:
         self.process = Process(self)
 
     def _watch(self, *, reliable: bool = False) -> None:
-        """Events of Topics: late, twice, or, when a watch ends, without the deletions."""
+        """Events of Topics: late, twice, or, when a watch ends, without the deletions.
+
+        When much happens at once, as when a Cluster is made again with its Topics, they are late for some rounds.
+        """
         chance = 0.0 if reliable else self.random.random()
         told, resources = self.process.told, self.process.resources
+        if self.person.uid != self._told_of:
+            self._told_of = self.person.uid
+            self._late_rounds = self.random.choice((0, 1, 6, 20))
+        if not reliable and self._late_rounds:
+            self._late_rounds -= 1
+            self.counts["fault: events late after a Cluster was made again"] += 1
+            return
         there = {item["metadata"]["uid"]: copied(item) for item in self.server.all("Topic")}
         if chance > 0.9:
             self.counts["fault: events come later"] += bool(there)

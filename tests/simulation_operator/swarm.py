@@ -33,6 +33,7 @@ SEEN = (
             "etcd silent",
             "event told twice",
             "events come later",
+            "events late after a Cluster was made again",
             "watch ended",
             "kafka: no answer",
             "kafka: not done, no answer",
