@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ottla.operator.found import Found
 from ottla.operator.kube import Kube
 from ottla.operator.objects import Object, going
@@ -9,7 +11,7 @@ from ottla.operator.plan import broker_pods, names
 from ottla.operator.plan.broker_pods import BROKER
 from ottla.operator.plan.observed import broker_sets
 from ottla.operator.plan.storage import Storage
-from ottla.operator.plan.volumes import leaving, with_volumes
+from ottla.operator.plan.volumes import DRAINED, EMPTIED_FOR, come_back, leaving, left_behind, with_volumes
 from ottla.operator.refusals import Refusals
 from ottla.operator.spec.cluster import Cluster, Pool
 from ottla.operator.visit import Visit, ordinal
@@ -27,6 +29,8 @@ class BrokerSets:
         refusals = Refusals()
         for pool in cluster.pools:
             with refusals.gathered():
+                claims, pods = found.by_name("PersistentVolumeClaim", BROKER), found.by_name("Pod", BROKER)
+                await self._note(visit, come_back(cluster, pool, claims, pods), "")
                 made, trouble = await found.apply_set(
                     _wanted(visit, pool, max(pool.replicas, _there(found, cluster, pool)))
                 )
@@ -38,6 +42,9 @@ class BrokerSets:
     async def shrink(self, visit: Visit) -> None:
         """Takes the pods of drained brokers away; a pool that isn't in the spec any more goes with its last one."""
         cluster, found = visit.cluster, visit.found
+        pods = visit.pod_names()
+        claims = found.by_name("PersistentVolumeClaim", BROKER)
+        await self._note(visit, left_behind((pods[broker] for broker in visit.leaving), claims), DRAINED)
         pools = {names.broker_set(cluster, pool): pool for pool in cluster.pools}
         for item in found.all("StatefulSet", BROKER):
             name = item["metadata"]["name"]
@@ -50,6 +57,13 @@ class BrokerSets:
                 uid = item["metadata"]["uid"]
                 # It goes after its pods: without it they would be nobody's, and drained no longer while they run.
                 await self._kube.delete("StatefulSet", cluster.namespace, name, uid=uid, propagation="Foreground")
+
+    async def _note(self, visit: Visit, claims: Iterable[Object], emptied_for: str) -> None:
+        """Says of claims for whom they were emptied."""
+        for claim in claims:
+            meta = claim["metadata"]
+            patch = {"metadata": {"uid": meta["uid"], "annotations": {EMPTIED_FOR: emptied_for}}}
+            await self._kube.merge("PersistentVolumeClaim", visit.cluster.namespace, meta["name"], patch)
 
     async def retire_controllers(self, visit: Visit) -> None:
         """Controllers with pods of their own go once every broker's process stands for controller."""

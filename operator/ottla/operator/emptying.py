@@ -17,7 +17,7 @@ from ottla.operator.plan import names
 from ottla.operator.plan.broker_pods import BROKER
 from ottla.operator.plan.observed import address, is_ready
 from ottla.operator.plan.storage import Storage
-from ottla.operator.plan.volumes import EMPTIED_FOR, claims_by_volume, emptied, is_noted, mounted
+from ottla.operator.plan.volumes import EMPTIED_FOR, claims_by_volume, emptied, is_left_behind, is_noted, mounted
 from ottla.operator.queue import Retry
 from ottla.operator.refusals import Refusals
 from ottla.operator.spec.cluster import Pool
@@ -55,6 +55,11 @@ class _Broker:
         return [volume for volume, claim in self.claims.items() if is_noted(claim)]
 
     @property
+    def leaves(self) -> bool:
+        """Whether nothing is left on the broker, which goes with all its volumes."""
+        return any(is_left_behind(self.claims[volume]) for volume in mounted(self.pod) & self.claims.keys())
+
+    @property
     def stays(self) -> list[int]:
         """Those that were to go, and are wanted again."""
         return [volume for volume in self.noted if volume in mounted(self.pod) & self.wanted]
@@ -73,6 +78,8 @@ class Emptying:
         refusals = Refusals()
         for pool in visit.cluster.pools:
             for broker in _brokers(visit, pool):
+                if broker.leaves:
+                    continue
                 with refusals.gathered():
                     await self._empty_volumes_of(visit, broker)
                     if not pool.keep_volumes:

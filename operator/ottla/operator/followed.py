@@ -11,6 +11,7 @@ import json
 from ottla.operator.kube import Kube
 from ottla.operator.objects import Object
 from ottla.operator.plan import names
+from ottla.operator.spec.broker_config import still_taken
 from ottla.operator.spec.cluster import Cluster, Defaults, parse_cluster
 from ottla.operator.spec.spec_error import SpecError
 
@@ -38,6 +39,19 @@ def kept_by(kept: Object | None, resource: Object, defaults: Defaults) -> tuple[
         return None
     try:
         spec: Object = json.loads(kept["data"][_SPEC])
-        return parse_cluster({**resource, "spec": spec}, defaults), spec
-    except (ValueError, KeyError, TypeError, SpecError):  # of an operator that understood other specs
+        try:
+            return parse_cluster({**resource, "spec": spec}, defaults), spec
+        except SpecError:
+            spec = _without_refused(spec)
+            return parse_cluster({**resource, "spec": spec}, defaults), spec
+    except (ValueError, KeyError, TypeError, AttributeError, SpecError):  # of an operator that understood other specs
         return None
+
+
+def _without_refused(spec: Object) -> Object:
+    """The spec without the brokers' settings that can't be followed."""
+    overrides = [
+        {**each, "config": still_taken(each.get("config") or {}, of_one=True)}
+        for each in spec.get("configOverrides") or ()
+    ]
+    return {**spec, "config": still_taken(spec.get("config") or {}), "configOverrides": overrides}

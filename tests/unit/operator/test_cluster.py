@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -740,6 +741,31 @@ def test_a_mistake_in_a_spec_and_a_restart_of_the_operator_keep_nothing_from_bei
     scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=3, storage={"size": "1Gi"}))
     scene.rounds(3)
     assert scene.condition("Ready") == ("True", "BrokersServe")
+
+
+@pytest.mark.parametrize(
+    "refused", [{"cordoned.log.dirs": "/data/0/log"}, {"log.of.yesterday": 1}, {"log.roll.ms": "tomorrow"}]
+)
+def test_a_spec_of_an_earlier_release_is_followed_without_the_settings_that_this_one_refuses(refused: Object) -> None:
+    """Such a spec is invalid since the upgrade, and what was followed before was refused, too: nothing was mended."""
+    scene = running(config={"num.partitions": 6}, configOverrides=[{"broker": 1, "config": {"log.roll.ms": 999999}}])
+    scene.world.edit("Cluster", "k", lambda spec: spec["config"].update(refused))
+    scene.world.edit("Cluster", "k", lambda spec: spec["configOverrides"].append({"broker": 2, "config": refused}))
+    kept = scene.world.objects["ConfigMap", "shop", "k-followed"]["data"]
+    kept["spec.json"] = json.dumps(scene.cluster["spec"])
+    scene.restart()
+    del scene.world.objects["Service", "shop", "k-bootstrap"]
+    del scene.world.objects["Pod", "shop", "k-broker-1"]
+    scene.rounds(3)
+    assert scene.condition("Ready") == ("False", "InvalidSpec")
+    assert next(iter(refused)) in scene.condition_message("Ready")
+    assert ("Service", "shop", "k-bootstrap") in scene.world.objects
+    assert len(scene.pods()) == 3
+    files = scene.world.objects["ConfigMap", "shop", "k-config"]["data"]
+    assert "num.partitions=6" in files["server.properties"]
+    assert not any(name in file for name in refused.keys() - {"log.roll.ms"} for file in files.values())
+    assert scene.kafka.own[1]["log.roll.ms"] == "999999"
+    assert [reason for reason, _ in scene.world.events if reason == "RollingRestart"] == []
 
 
 def test_what_another_cluster_of_that_name_followed_is_not_followed() -> None:

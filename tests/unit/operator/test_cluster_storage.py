@@ -13,10 +13,11 @@ import pytest
 from ottla.operator.kafka import Unreachable
 from ottla.operator.kube import KubeError
 from ottla.operator.plan.roll import Report
-from ottla.operator.plan.volumes import EMPTIED_FOR, LogDirectory, emptied
+from ottla.operator.plan.volumes import DRAINED, EMPTIED_FOR, LogDirectory, emptied
 from ottla.placement import PartitionName
 from tests.unit.operator.kubernetes_world import Object
 from tests.unit.operator.test_cluster import Scene, running
+from tests.unit.operator.test_scale import _cluster, _done
 
 GIB = 1 << 30
 ORDERS = [("orders", 0), ("orders", 1)]
@@ -420,6 +421,91 @@ def test_a_cluster_that_is_made_again_with_fewer_volumes_keeps_those_that_may_ho
         assert disks.lost() == []
     assert {tuple(disks.paths(pod)) for pod in scene.pods()} == {("/data/1/log",)}
     assert all(disks.lies[pod, "/data/1/log"].keys() == set(ORDERS) for pod in scene.pods())
+
+
+FACTORS = ("default.replication.factor", "offsets.topic.replication.factor")
+
+
+def _scaled_down(scene: Scene, disks: Disks) -> None:
+    """From three brokers to two."""
+    scene.kafka.cluster = _cluster(3, {"orders": [(0, 1), (1, 2)]})
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=2))
+    scene.rounds(2)
+    scene.kafka.cluster = _done(scene.kafka.cluster)
+    disks.lies["k-broker-2", "/data/0/log"] = {}
+    scene.rounds(6)
+    assert scene.pods() == ["k-broker-0", "k-broker-1"]
+
+
+def test_a_broker_that_comes_back_after_a_volume_was_replaced_restarts_nobody(storage: Any) -> None:
+    """Its old claim once counted as full: all brokers got the old volume again, and lost it again, in two rolls."""
+    scene, disks = storage({"size": "1Gi"}, config=dict.fromkeys(FACTORS, 2))  # which follow the number of brokers
+    _scaled_down(scene, disks)
+    store(scene, volumes=[{"id": 1, "size": "1Gi"}])
+    scene.rounds(40)
+    assert said(scene) == ("True", "AsWanted", "")
+    scene.world.events.clear()
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=3))
+    scene.rounds(40)
+    assert {tuple(disks.paths(pod)) for pod in scene.pods()} == {("/data/1/log",)}
+    assert scene.pods() == ["k-broker-0", "k-broker-1", "k-broker-2"]
+    assert restarted(scene) == []
+    assert "StatefulSetMadeAnew" not in [reason for reason, _ in scene.world.events]
+
+
+def test_a_drained_brokers_volume_counts_as_full_when_the_broker_comes_back(storage: Any) -> None:
+    """It has got replicas again, nobody could take its note back since, and the volume goes while it has no pod."""
+    scene, disks = storage({"volumes": TWO}, config=dict.fromkeys(FACTORS, 2))
+    _scaled_down(scene, disks)
+    assert claims(scene)["data-0-k-broker-2"]["metadata"]["annotations"][EMPTIED_FOR] == DRAINED
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=3))
+    with patch("ottla.operator.emptying.is_ready", return_value=False):
+        scene.rounds(3)
+    assert "k-broker-2" in scene.pods()
+    disks.lies["k-broker-2", "/data/0/log"] = {("late", 0): GIB}
+    scene.world.refused_pods = {"k-broker-2"}
+    del scene.world.objects["Pod", "shop", "k-broker-2"]
+    store(scene, volumes=[{"id": 1, "size": "1Gi"}])
+    scene.rounds(20)
+    scene.world.refused_pods = set()
+    for _ in range(40):
+        scene.rounds(1)
+        assert disks.lost() == []
+    assert disks.lies["k-broker-2", "/data/1/log"] == {("late", 0): GIB}
+
+
+def test_a_broker_that_stays_after_all_has_no_claim_that_counts_as_empty(storage: Any) -> None:
+    """The spec changes back when its claims say that it is drained, and its pod is still there."""
+    scene, disks = storage({"size": "1Gi"}, config=dict.fromkeys(FACTORS, 2))
+    scene.kafka.cluster = _cluster(3, {"orders": [(0, 1), (1, 2)]})
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=2))
+    scene.rounds(2)
+    scene.kafka.cluster = _done(scene.kafka.cluster)
+    for _ in range(4):
+        scene.reconcile()
+    assert claims(scene)["data-0-k-broker-2"]["metadata"]["annotations"][EMPTIED_FOR] == DRAINED
+    assert "k-broker-2" in scene.pods()
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=3))
+    scene.rounds(6)
+    assert not any(EMPTIED_FOR in claim["metadata"].get("annotations", {}) for claim in claims(scene).values())
+    assert set(disks.cordoned.values()) <= {""}
+
+
+def test_the_claims_of_a_pool_that_goes_say_that_nothing_is_on_them(storage: Any) -> None:
+    pools = [{"name": name, "firstId": first, "replicas": 2} for name, first in (("a", 0), ("b", 100))]
+    scene = running(brokers={"pools": pools, "storage": {"size": "1Gi"}})
+    scene.kafka.cluster = replace(
+        _cluster(2, {"orders": [(0, 1)]}), racks=dict.fromkeys((0, 1, 100, 101)), load={0: 1, 1: 1}
+    )
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(pools=pools[:1]))
+    scene.rounds(8)
+    assert scene.pods() == ["k-a-0", "k-a-1"]
+    noted = {
+        claim["metadata"]["name"]: claim["metadata"].get("annotations", {}).get(EMPTIED_FOR)
+        for (kind, _, _), claim in scene.world.objects.items()
+        if kind == "PersistentVolumeClaim" and "etcd" not in claim["metadata"]["name"]
+    }
+    assert noted == {"data-0-k-a-0": None, "data-0-k-a-1": None, "data-0-k-b-100": DRAINED, "data-0-k-b-101": DRAINED}
 
 
 def test_claims_of_another_class_than_the_spec_says_are_told(storage: Any) -> None:

@@ -8,6 +8,9 @@ restarted one by one.
 The rule: a broker is never started without a volume that may hold replicas. What is known of a claim holds only for the
 pod that was asked: one that started since may have put something there. A claim of a broker without a pod counts as
 full unless it says otherwise, as after a namespace was deleted and its volumes were kept.
+
+A broker that goes leaves its claims behind, and nothing on them, because it was drained. Its claims say so, and this
+counts only as long as the broker has no pod: when it comes back, they count as full before its pod is made.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from ottla.operator.spec.cluster import Cluster, Pool, Volume
 from ottla.placement import PartitionName
 
 EMPTIED_FOR = "ottla.dev/emptied-for"  # of a claim: the pod that had nothing on it; empty: it is being emptied
+DRAINED = "drained"  # in the pod's place: its broker has gone, and had nothing anywhere
 MOVES_AT_ONCE = 4  # of one broker: each is a copy from disk to disk
 
 
@@ -84,6 +88,29 @@ def may_hold_replicas(claim: Object, pod: Object | None) -> bool:
     if pod is None:
         return not emptied_for
     return claim["metadata"]["name"] in claims_of(pod) and emptied_for != pod["metadata"]["uid"]
+
+
+def left_behind(names_of_pods: Iterable[str], claims: Mapping[str, Object]) -> list[Object]:
+    """The claims of drained brokers that go which don't say yet that nothing is on them."""
+    every = (claim for pod in sorted(names_of_pods) for claim in claims_by_volume(pod, claims).values())
+    return [claim for claim in every if not annotation(claim, EMPTIED_FOR)]
+
+
+def come_back(cluster: Cluster, pool: Pool, claims: Mapping[str, Object], pods: Mapping[str, Object]) -> list[Object]:
+    """The claims of drained brokers that are wanted again, and on which there may be replicas soon. `claims` and `pods`
+    by name."""
+    wanted = {volume.id for volume in pool.volumes}
+    return [
+        claim
+        for pod in (f"{names.broker_set(cluster, pool)}-{broker}" for broker in pool.ids)
+        for volume, claim in claims_by_volume(pod, claims).items()
+        if is_left_behind(claim) and (volume in wanted or (pod in pods and volume in mounted(pods[pod])))
+    ]
+
+
+def is_left_behind(claim: Object) -> bool:
+    """Whether the claim says that its broker goes, or has gone."""
+    return annotation(claim, EMPTIED_FOR) == DRAINED
 
 
 def with_volumes(

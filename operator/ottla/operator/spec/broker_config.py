@@ -77,6 +77,21 @@ def parse_overrides(given: Iterable[Object], of_all: Settings) -> dict[int, Sett
     return overrides
 
 
+def still_taken(given: Mapping[str, Any], *, of_one: bool = False) -> dict[str, Any]:
+    """The settings that this release takes, of those that an earlier one took; `of_one`: for a single
+    broker."""
+    taken = {name: value for name, value in given.items() if _is_taken(name, value)}
+    return {name: value for name, value in taken.items() if not (of_one and is_of_the_cluster(name))}
+
+
+def _is_taken(name: str, value: Any) -> bool:
+    try:
+        parse_config({name: value})
+    except SpecError:
+        return False
+    return True
+
+
 def _parted(given: Mapping[str, Any], where: str) -> Settings:
     """The settings that need a restart, and those that don't."""
     static: dict[str, str] = {}
