@@ -197,7 +197,12 @@ class Person:
     def scale(self) -> bool:
         brokers = self.spec["brokers"]
         pools = brokers.get("pools") or [brokers]
-        if len(self._server.all("StatefulSet")) < len(pools) + 1:
+        ours = [
+            item
+            for item in self._server.all("StatefulSet")
+            if any(owner["uid"] == self.uid for owner in item["metadata"].get("ownerReferences") or ())
+        ]
+        if len(ours) < len(pools) + 1:
             return False  # of a Cluster that was made again nobody knows which brokers it had
         pool = self._random.choice(pools)
         if sum(each["replicas"] for each in pools) < 2:
