@@ -99,13 +99,6 @@ class AppliedRevisions:
         self.went_ahead_count += bool(behind)
         return behind
 
-    def told_since(self, moment: float) -> dict[int, int]:
-        """The newest revisions that the others, by their ids, have applied, of those that said so since that moment of
-        the event loop's clock. Asks all of them for newer ones."""
-        for other in self._others.values():
-            other.link.want(max(other.applied, self._revision) + 1)
-        return {other.id: other.applied for other in self._others.values() if other.told_at > moment}
-
     @property
     def straggler_count(self) -> int:
         """Live brokers that nobody waits for at present."""
@@ -127,7 +120,6 @@ class _Other:
         self.id = broker.id
         self.epoch = broker.epoch
         self.applied = 0
-        self.told_at = float("-inf")
         self.straggles = False
         self._late = 0  # times in a row
         self.ended = False
@@ -183,7 +175,6 @@ class _Other:
     def answered(self, wanted: int, applied: int, seconds: float) -> None:
         """See `broker_link.Told`."""
         self.applied = max(self.applied, applied)
-        self.told_at = asyncio.get_running_loop().time()
         self._release(self.applied)
         if applied >= wanted and seconds <= WAIT_S:
             self._late = 0

@@ -1,29 +1,37 @@
-"""A broker that the metadata store doesn't answer, while it answers other brokers, makes way for its clients.
+"""A broker whose registration has ended, while the metadata store doesn't answer it, makes way for its clients.
 
-Its registration has ended by then, others lead what it led, and it doesn't hear of that. A client that takes it for the
-leader would wait for acknowledgements that no follower gives any more, one time-out after the other. So it hangs up on
-everybody and turns away whoever comes, until the store has confirmed its registration, or another one, and its image
-shows that. Clients ask another broker then, as if this one were dead.
+Others lead what it led, and it doesn't hear of that. A client that takes it for the leader would wait for
+acknowledgements that no follower gives any more, one time-out after the other. So it hangs up on everybody and turns
+away whoever comes, until the store has confirmed a registration of its own and its image shows that. Clients ask
+another broker then, as if this one were dead.
 
-A store that answers nobody is another matter: nobody else leads anything, and serving goes on for as long as it takes.
-What tells the two apart are the other brokers. The controller writes a lineage word every few seconds
-(`metadata/lineage.py`), so a broker that hears the store applies newer and newer revisions. The rule: once the store
-has been silent for a session, another broker must say twice what it has applied, and have moved on in between.
+A store that answers nobody is another matter: registrations stay in everybody's metadata, nobody else leads anything,
+and serving goes on for as long as it takes. So once the store has been silent for a session, the broker asks the others
+which brokers there are. A broker that isn't among them, as one other broker knows it from the store, has lost its
+registration for certain.
 
-The lease isn't kept alive any more either: the store may hear this broker, whose answers get lost, and would keep its
-partitions from moving. Source: ours; an Apache Kafka broker that its controllers don't answer goes on as it was.
+The lease isn't kept alive any more from then on: where somebody deleted the registration alone, the store may hear this
+broker, whose answers get lost, for ever. Source: ours; an Apache Kafka broker that its controllers don't answer goes on
+as it was.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Protocol
+
+from ottla.metadata.image import Image
+from ottla.net.peer import Connect, Peer
+from ottla.protocol.errors import ProtocolError
+from ottla.protocol.messages import read_response, write_request
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 1.0
+_LOOK_S = 1.0
+_METADATA, _METADATA_VERSION = 3, 8
+_ANSWERED_S = 2.0
 
 
 class Doors(Protocol):
@@ -45,52 +53,77 @@ class MakingWay:
         *,
         silence_s: Callable[[], float],
         session_s: Callable[[], float],
-        applied_elsewhere: Callable[[float], Mapping[int, int]],
+        is_missing_elsewhere: Callable[[], Awaitable[bool]],
         is_registered: Callable[[], bool],
         let_go: Callable[[], None],
     ) -> None:
-        """`silence_s`: since when the store hasn't confirmed the registration. `applied_elsewhere`: the revisions that
-        other brokers, by their ids, have told since a moment of the event loop's clock; it also asks them for newer
-        ones. `is_registered`: whether the image shows the registration that this broker holds. `let_go`: keeps the
-        lease alive no more."""
+        """`silence_s`: since when the store hasn't confirmed the registration. `is_missing_elsewhere`: whether another
+        broker's metadata hasn't got this one. `is_registered`: whether its own image shows the registration that it
+        holds. `let_go`: keeps the lease alive no more."""
         self.made = False
         self._doors = doors
         self._silence_s = silence_s
         self._session_s = session_s
-        self._applied_elsewhere = applied_elsewhere
+        self._is_missing_elsewhere = is_missing_elsewhere
         self._is_registered = is_registered
         self._let_go = let_go
-        self._since: float | None = None  # when the silence was first seen to be longer than a session
-        self._first: dict[int, int] = {}  # what the others had applied when they said it first since then
 
     async def run(self) -> None:
         """Looks once a second, until cancelled."""
         while True:
-            await asyncio.sleep(LOOK_S)
-            self.look(asyncio.get_running_loop().time())
+            await asyncio.sleep(_LOOK_S)
+            await self.look()
 
-    def look(self, now: float) -> None:
+    async def look(self) -> None:
         """Makes way, or comes back, if it is time to."""
-        if self._silence_s() < self._session_s():
-            self._since = None
-            if self.made and self._is_registered():
+        if self.made:
+            if not self._is_silent() and self._is_registered():
                 self.made = False
                 logger.info("the metadata store answers this broker again: it serves")
                 self._doors.let_in()
-            return
-        if self.made:
-            return
-        if self._since is None:
-            self._since = now
-            self._first = {}
-        told = self._applied_elsewhere(self._since)
-        ahead = [broker for broker, revision in told.items() if revision > self._first.setdefault(broker, revision)]
-        if ahead:
+        elif self._is_silent() and await self._is_missing_elsewhere() and self._is_silent():
             self.made = True
             logger.warning(
-                "the metadata store hasn't answered this broker for %.1f s, and answers broker %d: "
+                "the metadata store hasn't answered this broker for %.1f s, and its registration has ended: "
                 "it hangs up, so that clients go to those who lead now",
-                self._silence_s(), ahead[0],
-            )  # fmt: skip
+                self._silence_s(),
+            )
             self._let_go()
-            self._doors.turn_away("the metadata store doesn't answer this broker")
+            self._doors.turn_away("the metadata store doesn't answer this broker, and its registration has ended")
+
+    def _is_silent(self) -> bool:
+        return self._silence_s() >= self._session_s()
+
+
+async def is_missing_elsewhere(broker: int, image: Image, listener: str, connect: Connect) -> bool:
+    """Whether any other broker of the image answers that there is no such broker. One that doesn't answer says nothing.
+    `listener` is the name of the inter-broker listener."""
+    addresses = [
+        endpoint
+        for other in image.brokers.values()
+        if other.id != broker and (endpoint := other.endpoints.get(listener)) is not None
+    ]
+    asked = [_brokers(connect, endpoint.host, endpoint.port, f"broker-{broker}-link") for endpoint in addresses]
+    return any(told and broker not in told for told in await asyncio.gather(*asked))
+
+
+async def _brokers(connect: Connect, host: str, port: int, client_id: str) -> set[int]:
+    """The ids of all brokers, as the broker at that address knows them; none where it doesn't answer."""
+    message = {
+        "topics": [],
+        "allow_auto_topic_creation": False,
+        "include_cluster_authorized_operations": False,
+        "include_topic_authorized_operations": False,
+    }
+    peer = Peer(connect, host, port, client_id)
+    try:
+        async with asyncio.timeout(_ANSWERED_S):
+            await peer.open()
+            body = write_request(_METADATA, _METADATA_VERSION, message)
+            answer = await peer.request(_METADATA, _METADATA_VERSION, body, _ANSWERED_S)
+        told = read_response(_METADATA, _METADATA_VERSION, bytes(answer.frame[: answer.end]), answer.start)
+        return {int(each.node_id) for each in told.brokers}
+    except (OSError, ProtocolError):
+        return set()
+    finally:
+        peer.close()

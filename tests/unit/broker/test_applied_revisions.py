@@ -397,22 +397,6 @@ def test_a_broker_that_never_took_a_connection_has_not_hung_up() -> None:
     run(scene, 1)
 
 
-def test_what_others_have_told_since_a_moment_and_nothing_older() -> None:
-    async def scene(world: World) -> None:
-        await world.others[1].apply(10)
-        world.moves_to(10)
-        await world.revisions.everywhere()
-        moment = asyncio.get_running_loop().time()
-        assert world.revisions.told_since(moment) == {}
-        world.others[1].knows_the_question = False
-        await world.others[2].apply(12)
-        await until(lambda: world.revisions.told_since(moment) == {2: 12})
-        await world.others[2].apply(15)
-        await until(lambda: world.revisions.told_since(moment) == {2: 15})
-
-    run(scene, 1, 2)
-
-
 def test_a_broker_that_hangs_up_on_everybody_is_not_stormed() -> None:
     async def scene(world: World) -> None:
         other = world.others[1]
