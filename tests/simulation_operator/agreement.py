@@ -107,6 +107,10 @@ class Agreement:
                 continue
             if (runs := pod["spec"]["containers"][0]["image"]) != its_image:
                 yield f"pod {name} has {runs}, not {its_image}"
+            container, told = pod["spec"]["containers"][0], pod["status"]["containerStatuses"][0]
+            resources = spec["brokers"].get("resources") if "broker" in name else None
+            if resources and not resources == container["resources"] == told["resources"]:
+                yield f"pod {name} is to have {resources}, and has {told['resources']}"
             annotations = pod["metadata"].get("annotations") or {}
             if restart and "etcd" not in name and annotations.get(RESTARTED_FOR) != restart:
                 yield f"pod {name} wasn't restarted as asked for"

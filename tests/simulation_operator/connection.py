@@ -87,6 +87,9 @@ class Connection:
     async def knows(self, kind: str, namespace: str = "") -> bool:
         return await self._read(kind, lambda: self._server.knows(kind, namespace))
 
+    async def offers(self, kind: str, subresource: str) -> bool:
+        return await self._read(kind, lambda: self._server.offers(kind, subresource))
+
     async def list(self, kind: str, namespace: str = "", labels: str = "") -> list[Object]:
         return await self._read(kind, lambda: self._server.list(kind, namespace, labels))
 

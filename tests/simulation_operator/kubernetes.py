@@ -7,8 +7,6 @@ Each controller does its step when the scenario says so, be it between two reque
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable
 from datetime import datetime
 from random import Random
@@ -19,6 +17,7 @@ from ottla.operator.objects import Object, going, holds, timestamp
 from ottla.operator.orphaned_topics import DEFINITION
 from ottla.operator.plan.names import COMPONENT, INSTANCE
 from tests.unit.operator.kubernetes_world import World, copied
+from tests.unit.operator.resources import resources_told
 
 NAMESPACE = "shop"
 FIRST_NODE_PORT = 30000
@@ -191,8 +190,7 @@ class ApiServer(World):
                 self._volumes_follow(item)
             return
         if (item.get("status") or {}).get("observedGeneration") != meta["generation"]:
-            revision = hashlib.sha256(json.dumps(spec["template"], sort_keys=True).encode()).hexdigest()[:8]
-            item["status"] = {"observedGeneration": meta["generation"], "updateRevision": revision}
+            self._revise(item)
             return  # the pods are for the next look
         first = spec.get("ordinals", {}).get("start", 0)
         wanted = [f"{name}-{ordinal}" for ordinal in range(first, first + spec["replicas"])]
@@ -226,16 +224,20 @@ class ApiServer(World):
             elif not broker or self.etcd_serves(meta["labels"][INSTANCE]):
                 self._says(pod, ready=True, since=self.now)
                 self.pod_serves(meta["name"], pod)
+        elif pod["spec"]["containers"][0].get("resources", {}) != pod["status"]["containerStatuses"][0]["resources"]:
+            self._says(pod, ready=True, since=self.now)  # or the node says again why not
 
     def _says(self, pod: Object, *, ready: bool, since: datetime) -> None:
+        told, container = resources_told(pod, self.node_says.get(pod["metadata"]["name"], ""))
         pod["status"] = {
             "podIP": f"ip-{pod['metadata']['name']}",
             "hostIP": "192.0.2.1",
             "conditions": [
                 {"type": "PodScheduled", "status": "True"},
                 {"type": "Ready", "status": str(ready), "lastTransitionTime": timestamp(since)},
+                *told,
             ],
-            "containerStatuses": [{"state": {"running": {}}, "lastState": {}}],
+            "containerStatuses": [{**container, "state": {"running": {}}, "lastState": {}}],
         }
         self._put(("Pod", NAMESPACE, pod["metadata"]["name"]), pod, spec_changed=False)
 

@@ -28,6 +28,13 @@ STATIC, DYNAMIC = "socket.listen.backlog.size", "log.retention.ms"  # settings t
 ENDED = 0.3  # how likely, at each action, what is named here ends
 ENDINGS = ("resumed", "spec put right", "rights given back", "definition of Topics applied", "Topics applied again")
 INVALID = ({"nope": 1}, {"node.id": "3"}, {"num.partitions": "many"})
+RESOURCES: tuple[Object, ...] = (
+    {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "512Mi"}},
+    {"requests": {"cpu": "200m", "memory": "256Mi"}, "limits": {"memory": "1024Mi"}},
+    {"requests": {"cpu": "200m", "memory": "512Mi"}, "limits": {"memory": "1024Mi", "cpu": "1"}},
+    {"requests": {"cpu": "1", "memory": "1024Mi"}, "limits": {"memory": "1024Mi", "cpu": "1"}},  # another class
+)
+NODE_SAYS = ("Infeasible", "Deferred", "InProgress")
 REFUSABLE = ("Service k-bootstrap", "ConfigMap k-client", "PodDisruptionBudget k-etcd", "NetworkPolicy k-brokers")
 DRIFTS = (
     ("Service", "k-bootstrap"),
@@ -64,6 +71,8 @@ class Person:
             "settings of one broker": self.override,
             "settings of one broker taken back": self.override_no_more,
             "setting given to a broker by hand": self.configure_by_hand,
+            "resources changed": self.change_resources,
+            "node takes no resize": self.fill_node,
             "scaled": self.scale,
             "restart of all asked for": self.restart,
             "restart of a pod asked for": self.restart_pod,
@@ -112,6 +121,7 @@ class Person:
         self.give_rights()
         self._server.refusals.clear()
         self._server.taken_ports.clear()
+        self._server.node_says.clear()
         self._brokers.blocking.clear()
         self.define()
         self.apply_topics()
@@ -192,6 +202,17 @@ class Person:
         self._versions += 1
         own = self._brokers.own.setdefault(self._random.choice(running), {})
         own[self._random.choice((DYNAMIC, "log.roll.ms"))] = str(self._versions)
+        return True
+
+    def change_resources(self) -> bool:
+        self.edit(brokers={**self.spec["brokers"], "resources": copied(self._random.choice(RESOURCES))})
+        return True
+
+    def fill_node(self) -> bool:
+        """A node has no room for more of one pod, for now."""
+        if not (pods := sorted(self._server.pods("broker"))):
+            return False
+        self._server.node_says = {self._random.choice(pods): self._random.choice(NODE_SAYS)}
         return True
 
     def scale(self) -> bool:

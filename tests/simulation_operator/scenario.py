@@ -119,6 +119,7 @@ class Run:
             spec["controllers"] = {"replicas": 2}
         if random.random() < 0.3:
             spec["networkPolicy"] = {"enabled": True}
+        self.server.resizes, self.server.lowers_memory = random.random() < 0.8, random.random() < 0.7
         if random.random() < 0.3:
             spec["scaling"] = {"throttleBytesPerSecond": 1000000, "rebalance": random.choice(("New", "Balance"))}
         return spec

@@ -34,6 +34,14 @@
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch, patch, delete]
+# Brokers are given other resources in place.
+- apiGroups: [""]
+  resources: [pods/resize]
+  verbs: [patch]
+# Whether a pod differs from its StatefulSet in nothing but resources.
+- apiGroups: [apps]
+  resources: [controllerrevisions]
+  verbs: [get]
 - apiGroups: [""]
   resources: [events]
   verbs: [create]

@@ -41,6 +41,7 @@ from ottla.operator.plan.storage import standing
 from ottla.operator.plan.turns import noted_release
 from ottla.operator.queue import Result, Retry, why
 from ottla.operator.racks import tell_racks
+from ottla.operator.resizing import Resizing
 from ottla.operator.rolling import Rolling
 from ottla.operator.scaling import noted
 from ottla.operator.spec.cluster import Cluster, Defaults, Etcd, parse_cluster
@@ -89,7 +90,8 @@ class ClusterReconciler:
         self._absences = Absences()
         self._exposure = Exposure(kube)
         self._sets = BrokerSets(kube)
-        self._rolling = Rolling(kube, pages)
+        self._resizing = Resizing(kube)
+        self._rolling = Rolling(kube, pages, self._resizing)
         self._administration = Administration(kube, self._exposure, self._sets)
         self._defaults = defaults
         self._topics_held = topics_held
@@ -141,6 +143,7 @@ class ClusterReconciler:
                 Part("ControllerRoll", rolling.roll_controllers, ("Turn",)),
                 Part("RollDecision", rolling.decide, ("BrokerStates",)),
                 _applied("BrokerBudget", rolling.budget),  # without a decision there is a budget, too: none may go
+                Part("Resizing", self._resizing.carry_on, ("RollDecision", "Turn")),
                 Part("Roll", rolling.restart_one, ("RollDecision", "Turn")),
                 Part("ControllersRetired", self._sets.retire_controllers, ("Roll",)),
                 Part("KafkaAnswers", asking(brokers.answer), ("BrokerStates",), reads=True),

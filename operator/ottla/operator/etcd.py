@@ -190,7 +190,8 @@ class EtcdKeeper:
                 pod, why = old[name]
                 seen = Pod(ordinal(pod), name, uid=pod["metadata"]["uid"], outdated=why)
                 turn = Restart(seen, "RollingRestart", f"{name} is restarted: {why}")
-            return Decision(turn, waits_for, bool(old), len(pods) - len(old), len(pods))
+            updated, total = len(pods) - len(old), len(pods)
+            return Decision(turn, waits_for=waits_for, rolling=bool(old), updated=updated, total=total)
 
         if not old:
             return decision()

@@ -95,6 +95,22 @@ class Found:
         """As `all`, by their names."""
         return {item["metadata"]["name"]: item for item in self.all(kind, component)}
 
+    async def revision(self, name: str) -> Object | None:
+        """A ControllerRevision, which never changes; None where there is none, or it may not be read. Raises
+        KubeError."""
+        known = self._objects["ControllerRevision"]
+        if name not in known:
+            try:
+                read = await self._kube.get("ControllerRevision", self._cluster.namespace, name)
+            except KubeError as error:
+                if error.status != 403:
+                    raise
+                return None
+            if read is None:
+                return None
+            known[name] = read
+        return known[name]
+
     async def apply(self, wanted: Object) -> Object:
         """Brings one object to what is wanted. Raises NameTaken, Awaited, KubeError."""
         kind, name = wanted["kind"], wanted["metadata"]["name"]

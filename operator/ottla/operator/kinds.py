@@ -27,6 +27,7 @@ KINDS = {
     "Secret": Kind("v1", "secrets"),
     "Service": Kind("v1", "services"),
     "StatefulSet": Kind("apps/v1", "statefulsets"),
+    "ControllerRevision": Kind("apps/v1", "controllerrevisions"),
     "Deployment": Kind("apps/v1", "deployments"),
     "SubjectAccessReview": Kind("authorization.k8s.io/v1", "subjectaccessreviews"),
     "EndpointSlice": Kind("discovery.k8s.io/v1", "endpointslices"),

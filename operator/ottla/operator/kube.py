@@ -90,6 +90,12 @@ class Kube:
             raise
         return True
 
+    async def offers(self, kind: str, subresource: str) -> bool:
+        """Whether the API server has this part of a kind: older ones lack some."""
+        known = await self._request("GET", _root(kind), f"looking for {subresource} of {kind}")
+        wanted = f"{KINDS[kind].plural}/{subresource}"
+        return any(each["name"] == wanted for each in known["resources"])
+
     async def list(self, kind: str, namespace: str = "", labels: str = "") -> list[Object]:
         """All objects of a kind; of all namespaces where none is named."""
         found: list[Object] = []
@@ -225,15 +231,19 @@ class Kube:
 
 
 def _path(kind: str, namespace: str, name: str = "") -> str:
-    known = KINDS[kind]
-    root = f"/api/{known.api_version}" if "/" not in known.api_version else f"/apis/{known.api_version}"
-    parts = [root]
+    parts = [_root(kind)]
     if namespace:
         parts += ["namespaces", quote(namespace)]
-    parts.append(known.plural)
+    parts.append(KINDS[kind].plural)
     if name:
         parts.append(quote(name))
     return "/".join(parts)
+
+
+def _root(kind: str) -> str:
+    """Of the API that the kind belongs to."""
+    version = KINDS[kind].api_version
+    return f"/apis/{version}" if "/" in version else f"/api/{version}"
 
 
 def _fingerprint(found: Object) -> str:

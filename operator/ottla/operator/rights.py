@@ -50,6 +50,8 @@ IN_NAMESPACES = (
         "A rolling restart deletes pods, and a broker's rack is told by an annotation; nothing but the StatefulSets "
         "makes pods.",
     ),
+    Right(("Pod",), ("patch",), "Brokers are given other resources in place.", subresource="resize"),
+    Right(("ControllerRevision",), ("get",), "Whether a pod differs from its StatefulSet in nothing but resources."),
     Right(("Event",), ("create",)),
 )
 """In each namespace that the operator looks after."""

@@ -19,6 +19,7 @@ from ottla.operator.plan.broker_pods import BROKER, CONTROLLER
 from ottla.operator.plan.etcd_pods import ETCD
 from ottla.operator.plan.observed import addresses, broker_pod, is_current, versions
 from ottla.operator.plan.roll import NOBODY, Decision, Pod, Report, decide, joining
+from ottla.operator.resizing import Resizing
 from ottla.operator.restarts import restart_chosen
 from ottla.operator.spec.cluster import Pool
 from ottla.operator.visit import Visit, ordinal
@@ -27,9 +28,10 @@ from ottla.operator.visit import Visit, ordinal
 class Rolling:
     """Looks after the pods of the brokers of any cluster."""
 
-    def __init__(self, kube: Kube, pages: BrokerPages) -> None:
+    def __init__(self, kube: Kube, pages: BrokerPages, resizing: Resizing) -> None:
         self._kube = kube
         self._pages = pages
+        self._resizing = resizing
 
     async def look(self, visit: Visit) -> None:
         """The pods, and what the brokers in them say."""
@@ -38,23 +40,23 @@ class Rolling:
         reports = await self._pages.reports(addresses(pods))
         claims = found.by_name("PersistentVolumeClaim", BROKER)
         files = _files(visit)
+        resizes = await self._resizing.look(visit, found.by_name("StatefulSet", BROKER), pods)
         seen: list[Pod] = []
         for pool in cluster.pools:
             name = names.broker_set(cluster, pool)
             stateful_set = found.get("StatefulSet", name)
             for broker in _ids(pool, name, pods):
-                pod, report, pod_name = pods.get(broker), reports.get(broker), f"{name}-{broker}"
-                seen.append(
-                    broker_pod(
-                        *(broker, pod_name, stateful_set, pod, report, claims, visit.now, files, visit.absent_since)
-                    )
-                )
+                pod, pod_name = pods.get(broker), f"{name}-{broker}"
+                report, resize = reports.get(broker), resizes.get(broker)
+                known = (claims, visit.now, files, visit.absent_since, resize)
+                seen.append(broker_pod(broker, pod_name, stateful_set, pod, report, *known))
             visit.current &= stateful_set is not None and is_current(stateful_set)
         for broker in sorted(pods.keys() - {pod.id for pod in seen}):  # of a pool that isn't in the spec any more
             name = pods[broker]["metadata"]["name"]
             stateful_set = found.get("StatefulSet", name.rpartition("-")[0])
-            report = reports.get(broker)
-            seen.append(broker_pod(broker, name, stateful_set, pods[broker], report, claims, visit.now, files))
+            report, resize = reports.get(broker), resizes.get(broker)
+            known = (claims, visit.now, files, visit.absent_since, resize)
+            seen.append(broker_pod(broker, name, stateful_set, pods[broker], report, *known))
         visit.findings.pods = seen
         visit.findings.version = versions(pods.values())
 
@@ -141,9 +143,9 @@ def _files(visit: Visit) -> Mapping[str, str] | None:
 
 
 def _later(decision: Decision) -> Decision:
-    """Nothing is restarted before it is known which pods are outdated."""
+    """Nothing is restarted or resized before it is known which pods are outdated."""
     waits_for = decision.waits_for or "Kubernetes to take note of the change"
-    return replace(decision, restart=None, waits_for=waits_for, evictable=False)
+    return replace(decision, restart=None, resize=None, waits_for=waits_for, evictable=False)
 
 
 def _ids(pool: Pool, name: str, pods: dict[int, Object]) -> list[int]:

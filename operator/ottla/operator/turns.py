@@ -121,7 +121,9 @@ class Upgrades:
             closed = "" if visit.window_open else "its maintenance window is closed"
             self._turns.waits(key, f"it waits for {first_away}" if first_away else closed)
             await self._hold_for_the_other(visit)
-        elif visit.window_open:
+        elif not visit.window_open:
+            visit.hold = "the next maintenance window"
+        else:
             visit.hold = first_away
             if not first_away and not await self._hold_for_the_other(visit):
                 visit.hold = "its turn to be noted"
@@ -149,7 +151,7 @@ class Upgrades:
 
 def _outdated(visit: Visit, sets: dict[str, Object | None]) -> list[str]:
     """All pods that there are and that aren't as they are to be."""
-    old = [pod.name for pod in visit.findings.pods or () if pod.outdated]
+    old = [pod.name for pod in visit.findings.pods or () if pod.is_old]
     for pod in (*visit.found.all("Pod", ETCD), *visit.found.all("Pod", CONTROLLER)):
         name = pod["metadata"]["name"]
         old += [name] if outdated(sets.get(name.rpartition("-")[0]), pod) else []

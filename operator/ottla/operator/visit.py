@@ -60,7 +60,8 @@ class Visit:
 
     def rolls(self, decision: Decision) -> None:
         """A roll is looked at again soon, but not while it waits for a window or for another Cluster's roll."""
-        self.busy |= decision.rolling and self.window_open and not self.patient
+        goes_on = bool(decision.resizing) or (decision.rolling and self.window_open)
+        self.busy |= goes_on and not self.patient
 
     @property
     def asked(self) -> KafkaAdmin:

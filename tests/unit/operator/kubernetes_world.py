@@ -15,6 +15,7 @@ from typing import Any
 from ottla.operator.kube import KubeError
 from ottla.operator.objects import merge_patch
 from ottla.operator.rights import IN_NAMESPACES, OF_NO_NAMESPACE, asked, each
+from tests.unit.operator.resources import check_resize, filled_in, resources_told
 
 Object = dict[str, Any]
 GRANTED = frozenset(each((*IN_NAMESPACES, *OF_NO_NAMESPACE)))
@@ -38,6 +39,9 @@ class World:
         self.alarms: list[Object] = []  # of etcd
         self.used_bytes = 1000  # by etcd
         self.taken_ports: set[int] = set()  # node ports of others
+        self.resizes = True  # the API server has the subresource
+        self.lowers_memory = True  # also of a pod that runs
+        self.node_says: dict[str, str] = {}  # pod → what becomes of its resize; not there: it is done
         self.refusals: dict[str, Exception] = {}  # "verb kind name" (a list has no name) → what is raised instead
         self._versions = itertools.count(1)
 
@@ -52,6 +56,10 @@ class World:
         self._asked(f"get {kind} {name}")
         found = self.objects.get((kind, namespace, name))
         return copied(found) if found is not None else None
+
+    async def offers(self, kind: str, subresource: str) -> bool:
+        self._asked(f"offers {kind} {subresource}")
+        return self.resizes
 
     async def list(self, kind: str, namespace: str = "", labels: str = "") -> list[Object]:
         self._may("list", kind)
@@ -88,12 +96,16 @@ class World:
 
     async def merge(self, kind: str, namespace: str, name: str, patch: Object, subresource: str = "") -> Object:
         self._may("patch", kind, subresource)
-        self._asked(f"merge {kind} {name}")
+        self._asked(f"{subresource or 'merge'} {kind} {name}")
+        if subresource == "resize" and not self.resizes:
+            raise KubeError(404, f"patching {kind} {name}", "the server could not find the requested resource")
         if (item := self.objects.get((kind, namespace, name))) is None:
             raise KubeError(404, f"patching {kind} {name}", "not found")
         if patch.get("metadata", {}).get("uid") not in (None, item["metadata"].get("uid")):
             raise KubeError(409, f"patching {kind} {name}", "the uid is another one's")
-        self.writes.append(f"merge {kind} {name}")
+        if subresource == "resize":
+            check_resize(item, patch, lowers_memory=self.lowers_memory)
+        self.writes.append(f"{subresource or 'merge'} {kind} {name}")
         _merge(item, {name: value for name, value in patch.items() if name != "metadata"})
         _merge(item["metadata"], {k: v for k, v in patch.get("metadata", {}).items() if k != "resourceVersion"})
         self._put((kind, namespace, name), item, spec_changed="spec" in patch)
@@ -185,11 +197,7 @@ class World:
         for (kind, namespace, name), item in list(self.objects.items()):
             if kind != "StatefulSet":
                 continue
-            revision = hashlib.sha256(json.dumps(item["spec"]["template"], sort_keys=True).encode()).hexdigest()[:8]
-            item["status"] = {
-                "observedGeneration": item["metadata"]["generation"],
-                "updateRevision": revision,
-            }
+            revision = self._revise(item)
             first = item["spec"].get("ordinals", {}).get("start", 0)
             wanted = [f"{name}-{ordinal}" for ordinal in range(first, first + item["spec"]["replicas"])]
             for pod in self.pods_of(name):
@@ -213,6 +221,18 @@ class World:
         has = {volume["name"] for volume in pod["spec"].get("volumes", ())}
         return any(volume["metadata"]["name"] not in has for volume in owner["spec"].get("volumeClaimTemplates") or ())
 
+    def _revise(self, stateful_set: Object) -> str:
+        """The StatefulSet takes note of its template; the name of the ControllerRevision that has it."""
+        template, meta = stateful_set["spec"]["template"], stateful_set["metadata"]
+        digest = hashlib.sha256(json.dumps(template, sort_keys=True).encode()).hexdigest()[:8]
+        revision = f"{meta['name']}-{digest}"
+        stateful_set["status"] = {"observedGeneration": meta["generation"], "updateRevision": revision}
+        if ("ControllerRevision", meta["namespace"], revision) not in self.objects:
+            data = {"spec": {"template": {**copied(template), "$patch": "replace"}}}
+            named = {"namespace": meta["namespace"], "name": revision, "ownerReferences": _owner(stateful_set)}
+            self.create({"kind": "ControllerRevision", "metadata": named, "data": data})
+        return revision
+
     def _make_pod(self, owner: Object, namespace: str, name: str, revision: str) -> None:
         template = copied(owner["spec"]["template"])
         labels = {**template["metadata"]["labels"], "controller-revision-hash": revision}
@@ -232,7 +252,7 @@ class World:
                 "namespace": namespace,
                 "ownerReferences": _owner(owner),
             },
-            "spec": template["spec"],
+            "spec": filled_in(template["spec"]),
         }
         self._put(("Pod", namespace, name), pod, spec_changed=True)
 
@@ -240,13 +260,15 @@ class World:
         image = pod["spec"]["containers"][0]["image"]
         bad, silent = image in self.bad_images, image in self.silent_images
         state = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}} if bad else {"running": {}}
+        told, container = resources_told(pod, self.node_says.get(name, ""))
         pod["status"] = {
             "podIP": f"ip-{name}",
             "conditions": [
                 {"type": "PodScheduled", "status": "True"},
                 {"type": "Ready", "status": str(not bad and not silent), "lastTransitionTime": "2026-05-01T00:00:00Z"},
+                *told,
             ],
-            "containerStatuses": [{"state": state, "lastState": {}}],
+            "containerStatuses": [{**container, "state": state, "lastState": {}}],
         }
 
     def _put(self, key: tuple[str, str, str], item: Object, *, spec_changed: bool) -> None:

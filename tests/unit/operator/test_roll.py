@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from ottla.operator.plan.resize import Resize
 from ottla.operator.plan.roll import Pod, Report, decide, joining
 
 FINE = Report()
@@ -20,6 +21,8 @@ def _three(*changes: dict[str, object]) -> list[Pod]:
     return [_pod(broker, **fields) for broker, fields in enumerate(padded)]
 
 
+RESIZE = {"resize": Resize("k-2")}
+BEGUN = {"resize": Resize("k-2", begun=True, asked=True, waits_for="Deferred: no room")}
 OLD = {"outdated": "its settings change"}
 CONTROLS = Report(controls=True)
 
@@ -285,3 +288,44 @@ def test_a_roll_takes_everybody_once_and_one_at_a_time() -> None:
         pods = [_pod(pod.id) if pod.id == gone.id else pod for pod in pods]
     assert order == [0, 1, 3, 4, 2]
     assert decide(pods).evictable
+
+
+@pytest.mark.parametrize(
+    ("pods", "hold", "window_open", "resized", "restarted", "message"),
+    [
+        pytest.param(_three(RESIZE, RESIZE), "", True, "k-0", None, "Resizing 1/3: resizing k-0", id="the first"),
+        pytest.param(_three(RESIZE), "", False, "k-0", None, "Resizing 2/3: resizing k-0", id="outside of a window"),
+        pytest.param(
+            _three(RESIZE), "k-etcd-0 to be ready", True, None, None,
+            "Resizing 2/3: waiting for k-etcd-0 to be ready", id="not beside a pod of another kind",
+        ),
+        pytest.param(
+            _three({**RESIZE, "report": _risk("offline", "a-0")}), "", True, "k-0", None, "Resizing 2/3: resizing k-0",
+            id="whatever the broker says: it doesn't stop",
+        ),
+        pytest.param(
+            _three(RESIZE, BEGUN), "", True, None, None,
+            "Resizing 1/3: waiting for k-1 to have its new resources (Deferred: no room)", id="one at a time",
+        ),
+        pytest.param(
+            _three(BEGUN, OLD), "", True, None, None,
+            "Rolling 2/3: waiting for k-0 to have its new resources (Deferred: no room)", id="nobody restarts meanwhile",
+        ),
+        pytest.param(_three(OLD, RESIZE), "", True, "k-1", None, "Rolling 2/3: resizing k-1", id="before restarts"),
+        pytest.param(
+            _three(RESIZE, {"ready": False}), "", True, None, None, "Resizing 2/3: waiting for k-1 to be ready",
+            id="only while all serve",
+        ),
+        pytest.param(
+            _three({"ready": False, "stuck": "ErrImagePull", **OLD}, BEGUN), "", True, None, "k-0",
+            "Rolling 2/3: restarting k-0", id="a stuck one is replaced meanwhile",
+        ),
+    ],
+)  # fmt: skip
+def test_resizes(
+    pods: list[Pod], hold: str, window_open: bool, resized: str | None, restarted: str | None, message: str
+) -> None:
+    decision = decide(pods, hold=hold, window_open=window_open)
+    assert (decision.resize.name if decision.resize else None) == resized
+    assert (decision.restart.pod.name if decision.restart else None) == restarted
+    assert decision.message == message

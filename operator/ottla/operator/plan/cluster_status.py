@@ -323,23 +323,27 @@ def _metadata(findings: Findings) -> Condition:
 
 def _rolling(cluster: Cluster, findings: Findings) -> Condition:
     if cluster.paused:
-        outdated = sum(bool(pod.outdated) for pod in findings.pods or ())
-        later = f"{outdated} pods are outdated, and are restarted after the pause" if outdated else ""
-        return Condition("Rolling", False, "SpecPaused", later)
+        pods = findings.pods or ()
+        outdated, resizes = sum(bool(pod.outdated) for pod in pods), sum(pod.resize is not None for pod in pods)
+        later = [f"{outdated} pods are outdated, and are restarted after the pause"] if outdated else []
+        later += [f"{resizes} pods get other resources after the pause"] if resizes else []
+        return Condition("Rolling", False, "SpecPaused", "; ".join(later))
     if rolls := _rolls(findings):
         decisions = (findings.decision, findings.controller_roll, findings.etcd_roll)
         restarts = any(decision is not None and decision.restart is not None for decision in decisions)
+        rolling = any(decision is not None and decision.rolling for decision in decisions)
         waits = any(decision is not None and decision.rolling and decision.waits_for for decision in decisions)
-        return Condition("Rolling", True, "Waiting" if waits and not restarts else "Rolling", "; ".join(rolls))
+        reason = "Resizing" if not rolling else "Waiting" if waits and not restarts else "Rolling"
+        return Condition("Rolling", True, reason, "; ".join(rolls))
     if findings.decision is None:
         return Condition("Rolling", None, "NotAsked", "the brokers weren't looked at")
     return Condition("Rolling", False, "UpToDate")
 
 
 def _rolls(findings: Findings) -> list[str]:
-    """A line for each kind of pods that are restarted for a change, the most important one first."""
+    """A line for each kind of pods that are restarted or resized for a change, the most important one first."""
     rolls = []
-    if findings.decision is not None and findings.decision.rolling:
+    if findings.decision is not None and (findings.decision.rolling or findings.decision.resizing):
         rolls.append(findings.decision.message)
     for what, decision in (("etcd", findings.etcd_roll), ("controllers", findings.controller_roll)):
         if decision is not None and decision.rolling:
@@ -386,5 +390,5 @@ def _pool(name: str, first_id: int, ids: range, pods: list[Pod]) -> Object:
         "firstId": first_id,
         "desired": len(ids),
         "ready": sum(pod.ready for pod in mine),
-        "outdated": sum(bool(pod.outdated) for pod in mine),
+        "outdated": sum(pod.is_old for pod in mine),
     }

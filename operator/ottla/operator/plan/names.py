@@ -17,6 +17,7 @@ POOL = "ottla.dev/pool"
 CERTIFICATES_CHECKSUM = "ottla.dev/certificates-checksum"
 CONFIG_CHECKSUM = "ottla.dev/config-checksum"
 RESTARTED_FOR = "ottla.dev/restarted-for"  # what the Cluster's said when the pod was made
+RESIZE = "ottla.dev/resize"  # on a pod: which resources it was given in place, and how far that is
 VOLUME = "data-"  # and its id: a broker's volume in its pod
 DATA = "/data"  # and its id: where it is mounted
 POD_INDEX = "apps.kubernetes.io/pod-index"

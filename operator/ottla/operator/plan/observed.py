@@ -11,6 +11,7 @@ from ottla.operator.plan import names
 from ottla.operator.plan.broker_pods import OF_ALL, RACK, RACK_VARIABLE, of_one
 from ottla.operator.plan.etcd_members import Seen
 from ottla.operator.plan.etcd_pods import NO_DATA
+from ottla.operator.plan.resize import Resize, revision_of
 from ottla.operator.plan.roll import Pod, Report
 from ottla.operator.plan.storage import claims_of, grows_at_its_start
 from ottla.operator.spec.cluster import RESTART, Cluster
@@ -34,9 +35,11 @@ def broker_pod(
     now: datetime,
     files: Mapping[str, str] | None = None,
     absent_since: Mapping[str, datetime] = _NEVER,
+    resize: Resize | None = None,
 ) -> Pod:
     """One broker as `roll.py` sees it; `claims` by name. `files`: what brokers would be started with now, by their
-    names in the ConfigMap; None where that isn't known. `absent_since`: by the names of pods that there aren't."""
+    names in the ConfigMap; None where that isn't known. `absent_since`: by the names of pods that there aren't.
+    `resize`: how the pod stands to its resources, if these are all that differs."""
     if pod is None:
         rack = _rack(stateful_set["spec"]["template"]) if stateful_set is not None else ""
         return Pod(broker, name, rack=rack, not_ready_s=(now - absent_since.get(name, now)).total_seconds())
@@ -46,7 +49,7 @@ def broker_pod(
         id=broker,
         name=name,
         uid=pod["metadata"]["uid"],
-        outdated=outdated(stateful_set, pod)
+        outdated=outdated(stateful_set, pod, resize)
         or (f"its volume {grows} grows at its start" if grows else "")
         or ("its own settings change" if current is False and _is_of_all(pod, files) else ""),
         ready=is_ready(pod),
@@ -56,6 +59,7 @@ def broker_pod(
         rack=_rack(pod),
         lacks_volume=_lacks_volume(stateful_set, pod),
         file_is_current=current,
+        resize=None if resize is None or resize.refused else resize,
         report=report,
     )
 
@@ -109,8 +113,8 @@ def broker_names(cluster: Cluster, sets: Iterable[Object], pods: Iterable[Object
     return {**there, **kept, **wanted}
 
 
-def outdated(stateful_set: Object | None, pod: Object) -> str:
-    """Why a pod isn't what its StatefulSet would make today; nothing where it is.
+def outdated(stateful_set: Object | None, pod: Object, resize: Resize | None = None) -> str:
+    """Why a pod isn't what its StatefulSet would make today; nothing where it is, or becomes so without a restart.
 
     An annotation that every pod gets from the template asks for nothing: its successor would have it, too.
     """
@@ -119,7 +123,10 @@ def outdated(stateful_set: Object | None, pod: Object) -> str:
         return f"the annotation {RESTART} asks for it"
     if stateful_set is None or not is_current(stateful_set):
         return ""
-    if pod["metadata"].get("labels", {}).get(names.REVISION) == stateful_set["status"].get("updateRevision"):
+    if resize is not None:
+        what = f" ({resize.what})" if resize.what else ""
+        return f"its resources change{what}, and not in place: {resize.refused}" if resize.refused else ""
+    if revision_of(pod) == stateful_set["status"].get("updateRevision"):
         return ""
     template = stateful_set["spec"]["template"]
     reasons = []

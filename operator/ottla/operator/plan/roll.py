@@ -7,12 +7,14 @@ death, and a second change during a roll is part of it.
 1. A pod that is stuck (its image can't be had, no node takes it, it crashes) serves nobody: if it is outdated it is
    replaced at once. If it isn't, its replacement would be stuck as well, and nothing else is restarted either.
 2. Otherwise everybody has to be there: ready, and caught up unless outdated itself.
-3. Of the outdated ones the first goes whose risks are all unavoidable; the active controller last.
-4. Where the Cluster lets several be away at once, another one may join those that are, if all of them are of its rack
+3. A pod that lacks nothing but resources gets these in place (`resize.py`), before any is restarted. That is no
+   restart: it needs no maintenance window and no word of the brokers.
+4. Of the outdated ones the first goes whose risks are all unavoidable; the active controller last.
+5. Where the Cluster lets several be away at once, another one may join those that are, if all of them are of its rack
    (so that who survives the loss of a rack survives the roll), if its risks are unavoidable with all of them away at
-   once, and if a pod of its StatefulSet has come up as it is wanted now: an image that doesn't start costs one pod. The
-   active controller joins nobody.
-5. Kubernetes looks at a StatefulSet's pods in the order of their numbers, and makes none behind one that lacks a volume
+   once, if a pod of its StatefulSet has come up as it is wanted now (an image that doesn't start costs one pod), and
+   while none is being resized. The active controller joins nobody.
+6. Kubernetes looks at a StatefulSet's pods in the order of their numbers, and makes none behind one that lacks a volume
    that was added since. So those that lack one go in that order, the active controller, too. Where one behind them is
    missing all the same, the first that lacks a volume is restarted whatever its broker says, unless records would be
    lost: the missing one would stay away until then.
@@ -28,8 +30,9 @@ Idea: Strimzi's KafkaRoller (order, stuck pods), Redpanda's probes (the broker d
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from ottla.operator.plan.resize import Resize
 from ottla.wording import first_named
 
 UNAVOIDABLE = frozenset({"only_copy", "too_few_replicas"})
@@ -74,6 +77,7 @@ class Pod:
     name: str
     uid: str = ""
     outdated: str = ""  # why it has to be restarted
+    resize: Resize | None = None  # it isn't to be restarted, and has to get other resources
     ready: bool = False
     leaving: bool = False  # it is being deleted already
     stuck: str = ""  # why it can't come up
@@ -82,6 +86,11 @@ class Pod:
     rack: str = ""  # empty where it has none, or none is known
     file_is_current: bool | None = None  # whether another start would give it other settings; None: it doesn't say
     report: Report | None = None
+
+    @property
+    def is_old(self) -> bool:
+        """Whether it isn't yet as its StatefulSet would make it."""
+        return bool(self.outdated) or self.resize is not None
 
 
 @dataclass(frozen=True)
@@ -98,8 +107,10 @@ class Decision:
     """What to do, why nothing is done, how far the roll is, and whether one pod may be evicted."""
 
     restart: Restart | None = None
+    resize: Pod | None = None  # it may get its resources now
     waits_for: str = ""
-    rolling: bool = False
+    rolling: bool = False  # pods have to be restarted
+    resizing: int = 0  # pods that have to get other resources
     updated: int = 0
     total: int = 0
     evictable: bool = False
@@ -107,11 +118,15 @@ class Decision:
     @property
     def message(self) -> str:
         """One line for the status."""
-        if not self.rolling:
+        if not self.rolling and not self.resizing:
             return self.waits_for
         progress = f"Rolling {self.updated}/{self.total}"
+        if not self.rolling:
+            progress = f"Resizing {self.total - self.resizing}/{self.total}"
         if self.restart is not None:
             return f"{progress}: restarting {self.restart.pod.name}"
+        if self.resize is not None:
+            return f"{progress}: resizing {self.resize.name}"
         return f"{progress}: waiting for {self.waits_for}" if self.waits_for else progress
 
 
@@ -124,9 +139,10 @@ def joining(pods: Sequence[Pod], limit: int, held: Collection[int] = ()) -> tupl
     staying = [pod for pod in pods if pod.id not in held]
     away = [pod for pod in staying if _away(pod)]
     racks = {pod.rack for pod in away}
-    if not away or len(away) >= limit or len(racks) > 1 or "" in racks:
+    resizing = any(pod.resize is not None and pod.resize.begun for pod in staying)
+    if not away or len(away) >= limit or len(racks) > 1 or "" in racks or resizing:
         return away, []
-    proven = {_set_of(pod) for pod in staying if not pod.outdated and not _away(pod)}
+    proven = {_set_of(pod) for pod in staying if not pod.is_old and not _away(pod)}
     able = [
         pod
         for pod in staying
@@ -154,11 +170,11 @@ def decide(
     staying = [pod for pod in pods if pod.id not in held]
     outdated = [pod for pod in staying if pod.outdated]
     total = len(staying)
-    rolling = bool(outdated)
-    updated = total - len(outdated)
+    resizes = [pod for pod in staying if pod.resize is not None and not pod.outdated]
+    so_far = Decision(rolling=bool(outdated), resizing=len(resizes), updated=total - len(outdated), total=total)
 
     def decision(restart: Restart | None, waits_for: str) -> Decision:
-        return Decision(restart, waits_for, rolling, updated, total, evictable=False)
+        return replace(so_far, restart=restart, waits_for=waits_for)
 
     for pod in outdated:
         if pod.uid and not pod.leaving and not pod.ready and (why := _stuck(pod)):
@@ -182,13 +198,17 @@ def decide(
                     Restart(pod, "RollingRestart", f"{pod.name} is restarted: {pod.outdated}; {meanwhile}"), ""
                 )
         return decision(None, next(filter(None, map(_absent, away)), "") or _behind(away[0]))
-    evictable = not any(_blocked(pod, pod.report) for pod in pods if pod.ready)
-    if not rolling:
-        return Decision(None, "", False, updated, total, evictable)
+    serving = replace(so_far, evictable=not any(_blocked(pod, pod.report) for pod in pods if pod.ready))
+    for pod in resizes:
+        if pod.resize is not None and pod.resize.begun:
+            says = f" ({pod.resize.waits_for})" if pod.resize.waits_for else ""
+            return replace(serving, waits_for=f"{pod.name} to have its new resources{says}")
+    if resizes and not hold:
+        return replace(serving, resize=resizes[0])
     if not window_open:
         hold = "the next maintenance window"
-    if hold:  # which may be days away: nodes are drained meanwhile
-        return Decision(None, hold, True, updated, total, evictable)
+    if not outdated or hold:  # which may be days away: nodes are drained meanwhile
+        return replace(serving, waits_for=hold if outdated or resizes else "")
     blocks = ""
     outdated = [pod for pod in outdated if _first_lacking(pod, staying) is None]
     for pod in sorted(outdated, key=lambda pod: (_controls(pod), pod.id)):

@@ -1,0 +1,256 @@
+"""Which brokers' pods get other resources in place, without a restart, and how far that is. Pure: times come in.
+
+Kubernetes 1.33 and newer change the CPU and memory of a container that runs (KEP-1287): the operator patches the
+subresource `resize` of the pod, and the node does the rest. The pod keeps the label of the revision of its
+StatefulSet's template that it was made by. So the revision whose resources it is given is noted on the pod itself,
+before they are asked for (`Note`).
+
+1. Two revisions of a StatefulSet's template that differ in nothing but their containers' resources call for a resize.
+2. What the API server would refuse, or what would restart the container, calls for a restart by the rules of `roll.py`:
+   a resource that is neither CPU nor memory, one that is taken away, a container whose `resizePolicy` is to restart. So
+   does a pod that isn't ready, because another one may come up where this one can't.
+3. A resize that the API server refuses, that the node can't ever carry out (`Infeasible`), or that isn't done after
+   `LATE_S`, calls for a restart, too.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from ottla.operator.objects import Object, annotation, condition, seconds_since
+from ottla.operator.plan import names
+from ottla.operator.plan.etcd_pods import size_bytes
+
+LATE_S = 300.0
+STALE_S = 10.0  # a condition that doesn't say which generation it is about may be about the one before for so long
+RESIZABLE = frozenset({"cpu", "memory"})
+_KINDS = ("requests", "limits")
+_ANY_TIME = datetime.fromtimestamp(0, UTC)
+Resources = Mapping[str, Mapping[tuple[str, str], str]]
+"""By container, then by kind (requests, limits) and name: a quantity."""
+
+
+@dataclass(frozen=True)
+class Note:
+    """What is noted on a pod about its last resize."""
+
+    pod: str  # its uid: a copy of the annotation on another pod says nothing
+    revision: str  # of its StatefulSet's template: whose resources the pod is given
+    since: str  # when it was asked for
+    done: bool = False
+    refused: str = ""  # what the API server said
+
+    @property
+    def text(self) -> str:
+        """As the annotation has it."""
+        return json.dumps({name: value for name, value in asdict(self).items() if value})
+
+
+def noted(pod: Object) -> Note | None:
+    """The note on a pod; None where there is none that can be read."""
+    try:
+        note = Note(**json.loads(annotation(pod, names.RESIZE)))
+        seconds_since(note.since, _ANY_TIME)
+    except (ValueError, TypeError):
+        return None
+    return note if note.pod == pod["metadata"]["uid"] else None
+
+
+@dataclass(frozen=True)
+class Resize:
+    """A pod whose resources aren't yet known to be those of its StatefulSet."""
+
+    revision: str  # of the template that it is to follow
+    what: str = ""  # what changes
+    begun: bool = False  # it is noted on the pod
+    asked: bool = False  # the pod's spec has the new resources
+    done: bool = False  # so has its container
+    waits_for: str = ""  # what the node says meanwhile
+    refused: str = ""  # why it takes a restart
+
+
+def revision_of(pod: Object) -> str:
+    """The revision of the template that a pod follows: it was made by it, or resized for it."""
+    note = noted(pod)
+    return note.revision if note is not None else str((pod["metadata"].get("labels") or {}).get(names.REVISION, ""))
+
+
+def needed_revisions(stateful_set: Object, pod: Object) -> frozenset[str]:
+    """The revisions by which `resize_of` tells what changes; none where the pod follows the newest one."""
+    both = frozenset({revision_of(pod), str(stateful_set["status"].get("updateRevision", ""))})
+    return both if len(both) > 1 else frozenset()
+
+
+def resize_of(
+    stateful_set: Object,
+    pod: Object,
+    revisions: Mapping[str, Object | None],
+    now: datetime,
+    *,
+    ready: bool,
+) -> Resize | None:
+    """How a pod stands to the resources of its StatefulSet, whose status is about its present spec.
+
+    None: it has them, or differs by more than that. `revisions`: ControllerRevisions by name."""
+    newest, note = str(stateful_set["status"].get("updateRevision", "")), noted(pod)
+    if revision_of(pod) != newest:
+        pair = [revisions.get(name) for name in (revision_of(pod), newest)]
+        before, after = (_template(each) if each is not None else None for each in pair)
+        if before is None or after is None or _without_resources(before) != _without_resources(after):
+            return None
+        what = _changes(_resources(before), _resources(after))
+        why = _not_in_place(pod, _resources(before), _resources(after))
+        return Resize(newest, what, refused=why or ("" if ready else "the pod isn't ready"))
+    if note is None or note.done:
+        return None
+    if note.refused:
+        return Resize(newest, begun=True, refused=note.refused)
+    return _under_way(pod, _resources(stateful_set["spec"]["template"]), note, now)
+
+
+def containers_resized(stateful_set: Object, pod: Object) -> list[Object]:
+    """The pod's containers with the resources of its StatefulSet's template; what else the pod has stays."""
+    wanted = _resources(stateful_set["spec"]["template"])
+    found = []
+    for container in pod["spec"]["containers"]:
+        resources: Object = {kind: dict(given) for kind, given in (container.get("resources") or {}).items()}
+        for (kind, name), quantity in wanted.get(container["name"], {}).items():
+            resources.setdefault(kind, {})[name] = quantity
+        found.append({**container, "resources": resources})
+    return found
+
+
+def _under_way(pod: Object, wanted: Resources, note: Note, now: datetime) -> Resize:
+    there = {container["name"]: container for container in pod["spec"]["containers"]}
+    asked = all(_has(there.get(name, {}).get("resources"), its) for name, its in wanted.items())
+    if not asked:
+        return Resize(note.revision, begun=True, waits_for="to be asked for")
+    pending, working = (_current(pod, kind, note, now) for kind in ("PodResizePending", "PodResizeInProgress"))
+    if not pending and not working and _carried_out(pod, wanted):
+        return Resize(note.revision, begun=True, asked=True, done=True)
+    says = _said(pending or working)
+    waited_s = seconds_since(note.since, now)
+    refused = says if pending.get("reason") == "Infeasible" else ""
+    if not refused and waited_s >= LATE_S:
+        refused = f"it isn't done after {waited_s:.0f} s" + (f" ({says})" if says else "")
+    return Resize(note.revision, begun=True, asked=True, waits_for=says, refused=refused)
+
+
+def _said(told: Mapping[str, Any]) -> str:
+    return ": ".join(filter(None, (told.get("reason"), told.get("message"))))
+
+
+def _current(pod: Object, kind: str, note: Note, now: datetime) -> Mapping[str, Any]:
+    """The condition, if it holds and is about the pod's present spec; else nothing."""
+    found = condition(pod.get("status"), kind)
+    if found.get("status") != "True":
+        return {}
+    if about := found.get("observedGeneration"):
+        return found if about >= pod["metadata"].get("generation", 0) else {}
+    return found if found.get("reason") != "Infeasible" or seconds_since(note.since, now) >= STALE_S else {}
+
+
+def _carried_out(pod: Object, wanted: Resources) -> bool:
+    """Whether the containers that run have it, as the node says."""
+    status = pod.get("status") or {}
+    if status.get("observedGeneration", math.inf) < pod["metadata"].get("generation", 0):
+        return False
+    told = {each.get("name"): each for each in status.get("containerStatuses") or ()}
+    for name, its in wanted.items():
+        container = told.get(name, {})
+        has = dict(container.get("resources") or {})
+        if allocated := container.get("allocatedResources"):  # of CPU, the kernel knows only a rounded share
+            has["requests"] = allocated
+        if not _has(has, its):
+            return False
+    return True
+
+
+def _has(resources: Object | None, wanted: Mapping[tuple[str, str], str]) -> bool:
+    return all(
+        _same(((resources or {}).get(kind) or {}).get(name), quantity) for (kind, name), quantity in wanted.items()
+    )
+
+
+def _same(one: object, other: object) -> bool:
+    if one is None or other is None or str(one) == str(other):
+        return one is not None and other is not None
+    try:
+        return math.isclose(size_bytes(str(one)), size_bytes(str(other)), rel_tol=1e-9)
+    except ValueError:
+        return False
+
+
+# ---- what changes from one template to another
+
+
+def _template(revision: Object) -> Object:
+    template: Object = revision["data"]["spec"]["template"]
+    return template
+
+
+def _without_resources(template: Object) -> Object:
+    spec = template["spec"]
+    containers = [
+        {name: value for name, value in container.items() if name not in ("resources", "resizePolicy")}
+        for container in spec["containers"]
+    ]
+    return {**template, "spec": {**spec, "containers": containers}}
+
+
+def _resources(template: Object) -> Resources:
+    """As a pod gets them: what has a limit and no request requests as much."""
+    found: dict[str, dict[tuple[str, str], str]] = {}
+    for container in template["spec"]["containers"]:
+        given = container.get("resources") or {}
+        requests = {**(given.get("limits") or {}), **(given.get("requests") or {})}
+        both = {**given, "requests": requests}
+        found[container["name"]] = {
+            (kind, name): str(quantity) for kind in _KINDS for name, quantity in (both.get(kind) or {}).items()
+        }
+    return found
+
+
+def _differing(before: Resources, after: Resources) -> dict[str, set[tuple[str, str]]]:
+    """By container: what isn't the same."""
+    return {
+        name: {
+            each
+            for each in before.get(name, {}).keys() | its.keys()
+            if not _same(before.get(name, {}).get(each), its.get(each))
+        }
+        for name, its in after.items()
+    }
+
+
+def _changes(before: Resources, after: Resources) -> str:
+    told = [
+        f"{kind.removesuffix('s')} of {name} {before.get(container, {}).get((kind, name), 'none')} → "
+        f"{after[container].get((kind, name), 'none')}"
+        for container, changed in _differing(before, after).items()
+        for kind, name in sorted(changed)
+    ]
+    return ", ".join(told)
+
+
+def _not_in_place(pod: Object, before: Resources, after: Resources) -> str:
+    """Why the API server would refuse it, or why the container would be restarted; nothing where neither is so."""
+    policies = {
+        (container["name"], policy["resourceName"]): policy["restartPolicy"]
+        for container in pod["spec"]["containers"]
+        for policy in container.get("resizePolicy") or ()
+    }
+    for container, changed in _differing(before, after).items():
+        for kind, name in sorted(changed):
+            if name not in RESIZABLE:
+                return f"only CPU and memory can be, and not {name}"
+            if (kind, name) not in after[container]:
+                return f"a {kind.removesuffix('s')} of {name} can't be taken away"
+            if policies.get((container, name)) == "RestartContainer":
+                return f"the resizePolicy of its container for {name} is RestartContainer"
+    return ""

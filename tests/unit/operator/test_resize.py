@@ -1,0 +1,81 @@
+"""How far a resize is, by what the node says of the pod: a table."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from ottla.operator.objects import Object, timestamp
+from ottla.operator.plan import names
+from ottla.operator.plan.resize import Note, resize_of
+
+NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
+OLD: Object = {"requests": {"memory": "512Mi"}, "limits": {"memory": "1Gi"}}
+NEW: Object = {"requests": {"memory": "512Mi"}, "limits": {"memory": "2Gi"}}
+AS_BYTES: Object = {"requests": {"memory": "536870912"}, "limits": {"memory": "2147483648"}}
+SET: Object = {
+    "spec": {"template": {"spec": {"containers": [{"name": "broker", "resources": NEW}]}}},
+    "status": {"updateRevision": "k-2"},
+}
+DONE, WAITS, REFUSED, ASK = "done", "waits", "refused", "to be asked for"
+
+
+def _told(kind: str, reason: str = "", about: int | None = 7) -> Object:
+    told = {"type": kind, "status": "True", "reason": reason, "message": "no room"}
+    return told if about is None else {**told, "observedGeneration": about}
+
+
+def _status(resources: Object, *conditions: Object, seen: int | None = 7, allocated: Object | None = None) -> Object:
+    container = {"name": "broker", "resources": resources}
+    if allocated is not None:
+        container["allocatedResources"] = allocated
+    status: Object = {"conditions": list(conditions), "containerStatuses": [container]}
+    return status if seen is None else {**status, "observedGeneration": seen}
+
+
+PENDING, WORKING = "PodResizePending", "PodResizeInProgress"
+
+
+@pytest.mark.parametrize(
+    ("spec", "status", "after_s", "expected"),
+    [
+        pytest.param(NEW, _status(NEW), 1, DONE, id="the container has them"),
+        pytest.param(NEW, _status(AS_BYTES), 1, DONE, id="in other words"),
+        pytest.param(NEW, _status(NEW, seen=None), 1, DONE, id="by a node that doesn't say of what it speaks"),
+        pytest.param(NEW, _status(NEW), 1000, DONE, id="late, but done"),
+        pytest.param(NEW, _status(OLD), 1, WAITS, id="not yet"),
+        pytest.param(NEW, _status(NEW, seen=6), 1, WAITS, id="the node speaks of the spec before"),
+        pytest.param(NEW, _status(NEW, allocated={"memory": "256Mi"}), 1, WAITS, id="another request is set aside"),
+        pytest.param(NEW, _status(NEW, _told(WORKING)), 1, WAITS, id="in progress"),
+        pytest.param(NEW, _status(OLD, _told(PENDING, "Deferred")), 299, WAITS, id="deferred"),
+        pytest.param(NEW, _status(OLD, _told(PENDING, "Deferred")), 300, REFUSED, id="deferred for too long"),
+        pytest.param(NEW, _status(OLD), 300, REFUSED, id="nobody says anything for too long"),
+        pytest.param(NEW, _status(OLD, _told(PENDING, "Infeasible")), 1, REFUSED, id="infeasible"),
+        pytest.param(NEW, _status(OLD, _told(PENDING, "Infeasible", 6)), 1, WAITS, id="the one before was infeasible"),
+        pytest.param(NEW, _status(OLD, _told(PENDING, "Infeasible", None)), 9, WAITS, id="perhaps the one before"),
+        pytest.param(NEW, _status(OLD, _told(PENDING, "Infeasible", None)), 10, REFUSED, id="hardly the one before"),
+        pytest.param(OLD, _status(OLD), 1000, ASK, id="Kubernetes wasn't asked"),
+        pytest.param(NEW, {}, 1, WAITS, id="no status"),
+    ],
+)  # fmt: skip
+def test_how_far_it_is(spec: Object, status: Object, after_s: int, expected: str) -> None:
+    note = Note("uid-1", "k-2", timestamp(NOW - timedelta(seconds=after_s)))
+    pod = {
+        "metadata": {
+            "name": "k-0",
+            "uid": "uid-1",
+            "generation": 7,
+            "labels": {names.REVISION: "k-1"},
+            "annotations": {names.RESIZE: note.text},
+        },
+        "spec": {"containers": [{"name": "broker", "resources": spec}]},
+        "status": status,
+    }
+    found = resize_of(SET, pod, {}, NOW, ready=True)
+    assert found is not None
+    assert found.begun
+    if expected == ASK:
+        assert not found.asked
+    else:
+        assert (DONE if found.done else REFUSED if found.refused else WAITS) == expected
