@@ -309,7 +309,7 @@ def test_a_roll_takes_everybody_once_and_one_at_a_time() -> None:
         ),
         pytest.param(
             _three(BEGUN, OLD), "", True, None, None,
-            "Rolling 2/3: waiting for k-0 to have its new resources (Deferred: no room)", id="nobody restarts meanwhile",
+            "Rolling 2/3: waiting for k-0 to have its new resources (Deferred: no room)", id="no restart meanwhile",
         ),
         pytest.param(_three(OLD, RESIZE), "", True, "k-1", None, "Rolling 2/3: resizing k-1", id="before restarts"),
         pytest.param(
