@@ -13,6 +13,7 @@
 5. A broker's Service isn't gone before the broker.
 6. The budget for evictions allows one only where the last reports do.
 7. Nothing is changed in a Cluster that was read as paused.
+8. That a pod has other resources is told once its container has them.
 """
 
 from __future__ import annotations
@@ -85,6 +86,11 @@ class Invariants:
         """An Event."""
         if "unexpectedly" in message:
             self._say(f"{reason}: {message}")
+        pod = self._server.get_now("Pod", message.split()[0]) if reason == "Resized" else None
+        if pod is not None:
+            wanted = pod["spec"]["containers"][0]["resources"]
+            if (has := pod["status"]["containerStatuses"][0].get("resources")) != wanted:
+                self._say(f"{reason}: {message}, but it has {has}, not {wanted}")
 
     # ---- what it does
 
