@@ -19,7 +19,7 @@ from tests.crash.volumes import small_volume
 from tests.crash.workload import TOPIC
 from tests.peers.etcd import leads
 from tests.peers.proxy import Route
-from tests.peers.wire import Wire
+from tests.peers.wire import Closed, Wire
 
 pytestmark = pytest.mark.timeout(1800 if LONG else 120)
 
@@ -156,9 +156,17 @@ def drain(here: Scene, brokers: Iterable[int]) -> None:
     """These brokers, and no others, lead nothing."""
     config = {"name": "ottla.brokers.drained", "config_operation": SET, "value": ",".join(map(str, brokers))}
     resources = [{"resource_type": BROKER, "resource_name": "", "configs": [config]}]
-    with Wire(here.cluster.brokers[0].bootstrap) as wire:
-        answer = wire.call(INCREMENTAL_ALTER_CONFIGS, 1, {"resources": resources, "validate_only": False})
-    assert answer.responses[0].error_code == 0, answer
+
+    def taken() -> bool:
+        try:
+            with Wire(here.cluster.brokers[0].bootstrap) as wire:
+                answer = wire.call(INCREMENTAL_ALTER_CONFIGS, 1, {"resources": resources, "validate_only": False})
+        except (OSError, Closed):  # it has just come back, and looks once a second whether it may serve
+            return False
+        assert answer.responses[0].error_code == 0, answer
+        return True
+
+    here.cluster.wait("the first broker takes the setting", taken)
 
 
 def test_etcd_is_slow_changes_its_leader_and_forgets(tmp_path: Path) -> None:
