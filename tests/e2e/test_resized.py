@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from ottla.operator.objects import Object
 from tests.e2e.installed import Operator
 from tests.e2e.kubectl import wait
 from tests.e2e.scene import SMALL, Scene, working
@@ -59,10 +60,13 @@ def restarts(scene: Scene) -> dict[str, int]:
 def all_have(scene: Scene, resources: dict[str, Any]) -> bool:
     """Whether each broker's spec says so, and its node."""
     pods = scene.brokers().values()
-    return all(
-        resources == pod["spec"]["containers"][0]["resources"] == pod["status"]["containerStatuses"][0].get("resources")
-        for pod in pods
-    )
+    return all(resources == pod["spec"]["containers"][0]["resources"] == had(pod) for pod in pods)
+
+
+def had(pod: Object) -> Object | None:
+    """What the node says that the broker's container has; nothing of a pod that no node has taken."""
+    statuses = pod["status"].get("containerStatuses")
+    return statuses[0].get("resources") if statuses else None
 
 
 def limits_in_force(scene: Scene) -> dict[str, int]:
