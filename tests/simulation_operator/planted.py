@@ -14,7 +14,17 @@ from typing import Any
 
 import pytest
 
-from ottla.operator import access, administration, cluster, found, orphaned_topics, overrides, rolling, topic
+from ottla.operator import (
+    access,
+    administration,
+    cluster,
+    exposure,
+    found,
+    orphaned_topics,
+    overrides,
+    rolling,
+    topic,
+)
 from ottla.operator.kube import KubeError
 from ottla.operator.objects import Object
 from ottla.operator.orphaned_topics import OrphanedTopics
@@ -64,10 +74,14 @@ def a_recovery_deletes_topics(patch: Patch) -> None:
 
 @bug
 def a_service_goes_before_its_broker(patch: Patch) -> None:
-    def wanted(self: Visit) -> Mapping[int, str]:
-        return observed.broker_names(self.cluster, (), ())
+    wanted = exposure.Exposure.wanted
 
-    patch.setattr(Visit, "pod_names", wanted)
+    def too_soon(self: Any, visit: Visit) -> list[Object]:
+        with Patch.context() as meanwhile:
+            meanwhile.setattr(Visit, "pod_names", lambda self: observed.broker_names(self.cluster, (), ()))
+            return wanted(self, visit)
+
+    patch.setattr(exposure.Exposure, "wanted", too_soon)
 
 
 @bug
@@ -216,8 +230,8 @@ def more_are_away_than_was_said(patch: Patch) -> None:
 def a_broker_goes_before_it_is_drained(patch: Patch) -> None:
     scale = administration.scale
 
-    async def drained(*given: Any) -> Any:
-        return replace(await scale(*given), drained=True)
+    async def drained(*given: Any, **named: Any) -> Any:
+        return replace(await scale(*given, **named), drained=True)
 
     patch.setattr(administration, "scale", drained)
 

@@ -32,7 +32,10 @@ def test_the_same_seed_is_the_same_run() -> None:
 
 
 def test_each_planted_bug_was_caught() -> None:
-    assert BUGS.keys() == TABLE.recorded().keys()
+    recorded = TABLE.recorded()
+    assert BUGS.keys() == recorded.keys()
+    # An exception of the patch itself would be no catch.
+    assert [name for name, catch in recorded.items() if "failed unexpectedly" in catch.why] == []
 
 
 def test_planted_bugs_are_caught() -> None:
