@@ -182,9 +182,14 @@ class Invariants:
 
     # ---- each rule
 
+    def _is_between_sets(self, name: str, item: Object) -> bool:
+        """Whether a pod is nobody's because its StatefulSet was made anew around it, and hasn't taken it yet."""
+        sets = {each["metadata"]["name"] for each in self._server.all("StatefulSet")}
+        return not item["metadata"].get("ownerReferences") and name.rpartition("-")[0] in sets
+
     def _takes(self, name: str, item: Object) -> None:
         made = {pod: its for one in ("broker", "etcd", "controller") for pod, its in self._server.pods(one).items()}
-        if name not in made:
+        if name not in made and not self._is_between_sets(name, item):
             self._say(f"pod {name} was deleted, which no StatefulSet of the Cluster made")
             return
         now = self._server.now.timestamp()
