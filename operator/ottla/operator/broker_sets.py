@@ -44,7 +44,7 @@ class BrokerSets:
         cluster, found = visit.cluster, visit.found
         pods = visit.pod_names()
         claims = found.by_name("PersistentVolumeClaim", BROKER)
-        await self._note(visit, left_behind((pods[broker] for broker in visit.leaving), claims), DRAINED)
+        await self._note(visit, left_behind((pods[broker] for broker in visit.leaving & pods.keys()), claims), DRAINED)
         pools = {names.broker_set(cluster, pool): pool for pool in cluster.pools}
         for item in found.all("StatefulSet", BROKER):
             name = item["metadata"]["name"]
