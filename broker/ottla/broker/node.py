@@ -33,7 +33,7 @@ from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.moves import Moves
 from ottla.broker.log.upkeep import Upkeep, UpkeepIntervals
 from ottla.broker.loop_quota import LoopQuota
-from ottla.broker.making_way import MakingWay, is_missing_elsewhere
+from ottla.broker.making_way import MakingWay, is_led_elsewhere
 from ottla.broker.monitoring import Monitoring
 from ottla.broker.partition import Partition
 from ottla.broker.partitions import PartitionTable
@@ -166,7 +166,7 @@ class Broker:
             self.server,
             silence_s=lambda: self.store_silence_seconds,
             session_s=lambda: self.session_seconds,
-            is_missing_elsewhere=lambda: is_missing_elsewhere(
+            is_led_elsewhere=lambda: is_led_elsewhere(
                 self.id, self.image, config.listeners.inter_broker, surroundings.connect
             ),
             is_registered=self._is_seen_registered,

@@ -1,17 +1,22 @@
-"""A broker hangs up when its registration has ended and the store doesn't tell it, and at no other time."""
+"""A broker hangs up when others lead what it led and the store doesn't tell it, and at no other time."""
 
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
 
-from ottla.broker.making_way import MakingWay, is_missing_elsewhere
-from ottla.metadata.image import Image
-from ottla.metadata.model import Broker, BrokerState, Endpoint
+import pytest
+
+from ottla.broker.making_way import MakingWay, is_led_elsewhere
+from ottla.metadata.model import Broker, BrokerState, Cluster, Endpoint, Partition
 from ottla.protocol.frames import read_request_header, response_frame
 from ottla.protocol.messages import write_response
 
 SESSION_S = 9.0
 METADATA = 3
+TOPIC = UUID(int=7)
 
 
 class House:
@@ -19,7 +24,7 @@ class House:
 
     def __init__(self) -> None:
         self.silence_s = 0.0
-        self.missing = False
+        self.moved = False
         self.heard_meanwhile = False
         self.registered = True
         self.asked = 0
@@ -28,16 +33,16 @@ class House:
             self,
             silence_s=lambda: self.silence_s,
             session_s=lambda: SESSION_S,
-            is_missing_elsewhere=self._is_missing_elsewhere,
+            is_led_elsewhere=self._is_led_elsewhere,
             is_registered=lambda: self.registered,
             let_go=lambda: self.done.append("let go"),
         )
 
-    async def _is_missing_elsewhere(self) -> bool:
+    async def _is_led_elsewhere(self) -> bool:
         self.asked += 1
         if self.heard_meanwhile:
             self.silence_s = 0.0
-        return self.missing
+        return self.moved
 
     def turn_away(self, why: str) -> None:
         self.done.append("turned away")
@@ -49,9 +54,9 @@ class House:
         asyncio.run(self.way.look())
 
 
-def test_a_broker_whose_registration_has_ended_hangs_up() -> None:
+def test_a_broker_for_whose_partitions_others_were_elected_hangs_up() -> None:
     house = House()
-    house.missing = True
+    house.moved = True
     house.silence_s = SESSION_S - 1
     house.look()
     assert (house.done, house.asked) == ([], 0)
@@ -73,14 +78,14 @@ def test_a_store_that_answers_nobody_is_waited_for() -> None:
 
 def test_a_store_that_answers_while_the_others_are_asked() -> None:
     house = House()
-    house.silence_s, house.missing, house.heard_meanwhile = SESSION_S, True, True
+    house.silence_s, house.moved, house.heard_meanwhile = SESSION_S, True, True
     house.look()
     assert house.done == []
 
 
 def test_it_serves_again_when_its_image_shows_its_registration() -> None:
     house = House()
-    house.silence_s, house.missing = SESSION_S, True
+    house.silence_s, house.moved = SESSION_S, True
     house.look()
     house.silence_s, house.registered = 0.1, False  # registered anew, and the image is still the old one
     house.look()
@@ -92,40 +97,66 @@ def test_it_serves_again_when_its_image_shows_its_registration() -> None:
     assert not house.way.made
 
 
-def test_one_broker_that_knows_is_enough_and_one_that_does_not_answer_says_nothing() -> None:
-    def missing(*knows: set[int] | None) -> bool:
-        """Asked by broker 0; each of the others knows these brokers, or can't be reached."""
-        endpoints = {id: {"B": Endpoint("B", "host", id)} for id in range(len(knows) + 1)}
-        brokers = {id: Broker(id, 1, each, state=BrokerState.RUNNING) for id, each in endpoints.items()}
+Led = tuple[int, int]  # leader, leader epoch
 
-        async def connect(host: str, port: int) -> _Stream:
-            if (known := knows[port - 1]) is None:
-                raise ConnectionRefusedError("refused")
-            return _Stream(known)
 
-        return asyncio.run(is_missing_elsewhere(0, Image(revision=9, brokers=brokers), "B", connect))
+def elsewhere(*told: Led | None, cluster: str = "c") -> bool:
+    """Whether broker 0, which leads t-0 in epoch 4, finds out from the others, who say this; None can't be reached."""
+    endpoints = {id: {"B": Endpoint("B", "host", id)} for id in range(len(told) + 1)}
+    brokers = {id: Broker(id, 1, each, state=BrokerState.RUNNING) for id, each in endpoints.items()}
+    state = Partition(TOPIC, 0, (0, 1), (0, 1), (1, 1), leader=0, leader_epoch=4)
+    intents = {TOPIC: SimpleNamespace(name="t")}
+    image: Any = SimpleNamespace(
+        brokers=brokers, cluster=Cluster("c"), partitions={TOPIC: {0: state}}, intents_by_id=intents
+    )
 
-    assert not missing()
-    assert not missing(None, None)
-    assert not missing({0, 1, 2}, None)
-    assert not missing({0, 1}, {0, 1, 2})
-    assert missing(None, {1, 2})
-    assert missing({0, 1, 2}, {1, 2})
+    async def connect(host: str, port: int) -> _Stream:
+        if (said := told[port - 1]) is None:
+            raise RuntimeError("can't start new thread")
+        return _Stream(said, cluster)
+
+    return asyncio.run(is_led_elsewhere(0, image, "B", connect))
+
+
+def test_one_broker_that_knows_of_a_newer_leader_is_enough() -> None:
+    assert elsewhere((0, 4), (1, 5))
+    assert elsewhere(None, (2, 6))
+
+
+@pytest.mark.parametrize(
+    "told",
+    [(), (None, None), ((0, 4), None), ((0, 3), (1, 3)), ((1, 4),), ((-1, 5),), ((0, 9),)],
+    ids=["nobody else", "nobody answers", "the same", "who is behind", "the same epoch", "no leader", "itself, anew"],
+)
+def test_what_proves_nothing(told: tuple[Led | None, ...]) -> None:
+    assert not elsewhere(*told)
+
+
+def test_what_another_cluster_says_proves_nothing() -> None:
+    assert not elsewhere((1, 5), cluster="another")
 
 
 class _Stream:
-    """A connection to a broker that knows these."""
+    """A connection to a broker that says so of t-0."""
 
-    def __init__(self, known: set[int]) -> None:
-        self._known = known
+    def __init__(self, led: Led, cluster: str) -> None:
+        self._led = led
+        self._cluster = cluster
         self._answer = b""
 
     async def write(self, data: bytes) -> None:
         header = read_request_header(data, 4)
         assert (header.api_key, header.api_version) == (METADATA, 8)
-        brokers = [{"node_id": id, "host": "host", "port": id, "rack": None} for id in sorted(self._known)]
-        message = {"throttle_time": 0, "brokers": brokers, "cluster_id": "c", "controller_id": 1, "topics": []}
-        message["cluster_authorized_operations"] = -1
+        leader, epoch = self._led
+        partition = {
+            "error_code": 0, "partition_index": 0, "leader_id": leader, "leader_epoch": epoch, "replica_nodes": [0, 1],
+            "isr_nodes": [], "offline_replicas": [],
+        }  # fmt: skip
+        topic = {"error_code": 0, "name": "t", "is_internal": False, "partitions": [partition]}
+        message = {
+            "throttle_time": 0, "brokers": [], "cluster_id": self._cluster, "controller_id": 1, "topics": [topic],
+            "cluster_authorized_operations": -1,
+        }  # fmt: skip
         body = write_response(METADATA, 8, message)
         self._answer = bytes(response_frame(METADATA, 8, header.correlation_id, body))
 

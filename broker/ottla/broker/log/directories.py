@@ -175,27 +175,26 @@ class LogDirectories:
 
     async def open_again(self, config_of: Callable[[str], LogConfig], tried: Callable[[UUID, int], None]) -> None:
         """Opens what couldn't be opened for want of room, where there is room now. `tried` is called for each, as
-        soon as it is open or couldn't be opened again, on the event loop."""
-        for key, waiting in list(self._without_room.logs.items()):
-            home, item = waiting
-            out_of_use = home.path in self.full or home.path in self.failed
-            if key in self.logs or out_of_use or self._without_room.is_opened(item.directory):
-                continue
-            config = config_of(item.topic)
-            result = await self._without_room.open(item.directory, partial(self._open_log, home, item, config))
-            if self._without_room.logs.get(key) is not waiting or isinstance(result, BeingOpened):
-                continue  # its topic was deleted meanwhile, or the broker stops
-            if home.path in self.failed:
-                self.lost[key] = self.failed[home.path]
-                continue
-            del self._without_room.logs[key]
-            if isinstance(result, OSError):
-                self._not_opened(home, item, result)  # which puts it back where the room wasn't enough
-            else:
-                self.logs[key] = self._told(result)
-                del self.lost[key]
-                self._bad.opened_or_gone(item.directory)
-            tried(*key)
+        soon as it is open or couldn't be opened again, and whatever became of it meanwhile, on the event loop."""
+        await self._without_room.open_each(
+            lambda key, home: key not in self.logs and home.path not in self.full and home.path not in self.failed,
+            lambda home, item: partial(self._open_log, home, item, config_of(item.topic)),
+            self._opened_again,
+            tried,
+        )
+
+    def _opened_again(self, home: Home, item: FoundLog, result: Opened | OSError) -> None:
+        key = (item.topic_id, item.partition)
+        if home.path in self.failed:
+            self.lost[key] = self.failed[home.path]
+            return
+        del self._without_room.logs[key]
+        if isinstance(result, OSError):
+            self._not_opened(home, item, result)  # which puts it back where the room wasn't enough
+            return
+        self.logs[key] = self._told(result)
+        del self.lost[key]
+        self._bad.opened_or_gone(item.directory)
 
     def _survey(self, home: Home) -> Iterable[FoundLog]:
         """Reads the small files, and finds the partitions."""
@@ -251,7 +250,7 @@ class LogDirectories:
 
     def _told(self, opened: Opened) -> Log:
         """The log, once what it lost is said and kept for those who ask."""
-        log = opened.log
+        log = opened.take_over()
         high_watermark = self.high_watermarks.get((log.topic, log.index), 0)
         opened.tell(high_watermark)
         if (cut := opened.cut(high_watermark)) is not None:
@@ -572,6 +571,7 @@ class LogDirectories:
                 self.failed.setdefault(self.directory_of(log), error)
         for file in self.recovery_points() + self.high_watermark_checkpoints():
             self._at_the_end(file.path.rpartition("/")[0], partial(self.offset_files.write, file))
+        self._without_room.wait()
         for home in self._online():
             if self._bad.forbid_marker(home):
                 logger.warning(

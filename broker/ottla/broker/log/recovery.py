@@ -57,6 +57,13 @@ class Opened(NamedTuple):
     log: Log
     segments_recovered: int
     damage: Damage | None
+    shortened: Segment | None
+
+    def take_over(self) -> Log:
+        """The log, for whoever owns it from now on; recovery may have run in a thread."""
+        if self.shortened is not None:
+            self.log.was_cut(self.shortened)
+        return self.log
 
     def tell(self, high_watermark: int) -> None:
         """Writes to the broker's log what was lost; `high_watermark` is the one that was checkpointed last."""
@@ -186,11 +193,9 @@ class _Opening:
             producers=self.producers,
             snapshots=self.snapshots,
         )
-        if self.cut is not None:
-            log.was_cut(self.cut)
         for segment in self.segments:
             segment.let_go()
-        return Opened(log, self.recovered, self.damage)
+        return Opened(log, self.recovered, self.damage, self.cut)
 
     def _load_epochs(self) -> LeaderEpochs:
         try:

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable
 from uuid import UUID
 
+from .disk import OUT_OF_RESOURCES
 from .home import Home
 from .recovery import Opened
 from .survey import FoundLog
@@ -21,19 +22,31 @@ from .survey import FoundLog
 logger = logging.getLogger(__name__)
 
 _ROOM_AGAIN_BYTES = 64 << 20  # or a twentieth of a small volume
-_THREAD_AGAIN_S = 1.0
+_AGAIN_S = 1.0
+
+
+Key = tuple[UUID, int]  # topic id, partition
 
 
 class BeingOpened(OSError):
     """A thread opens what lies in this directory; afterwards it can be had."""
 
 
+class _Attempt:
+    """One try to open a log."""
+
+    def __init__(self, work: Callable[[], Opened]) -> None:
+        self.work = work
+        self.given_up = False
+
+
 class WithoutRoom:
-    """The logs by (topic id, partition)."""
+    """The logs."""
 
     def __init__(self) -> None:
-        self.logs: dict[tuple[UUID, int], tuple[Home, FoundLog]] = {}
+        self.logs: dict[Key, tuple[Home, FoundLog]] = {}
         self._under_way: set[str] = set()  # directories
+        self._one_at_a_time = asyncio.Lock()  # `open_each`: others would wait in threads that the broker needs
         self._opening = threading.Lock()
         self._ended = False
 
@@ -51,31 +64,66 @@ class WithoutRoom:
         for key in [key for key, (_, found) in self.logs.items() if found.directory == directory]:
             del self.logs[key]
 
-    async def open(self, directory: str, work: Callable[[], Opened]) -> Opened | OSError:
-        """Opens the log in that directory in a thread; the error where that didn't work."""
+    async def open_each(
+        self,
+        is_due: Callable[[Key, Home], bool],
+        work: Callable[[Home, FoundLog], Callable[[], Opened]],
+        opened: Callable[[Home, FoundLog, Opened | OSError], None],
+        tried: Callable[[UUID, int], None],
+    ) -> None:
+        """Opens those that are due, each by `work` in a thread. `opened` is told what came of it, unless the log has
+        gone meanwhile; then, in any case, `tried`."""
+        async with self._one_at_a_time:
+            for key, waiting in list(self.logs.items()):
+                home, item = waiting
+                if self.logs.get(key) is not waiting or not is_due(key, home):
+                    continue  # one that has gone while another was opened: its directory may be another log's by now
+                result = await self._opened(item.directory, work(home, item))
+                if isinstance(result, BeingOpened):
+                    return  # the broker stops
+                if self.logs.get(key) is waiting:
+                    opened(home, item, result)
+                tried(*key)
+
+    async def _opened(self, directory: str, work: Callable[[], Opened]) -> Opened | OSError:
+        """What came of opening the log in that directory, in a thread."""
         self._under_way.add(directory)
         try:
             while True:
+                attempt = _Attempt(work)
                 try:
-                    return await asyncio.to_thread(self._open, work)
-                except RuntimeError as error:  # the system gives no thread
-                    logger.warning("%s can't be opened just now, and is tried again: %s", directory, error)
-                    await asyncio.sleep(_THREAD_AGAIN_S)
+                    result = await asyncio.to_thread(self._open, attempt)
+                except (
+                    RuntimeError
+                ) as error:  # the system gives no thread; one that is there may still find the attempt
+                    attempt.given_up = True
+                    reason: BaseException = error
+                else:
+                    if not isinstance(result, OSError) or result.errno not in OUT_OF_RESOURCES:
+                        return result
+                    reason = result
+                logger.warning("%s can't be opened just now, and is tried again: %s", directory, reason)
+                await asyncio.sleep(_AGAIN_S)
         finally:
             self._under_way.discard(directory)
 
-    def _open(self, work: Callable[[], Opened]) -> Opened | OSError:
+    def _open(self, attempt: _Attempt) -> Opened | OSError:
         with self._opening:
-            if self._ended:
+            if self._ended or attempt.given_up:
                 return BeingOpened(errno.ECANCELED, "the broker stops")
             try:
-                return work()
+                return attempt.work()
             except OSError as error:
                 return error
+            except MemoryError:
+                return OSError(errno.ENOMEM, "there is no memory for it")
 
     def end(self) -> None:
-        """Nothing is opened any more. Waits for what is under way: who opens these directories next may do it then."""
+        """Nothing is opened any more, but for what is under way."""
         self._ended = True
+
+    def wait(self) -> None:
+        """Until that is done, too: whoever opens these directories next may do it then. Blocks."""
         with self._opening:
             pass
 
