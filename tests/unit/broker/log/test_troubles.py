@@ -198,10 +198,12 @@ def test_one_unexpected_error_ends_no_other_logs_care(
     log_of(logs, 1)
     seen: list[Log] = []
 
-    def failing(log: Log, *arguments: Any) -> None:
+    def failing(log: Log, *arguments: Any) -> tuple[()]:
+        """It has nothing to do for the others."""
         if log is strange:
             raise ZeroDivisionError("an index that can't be")
         seen.append(log)
+        return ()
 
     upkeep = Upkeep(logs, lambda: NOW_MS, UpkeepIntervals())
     if duty == "sync":
