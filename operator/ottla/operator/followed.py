@@ -11,7 +11,7 @@ import json
 from ottla.operator.kube import Kube
 from ottla.operator.objects import Object
 from ottla.operator.plan import names
-from ottla.operator.spec.broker_config import still_taken
+from ottla.operator.spec.broker_config import still_known
 from ottla.operator.spec.cluster import Cluster, Defaults, parse_cluster
 from ottla.operator.spec.spec_error import SpecError
 
@@ -51,7 +51,7 @@ def kept_by(kept: Object | None, resource: Object, defaults: Defaults) -> tuple[
 def _without_refused(spec: Object) -> Object:
     """The spec without the brokers' settings that can't be followed."""
     overrides = [
-        {**each, "config": still_taken(each.get("config") or {}, of_one=True)}
+        {**each, "config": still_known(each.get("config") or {}, of_one=True)}
         for each in spec.get("configOverrides") or ()
     ]
-    return {**spec, "config": still_taken(spec.get("config") or {}), "configOverrides": overrides}
+    return {**spec, "config": still_known(spec.get("config") or {}), "configOverrides": overrides}

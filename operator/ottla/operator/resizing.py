@@ -20,8 +20,10 @@ from ottla.operator.refusals import Refusals
 from ottla.operator.visit import Visit
 
 SUBRESOURCE = "resize"
-REFUSALS = (403, 404, 422)  # that no later attempt changes
-OF_ANY_POD = ("exceeded quota", "usage per Container", "usage per Pod")  # a ResourceQuota's and a LimitRange's words
+# What is forbidden to resizes alone, or on this node alone: another pod may have it. Whatever else is forbidden (a
+# ResourceQuota, a LimitRange, a policy), the pod's successor is refused as well.
+_OF_THIS_POD = ('cannot patch resource "pods/resize"', "node didn't have enough")
+_DENIED = "denied the request"  # by a webhook, which may be asked about new pods, too
 
 
 class Resizing:
@@ -84,7 +86,7 @@ class Resizing:
         try:
             await self._kube.merge("Pod", visit.cluster.namespace, meta["name"], wanted, SUBRESOURCE)
         except KubeError as error:
-            if error.status not in REFUSALS or any(words in error.message for words in OF_ANY_POD):
+            if not is_of_this_pod(error):
                 raise
             await self._note(visit, pod, replace(note, refused=error.message))
 
@@ -92,3 +94,10 @@ class Resizing:
         meta = pod["metadata"]
         patch = {"metadata": {"uid": meta["uid"], "annotations": {names.RESIZE: note.text}}}
         await self._kube.merge("Pod", visit.cluster.namespace, meta["name"], patch)
+
+
+def is_of_this_pod(error: KubeError) -> bool:
+    """Whether a refusal is final for this pod, and says nothing about its successor."""
+    if error.status == 403:
+        return any(words in error.message for words in _OF_THIS_POD)
+    return error.status == 404 or (error.status == 422 and _DENIED not in error.message)

@@ -743,9 +743,7 @@ def test_a_mistake_in_a_spec_and_a_restart_of_the_operator_keep_nothing_from_bei
     assert scene.condition("Ready") == ("True", "BrokersServe")
 
 
-@pytest.mark.parametrize(
-    "refused", [{"cordoned.log.dirs": "/data/0/log"}, {"log.of.yesterday": 1}, {"log.roll.ms": "tomorrow"}]
-)
+@pytest.mark.parametrize("refused", [{"cordoned.log.dirs": "/data/0/log"}, {"log.of.yesterday": 1}])
 def test_a_spec_of_an_earlier_release_is_followed_without_the_settings_that_this_one_refuses(refused: Object) -> None:
     """Such a spec is invalid since the upgrade, and what was followed before was refused, too: nothing was mended."""
     scene = running(config={"num.partitions": 6}, configOverrides=[{"broker": 1, "config": {"log.roll.ms": 999999}}])
@@ -763,9 +761,24 @@ def test_a_spec_of_an_earlier_release_is_followed_without_the_settings_that_this
     assert len(scene.pods()) == 3
     files = scene.world.objects["ConfigMap", "shop", "k-config"]["data"]
     assert "num.partitions=6" in files["server.properties"]
-    assert not any(name in file for name in refused.keys() - {"log.roll.ms"} for file in files.values())
+    assert not any(name in file for name in refused for file in files.values())
     assert scene.kafka.own[1]["log.roll.ms"] == "999999"
     assert [reason for reason, _ in scene.world.events if reason == "RollingRestart"] == []
+
+
+def test_a_value_that_this_release_refuses_is_left_out_of_nothing() -> None:
+    """Without it the brokers would keep records for the default's time, and a year's would go."""
+    scene = running(config={"log.retention.ms": 31536000000})
+    assert scene.kafka.dynamic["log.retention.ms"] == "31536000000"
+    scene.world.edit("Cluster", "k", lambda spec: spec["config"].update({"log.roll.ms": "tomorrow"}))
+    kept = scene.world.objects["ConfigMap", "shop", "k-followed"]["data"]
+    kept["spec.json"] = json.dumps(scene.cluster["spec"])
+    before = dict(kept)
+    scene.restart()
+    scene.rounds(3)
+    assert scene.condition("Ready") == ("False", "InvalidSpec")
+    assert scene.kafka.dynamic["log.retention.ms"] == "31536000000"
+    assert scene.world.objects["ConfigMap", "shop", "k-followed"]["data"] == before
 
 
 def test_what_another_cluster_of_that_name_followed_is_not_followed() -> None:

@@ -204,18 +204,29 @@ def test_less_memory_is_given_in_place_where_kubernetes_takes_it() -> None:
     assert (births(scene), given(scene)) == (uids, [LESS, LESS, LESS])
 
 
-def test_a_quota_that_is_exceeded_costs_no_pod() -> None:
-    """Its successor would be refused, too."""
+@pytest.mark.parametrize(
+    ("status", "refusal"),
+    [
+        (403, "exceeded quota: team"),
+        (403, "failed quota: team: must specify limits.cpu for: broker"),
+        (403, "status unknown for quota: team, resources: memory"),
+        (403, "cpu max limit to request ratio per Container is 2, but provided ratio is 4.000000"),
+        (403, "ValidatingAdmissionPolicy 'sizes' with binding 'sizes' denied request: too large"),
+        (422, 'admission webhook "sizes.example" denied the request: too large'),
+    ],
+)
+def test_what_would_be_refused_to_the_successor_too_costs_no_pod(status: int, refusal: str) -> None:
+    """A broker that was deleted for it would be missing until a person came."""
     scene = before()
     uids = births(scene)
     scene.world.refusals["resize Pod k-broker-0"] = KubeError(
-        403, "patching Pod k-broker-0", 'pods "k-broker-0" is forbidden: exceeded quota: team'
+        status, "patching Pod k-broker-0", f'pods "k-broker-0" is forbidden: {refusal}'
     )
     change(scene, MORE)
     scene.rounds(6)
     assert births(scene) == uids
     assert scene.condition("ResizingReconciled") == ("False", "Refused")
-    assert "exceeded quota: team" in scene.status["message"]
+    assert refusal[:20] in scene.status["message"]
     scene.world.refusals.clear()
     scene.rounds(14)
     assert (births(scene), given(scene)) == (uids, [MORE, MORE, MORE])

@@ -267,6 +267,17 @@ def test_who_lacks_a_volume_goes_where_one_behind_it_is_missing() -> None:
     assert decide(_three(loses, LACKS, missing)).waits_for.startswith("k-0: partition a-0 would lose records")
 
 
+def test_who_lacks_a_volume_goes_one_at_a_time_though_one_behind_it_is_missing() -> None:
+    """Each visit took the next one while the one before was starting, until nobody of the StatefulSet was there."""
+    missing = {**GONE, "not_ready_s": 100.0}
+    assert _restarted(_three(LACKS, LACKS, missing)) == "k-0"
+    assert _restarted(_three(GONE, LACKS, missing)) is None
+    assert _restarted(_three({"ready": False}, LACKS, missing)) is None
+    assert _restarted(_three({}, LACKS, missing)) == "k-1"
+    apart = {**LACKS, "report": Report(metadata_connected=False)}
+    assert _restarted(_three(apart, LACKS, missing)) is None, "nobody could be elected"
+
+
 def _restarted(pods: list[Pod]) -> str | None:
     restart = decide(pods).restart
     return restart.pod.name if restart else None

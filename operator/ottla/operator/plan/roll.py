@@ -16,8 +16,9 @@ death, and a second change during a roll is part of it.
    while none is being resized. The active controller joins nobody.
 6. Kubernetes looks at a StatefulSet's pods in the order of their numbers, and makes none behind one that lacks a volume
    that was added since. So those that lack one go in that order, the active controller, too. Where one behind them is
-   missing all the same, the first that lacks a volume is restarted whatever its broker says, unless records would be
-   lost: the missing one would stay away until then.
+   missing all the same, the first that lacks a volume is restarted whatever its broker says of availability: the
+   missing one would stay away until then. But not where records would be lost, not without the metadata, and only one
+   at a time: the next when it is back.
 
 Unavoidable is what waiting can't change: a partition with one replica, or with no more replicas than its minimal ISR.
 Two that such a partition has wait for each other.
@@ -186,7 +187,11 @@ def decide(
     for pod in staying:
         first = _first_lacking(pod, staying)
         if not pod.uid and pod.not_ready_s > ABSENT_S_MAX and first is not None and not _absent(first):
-            if first.report is not None and first.report.blocking.get("loses_records"):
+            if any(_away(each) and _first_lacking(each, staying) is None for each in staying):
+                break  # another one is away already, and waits for nobody
+            if first.report is None or not first.report.metadata_connected:
+                return decision(None, _blocked(first, first.report))
+            if first.report.blocking.get("loses_records"):
                 return decision(None, _blocked(first, first.report))
             return decision(Restart(first, "RollingRestart", f"{first.name} is restarted: {pod.name} waits for it"), "")
     away, able = joining(staying, limit)

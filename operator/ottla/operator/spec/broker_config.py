@@ -77,19 +77,15 @@ def parse_overrides(given: Iterable[Object], of_all: Settings) -> dict[int, Sett
     return overrides
 
 
-def still_taken(given: Mapping[str, Any], *, of_one: bool = False) -> dict[str, Any]:
-    """The settings that this release takes, of those that an earlier one took; `of_one`: for a single
-    broker."""
-    taken = {name: value for name, value in given.items() if _is_taken(name, value)}
-    return {name: value for name, value in taken.items() if not (of_one and is_of_the_cluster(name))}
-
-
-def _is_taken(name: str, value: Any) -> bool:
-    try:
-        parse_config({name: value})
-    except SpecError:
-        return False
-    return True
+def still_known(given: Mapping[str, Any], *, of_one: bool = False) -> dict[str, Any]:
+    """The settings whose names this release takes, of those that an earlier one took; `of_one`: for a single broker.
+    A value that is refused stays: without it the brokers would go back to the default, and a retention's may be so much
+    shorter that records go."""
+    return {
+        name: value
+        for name, value in given.items()
+        if not is_reserved(name) and known_setting(name) is not None and not (of_one and is_of_the_cluster(name))
+    }
 
 
 def _parted(given: Mapping[str, Any], where: str) -> Settings:
