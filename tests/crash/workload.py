@@ -36,6 +36,26 @@ _CONFLUENT = {"bootstrap.servers": "", "log_level": 0, "reconnect.backoff.max.ms
 _FINDING_S = 60.0
 
 
+class _Commits:
+    """One consumer's commits that aren't answered yet.
+
+    librdkafka keeps those for which it has no coordinator, and sends them again when it has found one: behind later
+    ones. So the answers, and the group's offsets with them, come in another order than the commits were asked for.
+    """
+
+    def __init__(self) -> None:
+        self._begun: list[tuple[dict[int, int], list[Event]]] = []
+
+    def asked(self, offsets: dict[int, int], begun: list[Event]) -> None:
+        """A commit of these offsets, by partition, with its events."""
+        self._begun.append((offsets, begun))
+
+    def answered(self, offsets: dict[int, int]) -> list[Event]:
+        """The events of the first commit of exactly these offsets that isn't answered yet."""
+        position = next(position for position, (asked, _) in enumerate(self._begun) if asked == offsets)
+        return self._begun.pop(position)[1]
+
+
 class Workload(threading.Thread):
     """Clients of one topic. `start`, then `finish`, which returns what was wrong."""
 
@@ -202,11 +222,11 @@ class Workload(threading.Thread):
             expected.clear()
 
         def committed(error: confluent_kafka.KafkaError | None, offsets: list[Any]) -> None:
-            for begun in commits.pop(0):
-                known = error is None and all(offset.error is None for offset in offsets)
+            known = error is None and all(offset.error is None for offset in offsets)
+            for begun in commits.answered({offset.partition: offset.offset for offset in offsets}):
                 self.history.end(begun, "ok" if known else "unknown")
 
-        commits: list[list[Event]] = []
+        commits = _Commits()
         consumer = confluent_kafka.Consumer(
             {
                 **_CONFLUENT,
@@ -245,20 +265,19 @@ class Workload(threading.Thread):
         self._consumed[index].add(offset)
 
     def _commit(
-        self, consumer: confluent_kafka.Consumer, name: str, expected: dict[int, int], commits: list[list[Event]]
+        self, consumer: confluent_kafka.Consumer, name: str, expected: dict[int, int], commits: _Commits
     ) -> None:
-        commits.append(
-            [
-                self.history.invoke("commit", process=name, group=GROUP, partition=[TOPIC, index], offset=offset)
-                for index, offset in expected.items()
-            ]
-        )
+        begun = [
+            self.history.invoke("commit", process=name, group=GROUP, partition=[TOPIC, index], offset=offset)
+            for index, offset in expected.items()
+        ]
+        commits.asked(expected, begun)
         offsets = [confluent_kafka.TopicPartition(TOPIC, index, offset) for index, offset in expected.items()]
         try:
             consumer.commit(offsets=offsets, asynchronous=True)
         except confluent_kafka.KafkaException:  # between two assignments, say
-            for begun in commits.pop():
-                self.history.end(begun, "unknown")
+            for each in commits.answered(expected):
+                self.history.end(each, "unknown")
 
     # ---- the end
 
