@@ -31,6 +31,7 @@ from ottla.operator.visit import Visit
 
 ListClusters = Callable[[], Awaitable[list[Object]]]
 """All Clusters that this operator looks after, as Kubernetes has them now. Raises KubeError."""
+_WINDOW = "the next maintenance window"
 
 
 class Turns:
@@ -120,9 +121,10 @@ class Upgrades:
         elif how is Standing.TURN:
             closed = "" if visit.window_open else "its maintenance window is closed"
             self._turns.waits(key, f"it waits for {first_away}" if first_away else closed)
-            await self._hold_for_the_other(visit)
+            if not await self._hold_for_the_other(visit) and closed:
+                visit.hold = _WINDOW  # also for resizes, which need none where the spec asks for them
         elif not visit.window_open:
-            visit.hold = "the next maintenance window"
+            visit.hold = _WINDOW
         else:
             visit.hold = first_away
             if not first_away and not await self._hold_for_the_other(visit):

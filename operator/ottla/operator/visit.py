@@ -16,6 +16,7 @@ from ottla.operator.plan.observed import broker_names, broker_sets
 from ottla.operator.plan.roll import Decision
 from ottla.operator.plan.turns import on_its_way
 from ottla.operator.queue import Tell
+from ottla.operator.refusals import Refusals
 from ottla.operator.spec.cluster import Cluster
 
 
@@ -33,6 +34,7 @@ class Visit:
     leaving: frozenset[int] = frozenset()  # brokers that are there and aren't wanted
     busy: bool = False  # look again soon
     current: bool = True  # which pods are outdated is known
+    resizes: Refusals = field(default_factory=Refusals)  # what of them can't be read or asked for now
     followed: Object | None = None  # the ConfigMap with the spec that was followed before
     absent_since: Mapping[str, datetime] = field(default_factory=dict)  # pods that there are to be and aren't
     hold: str = ""  # what has to come about before pods are restarted for changes
@@ -59,9 +61,9 @@ class Visit:
         return next(filter(None, each), "")
 
     def rolls(self, decision: Decision) -> None:
-        """A roll is looked at again soon, but not while it waits for a window or for another Cluster's roll."""
-        goes_on = bool(decision.resizing) or (decision.rolling and self.window_open)
-        self.busy |= goes_on and not self.patient
+        """A roll is looked at again soon, but not while it waits for a window or for another Cluster's roll. Watches
+        tell how far resizes are."""
+        self.busy |= decision.rolling and self.window_open and not self.patient
 
     @property
     def asked(self) -> KafkaAdmin:

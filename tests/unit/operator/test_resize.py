@@ -19,6 +19,7 @@ SET: Object = {
     "status": {"updateRevision": "k-2"},
 }
 DONE, WAITS, REFUSED, ASK = "done", "waits", "refused", "to be asked for"
+NEVER = -1  # Kubernetes didn't take the request yet
 
 
 def _told(kind: str, reason: str = "", about: int | None = 7) -> Object:
@@ -55,12 +56,17 @@ PENDING, WORKING = "PodResizePending", "PodResizeInProgress"
         pytest.param(NEW, _status(OLD, _told(PENDING, "Infeasible", 6)), 1, WAITS, id="the one before was infeasible"),
         pytest.param(NEW, _status(OLD, _told(PENDING, "Infeasible", None)), 9, WAITS, id="perhaps the one before"),
         pytest.param(NEW, _status(OLD, _told(PENDING, "Infeasible", None)), 10, REFUSED, id="hardly the one before"),
-        pytest.param(OLD, _status(OLD), 1000, ASK, id="Kubernetes wasn't asked"),
+        pytest.param(OLD, _status(OLD), NEVER, ASK, id="Kubernetes wasn't asked, or refused it for now"),
+        pytest.param(OLD, _status(OLD), 1, REFUSED, id="somebody took it back"),
+        pytest.param(NEW, _status(NEW), NEVER, DONE, id="done, and nobody heard that it was taken"),
+        pytest.param(NEW, _status(OLD, _told(PENDING, "Deferred")), NEVER, WAITS, id="nobody heard, and it waits"),
+        pytest.param(NEW, _status(OLD, _told(PENDING, "Infeasible", None)), NEVER, WAITS, id="nobody heard since when"),
         pytest.param(NEW, {}, 1, WAITS, id="no status"),
     ],
 )  # fmt: skip
 def test_how_far_it_is(spec: Object, status: Object, after_s: int, expected: str) -> None:
-    note = Note("uid-1", "k-2", timestamp(NOW - timedelta(seconds=after_s)))
+    since = "" if after_s == NEVER else timestamp(NOW - timedelta(seconds=after_s))
+    note = Note("uid-1", "k-2", since)
     pod = {
         "metadata": {
             "name": "k-0",

@@ -107,7 +107,7 @@ def test_what_waits_for_longer_than_five_minutes_is_restarted_and_the_others_are
     assert given(scene) == [MORE, MORE, MORE]
     (told,) = [message for reason, message in scene.world.events if reason == "RollingRestart"]
     assert told.startswith("k-broker-0 is restarted: its resources change, and not in place: it isn't done after 3")
-    assert told.endswith("s (Deferred: Node didn't have enough resource: memory)")
+    assert told.endswith("00 s (Deferred: Node didn't have enough resource: memory)")
 
 
 def test_what_the_node_can_never_do_is_restarted_at_once() -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ottla.operator.plan.resize import Resize
+from ottla.operator.plan.resize import Resize, not_known
 from ottla.operator.plan.roll import Pod, Report, decide, joining
 
 FINE = Report()
@@ -23,6 +23,8 @@ def _three(*changes: dict[str, object]) -> list[Pod]:
 
 RESIZE = {"resize": Resize("k-2")}
 BEGUN = {"resize": Resize("k-2", begun=True, asked=True, waits_for="Deferred: no room")}
+STALLED = {"resize": Resize("k-2", begun=True, waits_for="to be asked for")}
+UNKNOWN = {"resize": not_known("k-2")}
 OLD = {"outdated": "its settings change"}
 CONTROLS = Report(controls=True)
 
@@ -330,6 +332,39 @@ def test_a_roll_takes_everybody_once_and_one_at_a_time() -> None:
         pytest.param(
             _three({"ready": False, "stuck": "ErrImagePull", **OLD}, BEGUN), "", True, None, "k-0",
             "Rolling 2/3: restarting k-0", id="a stuck one is replaced meanwhile",
+        ),
+        pytest.param(
+            _three(RESIZE, STALLED), "", True, "k-1", None,
+            "Resizing 1/3: waiting for k-1 to have its new resources (to be asked for)",
+            id="what isn't taken is asked for again",
+        ),
+        pytest.param(
+            _three(STALLED, OLD), "", True, "k-0", "k-1", "Rolling 2/3: restarting k-1",
+            id="what isn't taken stops no restart",
+        ),
+        pytest.param(
+            _three(STALLED, OLD), "", False, "k-0", None, "Rolling 2/3: waiting for the next maintenance window",
+            id="nor does a window stop it",
+        ),
+        pytest.param(
+            _three(STALLED, OLD), "k-etcd-0 to be ready", True, None, None,
+            "Rolling 2/3: waiting for k-etcd-0 to be ready", id="nothing is asked for again beside another pod",
+        ),
+        pytest.param(
+            _three(STALLED, {"ready": False}), "", True, None, None, "Resizing 2/3: waiting for k-1 to be ready",
+            id="nor while another broker is away",
+        ),
+        pytest.param(
+            _three(UNKNOWN, OLD), "", True, None, "k-1", "Rolling 2/3: restarting k-1",
+            id="what isn't known stops no restart",
+        ),
+        pytest.param(
+            _three(UNKNOWN, RESIZE), "", True, "k-1", None, "Resizing 1/3: resizing k-1", id="nor another resize",
+        ),
+        pytest.param(
+            _three(UNKNOWN), "", True, None, None,
+            "Resizing 2/3: waiting for k-0 to have its new resources (whether that can be done in place isn't known)",
+            id="what isn't known is waited for",
         ),
     ],
 )  # fmt: skip

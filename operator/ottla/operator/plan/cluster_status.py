@@ -334,7 +334,7 @@ def _rolling(cluster: Cluster, findings: Findings) -> Condition:
         rolling = any(decision is not None and decision.rolling for decision in decisions)
         waits = any(decision is not None and decision.rolling and decision.waits_for for decision in decisions)
         reason = "Resizing" if not rolling else "Waiting" if waits and not restarts else "Rolling"
-        return Condition("Rolling", True, reason, "; ".join(rolls))
+        return Condition("Rolling", True, reason, "; ".join([*rolls, *_not_in_place(findings)]))
     if findings.decision is None:
         return Condition("Rolling", None, "NotAsked", "the brokers weren't looked at")
     return Condition("Rolling", False, "UpToDate")
@@ -349,6 +349,11 @@ def _rolls(findings: Findings) -> list[str]:
         if decision is not None and decision.rolling:
             rolls.append(decision.message.replace("Rolling ", f"Rolling {what} ", 1))
     return rolls
+
+
+def _not_in_place(findings: Findings) -> list[str]:
+    """Why the first pod that needs a restart for other resources does: the restart may have to wait for long."""
+    return [f"{pod.name}: {pod.outdated}" for pod in findings.pods or () if pod.not_in_place and pod.outdated][:1]
 
 
 def _waits(kind: str, cluster: Cluster, waits_for: str | None, done: str, refused: str) -> Condition:

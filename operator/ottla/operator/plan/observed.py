@@ -60,6 +60,7 @@ def broker_pod(
         lacks_volume=_lacks_volume(stateful_set, pod),
         file_is_current=current,
         resize=None if resize is None or resize.refused else resize,
+        not_in_place=resize is not None and bool(resize.refused),
         report=report,
     )
 
@@ -123,7 +124,7 @@ def outdated(stateful_set: Object | None, pod: Object, resize: Resize | None = N
         return f"the annotation {RESTART} asks for it"
     if stateful_set is None or not is_current(stateful_set):
         return ""
-    if resize is not None:
+    if resize is not None and not resize.unknown:
         what = f" ({resize.what})" if resize.what else ""
         return f"its resources change{what}, and not in place: {resize.refused}" if resize.refused else ""
     if revision_of(pod) == stateful_set["status"].get("updateRevision"):
@@ -140,7 +141,7 @@ def outdated(stateful_set: Object | None, pod: Object, resize: Resize | None = N
         reasons.append("its certificates were renewed")
     if annotations.get(names.RESTARTED_FOR) != wanted.get(names.RESTARTED_FOR):
         reasons.append(f"the Cluster's annotation {RESTART} asks for it")
-    return " and ".join(reasons) or "its pod template changes"
+    return " and ".join(reasons) or ("its pod template changes" if resize is None else "")
 
 
 def _of_template(stateful_set: Object | None) -> Mapping[str, str]:

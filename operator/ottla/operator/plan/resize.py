@@ -10,7 +10,8 @@ before they are asked for (`Note`).
    a resource that is neither CPU nor memory, one that is taken away, a container whose `resizePolicy` is to restart. So
    does a pod that isn't ready, because another one may come up where this one can't.
 3. A resize that the API server refuses, that the node can't ever carry out (`Infeasible`), or that isn't done after
-   `LATE_S`, calls for a restart, too.
+   `LATE_S`, calls for a restart, too. So does one that the pod lacks though Kubernetes took it: something on the way
+   has changed it, or somebody else gives the pod its resources, and asking again would go on for ever.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ class Note:
 
     pod: str  # its uid: a copy of the annotation on another pod says nothing
     revision: str  # of its StatefulSet's template: whose resources the pod is given
-    since: str  # when it was asked for
+    since: str = ""  # when Kubernetes took the request; empty: as far as is known it hasn't yet
     done: bool = False
-    refused: str = ""  # what the API server said
+    refused: str = ""  # what the API server said, or what has become of the request on its way
 
     @property
     def text(self) -> str:
@@ -55,7 +56,8 @@ def noted(pod: Object) -> Note | None:
     """The note on a pod; None where there is none that can be read."""
     try:
         note = Note(**json.loads(annotation(pod, names.RESIZE)))
-        seconds_since(note.since, _ANY_TIME)
+        if note.since:
+            seconds_since(note.since, _ANY_TIME)
     except (ValueError, TypeError):
         return None
     return note if note.pod == pod["metadata"]["uid"] else None
@@ -72,6 +74,7 @@ class Resize:
     done: bool = False  # so has its container
     waits_for: str = ""  # what the node says meanwhile
     refused: str = ""  # why it takes a restart
+    unknown: bool = False  # whether it can be done in place couldn't be read
 
 
 def revision_of(pod: Object) -> str:
@@ -110,7 +113,25 @@ def resize_of(
         return None
     if note.refused:
         return Resize(newest, begun=True, refused=note.refused)
-    return _under_way(pod, _resources(stateful_set["spec"]["template"]), note, now)
+    return _under_way(pod, stateful_set, note, now)
+
+
+def not_known(revision: str) -> Resize:
+    """How a pod that doesn't follow this revision stands to its resources where Kubernetes doesn't say what differs."""
+    return Resize(revision, waits_for="whether that can be done in place isn't known", unknown=True)
+
+
+def lacking(stateful_set: Object, pod: Object) -> str:
+    """Which of the StatefulSet's resources the pod's spec doesn't have, and what it has; nothing where it has all."""
+    there = {container["name"]: container.get("resources") or {} for container in pod["spec"]["containers"]}
+    lacks = [
+        f"{kind.removesuffix('s')} of {name} of {container} was to be {quantity}, and is "
+        f"{(there.get(container, {}).get(kind) or {}).get(name, 'none')}"
+        for container, its in _resources(stateful_set["spec"]["template"]).items()
+        for (kind, name), quantity in sorted(its.items())
+        if not _has(there.get(container), {(kind, name): quantity})
+    ]
+    return ", ".join(lacks)
 
 
 def containers_resized(stateful_set: Object, pod: Object) -> list[Object]:
@@ -125,20 +146,23 @@ def containers_resized(stateful_set: Object, pod: Object) -> list[Object]:
     return found
 
 
-def _under_way(pod: Object, wanted: Resources, note: Note, now: datetime) -> Resize:
-    there = {container["name"]: container for container in pod["spec"]["containers"]}
-    asked = all(_has(there.get(name, {}).get("resources"), its) for name, its in wanted.items())
-    if not asked:
-        return Resize(note.revision, begun=True, waits_for="to be asked for")
+def _under_way(pod: Object, stateful_set: Object, note: Note, now: datetime) -> Resize:
+    wanted = _resources(stateful_set["spec"]["template"])
+    if lacks := lacking(stateful_set, pod):
+        refused = f"somebody else gave the pod other resources: {lacks}" if note.since else ""
+        return Resize(note.revision, begun=True, waits_for="to be asked for", refused=refused)
     pending, working = (_current(pod, kind, note, now) for kind in ("PodResizePending", "PodResizeInProgress"))
     if not pending and not working and _carried_out(pod, wanted):
         return Resize(note.revision, begun=True, asked=True, done=True)
     says = _said(pending or working)
-    waited_s = seconds_since(note.since, now)
     refused = says if pending.get("reason") == "Infeasible" else ""
-    if not refused and waited_s >= LATE_S:
-        refused = f"it isn't done after {waited_s:.0f} s" + (f" ({says})" if says else "")
+    if not refused and _waited_s(note, now) >= LATE_S:
+        refused = f"it isn't done after {LATE_S:.0f} s" + (f" ({says})" if says else "")
     return Resize(note.revision, begun=True, asked=True, waits_for=says, refused=refused)
+
+
+def _waited_s(note: Note, now: datetime) -> float:
+    return seconds_since(note.since, now) if note.since else 0.0
 
 
 def _said(told: Mapping[str, Any]) -> str:
@@ -152,7 +176,7 @@ def _current(pod: Object, kind: str, note: Note, now: datetime) -> Mapping[str, 
         return {}
     if about := found.get("observedGeneration"):
         return found if about >= pod["metadata"].get("generation", 0) else {}
-    return found if found.get("reason") != "Infeasible" or seconds_since(note.since, now) >= STALE_S else {}
+    return found if found.get("reason") != "Infeasible" or _waited_s(note, now) >= STALE_S else {}
 
 
 def _carried_out(pod: Object, wanted: Resources) -> bool:

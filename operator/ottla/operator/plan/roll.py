@@ -8,7 +8,8 @@ death, and a second change during a roll is part of it.
    replaced at once. If it isn't, its replacement would be stuck as well, and nothing else is restarted either.
 2. Otherwise everybody has to be there: ready, and caught up unless outdated itself.
 3. A pod that lacks nothing but resources gets these in place (`resize.py`), before any is restarted. That is no
-   restart: it needs no maintenance window and no word of the brokers.
+   restart: it needs no maintenance window and no word of the brokers. One that Kubernetes doesn't take, or of which it
+   isn't known whether it can be done, keeps no other pod from its restart.
 4. Of the outdated ones the first goes whose risks are all unavoidable; the active controller last.
 5. Where the Cluster lets several be away at once, another one may join those that are, if all of them are of its rack
    (so that who survives the loss of a rack survives the roll), if its risks are unavoidable with all of them away at
@@ -79,6 +80,7 @@ class Pod:
     uid: str = ""
     outdated: str = ""  # why it has to be restarted
     resize: Resize | None = None  # it isn't to be restarted, and has to get other resources
+    not_in_place: bool = False  # it is outdated because it can't get them without a restart
     ready: bool = False
     leaving: bool = False  # it is being deleted already
     stuck: str = ""  # why it can't come up
@@ -126,9 +128,9 @@ class Decision:
             progress = f"Resizing {self.total - self.resizing}/{self.total}"
         if self.restart is not None:
             return f"{progress}: restarting {self.restart.pod.name}"
-        if self.resize is not None:
-            return f"{progress}: resizing {self.resize.name}"
-        return f"{progress}: waiting for {self.waits_for}" if self.waits_for else progress
+        if self.waits_for:
+            return f"{progress}: waiting for {self.waits_for}"
+        return f"{progress}: resizing {self.resize.name}" if self.resize is not None else progress
 
 
 NOBODY: Mapping[int, Report] = {}
@@ -140,7 +142,7 @@ def joining(pods: Sequence[Pod], limit: int, held: Collection[int] = ()) -> tupl
     staying = [pod for pod in pods if pod.id not in held]
     away = [pod for pod in staying if _away(pod)]
     racks = {pod.rack for pod in away}
-    resizing = any(pod.resize is not None and pod.resize.begun for pod in staying)
+    resizing = any(pod.resize is not None and pod.resize.asked for pod in staying)
     if not away or len(away) >= limit or len(racks) > 1 or "" in racks or resizing:
         return away, []
     proven = {_set_of(pod) for pod in staying if not pod.is_old and not _away(pod)}
@@ -204,16 +206,16 @@ def decide(
                 )
         return decision(None, next(filter(None, map(_absent, away)), "") or _behind(away[0]))
     serving = replace(so_far, evictable=not any(_blocked(pod, pod.report) for pod in pods if pod.ready))
-    for pod in resizes:
-        if pod.resize is not None and pod.resize.begun:
-            says = f" ({pod.resize.waits_for})" if pod.resize.waits_for else ""
-            return replace(serving, waits_for=f"{pod.name} to have its new resources{says}")
-    if resizes and not hold:
-        return replace(serving, resize=resizes[0])
-    if not window_open:
+    if asked := [pod for pod in resizes if pod.resize is not None and pod.resize.asked]:
+        return replace(serving, waits_for=_resources_of(asked[0]))
+    if (first := None if hold else _asked_for_next(resizes)) is not None:
+        so_far, serving = replace(so_far, resize=first), replace(serving, resize=first)
+        if first.resize is not None and not first.resize.begun:
+            return serving
+    if outdated and not window_open:
         hold = "the next maintenance window"
     if not outdated or hold:  # which may be days away: nodes are drained meanwhile
-        return replace(serving, waits_for=hold if outdated or resizes else "")
+        return replace(serving, waits_for=hold or (_resources_of(first or resizes[0]) if resizes else ""))
     blocks = ""
     outdated = [pod for pod in outdated if _first_lacking(pod, staying) is None]
     for pod in sorted(outdated, key=lambda pod: (_controls(pod), pod.id)):
@@ -222,6 +224,17 @@ def decide(
             return decision(Restart(pod, "RollingRestart", f"{pod.name} is restarted: {pod.outdated}"), "")
         blocks = blocks or blocked
     return decision(None, blocks)
+
+
+def _asked_for_next(resizes: Sequence[Pod]) -> Pod | None:
+    """The pod whose resources are asked for next: the one for which Kubernetes didn't take the request, if any."""
+    known = [pod for pod in resizes if pod.resize is not None and not pod.resize.unknown]
+    return min(known, key=lambda pod: pod.resize is None or not pod.resize.begun, default=None)
+
+
+def _resources_of(pod: Pod) -> str:
+    says = f" ({pod.resize.waits_for})" if pod.resize is not None and pod.resize.waits_for else ""
+    return f"{pod.name} to have its new resources{says}"
 
 
 def _first_lacking(pod: Pod, pods: Sequence[Pod]) -> Pod | None:
