@@ -29,7 +29,7 @@ from ottla.operator.kube import KubeError
 from ottla.operator.objects import Object
 from ottla.operator.orphaned_topics import OrphanedTopics
 from ottla.operator.parts import Part
-from ottla.operator.plan import broker_pods, disruption, observed, roll
+from ottla.operator.plan import broker_pods, disruption, observed, resize, roll
 from ottla.operator.plan.orphans import Definition, Disappearances
 from ottla.operator.plan.resize import Resize
 from ottla.operator.plan.storage import has_to_be_made_again
@@ -333,3 +333,9 @@ def what_somebody_gave_to_a_broker_stays(patch: Patch) -> None:
 @bug
 def a_broker_is_not_restarted_for_settings_of_its_own(patch: Patch) -> None:
     patch.setattr(observed, "_file_is_current", lambda *given: True)
+
+
+@bug
+def a_resize_is_believed_before_it_is_done(patch: Patch) -> None:
+    patch.setattr(resize, "_carried_out", lambda *_: True)
+    patch.setattr(resize, "_current", lambda *_: {})

@@ -37,12 +37,14 @@ from tests.simulation_operator.invariants import Invariants, Wishes
 from tests.simulation_operator.kubernetes import NAMESPACE, ApiServer
 from tests.simulation_operator.person import NAME, Person
 from tests.unit.operator.kubernetes_world import copied
+from tests.unit.operator.resources import quality_of_service
 
 KEY = Ref(NAMESPACE, NAME)
 BEGIN = datetime(2026, 5, 1, 12, tzinfo=UTC)
 ROUNDS_MAX = 90
 QUIET_ROUNDS = 3
 HEALED_ROUND_S = 31.0
+RESIZED = 0.4  # of the Clusters get other resources at the end, on nodes that take their time
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,7 @@ class Run:
         self._moved = 0
         self._told_of = self.person.uid  # the Cluster that there was when the watch told something last
         self._late_rounds = 0
+        self._resized_last = Random(f"resized of {seed}").random() < RESIZED
 
     def _spec(self) -> Object:
         random = self.random
@@ -182,6 +185,8 @@ class Run:
         await self.settle("after the faults", ROUNDS_MAX)
         if not self.invariants.wrong:
             await self._epilogue()
+        if not self.invariants.wrong and self._resized_last:
+            await self._resized()
 
     def _set(self, chances: Chances) -> None:
         self.chances = chances
@@ -371,6 +376,28 @@ class Run:
             if running == {self.person.image}:
                 return
         self.invariants.wrong.append(f"a roll doesn't end while {request} is refused")
+
+    async def _resized(self) -> None:
+        """Brokers get more CPU, and no node gives it at once. Where it can be done in place, nobody is restarted."""
+        pods = self.server.pods("broker")
+        before = next(iter(pods.values()))["spec"]["containers"][0]["resources"]
+        cpu = "300m" if before["requests"]["cpu"] != "300m" else "400m"
+        wanted = {**before, "requests": {**before["requests"], "cpu": cpu}}
+        in_place = self.server.resizes and quality_of_service(before) == quality_of_service(wanted)
+        self.counts[f"epilogue: resized {'in place' if in_place else 'by restarts'}"] += 1
+        births = {name: pod["metadata"]["uid"] for name, pod in pods.items()}
+        self.server.node_says = dict.fromkeys(pods, self.random.choice(("Deferred", "InProgress")))
+        self.person.edit(brokers={**self.person.spec["brokers"], "resources": wanted})
+        await self.healed_round(3)
+        if in_place:
+            self._expect("Rolling", "True", "Resizing")
+        self.server.node_says.clear()
+        if self.invariants.wrong:
+            return
+        await self.settle("after it was resized", ROUNDS_MAX)
+        now = {name: pod["metadata"]["uid"] for name, pod in self.server.pods("broker").items()}
+        if in_place and now != births:
+            self.invariants.wrong.append(f"brokers were restarted for other CPU: {births}, and now {now}")
 
     async def _without_rights(self) -> None:
         self.person.take_rights()

@@ -24,6 +24,8 @@ SEEN = (
     "epilogue: invalid",
     "epilogue: paused",
     "epilogue: refused",
+    "epilogue: resized by restarts",
+    "epilogue: resized in place",
     "epilogue: rights",
     "epilogue: scaled down and back",
     *(
