@@ -52,6 +52,10 @@
 - apiGroups: [""]
   resources: [nodes]
   verbs: [get]
+# Whether a volume waits for a class that there isn't.
+- apiGroups: [storage.k8s.io]
+  resources: [storageclasses]
+  verbs: [get]
 # Which namespaces a Cluster takes Topics from, where it says so by labels.
 - apiGroups: [""]
   resources: [namespaces]

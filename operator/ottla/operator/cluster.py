@@ -17,12 +17,14 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from ottla.operator.absences import Absences
 from ottla.operator.administration import Administration, asking
 from ottla.operator.broker_sets import BrokerSets
 from ottla.operator.brokers import BrokerPages
+from ottla.operator.claims import look_at_volumes
 from ottla.operator.etcd import EtcdKeeper
 from ottla.operator.etcd_secrets import with_secrets
 from ottla.operator.exposure import Exposure
@@ -32,12 +34,10 @@ from ottla.operator.kube import Kube, KubeError
 from ottla.operator.objects import Object, Ref, condition, going, ref_of
 from ottla.operator.parts import Part, carry_out, checked
 from ottla.operator.plan import broker_pods, disruption, etcd_pods, names, network, services
-from ottla.operator.plan.broker_pods import BROKER
 from ottla.operator.plan.cluster_status import Findings, cluster_status, not_looked_at, part_condition, refused
 from ottla.operator.plan.endpoints import endpoint_slices
 from ottla.operator.plan.external import noted_ports
 from ottla.operator.plan.snapshots import snapshot_objects
-from ottla.operator.plan.storage import standing
 from ottla.operator.plan.turns import noted_release
 from ottla.operator.queue import Result, Retry, why
 from ottla.operator.racks import tell_racks
@@ -133,7 +133,7 @@ class ClusterReconciler:
                 _of_etcd("EtcdUpkeep", etcd.upkeep, ("Certificates", "EtcdState")),
                 _of_etcd("Metadata", etcd.form),
                 Part("Brokers", self._sets.keep, pods_need),
-                Part("Volumes", _look_at_volumes, reads=True),
+                Part("Volumes", partial(look_at_volumes, self._kube), reads=True),
                 _applied("Controllers", _controllers, pods_need),
                 _applied("ControllerBudget", _controller_budget),
                 Part("Racks", self._tell_racks),
@@ -351,12 +351,6 @@ async def _shared_endpoints(visit: Visit) -> None:
 def _policies(visit: Visit) -> Iterable[Object]:
     rules = visit.cluster.network_rules
     return network.policies(visit.cluster, rules) if rules is not None else ()
-
-
-async def _look_at_volumes(visit: Visit) -> None:
-    found = visit.found
-    pods = [*found.all("Pod", BROKER), *found.all("Pod", etcd_pods.ETCD)]
-    visit.findings.storage_is(standing(found.all("StatefulSet"), found.by_name("PersistentVolumeClaim"), pods))
 
 
 def _controllers(visit: Visit) -> Iterable[Object]:

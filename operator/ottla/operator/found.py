@@ -1,8 +1,9 @@
 """What there is of a cluster in Kubernetes, read in one go, and how it is brought to what is wanted.
 
 Reading is by the labels that every object of a cluster carries, and anybody may write those on anything. So of
-StatefulSets and pods only those count that owner references say are the Cluster's. Nothing is taken over that belongs
-to somebody else, and only what the Cluster itself owns is taken away.
+StatefulSets and pods only those count that owner references say are the Cluster's, and StatefulSets that nobody owns
+only where they also have the name that the operator would have given them. Nothing is taken over that belongs to
+somebody else, and only what the Cluster itself owns is taken away.
 
 Without StatefulSets and pods nothing is known. A list of another kind that is refused is missed only by whoever asks
 for objects of that kind.
@@ -203,7 +204,11 @@ async def _listed(kube: Kube, kind: str, namespace: str, selector: str) -> list[
 def _pods_and_sets(cluster: Cluster, sets: Iterable[Object], pods: Iterable[Object]) -> dict[str, dict[str, Object]]:
     """Those of the Cluster. StatefulSets are to be listed before pods: a pod that is listed after them names one of
     these, or was let go for another one to take."""
-    ours = {item["metadata"]["name"]: item for item in sets if _owned_by(item, cluster.uid) or _adoptable(item)}
+    ours = {
+        item["metadata"]["name"]: item
+        for item in sets
+        if _owned_by(item, cluster.uid) or (_adoptable(item) and names.is_set_of(cluster, item))
+    }
     made = {pod["metadata"]["name"]: pod for pod in pods if _is_made_by(pod, ours, cluster)}
     return {"StatefulSet": ours, "Pod": made}
 

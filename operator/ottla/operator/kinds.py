@@ -26,6 +26,7 @@ KINDS = {
     "Pod": Kind("v1", "pods"),
     "Secret": Kind("v1", "secrets"),
     "Service": Kind("v1", "services"),
+    "StorageClass": Kind("storage.k8s.io/v1", "storageclasses"),
     "StatefulSet": Kind("apps/v1", "statefulsets"),
     "ControllerRevision": Kind("apps/v1", "controllerrevisions"),
     "Deployment": Kind("apps/v1", "deployments"),

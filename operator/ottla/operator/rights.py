@@ -58,6 +58,7 @@ IN_NAMESPACES = (
 
 OF_NO_NAMESPACE = (
     Right(("Node",), ("get",), "The zone of a broker's node, and where clients outside find a node port."),
+    Right(("StorageClass",), ("get",), "Whether a volume waits for a class that there isn't."),
     Right(("Namespace",), ("list",), "Which namespaces a Cluster takes Topics from, where it says so by labels."),
     Right(
         ("CustomResourceDefinition",),

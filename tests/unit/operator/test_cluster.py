@@ -21,6 +21,7 @@ from ottla.operator.etcd_client import EtcdUnreachable
 from ottla.operator.exposure import Exposure
 from ottla.operator.found import Found
 from ottla.operator.kafka import Unreachable
+from ottla.operator.kube import KubeError
 from ottla.operator.objects import Ref
 from ottla.operator.plan.etcd_members import Member
 from ottla.operator.plan.etcd_upkeep import MemberStatus
@@ -571,8 +572,11 @@ def test_a_stray_pod_with_the_brokers_labels_is_nobodys() -> None:
     for name in ("ghost-7", "zz-0", "no-number", "k-broker-ghost-0"):
         meta = {"namespace": "shop", "name": name, "labels": dict(labels)}
         scene.world.create({"kind": "Pod", "metadata": meta, "spec": {"containers": [{"image": "busybox"}]}})
-    stray = {"namespace": "shop", "name": "ghost", "labels": dict(labels), "ownerReferences": [{"uid": "else"}]}
-    scene.world.create({"kind": "StatefulSet", "metadata": stray, "spec": {"replicas": 2, "ordinals": {"start": 7}}})
+    strays = {"ghost": ([{"uid": "else"}], 7), "ghost-too": ([], 7), "zz": ([], 0)}
+    for name, (owners, first) in strays.items():
+        meta = {"namespace": "shop", "name": name, "labels": dict(labels), "ownerReferences": owners}
+        spec = {"replicas": 2, "ordinals": {"start": first}, "selector": {"matchLabels": dict(labels)}}
+        scene.world.create({"kind": "StatefulSet", "metadata": meta, "spec": spec})
     scene.world.writes.clear()
     for _ in range(3):
         scene.reconcile()
@@ -1271,6 +1275,54 @@ def test_a_node_without_a_rack_holds_up_only_its_own_pod() -> None:
     annotations = [scene.world.objects["Pod", "shop", f"k-broker-{n}"]["metadata"]["annotations"] for n in range(3)]
     assert [found.get("ottla.dev/rack") for found in annotations] == [None, "z1", "z2"]
     assert scene.status["message"] == "rackKey: node node-0 of k-broker-0 has no label zone"
+
+
+@pytest.mark.parametrize("verb", ["get", "merge"])
+def test_a_refusal_for_one_pods_rack_holds_up_only_that_pod(verb: str) -> None:
+    scene = running(brokers={"replicas": 3, "storage": {"size": "1Gi"}, "rackKey": "zone"})
+    for broker in range(3):
+        scene.world.objects["Pod", "shop", f"k-broker-{broker}"]["spec"]["nodeName"] = f"node-{broker}"
+        scene.world.create({"kind": "Node", "metadata": {"name": f"node-{broker}", "labels": {"zone": f"z{broker}"}}})
+    sound = getattr(scene.world, verb)
+
+    async def refused(kind: str, namespace: str, name: str, *more: Any) -> Any:
+        if (kind, name) in (("Node", "node-0"), ("Pod", "k-broker-0")):
+            raise KubeError(422, f"{verb} {kind} {name}", "no")
+        return await sound(kind, namespace, name, *more)
+
+    setattr(scene.world, verb, refused)
+    scene.reconcile()
+    annotations = [scene.world.objects["Pod", "shop", f"k-broker-{n}"]["metadata"]["annotations"] for n in range(3)]
+    assert [found.get("ottla.dev/rack") for found in annotations] == [None, "z1", "z2"]
+    assert scene.condition("RacksReconciled")[0] == "False"
+
+
+def test_a_volume_whose_class_isnt_there_is_named_in_the_status() -> None:
+    scene = running(brokers={"replicas": 3, "storage": {"size": "1Gi", "className": "nope"}})
+    labels = scene.world.objects["StatefulSet", "shop", "k-broker"]["metadata"]["labels"]
+    meta = {"namespace": "shop", "name": "data-0-k-broker-2", "labels": labels}
+    scene.world.create(
+        {
+            "kind": "PersistentVolumeClaim",
+            "metadata": {**meta, "creationTimestamp": "2026-05-01T12:00:00Z"},
+            "spec": {"storageClassName": "nope", "resources": {"requests": {"storage": "1Gi"}}},
+            "status": {"phase": "Pending"},
+        }
+    )
+    scene.reconcile()
+    assert scene.condition("StorageReady") == ("False", "Pending")
+    assert "volume data-0-k-broker-2 can't be made, because there is no StorageClass nope" in scene.status["message"]
+    scene.world.create({"kind": "StorageClass", "metadata": {"name": "nope"}})
+    scene.reconcile()
+    assert scene.condition("StorageReady") == ("True", "AsWanted"), "the class may make it yet"
+    scene.now += timedelta(minutes=2)
+    scene.reconcile()
+    assert scene.condition("StorageReady") == ("False", "Pending")
+    assert "its StorageClass nope hasn't done it" in scene.status["message"]
+    made = {"phase": "Bound", "capacity": {"storage": "1Gi"}}
+    scene.world.objects["PersistentVolumeClaim", "shop", "data-0-k-broker-2"]["status"] = made
+    scene.reconcile()
+    assert scene.condition("StorageReady") == ("True", "AsWanted")
 
 
 def test_brokers_learn_their_rack_from_their_node() -> None:

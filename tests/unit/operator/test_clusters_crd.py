@@ -135,6 +135,21 @@ def test_accepted(spec: dict[str, Any]) -> None:
             {"config": {"min.insync.replicas": 3, "default.replication.factor": "2"}},
             "min.insync.replicas is greater than default.replication.factor",
         ),
+        ({"config": {"min.insync.replicas": 4}}, "min.insync.replicas is greater than default.replication.factor"),
+        (
+            {"brokers": {**BROKERS, "replicas": 1}, "config": {"min.insync.replicas": "2"}},
+            "min.insync.replicas is greater than default.replication.factor",
+        ),
+        (
+            {
+                "brokers": {
+                    "storage": {"size": "1Gi"},
+                    "pools": [{"name": "a", "firstId": 0, "replicas": 1}, {"name": "b", "firstId": 100, "replicas": 0}],
+                },
+                "config": {"min.insync.replicas": 2},
+            },
+            "min.insync.replicas is greater than default.replication.factor",
+        ),
         ({"config": {"num.partitions": 3, "num.partitons": 3}}, "config: brokers have no setting num.partitons;"),
         ({"config": {"node.id": 3}}, "config: the operator sets node.id itself; take it out"),
         ({"config": {"ottla.metadata.store": "memory"}}, "config: the operator sets ottla.metadata.store itself"),

@@ -121,7 +121,7 @@ def looked(kube: Kubernetes, version: str = VERSION) -> list[Finding]:
 def test_what_the_chart_renders_has_all_that_it_needs(golden: str) -> None:
     findings = looked(Kubernetes(golden))
     assert [finding for finding in findings if finding.broken] == []
-    assert len(findings) == (3 if golden == "no-cluster-role" else 0), "it says what doesn't work without"
+    assert len(findings) == (4 if golden == "no-cluster-role" else 0), "it says what doesn't work without"
     assert all("that is only for: " in finding.message for finding in findings)
 
 

@@ -137,6 +137,14 @@ def sets(cluster: Cluster) -> list[str]:
     return [*(broker_set(cluster, pool) for pool in cluster.pools), etcd_set(cluster), controller_set(cluster)]
 
 
+def is_set_of(cluster: Cluster, item: Object) -> bool:
+    """Whether a StatefulSet has the name that the operator gives to the one of its labels, in this spec or another."""
+    known = item["metadata"]["labels"]
+    pool = known.get(POOL)
+    expected = [etcd_set(cluster), controller_set(cluster)] if pool is None else [f"{cluster.name}-{pool}"]
+    return item["metadata"]["name"] in expected
+
+
 def pod_host(cluster: Cluster, pod: str, service: str) -> str:
     """A pod's name in DNS."""
     return f"{pod}.{service}.{cluster.namespace}.svc"

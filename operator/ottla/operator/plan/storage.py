@@ -6,7 +6,7 @@ and made again. A claim that is larger than the spec says is left as it is: some
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ from ottla.operator.objects import Object, condition, holds, seconds_since
 from ottla.operator.plan.etcd_pods import size_bytes
 
 GROWS_S_MAX = 300.0
+PENDING_S_MAX = 60.0  # some are made only when their pod has a node
 _REFUSED = frozenset({"ControllerResizeInfeasible", "NodeResizeInfeasible"})
 
 
@@ -24,7 +25,7 @@ class Storage(NamedTuple):
     message: str = ""
 
 
-REASONS = ("Lost", "Refused", "Emptying", "Growing", "AsWanted")
+REASONS = ("Lost", "Refused", "Pending", "Emptying", "Growing", "AsWanted")
 
 
 def grown(wanted: Object, claims: Iterable[Object]) -> list[tuple[str, str]]:
@@ -53,10 +54,22 @@ def grows_at_its_start(pod: Object, claims: Mapping[str, Object], now: datetime)
     return ""
 
 
-def standing(wanted: Iterable[Object], claims: Mapping[str, Object], pods: Iterable[Object]) -> Storage:
-    """How the claims stand that pods have, beside what their StatefulSets say; the worst of them. `claims` by name."""
+def classes_waited_for(claims: Iterable[Object]) -> set[str]:
+    """The classes of volumes that aren't there yet."""
+    return {name for claim in claims if _is_pending(claim) and (name := claim["spec"].get("storageClassName"))}
+
+
+def standing(
+    wanted: Iterable[Object],
+    claims: Mapping[str, Object],
+    pods: Iterable[Object],
+    unknown_classes: Collection[str],
+    now: datetime,
+) -> Storage:
+    """How the claims stand that pods have, beside what their StatefulSets say; the worst of them. `claims` by name;
+    `unknown_classes`: of `classes_waited_for` those that aren't there."""
     sets = {item["metadata"]["name"]: _claim_specs(item) for item in wanted}
-    found = [Storage()]
+    found = [Storage(), *(_unmade(claim, unknown_classes, now) for claim in claims.values() if _is_pending(claim))]
     for pod in pods:
         name = pod["metadata"]["name"]
         templates = sets.get(name.rpartition("-")[0], {})
@@ -64,6 +77,25 @@ def standing(wanted: Iterable[Object], claims: Mapping[str, Object], pods: Itera
             if (claim := claims.get(claim_name)) is not None:
                 found.append(_standing(claim, templates.get(claim_name.removesuffix(f"-{name}"))))
     return min(found, key=lambda storage: REASONS.index(storage.reason))
+
+
+def _is_pending(claim: Object) -> bool:
+    return (claim.get("status") or {}).get("phase") == "Pending"
+
+
+def _unmade(claim: Object, unknown_classes: Collection[str], now: datetime) -> Storage:
+    """Also of a claim whose pod isn't there: who waits for the volume is looked at elsewhere."""
+    name, of = claim["metadata"]["name"], claim["spec"].get("storageClassName")
+    if of in unknown_classes:
+        return Storage(
+            "Pending",
+            f"volume {name} can't be made, because there is no StorageClass {of}: "
+            "make the class, or name another one for a volume with another id",
+        )
+    if seconds_since(claim["metadata"]["creationTimestamp"], now) <= PENDING_S_MAX:
+        return Storage()
+    by = f"its StorageClass {of}" if of else "no StorageClass is named, and the default one"
+    return Storage("Pending", f"volume {name} isn't made yet: {by} hasn't done it (kubectl describe pvc {name})")
 
 
 def _standing(claim: Object, wanted: Object | None) -> Storage:
