@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from kubernetes.aio.config import kube_config
 
+from ottla.operator.kinds import KINDS, Kind
 from ottla.operator.kube import Kube, KubeError
 from ottla.operator.objects import Object
 from ottla.operator.plan import names
-from ottla.operator.plan.resize import Note, containers_resized, noted
+from ottla.operator.plan.resize import Note, containers_resized, lacking, noted
 from ottla.operator.resizing import SUBRESOURCE, is_of_this_pod
 from tests.peers.kube_apiserver import KubeApiServer
 
@@ -83,6 +84,58 @@ def test_an_api_server_takes_a_resize_and_says_what_it_refuses(
             assert is_of_this_pod(error.value)
             assert "QOS" in error.value.message
             await kube.delete("Pod", "shop", "k-broker-0")
+        finally:
+            await kube.close()
+
+    asyncio.run(asyncio.wait_for(whole(), 300))
+
+
+POLICY, BINDING = "MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"
+CAPPED = """Object{spec: Object.spec{containers: [Object.spec.containers{
+  name: "broker", resources: Object.spec.containers.resources{limits: {"memory": "1Gi"}}}]}}"""
+
+
+def test_what_admission_makes_of_a_resize_is_in_the_answer(
+    server: KubeApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A policy caps the memory of what is resized: the API server answers 200, with a pod that has less."""
+    monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(server.kubeconfig))
+    api = "admissionregistration.k8s.io/v1"
+    monkeypatch.setitem(KINDS, POLICY, Kind(api, "mutatingadmissionpolicies"))
+    monkeypatch.setitem(KINDS, BINDING, Kind(api, "mutatingadmissionpolicybindings"))
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["pods/resize"]}
+    spec = {
+        "matchConstraints": {"resourceRules": [rule]},
+        "failurePolicy": "Fail",
+        "reinvocationPolicy": "Never",
+        "mutations": [{"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": CAPPED}}],
+    }
+    more = of_set({"requests": {"cpu": "250m", "memory": "512Mi"}, "limits": {"memory": "2Gi"}})
+
+    async def whole() -> None:
+        kube = await Kube.connect()
+        try:
+            if not await kube.knows(POLICY):
+                pytest.skip(f"needs an API server with {POLICY} (1.36)")
+            await kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}})
+            await kube.apply({"apiVersion": api, "kind": POLICY, "metadata": {"name": "cap"}, "spec": spec})
+            bound = {"policyName": "cap"}
+            await kube.apply({"apiVersion": api, "kind": BINDING, "metadata": {"name": "cap"}, "spec": bound})
+            meta = {"namespace": "shop", "name": "k-broker-0"}
+            containers = of_set(BEFORE)["spec"]["template"]["spec"]
+            pod = await kube.create({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": containers})
+            for _ in range(100):  # a policy is in force a moment after it was made
+                patch = {"spec": {"containers": containers_resized(more, pod)}}
+                answer = await kube.merge("Pod", "shop", "k-broker-0", patch, SUBRESOURCE)
+                if lacks := lacking(more, answer):
+                    break
+                patch = {"spec": {"containers": containers_resized(of_set(BEFORE), pod)}}
+                await kube.merge("Pod", "shop", "k-broker-0", patch, SUBRESOURCE)
+                await asyncio.sleep(0.3)
+            assert lacks == "limit of memory of broker was to be 2Gi, and is 1Gi"
+            await kube.delete("Pod", "shop", "k-broker-0")
+            for kind in (BINDING, POLICY):
+                await kube.delete(kind, "", "cap")
         finally:
             await kube.close()
 
