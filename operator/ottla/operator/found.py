@@ -149,8 +149,13 @@ class Found:
         for claim, size in grown(wanted, self.all("PersistentVolumeClaim")):
             patch = {"spec": {"resources": {"requests": {"storage": size}}}}
             try:
-                await self._kube.merge("PersistentVolumeClaim", self._cluster.namespace, claim, patch)
-                self._news.append(("VolumeGrows", f"volume {claim} is to have {size}"))
+                answer = await self._kube.merge("PersistentVolumeClaim", self._cluster.namespace, claim, patch)
+                if grown(wanted, [answer]):
+                    became = answer["spec"]["resources"]["requests"]["storage"]
+                    changed = "something on the way of the request, such as an admission webhook, made it"
+                    trouble = f"volume {claim} can't grow to {size}: {changed} {became}"
+                else:
+                    self._news.append(("VolumeGrows", f"volume {claim} is to have {size}"))
             except KubeError as error:
                 if error.status not in (403, 422):
                     raise

@@ -43,7 +43,8 @@ class World:
         self.resizes = True  # the API server has the subresource
         self.lowers_memory = True  # also of a pod that runs
         self.node_says: dict[str, str] = {}  # pod → what becomes of its resize; not there: it is done
-        self.resize_webhook: Callable[[Object], None] = lambda pod: None  # what becomes of a resize on its way
+        # What becomes of a patch on its way: it gets the subresource, or else the kind, and the object.
+        self.webhook: Callable[[str, Object], None] = lambda what, item: None
         self.refusals: dict[str, Exception] = {}  # "verb kind name" (a list has no name) → what is raised instead
         self._versions = itertools.count(1)
 
@@ -109,8 +110,7 @@ class World:
             check_resize(item, patch, lowers_memory=self.lowers_memory)
         self.writes.append(f"{subresource or 'merge'} {kind} {name}")
         _merge(item, {name: value for name, value in patch.items() if name != "metadata"})
-        if subresource == "resize":
-            self.resize_webhook(item)
+        self.webhook(subresource or kind, item)
         _merge(item["metadata"], {k: v for k, v in patch.get("metadata", {}).items() if k != "resourceVersion"})
         self._put((kind, namespace, name), item, spec_changed="spec" in patch)
         return copied(item)

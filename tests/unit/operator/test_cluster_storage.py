@@ -163,6 +163,23 @@ def test_a_class_that_can_not_expand_is_told(storage: Any) -> None:
     assert said(scene) == ("True", "AsWanted", "")
 
 
+def test_a_volume_whose_size_a_webhook_changes_on_its_way_is_told_and_is_no_event_at_each_look(storage: Any) -> None:
+    def capped(what: str, item: Object) -> None:
+        if what == "PersistentVolumeClaim":
+            item["spec"]["resources"]["requests"]["storage"] = "2Gi"
+
+    scene, _ = storage({"size": "1Gi"})
+    scene.world.webhook = capped
+    store(scene, size="3Gi")
+    scene.rounds(4)
+    changed = "something on the way of the request, such as an admission webhook, made it 2Gi"
+    assert said(scene) == ("False", "Refused", f"volume data-0-k-broker-2 can't grow to 3Gi: {changed}")
+    assert [message for reason, message in scene.world.events if reason == "VolumeGrows"] == []
+    scene.world.webhook = lambda what, item: None
+    scene.rounds(3)
+    assert said(scene)[1] != "Refused"
+
+
 def test_storage_that_refuses_a_size_is_told(storage: Any) -> None:
     scene, _ = storage({"size": "1Gi"})
     store(scene, size="3Gi")

@@ -16,9 +16,10 @@ from tests.unit.operator.test_resized import BEFORE, LESS, MORE, STORAGE, before
 WINDOW = [{"cron": "0 2 * * *", "durationMinutes": 60}]
 
 
-def capped(pod: Object) -> None:
+def capped(what: str, item: Object) -> None:
     """A webhook lets no container have more memory than before."""
-    pod["spec"]["containers"][0]["resources"]["limits"]["memory"] = "1024Mi"
+    if what == "resize":
+        item["spec"]["containers"][0]["resources"]["limits"]["memory"] = "1024Mi"
 
 
 def asked(scene: Scene) -> list[str]:
@@ -47,7 +48,7 @@ def test_a_resize_that_a_webhook_changes_is_asked_for_once_and_then_a_restart() 
     """It was asked for at each look, without end."""
     scene = before()
     uids = births(scene)
-    scene.world.resize_webhook = capped
+    scene.world.webhook = capped
     change(scene, MORE)
     scene.rounds(20)
     assert asked(scene) == [f"resize Pod k-broker-{broker}" for broker in range(3)]
@@ -65,7 +66,7 @@ def test_a_resize_that_a_webhook_changes_is_asked_for_once_and_then_a_restart() 
 def test_what_was_changed_on_its_way_is_told_while_the_restart_waits_for_a_window() -> None:
     scene = before(maintenanceWindows=WINDOW)
     uids = births(scene)
-    scene.world.resize_webhook = capped
+    scene.world.webhook = capped
     change(scene, MORE)
     scene.rounds(10)
     assert births(scene) == uids
