@@ -38,6 +38,7 @@ class Brokers:
         self.cluster = cluster
         self.wires = [Wire(broker.bootstrap) for broker in cluster.brokers]
         self.stale: Counter[str] = Counter()
+        self.unseen: set[int] = set()  # changes that some broker didn't know when they were answered
         self.took: dict[str, list[float]] = {}
 
     def change(self, at: int, what: str, api_key: int, version: int, message: dict[str, Any]) -> Any:
@@ -48,7 +49,10 @@ class Brokers:
         return answer
 
     def expect(self, what: str, seen: bool) -> None:
-        self.stale[what] += not seen
+        """Whether a broker knows the change that was answered last."""
+        if not seen:
+            self.stale[what] += 1
+            self.unseen.add(sum(map(len, self.took.values())))
 
     def went_ahead(self) -> float:
         """Answers that didn't wait for everybody, as the brokers have counted them."""
@@ -137,7 +141,7 @@ def test_a_change_is_known_to_every_broker_when_it_is_answered(cluster: OttlaClu
         print(f"{what}: p50 {median(seconds) * 1000:.1f} ms, p99 {quantiles(seconds, n=100)[98] * 1000:.1f} ms")
     stale = {what: count for what, count in brokers.stale.items() if count}
     print(f"stale: {stale}, answers that went ahead: {brokers.went_ahead():g}")
-    assert not stale or brokers.went_ahead(), stale
+    assert len(brokers.unseen) <= brokers.went_ahead(), "each excuses one change"
     assert brokers.went_ahead() <= ROUNDS / 10  # of some 600: a machine may stand still for 0.2 s
 
 
@@ -186,6 +190,7 @@ def test_a_dead_broker_is_not_waited_for(cluster: OttlaCluster) -> None:
 def test_many_creations_at_a_time_wait_together(cluster: OttlaCluster) -> None:
     """A hundred requests over a hundred connections take no longer than a few of them one after the other."""
     size = len(cluster.brokers)
+    stale: list[int] = []
 
     def one(number: int) -> float:
         new = {"name": f"many-{number}", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
@@ -195,7 +200,8 @@ def test_many_creations_at_a_time_wait_together(cluster: OttlaCluster) -> None:
             took = time.monotonic() - began
             assert [each.error_code for each in answer.topics] == [0]
         with Wire(cluster.brokers[(number + 1) % size].bootstrap) as wire:
-            assert not described(wire, f"many-{number}").error_code or Brokers(cluster).went_ahead()
+            if described(wire, f"many-{number}").error_code:
+                stale.append(number)
         return took
 
     began = time.monotonic()
@@ -204,3 +210,4 @@ def test_many_creations_at_a_time_wait_together(cluster: OttlaCluster) -> None:
     lasted = time.monotonic() - began
     print(f"100 creations in {lasted:.2f} s, p50 {median(took) * 1000:.0f} ms, longest {max(took) * 1000:.0f} ms")
     assert lasted < 100 * AT_MOST_S / 2
+    assert len(stale) <= Brokers(cluster).went_ahead(), "each excuses one creation"

@@ -1,0 +1,50 @@
+"""What `ottla dev` says while it gives the topics of before more replicas."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.cli import moves
+from ottla.cli.dev_growth import Growth
+from ottla.cli.output import Output
+
+BEFORE = {("orders", 0): (0,), ("orders", 1): (0,), ("alone", 0): (0,)}
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The moves that were begun; each look finds one less of them under way."""
+    begun: list[Any] = []
+    left: list[Any] = []
+
+    def begin(_: Any, planned: Any) -> None:
+        begun.append(planned)
+        left.extend([*planned][count:] for count in range(len(planned) + 1))
+
+    monkeypatch.setattr(moves, "assignments", lambda _: BEFORE)
+    monkeypatch.setattr(
+        moves, "resizing", lambda _, topics, factor: (None, {name: (0, 1, 2) for name in BEFORE if name[0] in topics})
+    )
+    monkeypatch.setattr(moves, "begin", begin)
+    monkeypatch.setattr(moves, "under_way", lambda _: left.pop(0))
+    return begun
+
+
+def test_it_says_what_it_does_and_that_it_is_done(
+    tmp_path: Path, begun: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    growth = Growth(tmp_path, known_brokers=1, brokers=3, kept={"alone"})
+    cluster: Any = object()
+    growth.carry_out(cluster, Output(as_json=False), threading.Event())
+    assert begun == [{("orders", 0): (0, 1, 2), ("orders", 1): (0, 1, 2)}]
+    told = capsys.readouterr().err
+    assert "The data is of fewer brokers: 2 partitions get 3 replicas (orders)." in told
+    assert told.rstrip().endswith("All of them have 3 replicas now, in sync.")
+
+    Growth(tmp_path, known_brokers=3, brokers=3, kept=()).carry_out(cluster, Output(as_json=False), threading.Event())
+    assert len(begun) == 1, "nothing is owed any more"
+    assert capsys.readouterr().err == ""
