@@ -8,7 +8,7 @@ import pytest
 
 from ottla.operator.objects import Object, timestamp
 from ottla.operator.plan import names
-from ottla.operator.plan.resize import Note, resize_of
+from ottla.operator.plan.resize import Note, containers_resized, lacking, resize_of
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 OLD: Object = {"requests": {"memory": "512Mi"}, "limits": {"memory": "1Gi"}}
@@ -85,3 +85,29 @@ def test_how_far_it_is(spec: Object, status: Object, after_s: int, expected: str
         assert not found.asked
     else:
         assert (DONE if found.done else REFUSED if found.refused else WAITS) == expected
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [("250000u", "250m"), ("1e-1", "100m"), ("1e+3", "1000"), (".5", "500m"), ("5e8n", "500m"), ("2.", "2")],
+)
+def test_a_quantity_is_the_same_in_other_words(said: str, told: str) -> None:
+    """The API server writes quantities in its own way; one that seemed to be another was asked for again and again."""
+    wanted = _of_set({"requests": {"cpu": said}})
+    pod = {"spec": {"containers": [{"name": "broker", "resources": {"requests": {"cpu": told}}}]}}
+    assert lacking(wanted, pod) == ""
+    assert lacking(wanted, {"spec": {"containers": [{"name": "broker"}]}}) == (
+        f"request of cpu of broker was to be {said}, and is none"
+    )
+
+
+def test_what_else_a_pod_has_stays_as_it_is() -> None:
+    """A webhook has given it a container beside the broker, and devices to both."""
+    claims = {"claims": [{"name": "device"}]}
+    beside = {"name": "beside", "resources": {"requests": {"cpu": "1"}, **claims}}
+    pod = {"spec": {"containers": [{"name": "broker", "resources": {**OLD, **claims}}, beside]}}
+    assert containers_resized(SET, pod) == [{"name": "broker", "resources": {**NEW, **claims}}, beside]
+
+
+def _of_set(resources: Object) -> Object:
+    return {"spec": {"template": {"spec": {"containers": [{"name": "broker", "resources": resources}]}}}}

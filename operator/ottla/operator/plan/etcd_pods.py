@@ -171,13 +171,14 @@ def quota_bytes(volume: Volume) -> int:
 
 _UNITS = {
     "": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18,
-    "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60, "m": 1e-3,
+    "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60,
+    "m": 1e-3, "u": 1e-6, "n": 1e-9,
 }  # fmt: skip
 
 
 def size_bytes(quantity: str) -> float:
     """A quantity of Kubernetes' as a number. Raises ValueError."""
-    match = re.fullmatch(r"([0-9.]+(?:[eE][0-9]+)?)([a-zA-Z]*)", quantity.strip())
+    match = re.fullmatch(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)([a-zA-Z]*)", quantity.strip())
     if match is None or match[2] not in _UNITS:
         raise ValueError(f"{quantity!r} is no quantity")
     return float(match[1]) * _UNITS[match[2]]

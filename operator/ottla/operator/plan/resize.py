@@ -139,9 +139,12 @@ def containers_resized(stateful_set: Object, pod: Object) -> list[Object]:
     wanted = _resources(stateful_set["spec"]["template"])
     found = []
     for container in pod["spec"]["containers"]:
-        resources: Object = {kind: dict(given) for kind, given in (container.get("resources") or {}).items()}
-        for (kind, name), quantity in wanted.get(container["name"], {}).items():
-            resources.setdefault(kind, {})[name] = quantity
+        if (its := wanted.get(container["name"])) is None:
+            found.append(container)
+            continue
+        resources: Object = dict(container.get("resources") or {})
+        for (kind, name), quantity in its.items():
+            resources[kind] = {**(resources.get(kind) or {}), name: quantity}
         found.append({**container, "resources": resources})
     return found
 
