@@ -156,6 +156,7 @@ GONE: dict[str, object] = {"uid": "", "ready": False, "report": None}
 LEAVES: dict[str, object] = {**OLD, "leaving": True, "ready": False}
 CATCHES_UP: dict[str, object] = {"report": Report(missing=("a-0",))}
 SAFE = dict.fromkeys(range(6), FINE)
+OTHER_FILE: dict[str, object] = {**OLD, "file_is_current": False, "file": "new"}
 
 
 @pytest.mark.parametrize(
@@ -195,6 +196,19 @@ def test_who_joins_those_that_are_away(
     assert not decision.evictable
     assert decide(pods, limit=limit, together=together, window_open=False).restart is None
     assert decide(pods, limit=limit, together=together, hold="etcd").restart is None
+
+
+def test_a_file_that_no_broker_was_started_with_is_taken_by_one_broker_at_a_time() -> None:
+    """Settings of single brokers leave the template as it is: a broker that has none of them proved those of all the
+    others, and a setting that no broker starts with took as many as may be away."""
+    assert joining(_six(LEAVES, OTHER_FILE, OTHER_FILE), 3)[1] == [], "broker 5 has come up, but not with that file"
+    started = _pod(5, rack="z1", report=Report(file_checksum="new"))
+    able = joining([*_six(LEAVES, OTHER_FILE, {**OTHER_FILE, "file": "newer"})[:5], started], 3)[1]
+    assert [pod.id for pod in able] == [1], "broker 5 has come up with that file, and nobody with the newer one"
+    as_before = {**OLD, "file_is_current": True, "file": "mine"}
+    assert [pod.id for pod in joining(_six(LEAVES, as_before, OTHER_FILE), 3)[1]] == [1], "its image alone changes"
+    late = _pod(5, rack="z1", file_is_current=False, file="new")
+    assert joining([*_six(LEAVES)[:5], late], 3)[1] == [], "broker 5 has come up with a file that isn't wanted any more"
 
 
 def test_who_joins_says_who_is_away() -> None:

@@ -44,7 +44,8 @@ def broker_pod(
         rack = _rack(stateful_set["spec"]["template"]) if stateful_set is not None else ""
         return Pod(broker, name, rack=rack, not_ready_s=(now - absent_since.get(name, now)).total_seconds())
     grows = grows_at_its_start(pod, claims, now)
-    current = _file_is_current(broker, report, files)
+    file = _file(broker, files)
+    current = _file_is_current(report, file)
     return Pod(
         id=broker,
         name=name,
@@ -58,6 +59,7 @@ def broker_pod(
         not_ready_s=not_ready_s(pod, now),
         rack=_rack(pod),
         lacks_volume=_lacks_volume(stateful_set, pod),
+        file=file,
         file_is_current=current,
         resize=None if resize is None or resize.refused else resize,
         not_in_place=resize is not None and bool(resize.refused),
@@ -84,11 +86,18 @@ def _lacks_volume(stateful_set: Object | None, pod: Object) -> bool:
     return not wanted <= set(claims_of(pod))
 
 
-def _file_is_current(broker: int, report: Report | None, files: Mapping[str, str] | None) -> bool | None:
+def _file(broker: int, files: Mapping[str, str] | None) -> str:
+    """The checksum of what a broker would be started with now; empty where that isn't known."""
+    if files is None or OF_ALL not in files:
+        return ""
+    return properties_checksum(files[OF_ALL] + files.get(of_one(broker), ""))
+
+
+def _file_is_current(report: Report | None, file: str) -> bool | None:
     """Whether the broker was started with what it would be started with now."""
-    if report is None or not report.file_checksum or files is None or OF_ALL not in files:
+    if report is None or not report.file_checksum or not file:
         return None
-    return report.file_checksum == properties_checksum(files[OF_ALL] + files.get(of_one(broker), ""))
+    return report.file_checksum == file
 
 
 def _is_of_all(pod: Object, files: Mapping[str, str] | None) -> bool:

@@ -13,8 +13,9 @@ death, and a second change during a roll is part of it.
 4. Of the outdated ones the first goes whose risks are all unavoidable; the active controller last.
 5. Where the Cluster lets several be away at once, another one may join those that are, if all of them are of its rack
    (so that who survives the loss of a rack survives the roll), if its risks are unavoidable with all of them away at
-   once, if a pod of its StatefulSet has come up as it is wanted now (an image that doesn't start costs one pod), and
-   while none is being resized. The active controller joins nobody.
+   once, if a pod of its StatefulSet has come up as it is wanted now and with the file that this one would be started
+   with (an image that doesn't start costs one pod, and so do settings), and while none is being resized. The active
+   controller joins nobody.
 6. Kubernetes looks at a StatefulSet's pods in the order of their numbers, and makes none behind one that lacks a volume
    that was added since. So those that lack one go in that order, the active controller, too. Where one behind them is
    missing all the same, the first that lacks a volume is restarted whatever its broker says of availability: the
@@ -87,7 +88,8 @@ class Pod:
     not_ready_s: float = 0.0  # or for how long there has been none
     lacks_volume: bool = False  # one that its StatefulSet would give it
     rack: str = ""  # empty where it has none, or none is known
-    file_is_current: bool | None = None  # whether another start would give it other settings; None: it doesn't say
+    file: str = ""  # the checksum of the settings that a start would give it now; empty where that isn't known
+    file_is_current: bool | None = None  # whether it was started with these; None: it doesn't say
     report: Report | None = None
 
     @property
@@ -145,12 +147,12 @@ def joining(pods: Sequence[Pod], limit: int, held: Collection[int] = ()) -> tupl
     resizing = any(pod.resize is not None and pod.resize.asked for pod in staying)
     if not away or len(away) >= limit or len(racks) > 1 or "" in racks or resizing:
         return away, []
-    proven = {_set_of(pod) for pod in staying if not pod.is_old and not _away(pod)}
+    up = [pod for pod in staying if not pod.is_old and pod.file_is_current is not False and not _away(pod)]
     able = [
         pod
         for pod in staying
-        if pod.outdated and not _away(pod) and pod.rack in racks and not _controls(pod) and _set_of(pod) in proven
-        if _first_lacking(pod, staying) is None
+        if pod.outdated and not _away(pod) and pod.rack in racks and not _controls(pod)
+        if _first_lacking(pod, staying) is None and any(_proves(each, pod) for each in up)
     ]
     return away, able
 
@@ -257,6 +259,14 @@ def _behind(pod: Pod) -> str:
 
 def _controls(pod: Pod) -> bool:
     return pod.report is not None and pod.report.controls
+
+
+def _proves(up: Pod, pod: Pod) -> bool:
+    """Whether one that has come up shows that this one will: it is made alike, and was started with the same file,
+    unless this one was, too. Settings of single brokers make files differ within one StatefulSet."""
+    if pod.file_is_current is False and (up.report is None or up.report.file_checksum != pod.file):
+        return False
+    return _set_of(up) == _set_of(pod)
 
 
 def _set_of(pod: Pod) -> str:
