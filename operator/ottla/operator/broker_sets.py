@@ -30,10 +30,11 @@ class BrokerSets:
         for pool in cluster.pools:
             with refusals.gathered():
                 claims, pods = found.by_name("PersistentVolumeClaim", BROKER), found.by_name("Pod", BROKER)
-                await self._note(visit, come_back(cluster, pool, claims, pods), "")
-                made, trouble = await found.apply_set(
-                    _wanted(visit, pool, max(pool.replicas, _there(found, cluster, pool)))
-                )
+                wanted = _wanted(visit, pool, max(pool.replicas, _there(found, cluster, pool)))
+                present = found.get("StatefulSet", wanted["metadata"]["name"])
+                sets = [wanted] if present is None else [present, wanted]
+                await self._note(visit, come_back(pool, sets, claims, pods), "")
+                made, trouble = await found.apply_set(wanted)
                 visit.busy |= not made
                 if trouble:
                     visit.findings.storage_is(Storage("Refused", trouble))

@@ -13,7 +13,8 @@ import pytest
 from ottla.operator.kafka import Unreachable
 from ottla.operator.kube import KubeError
 from ottla.operator.plan.roll import Report
-from ottla.operator.plan.volumes import DRAINED, EMPTIED_FOR, LogDirectory, emptied
+from ottla.operator.plan.volumes import DRAINED, EMPTIED_FOR, LogDirectory, come_back, emptied
+from ottla.operator.spec.cluster import Pool, Volume
 from ottla.placement import PartitionName
 from tests.unit.operator.kubernetes_world import Object
 from tests.unit.operator.test_cluster import Scene, running
@@ -489,6 +490,74 @@ def test_a_drained_brokers_volume_counts_as_full_when_the_broker_comes_back(stor
         scene.rounds(1)
         assert disks.lost() == []
     assert disks.lies["k-broker-2", "/data/1/log"] == {("late", 0): GIB}
+
+
+@pytest.mark.parametrize("dies", ["before the StatefulSet", "after the StatefulSet"])
+def test_a_volume_that_goes_counts_as_full_before_the_pod_of_a_broker_that_comes_back_has_it(
+    storage: Any, dies: str
+) -> None:
+    """The volume isn't wanted any more, and the others aren't done with it. The operator dies once it has asked for the
+    broker's pod, and the next one doesn't see that pod any more: nobody took the note back, and the volume went with
+    the replica that had come there."""
+    scene, disks = storage({"volumes": TWO}, config=dict.fromkeys(FACTORS, 2))
+    _scaled_down(scene, disks)
+    disks.moves_end = False
+    store(scene, volumes=[{"id": 1, "size": "1Gi"}])
+    scene.rounds(3)
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=3))
+    if dies == "before the StatefulSet":
+        scene.world.refusals["apply StatefulSet k-broker"] = KubeError(503, "applying k-broker", "it goes away")
+        scene.reconcile()
+        assert claims(scene)["data-0-k-broker-2"]["metadata"]["annotations"][EMPTIED_FOR] == ""
+        scene.world.refusals.clear()
+    scene.reconcile()
+    scene.restart()
+    scene.world.settle()
+    assert disks.paths("k-broker-2") == ["/data/0/log", "/data/1/log"]
+    disks.lies["k-broker-2", "/data/0/log"] = {("late", 0): GIB}
+    scene.world.refused_pods = {"k-broker-2"}
+    del scene.world.objects["Pod", "shop", "k-broker-2"]
+    disks.moves_end = True
+    scene.rounds(20)
+    scene.world.refused_pods = set()
+    for _ in range(40):
+        scene.rounds(1)
+        assert disks.lost() == []
+    assert disks.lies["k-broker-2", "/data/1/log"] == {("late", 0): GIB}
+    assert said(scene) == ("True", "AsWanted", "")
+
+
+def test_whose_claims_are_full_again() -> None:
+    """Those of brokers that are wanted, and that a pod has or a StatefulSet, as it is or will be, gives to its pod."""
+    pool = Pool("broker", 0, 3, volumes=(Volume("1Gi", None, 2),))
+    noted = {
+        f"data-{volume}-k-broker-{broker}": {
+            "metadata": {"name": f"data-{volume}-k-broker-{broker}", "annotations": {EMPTIED_FOR: DRAINED}}
+        }
+        for volume in range(4)
+        for broker in range(5)
+    }
+
+    def stateful_set(replicas: int, *volumes: int) -> Object:
+        templates = [{"metadata": {"name": f"data-{volume}"}} for volume in volumes]
+        return {"metadata": {"name": "k-broker"}, "spec": {"replicas": replicas, "volumeClaimTemplates": templates}}
+
+    mounts = {"volumes": [{"persistentVolumeClaim": {"claimName": "data-3-k-broker-0"}}]}
+    pods = {"k-broker-0": {"metadata": {"name": "k-broker-0"}, "spec": mounts}}
+    found = come_back(pool, [stateful_set(2, 0, 1), stateful_set(4, 1, 2)], noted, pods)
+    by_broker = {
+        broker: sorted(
+            int(claim["metadata"]["name"][5]) for claim in found if claim["metadata"]["name"].endswith(f"-{broker}")
+        )
+        for broker in range(5)
+    }
+    assert by_broker == {0: [0, 1, 2, 3], 1: [0, 1, 2], 2: [1, 2], 3: [], 4: []}
+    assert len(found) == len({claim["metadata"]["name"] for claim in found})
+    noted["data-2-k-broker-2"]["metadata"]["annotations"] = {EMPTIED_FOR: "uid-7"}  # a pod that was asked, and is gone
+    assert [claim["metadata"]["name"] for claim in come_back(pool, [stateful_set(3, 2)], noted, {})] == [
+        "data-2-k-broker-0",
+        "data-2-k-broker-1",
+    ]
 
 
 def test_a_broker_that_stays_after_all_has_no_claim_that_counts_as_empty(storage: Any) -> None:

@@ -10,7 +10,8 @@ pod that was asked: one that started since may have put something there. A claim
 full unless it says otherwise, as after a namespace was deleted and its volumes were kept.
 
 A broker that goes leaves its claims behind, and nothing on them, because it was drained. Its claims say so, and this
-counts only as long as the broker has no pod: when it comes back, they count as full before its pod is made.
+counts only as long as the broker has no pod: when it comes back, each that its pod will have counts as full before a
+StatefulSet is asked for that pod, also one of a volume that goes. The others were never full again.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from ottla.operator.objects import Object, annotation
 from ottla.operator.plan import names
 from ottla.operator.plan.etcd_pods import size_bytes
+from ottla.operator.plan.observed import broker_sets
 from ottla.operator.plan.storage import claims_of
 from ottla.operator.spec.cluster import Cluster, Pool, Volume
 from ottla.placement import PartitionName
@@ -96,16 +98,20 @@ def left_behind(names_of_pods: Iterable[str], claims: Mapping[str, Object]) -> l
     return [claim for claim in every if not annotation(claim, EMPTIED_FOR)]
 
 
-def come_back(cluster: Cluster, pool: Pool, claims: Mapping[str, Object], pods: Mapping[str, Object]) -> list[Object]:
-    """The claims of drained brokers that are wanted again, and on which there may be replicas soon. `claims` and `pods`
-    by name."""
-    wanted = {volume.id for volume in pool.volumes}
-    return [
-        claim
-        for pod in (f"{names.broker_set(cluster, pool)}-{broker}" for broker in pool.ids)
-        for volume, claim in claims_by_volume(pod, claims).items()
-        if is_left_behind(claim) and (volume in wanted or (pod in pods and volume in mounted(pods[pod])))
-    ]
+def come_back(
+    pool: Pool, sets: Iterable[Object], claims: Mapping[str, Object], pods: Mapping[str, Object]
+) -> list[Object]:
+    """The claims of drained brokers that are wanted again, and on which there may be replicas soon: their pods have
+    them, or one of the pool's StatefulSets, as it is or will be, makes pods that do. `claims` and `pods` by name."""
+    found: dict[str, Object] = {}
+    for stateful_set in sets:
+        given = _of_set(stateful_set)
+        for of, ids in broker_sets([stateful_set]).items():
+            for pod in (f"{of}-{broker}" for broker in ids if broker in pool.ids):
+                has = given | (mounted(pods[pod]) if pod in pods else set())
+                held = {volume: claim for volume, claim in claims_by_volume(pod, claims).items() if volume in has}
+                found |= {claim["metadata"]["name"]: claim for claim in held.values() if is_left_behind(claim)}
+    return list(found.values())
 
 
 def is_left_behind(claim: Object) -> bool:
@@ -174,6 +180,12 @@ def _is_claim(claim: str, volume: str, of: str) -> bool:
     """Whether it is the claim of a volume of a pod of the StatefulSet `of`."""
     prefix = f"{volume}-{of}-"
     return claim.startswith(prefix) and claim.removeprefix(prefix).isdecimal()
+
+
+def _of_set(stateful_set: Object) -> set[int]:
+    """The ids of the volumes that a StatefulSet gives the pods that it makes."""
+    templates = stateful_set["spec"].get("volumeClaimTemplates") or ()
+    return {found for each in templates if (found := _id(each["metadata"]["name"])) is not None}
 
 
 def _id(name: str) -> int | None:
