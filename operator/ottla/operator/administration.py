@@ -109,9 +109,9 @@ class Administration:
             raise Retry(f"replicas can't be moved: {said(error)}") from error
         if stay := (before.draining - scaling.draining) & cluster.broker_ids:
             await visit.tell("DrainEnded", f"broker {', '.join(map(str, sorted(stay)))} stays after all")
-        if scaling.reason and scaling.reason != before.reason:
-            await visit.tell("MovingReplicas", scaling.reason)
-        visit.busy |= bool(leaving or scaling.reason or scaling.waits_for)
+        if scaling.progress and scaling.progress != before.progress:
+            await visit.tell("MovingReplicas", scaling.progress)
+        visit.busy |= scaling.goes_on
         if leaving and scaling.drained:
             await self._sets.shrink(visit)
 

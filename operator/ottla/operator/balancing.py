@@ -81,8 +81,8 @@ class Balancer:
         waits_for = _waits_for(visit)
         if waits_for and not known.plan:
             known.measure_anew(Balancing(f"waits for {waits_for}"))
-        elif _others_move(visit):
-            known.measure_anew(Balancing("waits until brokers neither come, go nor restart"))
+        elif others := _others_move(visit):
+            known.measure_anew(Balancing(f"waits until {others}"))
         elif known.plan:
             await self._carry_out(visit, known, hold=bool(waits_for))
         elif known.looked is None or (visit.now - known.looked).total_seconds() >= WINDOW_S:
@@ -145,12 +145,14 @@ class Balancer:
         known.throttled = not done or _moves(kafka)
 
 
-def _others_move(visit: Visit) -> bool:
-    """Whether brokers come, go or restart. That brokers wait for a replica to catch up doesn't count: a plan's own
-    copies have to."""
+def _others_move(visit: Visit) -> str:
+    """What has to be over because brokers come, go or restart; nothing where none does. That brokers wait for a replica
+    to catch up doesn't count: a plan's own copies have to."""
     scaling, decision = visit.findings.scaling, visit.findings.decision
-    scales = bool(visit.leaving or scaling.reason or scaling.waits_for or scaling.draining)
-    return scales or not visit.current or (decision is not None and decision.rolling)
+    rolls = not visit.current or (decision is not None and decision.rolling)
+    if rolls or visit.leaving or scaling.draining or scaling.goes_on:
+        return "brokers neither come, go nor restart"
+    return "a person has done what scaling waits for" if scaling.needs_person else ""
 
 
 def _waits_for(visit: Visit) -> str:

@@ -13,6 +13,7 @@ the one before it, as far as anybody knows, and serves again if it is wanted.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ottla.operator.kafka import KafkaAdmin, Refusals
@@ -31,6 +32,10 @@ from ottla.operator.plan.topic import DRAINED, THROTTLE_RATES, KafkaCluster
 from ottla.operator.spec.cluster import Cluster
 from ottla.protocol.errors import ErrorCode
 
+THROTTLE_STAYS = "the throttle of replicas that have moved is still to be taken away"
+_THROTTLED = (
+    "the throttle of replicas that have moved stays while somebody throttles others by hand, or a broker is silent"
+)
 PASSING = (ErrorCode.unknown_topic_or_partition, ErrorCode.no_reassignment_in_progress)
 
 
@@ -64,47 +69,56 @@ async def scale(
         await make(await admin.move(undrain(kafka, stay)))
     missing = absent(kafka, cluster.broker_ids) - frozenset(leaving)
     plan = drain(kafka, leaving, cluster.broker_ids, missing)
+    copies = drain(kafka, missing, cluster.broker_ids, missing)
+    stays = _stays(kafka, copies, missing)
     # What is refused isn't begun: brokers that can't go serve as before, but for those that were drained already.
     draining = before.draining & frozenset(leaving) if plan.refusal else frozenset(leaving)
     if draining or freed:
         await _set_drained(admin, kafka, freed, draining & before.draining)
+    so_far = Scaling(draining, before.settled)
     names = ", ".join(map(str, sorted(leaving)))
     if draining - before.draining:
         # It is noted before the brokers hear of it: what nobody noted nobody would take back.
-        return Scaling(draining, before.settled, drained=False, waits_for=f"draining broker {names}")
-    if leaving:
+        return replace(so_far, drained=False, waits_for=f"draining broker {names}", needs_person=stays)
+    if leaving and not plan.refusal:
+        # A drain comes first: whatever is missing keeps no broker from going.
         await begin(admin, cluster, kafka, plan)
-        if plan.refusal:
-            return Scaling(draining, before.settled, drained=False, waits_for=f"scaling down waits: {plan.refusal}")
         if not plan.remaining:
             # What was looked at before nothing new could come there says nothing: the next look does.
             looked_after = draining <= _drained(kafka)
             waits_for = f"taking broker {names} away: nothing is left on it"
-            return Scaling(draining, before.settled, drained=looked_after, waits_for=waits_for)
+            return replace(so_far, drained=looked_after, waits_for=waits_for, needs_person=stays)
         reason = f"draining broker {names}"
         waits_for = f"draining broker {names} waits for {plan.waits_for}" if plan.waits_for else ""
-        return Scaling(draining, before.settled, False, reason, plan.remaining, waits_for)
-    if plan.remaining:
-        await begin(admin, cluster, kafka, plan)
+        moves = replace(so_far, reason=reason, remaining=plan.remaining, waits_for=waits_for)
+        return replace(moves, drained=False, needs_person=stays)
+    if leaving:
+        refused = f"scaling down waits: {plan.refusal}"
+        so_far = replace(so_far, drained=False, needs_person=_joined(refused, stays))
+    if copies.remaining:
+        await begin(admin, cluster, kafka, copies)
         reason = f"copying the replicas of {_unwanted(missing)}"
-        waits_for = f"{reason}, waits for {plan.waits_for}" if plan.waits_for else ""
-        return Scaling(draining, before.settled, True, reason, plan.remaining, waits_for)
+        waits_for = f"{reason}, waits for {copies.waits_for}" if copies.waits_for else ""
+        return replace(so_far, reason=reason, remaining=copies.remaining, waits_for=waits_for)
+    if leaving:
+        return so_far
     if new and cluster.rebalance != "None":
         names = ", ".join(map(str, sorted(new)))
         share = spread(kafka, new, cluster.broker_ids, only_new=cluster.rebalance == "New")
         await begin(admin, cluster, kafka, share)
         if share.waits_for:
-            return Scaling(draining, before.settled, waits_for=f"spreading replicas waits for {share.waits_for}")
+            return replace(so_far, waits_for=f"spreading replicas waits for {share.waits_for}")
         if share.remaining:
-            return Scaling(
-                draining, before.settled, reason=f"spreading replicas onto broker {names}", remaining=share.remaining
-            )
+            return replace(so_far, reason=f"spreading replicas onto broker {names}", remaining=share.remaining)
+    settled = Scaling(draining, cluster.broker_ids, needs_person=stays)
     if not await unthrottle(admin, kafka):
-        waits_for = (
-            "the throttle of moved replicas stays while somebody throttles others by hand, or a broker is silent"
-        )
-        return Scaling(draining, cluster.broker_ids, reason="taking the throttle away", waits_for=waits_for)
-    return Scaling(draining, cluster.broker_ids, waits_for=_stays(kafka, plan, missing))
+        # The reason is what has the brokers asked again.
+        return replace(settled, reason=THROTTLE_STAYS, needs_person=_joined(_THROTTLED, stays))
+    return settled
+
+
+def _joined(*sentences: str) -> str:
+    return "; ".join(filter(None, sentences))
 
 
 def _stays(kafka: KafkaCluster, plan: ScalePlan, missing: Collection[int]) -> str:

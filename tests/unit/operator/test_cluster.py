@@ -15,7 +15,7 @@ import pytest
 
 from ottla.operator import kafka as module
 from ottla.operator.certificates import AUTHORITY_DAYS, Identity, decoded, encoded
-from ottla.operator.cluster import ClusterReconciler
+from ottla.operator.cluster import QUIET_S, SOON_S, ClusterReconciler
 from ottla.operator.etcd import EtcdKeeper
 from ottla.operator.etcd_client import EtcdUnreachable
 from ottla.operator.exposure import Exposure
@@ -502,6 +502,91 @@ def test_scaling_leaves_a_throttle_that_somebody_has_set_by_hand(by_hand: bool) 
     assert "reassignment" not in scene.status
 
 
+def test_a_throttle_that_stays_is_no_move_and_is_looked_at_seldom() -> None:
+    """The status said that replicas move, an Event too, and brokers were asked every three seconds until a person had
+    taken away what that person had set."""
+    scene = running()
+    cluster = _cluster(4, {"orders": [(0, 1, 2)]})
+    topic = replace(cluster.topics["orders"], overrides={"leader.replication.throttled.replicas": "0:0"})
+    scene.kafka.cluster, scene.kafka.by_hand = replace(cluster, topics={"orders": topic}), True
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=4))
+    scene.rounds(6)
+    assert scene.condition("Reassigning") == ("False", "Waiting")
+    says = (
+        "the throttle of replicas that have moved stays while somebody throttles others by hand, or a broker is silent"
+    )
+    assert scene.condition_message("Reassigning") == scene.status["message"] == says
+    assert scene.status["reassignment"] == {
+        "reason": "the throttle of replicas that have moved is still to be taken away",
+        "remaining": 0,
+    }
+    assert not [event for event in scene.world.events if event[0] == "MovingReplicas"]
+    assert scene.reconcile().requeue_after == QUIET_S
+
+
+def test_what_waits_for_a_person_is_looked_at_seldom() -> None:
+    scene = running(brokers={"replicas": 4, "storage": {"size": "1Gi"}})
+    scene.kafka.cluster = _cluster(4, {"orders": [(0, 1, 2, 3)]})
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=3))
+    scene.rounds(3)
+    assert scene.status["message"].startswith("scaling down waits: topic orders has 4 replicas")
+    assert scene.reconcile().requeue_after == QUIET_S
+    scene.kafka.cluster = _cluster(4, {"orders": [(0, 1, 3)]})
+    scene.rounds(1)
+    assert scene.reconcile().requeue_after == SOON_S, "a drain goes on by itself"
+
+
+def test_what_only_a_missing_broker_has_is_looked_at_seldom() -> None:
+    scene = running()
+    scene.kafka.cluster = replace(_cluster(3, {"orders": [(0, 1)], "old": [(4,)]}), racks=dict.fromkeys(range(3)))
+    scene.pages.said[1] = Report(without_leader=("old-0",), revision=9)
+    scene.rounds(2)
+    assert scene.status["message"].startswith("partition old-0 is only on broker 4")
+    assert scene.reconcile().requeue_after == QUIET_S
+
+
+WIDE = "topic wide has 4 replicas, and 3 brokers would stay: lower its replication factor, or keep more brokers"
+
+
+def test_scaling_down_goes_on_beside_a_missing_broker_and_says_what_stays() -> None:
+    """A topic of a broker that was missing for long had too many replicas, and scaling down was refused for it."""
+    scene = running(brokers={"replicas": 4, "storage": {"size": "1Gi"}})
+    topics = {"orders": [(0, 1, 3)], "wide": [(0, 1, 2, 9)]}
+    cluster = scene.kafka.cluster = replace(_cluster(4, topics), racks=dict.fromkeys(range(4)))
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=3))
+    scene.rounds(2)
+    stays = f"the replicas of broker 9, which isn't there and isn't wanted, aren't copied: {WIDE}"
+    assert scene.status["message"] == f"draining broker 3: 1 partitions to go; {stays}"
+    assert scene.condition("Reassigning") == ("True", "ReplicasMove")
+    moved = _done(scene.kafka.cluster).topics["orders"]
+    scene.kafka.cluster = replace(cluster, topics={**cluster.topics, "orders": moved})
+    scene.pages.said[0] = Report(under_replicated=1)
+    scene.rounds(6)
+    assert scene.pods() == ["k-broker-0", "k-broker-1", "k-broker-2"]
+    assert scene.status["message"] == stays
+
+
+def test_a_drain_that_is_refused_keeps_no_missing_broker_from_being_replaced() -> None:
+    scene = running(brokers={"replicas": 4, "storage": {"size": "1Gi"}})
+    cluster = _cluster(4, {"wide": [(0, 1, 2, 3)], "old": [(0, 9)]})
+    partition = replace(cluster.topics["old"].partitions[0], in_sync=frozenset({0}))
+    topics = {**cluster.topics, "old": replace(cluster.topics["old"], partitions={0: partition})}
+    scene.kafka.cluster = replace(cluster, topics=topics)
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=3))
+    scene.rounds(2)
+    assert scene.kafka.cluster.topics["old"].partitions[0].target in ((0, 1), (0, 2))
+    assert scene.status["message"] == (
+        "copying the replicas of broker 9, which isn't there and isn't wanted: 1 partitions to go; "
+        f"scaling down waits: {WIDE}"
+    )
+    scene.kafka.cluster = replace(
+        scene.kafka.cluster, topics={**topics, "old": _done(scene.kafka.cluster).topics["old"]}
+    )
+    scene.rounds(2)
+    assert scene.status["message"] == f"scaling down waits: {WIDE}"
+    assert len(scene.pods()) == 4
+
+
 def test_scaling_down_drains_first_and_up_shares_again() -> None:
     scene = running(brokers={"replicas": 4, "storage": {"size": "1Gi"}})
     scene.kafka.cluster = _cluster(4, {"orders": [(0, 1, 3), (3, 2, 0)]})
@@ -527,6 +612,37 @@ def test_scaling_down_drains_first_and_up_shares_again() -> None:
     scene.rounds(2)
     assert scene.status["settled"] == [0, 1, 2, 3]
     assert "reassignment" not in scene.status
+
+
+def test_a_broker_whose_pod_goes_during_a_visit_leaves_no_claims_to_note() -> None:
+    """Its StatefulSet has shrunk already, and pods are looked at once more before a restart: nobody has its name then,
+    and scaling failed for it."""
+    scene = running(brokers={"replicas": 4, "storage": {"size": "1Gi"}})
+    scene.kafka.cluster = _cluster(4, {"orders": [(0, 1, 2)]})
+    pod = scene.world.objects["Pod", "shop", "k-broker-3"]
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=3))
+    for _ in range(4):
+        scene.reconcile()
+    scene.world.edit("Cluster", "k", lambda spec: spec.update(image="ottla:2"))
+    scene.reconcile()
+    scene.world.settle()
+    scene.world.objects["Pod", "shop", "k-broker-3"] = pod  # it takes its time
+    look_again = Found.look_again
+    looks = []
+
+    async def and_its_pod_is_gone(found: Found) -> None:
+        scene.world.objects.pop(("Pod", "shop", "k-broker-3"), None)
+        looks.append(scene.pods())
+        await look_again(found)
+
+    with patch.object(Found, "look_again", and_its_pod_is_gone):
+        scene.reconcile()
+    assert looks == [["k-broker-0", "k-broker-1", "k-broker-2"]]
+    assert not [c for c in scene.status["conditions"] if c["type"] == "ScalingReconciled"]
+    assert scene.status["message"] == "Rolling 0/3: restarting k-broker-0"
+    scene.rounds(12)
+    assert (scene.status["version"], len(scene.pods())) == ("2", 3)
+    assert "ottla.brokers.drained" not in scene.kafka.dynamic
 
 
 def test_a_broker_that_goes_keeps_its_way_in_until_its_pod_is_gone_and_its_port_for_its_return() -> None:

@@ -127,11 +127,34 @@ def test_replicas_of_a_broker_that_is_gone_and_not_wanted_are_copied_from_the_ot
     wanted = {0, 1, 2}
     missing = absent(cluster, wanted)
     assert missing == {3}
-    plan = drain(cluster, (), wanted, missing)
+    plan = drain(cluster, missing, wanted, missing)
     assert plan.moves == (Move("a", {0: (0, 2)}),), "of b-0 nobody else has anything"
     assert plan.remaining == 1
     assert only_on(cluster, missing) == [("b", 0)]
-    assert not drain(_done(_asked(cluster, plan.moves)), (), wanted, missing).remaining
+    assert not drain(_done(_asked(cluster, plan.moves)), missing, wanted, missing).remaining
+
+
+def test_what_lies_on_a_missing_broker_keeps_no_other_broker_from_going() -> None:
+    """Topic `wide` has more replicas than brokers would stay, and none of them on the broker that goes."""
+    cluster = replace(_cluster(5, {"orders": [(0, 3)], "wide": [(0, 1, 2, 4)]}), racks=dict.fromkeys(range(4)))
+    wanted, missing = {0, 1, 2}, {4}
+    plan = drain(cluster, {3}, wanted, missing)
+    assert (plan.moves, plan.remaining, plan.refusal) == ((Move("orders", {0: (0, 1)}),), 1, "")
+    assert drain(cluster, missing, wanted, missing).refusal.startswith("topic wide has 4 replicas")
+    assert not drain(_done(_asked(cluster, plan.moves)), {3}, wanted, missing).remaining
+
+
+def test_no_replica_of_a_broker_that_goes_is_moved_beside_one_that_is_missing() -> None:
+    """A missing replica never gets in sync, so that the move would never end."""
+    cluster = _cluster(6, {"a": [(0, 3, 4), (0, 1, 4)]})
+    partitions = {
+        index: replace(each, in_sync=frozenset({0})) for index, each in cluster.topics["a"].partitions.items()
+    }
+    topics = {"a": replace(cluster.topics["a"], partitions=partitions)}
+    cluster = replace(cluster, racks=dict.fromkeys((0, 1, 2, 3)), topics=topics)
+    plan = drain(cluster, {3}, {0, 1, 2}, {4})
+    ((index, target),) = plan.moves[0].targets.items()
+    assert (index, set(target or ())) == (0, {0, 1, 2})
 
 
 def test_nobody_is_taken_for_gone_while_a_broker_that_is_wanted_is_not_there() -> None:

@@ -210,10 +210,8 @@ def _message(cluster: Cluster, findings: Findings, ready: int, known: int) -> st
         return f"{rolls[0]} ({trouble})" if trouble else rolls[0]
     if trouble:
         return trouble
-    if findings.scaling.waits_for:
-        return findings.scaling.waits_for
-    if findings.scaling.reason:
-        return f"{findings.scaling.reason}: {findings.scaling.remaining} partitions to go"
+    if scales := _scaling(findings.scaling, f": {findings.scaling.remaining} partitions to go"):
+        return scales
     if waits_for := (findings.storage.message if findings.storage else "") or findings.racks_wait_for:
         return waits_for
     if decision is not None and decision.message:
@@ -236,8 +234,8 @@ def _conditions(cluster: Cluster, findings: Findings, message: str, ready: int, 
     busy = bool(
         (findings.decision and findings.decision.waits_for)
         or _rolls(findings)
-        or findings.scaling.reason
-        or findings.scaling.waits_for
+        or findings.scaling.goes_on
+        or findings.scaling.needs_person
         or findings.metadata_waits_for
         or findings.failure
         or findings.awaited
@@ -253,8 +251,9 @@ def _conditions(cluster: Cluster, findings: Findings, message: str, ready: int, 
         found.append(Condition("SnapshotsTaken", not late, "SnapshotLate" if late else "OnTime", late))
     found.append(_rolling(cluster, findings))
     scaling = findings.scaling
-    reason = "ReplicasMove" if scaling.reason else "Waiting" if scaling.waits_for else "InPlace"
-    found.append(Condition("Reassigning", bool(scaling.reason), reason, scaling.waits_for or scaling.reason))
+    said = _scaling(scaling)
+    reason = "ReplicasMove" if scaling.progress else "Waiting" if said else "InPlace"
+    found.append(Condition("Reassigning", bool(scaling.progress), reason, said))
     found.append(_storage(findings.storage))
     found.append(_waits("ConfigApplied", cluster, findings.config_waits_for, "Applied", "Refused"))
     if cluster.overrides:
@@ -269,6 +268,12 @@ def _conditions(cluster: Cluster, findings: Findings, message: str, ready: int, 
     for trouble in findings.troubles:
         found.append(Condition(part_condition(trouble.part), False, trouble.reason, trouble.message))
     return found
+
+
+def _scaling(scaling: Scaling, how_far: str = "") -> str:
+    """What is moved or waited for, and what needs a person meanwhile."""
+    progress = scaling.progress + how_far if scaling.progress else ""
+    return "; ".join(filter(None, (scaling.waits_for or progress, scaling.needs_person)))
 
 
 def _overrides(cluster: Cluster, findings: Findings) -> Condition:

@@ -2,9 +2,9 @@
 
 Before a broker goes, every replica that it has is on another one; the rest stays where it is. A broker that has gone
 already and isn't wanted (the Cluster was made again with fewer) is drained all the same, as far as others have what it
-has. A broker that is new gets its share, as the Cluster's policy says. All is worked out anew each time from what the
-brokers say, a bounded number of partitions at once, so that it goes on wherever it was, and stops when the spec changes
-back.
+has; that keeps no other broker from going. A broker that is new gets its share, as the Cluster's policy says. All is
+worked out anew each time from what the brokers say, a bounded number of partitions at once, so that it goes on wherever
+it was, and stops when the spec changes back.
 """
 
 from __future__ import annotations
@@ -37,10 +37,21 @@ class Scaling:
     draining: frozenset[int] = frozenset()
     settled: frozenset[int] = frozenset()
     drained: bool = True
-    reason: str = ""  # what replicas are moved for; nothing where none is
-    remaining: int = 0
-    waits_for: str = ""
+    reason: str = ""  # what replicas are moved for, or why the brokers are asked again; nothing where neither is so
+    remaining: int = 0  # partitions that aren't where they are to be; none: nothing moves
+    waits_for: str = ""  # what comes about by itself
+    needs_person: str = ""  # what goes on only once a person has done something, and what that is
     new: bool = False  # nobody has looked yet, for this Cluster, at what is drained
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether there is soon something to do or to see, though no person does anything."""
+        return bool(self.remaining or self.waits_for)
+
+    @property
+    def progress(self) -> str:
+        """What is being done; nothing where nothing moves."""
+        return self.reason if self.remaining else ""
 
 
 @dataclass(frozen=True)
@@ -70,14 +81,15 @@ def only_on(cluster: KafkaCluster, absent: Collection[int]) -> list[PartitionNam
 def drain(
     cluster: KafkaCluster, leaving: Collection[int], staying: Collection[int], absent: Collection[int] = ()
 ) -> ScalePlan:
-    """Takes everything away from brokers that are to go and, where somebody else has it, from those that are `absent`;
-    `staying` are all that are wanted, running or not."""
-    leaving = {*leaving, *absent}
+    """Takes everything away from brokers that are to go. Partitions that lie there leave `absent` brokers, too, because
+    a move that keeps a replica on one of these never ends; what only `absent` brokers have isn't touched. `staying` are
+    all that are wanted, running or not."""
     concerned = {
         name: partition
         for name, partition in _partitions(cluster)
-        if not leaving.isdisjoint(partition.replicas) and not _is_only_on(partition, absent)
+        if not set(leaving).isdisjoint(partition.replicas) and not _is_only_on(partition, absent)
     }
+    leaving = {*leaving, *absent}
     wide = {
         topic: len(partition.target)
         for (topic, _), partition in sorted(concerned.items())
