@@ -1,5 +1,8 @@
 """The process that compacts one log: reads a job from standard input, writes `.cleaned` segments, says what it wrote.
 
+Both are lines of JSON: first the job, or the result, then a job's producers, some in each line. There may be a hundred
+thousand of them, and the thread that writes them down shares the interpreter with the broker's event loop.
+
 A process of its own, because it decompresses and copies for minutes. It touches nothing but its new files; the broker
 swaps them in, or drops them if the log changed meanwhile. It keeps to a rate of bytes read and written, and ends when
 the broker does.
@@ -12,8 +15,9 @@ import os
 import struct
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from itertools import islice
 from typing import Any
 
 if __name__ == "__main__":
@@ -29,6 +33,7 @@ from .disk import Disk, RealDisk
 from .segment import OpenFiles, Segment
 
 DAMAGED_STATUS = 3  # of the process; with 1 and 2 Python ends by itself
+_PRODUCERS_A_LINE = 500
 _aborted = struct.Struct(">hqqqq")
 
 
@@ -49,7 +54,7 @@ class Job:
     segment_bytes: int
     segment_index_bytes: int
     index_interval_bytes: int
-    producers: list[list[int]]  # id, last data offset, epoch
+    producers: Iterable[Sequence[int]]  # id, last data offset, epoch of each; iterated over once
     keys_max: int
     bytes_per_second: float
 
@@ -74,14 +79,27 @@ class Result:
     too_large: int
 
 
-def encode(message: Job | Result) -> bytes:
-    """One line of JSON."""
-    return json.dumps(asdict(message)).encode()
+def encode_job(job: Job) -> Iterator[bytes]:
+    """The lines of a job, each a fraction of a millisecond's work."""
+    yield _line({field.name: getattr(job, field.name) for field in fields(job) if field.name != "producers"})
+    producers = iter(job.producers)
+    while some := list(islice(producers, _PRODUCERS_A_LINE)):
+        yield _line(some)
 
 
-def decode_job(line: bytes) -> Job:
-    """The job in a line."""
-    return Job(**json.loads(line))
+def encode_result(result: Result) -> bytes:
+    """The line of a result."""
+    return _line(asdict(result))
+
+
+def _line(message: object) -> bytes:
+    return json.dumps(message).encode() + b"\n"
+
+
+def decode_job(lines: bytes) -> Job:
+    """The job in its lines."""
+    first, *others = lines.splitlines()
+    return Job(**json.loads(first), producers=[producer for line in others for producer in json.loads(line)])
 
 
 def decode_result(line: bytes) -> Result:
@@ -224,7 +242,7 @@ def main() -> int:
     except (Damaged, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return DAMAGED_STATUS if isinstance(error, Damaged) else 1
-    sys.stdout.buffer.write(encode(result))
+    sys.stdout.buffer.write(encode_result(result))
     return 0
 
 

@@ -1,6 +1,7 @@
 """Compacts logs one after the other: chooses the dirtiest, has a child process do it, swaps the result in.
 
-Choosing and swapping happen on the event loop and take microseconds; reading and writing happen in the child. A log
+Choosing and swapping happen on the event loop and take microseconds; reading and writing happen in the child, and what
+it has to know of the log's producers is written down in the thread that waits for it. A log
 that was truncated or lost segments meanwhile keeps what it has. A try that fails (no room, a file too large, a child
 that was killed) leaves no file behind and is made again, after a pause that doubles each time; only a log whose data is
 damaged is left as it is until the next start. Source: Kafka's LogCleaner and LogCleanerManager.
@@ -15,19 +16,22 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import NamedTuple
 
 from ottla.protocol.unpacking import MAX_BYTES
 
 from . import names
 from .compaction import Cleanable, SegmentSizes, cleanable
-from .compaction_child import DAMAGED_STATUS, Damaged, Job, Result, decode_result, encode
+from .compaction_child import DAMAGED_STATUS, Damaged, Job, Result, decode_result, encode_job
 from .config import MAX_LONG
 from .directories import LogDirectories
 from .log import Log
+from .pauses import with_pauses
+from .producers import FrozenProducers
 
 logger = logging.getLogger(__name__)
 
@@ -222,14 +226,14 @@ class Compactor:
             segment_bytes=config.segment_bytes,
             segment_index_bytes=config.segment_index_bytes,
             index_interval_bytes=config.index_interval_bytes,
-            producers=[[producer_id, entry.last_offset, entry.epoch] for producer_id, entry in log.producers.items()],
+            producers=_last_writes(log.producers.freeze()),
             keys_max=max(self.limits.dedupe_buffer_bytes // _BYTES_PER_KEY, 1),
             bytes_per_second=self.limits.bytes_per_second,
         )
 
     async def _in_child(self, job: Job) -> Result:
         child = _Child()
-        running = asyncio.get_running_loop().run_in_executor(self._executor, child.run, encode(job))
+        running = asyncio.get_running_loop().run_in_executor(self._executor, child.run, with_pauses(encode_job(job)))
         try:
             status, output, errors = await asyncio.shield(running)
         except asyncio.CancelledError:
@@ -266,8 +270,9 @@ class _Child:
         self._process: subprocess.Popen[bytes] | None = None
         self._given_up = False
 
-    def run(self, job: bytes) -> tuple[int, bytes, bytes]:
+    def run(self, lines: Iterable[bytes]) -> tuple[int, bytes, bytes]:
         """Its status, output and complaints. Blocks. Raises OSError, CompactionFailed where it was given up before."""
+        told = b"".join(takewhile(lambda _: not self._given_up, lines))
         with self._starting:
             if self._given_up:
                 raise CompactionFailed("given up before it began")
@@ -286,7 +291,7 @@ class _Child:
         with self._process as process:
             with contextlib.suppress(OSError):  # where it isn't allowed: then it compacts at the broker's own
                 os.setpriority(os.PRIO_PROCESS, process.pid, os.getpriority(os.PRIO_PROCESS, 0) + _NICE)
-            output, errors = process.communicate(job)
+            output, errors = process.communicate(told)
         return process.returncode, output, errors
 
     def give_up(self) -> None:
@@ -295,6 +300,12 @@ class _Child:
             self._given_up = True
             if self._process is not None:
                 self._process.kill()
+
+
+def _last_writes(producers: FrozenProducers) -> Iterator[tuple[int, int, int]]:
+    """(id, last data offset, epoch) of each producer, looked up by whoever asks, in any thread."""
+    for producer_id, entry in producers.items():
+        yield producer_id, entry.last_offset, entry.epoch
 
 
 def _ending(status: int) -> str:

@@ -14,16 +14,13 @@ Source: Kafka's ProducerStateManager.takeSnapshot, whose sync is asynchronous, t
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Iterator
 from itertools import count
 
 from . import names
 from .disk import Disk
-from .producers import FrozenProducers, SnapshotPiece, sealed_snapshot, snapshot_pieces
+from .pauses import with_pauses
+from .producers import FrozenProducers, sealed_snapshot, snapshot_pieces
 
-_PAUSE_SECONDS = 0.0005  # between two pieces: the event loop wants the interpreter, too
-_PIECES_AT_ONCE = 4  # few producers, as nearly always, are written without a pause
 _serial = count()
 
 
@@ -65,7 +62,7 @@ class PendingSnapshot:
             if self._written or self._given_up:
                 return
             pieces = snapshot_pieces(self._producers)
-            data = sealed_snapshot(_with_pauses(pieces) if pauses else pieces)
+            data = sealed_snapshot(with_pauses(pieces) if pauses else pieces)
             self._disk.write_atomically(self._temporary, data, fsync=False)
             with self._renaming:
                 if not self._given_up:
@@ -79,10 +76,3 @@ class PendingSnapshot:
         with self._renaming:
             self._given_up = True
             return self._written
-
-
-def _with_pauses(pieces: Iterator[SnapshotPiece]) -> Iterator[SnapshotPiece]:
-    for number, piece in enumerate(pieces):
-        if number > _PIECES_AT_ONCE:
-            time.sleep(_PAUSE_SECONDS)
-        yield piece

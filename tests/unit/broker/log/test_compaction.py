@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -512,7 +513,25 @@ def test_a_compaction_that_is_given_up_before_it_starts_starts_no_process(monkey
     child = compactor_module._Child()
     child.give_up()
     with pytest.raises(CompactionFailed):
-        child.run(b"")
+        child.run([])
+    assert not started
+
+
+def test_a_compaction_that_is_given_up_while_its_job_is_written_down_starts_no_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There may be many producers to tell of: nobody waits for the rest of them."""
+    started = Started(monkeypatch)
+    child = compactor_module._Child()
+
+    def lines() -> Iterator[bytes]:
+        yield b"{}\n"
+        child.give_up()
+        yield b"[]\n"
+        pytest.fail("it went on")
+
+    with pytest.raises(CompactionFailed):
+        child.run(lines())
     assert not started
 
 

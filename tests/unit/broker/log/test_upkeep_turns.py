@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,12 +13,14 @@ from uuid import UUID
 
 import pytest
 
+from ottla.broker.log import compactor as compactor_module
+from ottla.broker.log.compaction_child import Job, decode_job, encode_job
 from ottla.broker.log.compactor import CompactionLimits, Compactor
 from ottla.broker.log.config import LogConfig
 from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.disk import RealDisk
 from ottla.broker.log.log import Log
-from ottla.broker.log.producers import Producers
+from ottla.broker.log.producers import FrozenProducers, Producers
 from ottla.broker.log.segment import Segment
 from ottla.broker.log.upkeep import Upkeep, UpkeepIntervals
 from ottla.protocol.batches import BatchHeader
@@ -132,6 +136,100 @@ def test_a_compaction_goes_no_further_after_a_truncation_between_two_turns(
     assert append(many, batch_of([b"x"])) == 200
     assert not list(Path(many.directory).glob("*.cleaned"))
     assert not list(Path(many.directory).glob("*.swap"))
+
+
+def with_producers(logs: LogDirectories, count: int) -> Log:
+    """A log to compact that so many producers have written to."""
+    log = many_segments(logs)
+    for producer in range(count):
+        log.producers.update(BatchHeader(0, 49, 0, 2, 0, 0, 0, 0, 0, producer, 0, 0, 1), producer, NOW_MS)
+    return log
+
+
+def test_the_producers_of_a_compacted_log_are_looked_at_in_no_turn(
+    log: tuple[LogDirectories, Log], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were listed and written down on the event loop: 100,000 of them held it for 385 ms."""
+    logs, _ = log
+    many = with_producers(logs, 2_000)
+    looked_at: dict[int, int] = {}  # by thread
+    items = FrozenProducers.items
+
+    def counted(producers: FrozenProducers) -> Iterator[Any]:
+        for item in items(producers):
+            thread = threading.get_ident()
+            looked_at[thread] = looked_at.get(thread, 0) + 1
+            yield item
+
+    monkeypatch.setattr(FrozenProducers, "items", counted)
+    work_per_turn(compaction(logs, many), lambda: 0)
+    assert many.compacted_to > 0
+    assert sum(looked_at.values()) == 2_000
+    assert threading.get_ident() not in looked_at
+
+
+def test_a_compaction_of_many_producers_log_has_no_turn_of_much_work(log: tuple[LogDirectories, Log]) -> None:
+    """By the CPU time of the event loop's thread, which no other process adds to."""
+    logs, _ = log
+    many = with_producers(logs, 100_000)
+    began = time.thread_time()
+    many.producers.snapshot()
+    snapshot_s = time.thread_time() - began
+    turns: list[float] = []
+    ended = time.thread_time()
+
+    def turned() -> None:
+        nonlocal ended
+        now = time.thread_time()
+        turns.append(now - ended)
+        ended = now
+
+    work_per_turn(compaction(logs, many), lambda: 0, turned)
+    assert many.compacted_to > 0
+    assert max(turns) < snapshot_s
+
+
+def test_a_job_of_many_producers_is_written_down_while_the_loop_turns(
+    log: tuple[LogDirectories, Log], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two pieces the thread gives the interpreter to the event loop: JSON of all would keep it to the end."""
+    logs, _ = log
+    many = with_producers(logs, 50_000)
+    sizes: list[int] = []
+    turns_at: list[int] = []
+    turns = 0
+
+    def noted(job: Job) -> Iterator[bytes]:
+        for line in encode_job(job):
+            sizes.append(len(line))
+            turns_at.append(turns)
+            yield line
+
+    def turned() -> None:
+        nonlocal turns
+        turns += 1
+
+    monkeypatch.setattr(compactor_module, "encode_job", noted)
+    work_per_turn(compaction(logs, many), lambda: 0, turned)
+    assert max(sizes[1:]) < 25_000
+    assert len(set(turns_at)) > 20
+
+
+def test_a_child_is_told_of_the_producers_as_they_were(log: tuple[LogDirectories, Log]) -> None:
+    logs, _ = log
+    many = with_producers(logs, 2_500)
+    compactor = Compactor(logs, lambda: NOW_MS, CompactionLimits())
+    job = compactor._job(many, compactor.cleanable(many))
+    many.producers.update(BatchHeader(0, 49, 0, 2, 0, 0, 0, 0, 0, 7, 3, 0, 1), 9_000, NOW_MS)
+    many.producers.update(BatchHeader(0, 49, 0, 2, 0, 0, 0, 0, 0, 2_500, 0, 0, 1), 9_001, NOW_MS)
+    told = decode_job(b"".join(encode_job(job)))
+    assert list(told.producers) == [[producer, producer, 0] for producer in range(2_500)]
+    assert told.segments == job.segments
+    assert (told.directory, told.end_offset, told.bytes_per_second) == (
+        many.directory,
+        many.active.base_offset,
+        float("inf"),
+    )
 
 
 def test_retention_goes_on_after_a_truncation_between_two_turns(log: tuple[LogDirectories, Log]) -> None:
