@@ -17,7 +17,7 @@ from __future__ import annotations
 import struct
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from datetime import timedelta
 from functools import cache
@@ -100,6 +100,28 @@ def encode_element(api_key: int, version: int, field: str, element: Message) -> 
     out = bytearray()
     _element_writer(api_key, version, field)(out, element)
     return Encoded(out)
+
+
+class EncodedArray:
+    """An array of structs of a response that is encoded bit by bit, because it is too much for one turn of the event
+    loop: stands for the list of their mappings. `path` has the names of the fields that lead to it, with dots in
+    between."""
+
+    __slots__ = ("_count", "_write", "data")
+
+    def __init__(self, api_key: int, version: int, path: str) -> None:
+        self.data = bytearray()
+        self._count = 0
+        self._write = _element_writer(api_key, version, path)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def extend(self, elements: Iterable[Message]) -> None:
+        """Encodes these structs behind those that are there."""
+        for element in elements:
+            self._write(self.data, element)
+            self._count += 1
 
 
 def is_flexible(api_key: int, version: int) -> bool:
@@ -197,9 +219,11 @@ def _strip_none(annotation: Any) -> tuple[Any, bool]:
 
 
 @cache
-def _element_writer(api_key: int, version: int, name: str) -> Writer:
-    schema = load_response_schema(api_key, version)
-    return _entity_writer(next(_inner_type(field)[0] for field in fields(schema) if field.name == name))
+def _element_writer(api_key: int, version: int, path: str) -> Writer:
+    schema: Any = load_response_schema(api_key, version)
+    for name in path.split("."):
+        schema = next(_inner_type(field)[0] for field in fields(schema) if field.name == name)
+    return _entity_writer(schema)
 
 
 @cache
@@ -323,6 +347,9 @@ def _array_writer(element: Writer, flexible: bool) -> Writer:
             out.append(0)
             return
         write_unsigned_varint(out, len(values) + 1)
+        if type(values) is EncodedArray:
+            out += values.data
+            return
         for value in values:
             element(out, value)
 
@@ -331,6 +358,9 @@ def _array_writer(element: Writer, flexible: bool) -> Writer:
             out += b"\xff\xff\xff\xff"
             return
         out += pack(len(values))
+        if type(values) is EncodedArray:
+            out += values.data
+            return
         for value in values:
             element(out, value)
 

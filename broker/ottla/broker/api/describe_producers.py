@@ -1,21 +1,49 @@
-"""DescribeProducers (key 61), version 0: the idempotent producers that a partition's leader remembers (KIP-664)."""
+"""DescribeProducers (key 61), version 0: the idempotent producers that a partition's leader remembers (KIP-664).
+
+They may be a hundred thousand. What is answered is their state of one moment, as in Kafka, which holds the log's lock;
+it is looked up and encoded bit by bit, and the event loop turns in between.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.registry import Api, RequestContext
 from ottla.protocol.errors import KafkaError
+from ottla.protocol.messages import EncodedArray
 
 if TYPE_CHECKING:
+    from ottla.broker.log.producers import FrozenProducers
     from ottla.broker.node import Broker
 
 API = Api(key=61, versions=(0, 0))
+
+_PRODUCERS_PER_TURN = 250
+_A_PARTITIONS_WORK = 5  # about as much as for so many producers
+
+
+class _Turn:
+    """What may still be done in this turn of the event loop, in producers."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = _PRODUCERS_PER_TURN
+
+    async def did(self, work: int) -> None:
+        """Lets the others have their turn where this one's work is done."""
+        self.left -= work
+        if self.left <= 0:
+            await asyncio.sleep(0)
+            self.left = _PRODUCERS_PER_TURN
 
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
     """Id, epoch, last sequence and last time of each producer."""
     topics = []
+    turn = _Turn()
     for topic in request.topics:
         answers = []
         for index in topic.partition_indexes:
@@ -23,19 +51,30 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[
             try:
                 partition = broker.partitions.find(topic.name, index)
                 partition.check_leader_epoch(-1)
-                answer["active_producers"] = [
-                    {
-                        "producer_id": producer_id,
-                        "producer_epoch": producer.epoch,
-                        "last_sequence": producer.last_sequence,
-                        "last_timestamp": producer.last_timestamp,
-                        "coordinator_epoch": -1,
-                        "current_txn_start_offset": -1,
-                    }
-                    for producer_id, producer in partition.log.producers.items()
-                ]
+                frozen = partition.log.producers.freeze()
+                answer["active_producers"] = await _encoded(frozen, context.api_version, turn)
             except KafkaError as error:
                 answer |= {"error_code": error.code, "error_message": error.message or None}
             answers.append(answer)
+            await turn.did(_A_PARTITIONS_WORK)
         topics.append({"name": topic.name, "partitions": answers})
     return {"topics": topics}
+
+
+async def _encoded(producers: FrozenProducers, version: int, turn: _Turn) -> EncodedArray:
+    encoded = EncodedArray(API.key, version, "topics.partitions.active_producers")
+    items = producers.items()
+    while some := list(islice(items, turn.left)):
+        encoded.extend(
+            {
+                "producer_id": producer_id,
+                "producer_epoch": producer.epoch,
+                "last_sequence": producer.last_sequence,
+                "last_timestamp": producer.last_timestamp,
+                "coordinator_epoch": -1,
+                "current_txn_start_offset": -1,
+            }
+            for producer_id, producer in some
+        )
+        await turn.did(len(some))
+    return encoded
