@@ -211,6 +211,14 @@ def test_a_file_that_no_broker_was_started_with_is_taken_by_one_broker_at_a_time
     assert joining([*_six(LEAVES)[:5], late], 3)[1] == [], "broker 5 has come up with a file that isn't wanted any more"
 
 
+def test_the_active_controller_goes_after_those_that_may_go_and_waits_for_nobody_who_may_not() -> None:
+    blocked = {**OLD, "report": _risk("offline", "a-0")}
+    controls = {**OLD, "report": CONTROLS}
+    assert _restarted(_three(controls, blocked, OLD)) == "k-2"
+    assert _restarted(_three(controls, blocked, blocked)) == "k-0"
+    assert joining(_six(LEAVES, controls), 6)[1] == [_six(LEAVES, controls)[2]], "it joins nobody"
+
+
 def test_who_joins_says_who_is_away() -> None:
     restart = decide(_six(LEAVES, LEAVES), limit=3, together=SAFE).restart
     assert restart is not None
