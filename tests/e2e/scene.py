@@ -173,8 +173,9 @@ class Scene:
 
         wait(f"{records} more records are acknowledged", found, seconds, 1.0)
 
-    def finish(self, seconds: float = 240.0) -> dict[str, Any]:
-        """Ends the clients and returns what they say; asserts that nothing was wrong."""
+    def finish(self, seconds: float = 240.0, silence_s: float = 30.0) -> dict[str, Any]:
+        """Ends the clients and returns what they say; asserts that nothing was wrong, and that librdkafka never waited
+        longer for an acknowledgement."""
         self.kube.execute(CLIENTS, "touch", "/tmp/finish")
 
         def found() -> dict[str, Any] | None:
@@ -186,6 +187,7 @@ class Scene:
         if last["wrong"]:
             diagnostics.keep_history(self.kube, CLIENTS, ROOT / ".cache/e2e" / self.namespace)
         assert not last["wrong"], "\n".join(last["wrong"])
+        assert last["silence_s"] <= silence_s, f"nothing was acknowledged for {last['silence_s']} s"
         self.kube.execute(CLIENTS, "rm", "/tmp/finish")
         return last
 

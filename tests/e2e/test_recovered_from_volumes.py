@@ -6,12 +6,16 @@ long been Ready; the volumes' reclaim policy is Retain.
 
 from __future__ import annotations
 
+import json
 import re
 import time
+from hashlib import sha256
+from typing import NamedTuple
 
 from ottla.operator.plan.orphans import SETTLE_S
+from tests.crash.workload import GROUP
 from tests.e2e.installed import Operator, make_namespace
-from tests.e2e.kubectl import condition, wait
+from tests.e2e.kubectl import KubectlError, condition, wait
 from tests.e2e.scene import BROKERS, CLIENTS, NAME, PARTITIONS, TOPIC, Scene, cluster, namespace, topic
 from tests.e2e.target import ROOT
 
@@ -26,8 +30,8 @@ def test_recovered_from_volumes(operator: Operator) -> None:
         scene.goes_on()
         scene.finish()
         scene.kube.delete("pod", CLIENTS)
-        before = ends(scene)
-        assert any(before)
+        before = contents(scene)
+        assert any(before.ends)
         volumes = kept_volumes(scene)
         try:
             scene.kube.delete("clusters.ottla.dev", NAME)
@@ -48,22 +52,22 @@ def test_recovered_from_volumes(operator: Operator) -> None:
                 reclaimed(scene, volume, "Delete")
 
 
-def again(scene: Scene, ends_before: list[int]) -> None:
+def again(scene: Scene, before: Contents) -> None:
     """Applies what was there, and finds every record."""
     scene.kube.apply(cluster(), topic(TOPIC, partitions=PARTITIONS, replicationFactor=3))
     scene.settled()
     scene.topic_settled(TOPIC)
-    wait("its partitions are led", lambda: ends(scene) == ends_before)
+    wait("its partitions are led", lambda: contents_or_none(scene) == before, 180)
 
 
-def cluster_before_topics(scene: Scene, ends_before: list[int]) -> None:
+def cluster_before_topics(scene: Scene, before: Contents) -> None:
     """Applies the Cluster, and its Topics when it has been Ready for a while: until then they are held."""
     scene.kube.apply(cluster())
     scene.settled()
     wait("its topics are held", lambda: held(scene) == "ClusterMadeAnew")
     time.sleep(3 * SETTLE_S)
-    assert ends(scene) == ends_before
-    again(scene, ends_before)
+    assert contents(scene) == before
+    again(scene, before)
     wait("nothing is held any more", lambda: not held(scene))
 
 
@@ -73,10 +77,46 @@ def held(scene: Scene) -> str:
     return str(found["reason"]) if found.get("status") == "True" else ""
 
 
-def ends(scene: Scene) -> list[int]:
-    """The partitions' ends."""
-    command = ("ottla", "offsets", TOPIC, "--bootstrap", f"{NAME}-bootstrap:9092", "--json")
-    return [int(end) for end in re.findall(r'"end_offset": (\d+)', scene.kube.execute(f"{NAME}-broker-0", *command))]
+class Contents(NamedTuple):
+    """What is there of the clients' topic: two are the same where no record, offset or commit differs."""
+
+    topic_id: str
+    starts: list[int]
+    ends: list[int]
+    records: str  # a digest of every partition, offset, key and value
+    committed: list[tuple[int, int]]  # partition and offset, of the clients' group
+
+
+def contents(scene: Scene) -> Contents:
+    """Reads all of it, in a broker's pod."""
+    described = json.loads(ask(scene, "topics", "describe", TOPIC, "--json"))
+    (one,) = described if isinstance(described, list) else [described]
+    offsets = json.loads(ask(scene, "offsets", TOPIC, "--json"))
+    ends = [int(row["end_offset"]) for row in offsets]
+    starts = [int(row["start_offset"]) for row in offsets]
+    count = sum(ends) - sum(starts)
+    how = ("--from-beginning", "--max-messages", str(count), "-f", "%p %o %k %s\\n")
+    records = sorted(ask(scene, "consume", TOPIC, *how, seconds=120).splitlines())
+    assert len(records) == count
+    (group,) = json.loads(ask(scene, "groups", "describe", GROUP, "--json"))
+    committed = sorted(
+        (row["partition"], row["committed_offset"]) for row in group["partitions"] if row["topic"] == TOPIC
+    )
+    return Contents(one["topic_id"], starts, ends, sha256("\n".join(records).encode()).hexdigest(), committed)
+
+
+def contents_or_none(scene: Scene) -> Contents | None:
+    """As `contents`, while not every partition is led yet."""
+    try:
+        return contents(scene)
+    except (KubectlError, AssertionError):
+        return None
+
+
+def ask(scene: Scene, *command: str, seconds: float = 60.0) -> str:
+    """What the command line prints in a broker's pod."""
+    bootstrap = ("--bootstrap", f"{NAME}-bootstrap:9092")
+    return scene.kube.execute(f"{NAME}-broker-0", "ottla", *command, *bootstrap, seconds=seconds)
 
 
 def kept_volumes(scene: Scene) -> list[str]:

@@ -1,0 +1,106 @@
+"""Brokers go and come back while clients outside of the cluster work: Service and port of each stay as long as it.
+
+No client is inside. Every second a new one begins at the addresses that the Cluster's status names.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from confluent_kafka import KafkaError, Message, Producer
+
+from tests.crash.workload import Workload
+from tests.e2e.installed import Operator
+from tests.e2e.kubectl import wait
+from tests.e2e.scene import PARTITIONS, TOPIC, Scene, cluster, namespace, topic
+from tests.e2e.test_node_port import OUTSIDE, address_of
+
+NEWCOMERS = "newcomers"
+SOON_S = 15.0  # that a new client's records are acknowledged within
+LISTENERS = [{"name": "plain", "port": 9092, "type": "Internal"}, OUTSIDE]
+
+
+def test_scale_outside(operator: Operator) -> None:
+    with namespace(operator, "scale-outside") as scene:
+        scene.kube.apply(cluster(brokers=4, listeners=LISTENERS, scaling={"rebalance": "Balance"}))
+        scene.settled()
+        bootstrap = wait("the addresses", lambda: address_of(scene, "outside"), 240)
+        scene.kube.apply(
+            topic(TOPIC, partitions=PARTITIONS, replicationFactor=3, config={"min.insync.replicas": "2"}),
+            topic(NEWCOMERS, partitions=8, replicationFactor=3),
+        )
+        scene.topic_settled(TOPIC)
+        scene.topic_settled(NEWCOMERS)
+        port = port_of(scene, 3)
+        clients = Workload(bootstrap, PARTITIONS, seed=time.time_ns(), records_per_s=50)
+        clients.start()
+        clients.wait_for_acknowledgements(50)
+        with newcomers(scene):
+            scene.change(brokers={"replicas": 2})
+            wait("the Cluster says why it can't be", lambda: "scaling down waits" in scene.says(), 60)
+            clients.wait_for_acknowledgements(200)
+            assert len(scene.brokers()) == 4
+            assert port_of(scene, 3) == port, "a broker that stays keeps its Service"
+
+            scene.change(brokers={"replicas": 3})
+            wait("broker 3 is gone", lambda: len(scene.brokers()) == 3, 420)
+            scene.settled()
+            clients.wait_for_acknowledgements(200)
+
+            scene.change(brokers={"replicas": 4})
+            scene.settled(420)
+            assert port_of(scene, 3) == port, "clients that remember it find the broker there again"
+            clients.wait_for_acknowledgements(200)
+        wrong = clients.finish()
+        print(f"the longest time without an acknowledgement: {clients.longest_silence_s:.2f} s")
+        assert not wrong, "\n".join(wrong)
+
+
+def port_of(scene: Scene, broker: int) -> int | None:
+    """The node port under which a broker is reached, while it has a Service."""
+    service = scene.kube.find("service", f"ottla-broker-{broker}-outside")
+    return None if service is None else int(service["spec"]["ports"][0]["nodePort"])
+
+
+@contextmanager
+def newcomers(scene: Scene) -> Iterator[None]:
+    """A new producer each second; afterwards each of them must have been served at once."""
+    wrong: list[str] = []
+    served = [0]
+    stopping = threading.Event()
+
+    def come() -> None:
+        while not stopping.wait(1.0):
+            told = one_newcomer(address_of(scene, "outside") or "")
+            wrong.extend(told)
+            served[0] += not told
+
+    thread = threading.Thread(target=come, name="newcomers")
+    thread.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        thread.join()
+    print(f"new clients served: {served[0]}, refused: {len(wrong)}")
+    assert not wrong, wrong[:5]
+    assert served[0] > 20
+
+
+def one_newcomer(bootstrap: str) -> list[str]:
+    """What went wrong for a producer that begins now and writes to every partition."""
+    wrong: list[str] = []
+
+    def answered(error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            wrong.append(f"partition {message.partition()}: {error}")
+
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "delivery.timeout.ms": int(SOON_S * 1000)})
+    for partition in range(8):
+        producer.produce(NEWCOMERS, b"x", partition=partition, on_delivery=answered)
+    if left := producer.flush(SOON_S + 5):
+        wrong.append(f"{left} records weren't answered by {bootstrap}")
+    return wrong
