@@ -149,15 +149,18 @@ class EtcdKeeper:
         seen = seen_pods(pods)
         ready = {pod.name for pod in seen if pod.ready}
         answering = [_endpoint(pod) for pod in pods if pod["metadata"]["name"] in ready]
-        await self._step(visit.cluster, etcd, visit.members, seen, answering, visit.tell)
+        await self._step(visit, etcd, visit.members, seen, answering)
         await self._replace_lost(visit, etcd)
 
     async def tidy(self, visit: Visit, etcd: Etcd) -> None:
         """Takes away the volumes of members that went, once their pods have gone."""
         cluster, found = visit.cluster, visit.found
-        pods = {pod["metadata"]["name"] for pod in found.all("Pod", etcd_pods.ETCD)}
         claims = {item["metadata"]["name"]: item for item in found.all("PersistentVolumeClaim", etcd_pods.ETCD)}
-        for claim in left_behind(cluster, etcd, visit.members, claims):
+        if not (left := left_behind(cluster, etcd, visit.members, claims)):
+            return
+        await found.look_again()
+        pods = {pod["metadata"]["name"] for pod in found.all("Pod", etcd_pods.ETCD)}
+        for claim in left:
             if claim.removeprefix("data-") not in pods:
                 await visit.tell("EtcdVolumeDeleted", f"volume {claim} was of a member that isn't wanted any more")
                 uid = claims[claim]["metadata"]["uid"]
@@ -283,14 +286,9 @@ class EtcdKeeper:
         return bool(visit.members) or noted or wanted or bool(found.all("Pod", BROKER))
 
     async def _step(
-        self,
-        cluster: Cluster,
-        etcd: Etcd,
-        members: list[Member],
-        seen: list[Seen],
-        addresses: list[str],
-        tell: Tell,
+        self, visit: Visit, etcd: Etcd, members: list[Member], seen: list[Seen], addresses: list[str]
     ) -> None:
+        cluster, tell = visit.cluster, visit.tell
         step = next_step(cluster, etcd, members, seen)
         if isinstance(step, Remove):
             await tell("EtcdMemberRemoved", step.why)
@@ -299,8 +297,11 @@ class EtcdKeeper:
             await tell("EtcdMemberAdded", f"{step.name} joins etcd")
             await self._client(cluster).add(addresses, step.peer_url)
         elif isinstance(step, StartNow):
-            await tell("EtcdMemberRestarted", f"{step.name} may begin now: etcd has let it in")
-            await self._kube.delete("Pod", cluster.namespace, step.name, uid=step.uid)
+            pod = visit.found.get("Pod", step.name)
+            assert pod is not None
+            version = pod["metadata"]["resourceVersion"]  # one that has begun meanwhile stays
+            if await self._kube.delete("Pod", cluster.namespace, step.name, uid=step.uid, version=version):
+                await tell("EtcdMemberRestarted", f"{step.name} may begin now: etcd has let it in")
 
     async def _replace_lost(self, visit: Visit, etcd: Etcd) -> None:
         """A member whose volume is lost with its node begins anew, while the others have a majority."""

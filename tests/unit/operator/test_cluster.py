@@ -23,7 +23,7 @@ from ottla.operator.found import Found
 from ottla.operator.kafka import Unreachable
 from ottla.operator.kube import KubeError
 from ottla.operator.objects import Ref
-from ottla.operator.plan.etcd_members import Member
+from ottla.operator.plan.etcd_members import Member, StartNow
 from ottla.operator.plan.etcd_upkeep import MemberStatus
 from ottla.operator.plan.roll import Report
 from ottla.operator.plan.topic import Configure, KafkaCluster, KafkaTopic, Move
@@ -1152,6 +1152,46 @@ def test_another_authority_is_trusted_by_everybody_before_it_signs() -> None:
     scene.world.writes.clear()
     scene.rounds(3)
     assert scene.world.writes == []
+
+
+@pytest.mark.parametrize("began", [False, True])
+def test_a_member_that_etcd_has_let_in_is_restarted_only_while_it_waits(began: bool) -> None:
+    scene = running(metadata={"etcd": {"members": 3}})
+    pod = scene.world.objects["Pod", "shop", "k-etcd-1"]
+    uid = pod["metadata"]["uid"]
+
+    def step(*_: Any) -> StartNow:
+        if began:  # after it was looked at
+            pod["metadata"]["resourceVersion"] = "later"
+        return StartNow("k-etcd-1", uid)
+
+    with patch("ottla.operator.etcd.next_step", step):
+        scene.reconcile()
+    there = scene.world.objects.get(("Pod", "shop", "k-etcd-1"))
+    assert (there is not None and there["metadata"]["uid"] == uid) == began
+    assert ("EtcdMemberRestarted" in [reason for reason, _ in scene.world.events]) != began
+
+
+def test_a_volume_of_a_member_that_came_back_just_now_stays() -> None:
+    scene = running(metadata={"etcd": {"members": 3}})
+    labels = scene.world.objects["StatefulSet", "shop", "k-etcd"]["metadata"]["labels"]
+    claim = ("PersistentVolumeClaim", "shop", "data-k-etcd-1")
+    size = {"resources": {"requests": {"storage": "1Gi"}}}
+    meta = {"namespace": "shop", "name": claim[2], "labels": labels}
+    scene.world.create({"kind": claim[0], "metadata": meta, "spec": size})
+    pod = scene.world.objects.pop(("Pod", "shop", "k-etcd-1"))
+
+    def left(*_: Any) -> list[str]:
+        scene.world.objects["Pod", "shop", "k-etcd-1"] = pod  # after pods were looked at
+        return [claim[2]]
+
+    with patch("ottla.operator.etcd.left_behind", left):
+        scene.reconcile()
+    assert claim in scene.world.objects
+    del scene.world.objects["Pod", "shop", "k-etcd-1"]
+    with patch("ottla.operator.etcd.left_behind", lambda *_: [claim[2]]):
+        scene.reconcile()
+    assert claim not in scene.world.objects
 
 
 def test_members_go_on_talking_as_they_did_when_etcd_was_formed() -> None:
