@@ -81,6 +81,8 @@ class Agreement:
             return
         if followed["metadata"].get("ownerReferences", [{}])[0].get("uid") != self._person.uid:
             return  # a Cluster that never had a spec that could be followed
+        if budget["metadata"].get("ownerReferences", [{"uid": self._person.uid}])[0].get("uid") != self._person.uid:
+            return  # of the Cluster before, with which it goes, as do the pods that it is about
         allowed = budget["spec"]["maxUnavailable"]
         if allowed and (blocking := self._brokers.blocking & self._brokers.running().keys()):
             yield f"the budget allows {allowed} eviction though broker {sorted(blocking)} says no"

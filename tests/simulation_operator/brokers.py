@@ -54,7 +54,7 @@ class Brokers:
 
     def running(self) -> dict[int, str]:
         """The brokers that serve, and their pods."""
-        pods = self._server.pods("broker")
+        pods = self._server.made("broker")
         return {int(name.rpartition("-")[2]): name for name in sorted(pods) if self._server.serves(name)}
 
     def started(self, broker: int) -> None:

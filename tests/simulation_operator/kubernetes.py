@@ -34,6 +34,7 @@ class ApiServer(World):
         self.pod_serves: Callable[[str, Object], None] = lambda name, pod: None
         self.no_rights = False  # of the operator
         self._random = random
+        self._made: set[str] = set()  # uids of pods that a StatefulSet made
         self._next_port = FIRST_NODE_PORT
         self.define_topics()
 
@@ -126,6 +127,12 @@ class ApiServer(World):
             if any(owner["uid"] in sets for owner in pod["metadata"].get("ownerReferences") or ())
         }
 
+    def made(self, component: str) -> dict[str, Object]:
+        """The pods that a StatefulSet made, and be it one that isn't there any more: nothing in them ends with it."""
+        return {
+            pod["metadata"]["name"]: pod for pod in self.all("Pod", component) if pod["metadata"]["uid"] in self._made
+        }
+
     def serves(self, pod: str) -> bool:
         """Whether that pod is ready and isn't ending."""
         item = self.get_now("Pod", pod)
@@ -182,6 +189,12 @@ class ApiServer(World):
                         self._remove(("PersistentVolumeClaim", NAMESPACE, name))
                         self.claim_deleted(name)
 
+    def _make_pod(self, owner: Object, namespace: str, name: str, revision: str) -> None:
+        super()._make_pod(owner, namespace, name, revision)
+        meta = self.objects["Pod", namespace, name]["metadata"]
+        meta["creationTimestamp"] = timestamp(self.now)
+        self._made.add(meta["uid"])
+
     def _keep_set(self, item: Object) -> None:
         name, spec, meta = item["metadata"]["name"], item["spec"], item["metadata"]
         if going(item):
@@ -205,7 +218,6 @@ class ApiServer(World):
                 break  # it can't be brought in line, and those behind it aren't looked at
             if ("Pod", NAMESPACE, each) not in self.objects:
                 self._make_pod(item, NAMESPACE, each, item["status"]["updateRevision"])
-                self.objects["Pod", NAMESPACE, each]["metadata"]["creationTimestamp"] = timestamp(self.now)
 
     def _run_pod(self, pod: Object) -> None:
         meta = pod["metadata"]

@@ -26,7 +26,6 @@ from ottla.operator.cluster import ClusterReconciler
 from ottla.operator.etcd import EtcdKeeper
 from ottla.operator.kube import KubeError
 from ottla.operator.objects import Object, Ref, condition
-from ottla.operator.plan.names import COMPONENT
 from ottla.operator.queue import Retry
 from ottla.operator.topic import TopicReconciler
 from ottla.operator.topic_resources import TopicResources
@@ -142,7 +141,7 @@ class Run:
 
     def _pod_serves(self, name: str, pod: Object) -> None:
         self.invariants.serves(name, pod)
-        if (pod["metadata"].get("labels") or {}).get(COMPONENT) == "broker" and name in self.server.pods("broker"):
+        if name in self.server.made("broker"):
             self.brokers.started(int(name.rpartition("-")[2]))
 
     def world_goes_on(self) -> None:
