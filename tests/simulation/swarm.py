@@ -2,7 +2,8 @@
 
 Each run is a fork of a process that has everything imported and has made a run itself: what Python and the product
 prepare once (schemas, specialised code) is half the cost of a run. So runs can't influence each other, and nothing of a
-dead world has to be taken apart. Strings hash the same everywhere (PYTHONHASHSEED is set before Python starts).
+dead world has to be taken apart. Strings hash the same everywhere (PYTHONHASHSEED is set before Python starts). Who is
+interrupted says what was counted until then.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from .fixed_hashes import with_fixed_hashes
+from .interruption import Interruption
 
 RUN_SECONDS_MAX = 120
 WARM_UP_SEEDS = (1, 4)  # of whole clusters, and with many kinds of fault
+LOOK_S = 0.5  # so often whether the swarm is interrupted
 ENOUGH_RUNS = 100  # for each kind of fault to happen
 
 # What a swarm must have seen, or it has tested nothing.
@@ -59,8 +62,13 @@ class Outcome(NamedTuple):
     seconds: float
 
 
-def outcomes(seeds: Iterable[int], jobs: int, prepare: Callable[[], None] = lambda: None) -> Iterator[Outcome]:
-    """The outcomes of all seeds, as they come."""
+def outcomes(
+    seeds: Iterable[int],
+    jobs: int,
+    prepare: Callable[[], None] = lambda: None,
+    interrupted: Callable[[], bool] = lambda: False,
+) -> Iterator[Outcome]:
+    """The outcomes of all seeds, as they come; of none that hasn't ended when the swarm is interrupted."""
     scenario = _warm()
     waiting = iter(seeds)
     running: dict[int, tuple[int, int, float]] = {}  # read end → pid, seed, begun
@@ -79,7 +87,11 @@ def outcomes(seeds: Iterable[int], jobs: int, prepare: Callable[[], None] = lamb
                 selector.register(reading, selectors.EVENT_READ)
             if not running:
                 return
-            for key, _ in selector.select():
+            ready = selector.select(LOOK_S)
+            if interrupted():
+                _end(pid for pid, _, _ in running.values())
+                return
+            for key, _ in ready:
                 data = os.read(key.fd, 1 << 16)
                 if data:
                     buffers[key.fd] += data
@@ -94,6 +106,13 @@ def outcomes(seeds: Iterable[int], jobs: int, prepare: Callable[[], None] = lamb
                     yield Outcome(seed, *json.loads(content), seconds)
                 else:
                     yield Outcome(seed, "", [f"the process ended with status {status}"], {}, 0.0, seconds)
+
+
+def _end(pids: Iterable[int]) -> None:
+    """Runs that nobody waits for any more."""
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
 
 
 @cache
@@ -139,10 +158,11 @@ def main() -> int:
     first, _, last = options.seeds.partition("-")
     ends = time.monotonic() + options.seconds if options.seconds else float("inf")
     failing: list[int] = []
+    interruption = Interruption()
 
     def seeds() -> Iterator[int]:
         for seed in range(int(first), int(last or first) + 1):
-            if time.monotonic() > ends or (failing and options.stop):
+            if interruption or time.monotonic() > ends or (failing and options.stop):
                 return
             yield seed
 
@@ -151,7 +171,7 @@ def main() -> int:
     virtual_s = 0.0
     began = time.monotonic()
 
-    for outcome in outcomes(seeds(), options.jobs, planting(options.planted)):
+    for outcome in outcomes(seeds(), options.jobs, planting(options.planted), lambda: bool(interruption)):
         runs += 1
         counts.update(outcome.counts)
         virtual_s += outcome.virtual_s
@@ -170,6 +190,9 @@ def main() -> int:
         print(f"{count:10d}  {name}")
     print(f"{runs} runs, {virtual_s:.0f} virtual s in {seconds:.0f} s, {runs / max(seconds, 1e-9):.1f} runs/s")
     print(f"failing: {sorted(failing)}" if failing else "no seed fails")
+    if interruption:
+        print(interruption)
+        return interruption.exit_code
     unseen = never_seen(counts)
     if unseen and not options.planted:
         print(f"never happened: {', '.join(unseen)}")

@@ -1,7 +1,8 @@
 """Many seeds: `python -m tests.simulation_operator.swarm --seeds 0-9999`.
 
 One process, one seed after the other: runs share nothing but code. `--part 0/4` takes every fourth, for as many
-processes. Strings hash the same everywhere (PYTHONHASHSEED is set before Python starts), so a seed is one run.
+processes. Strings hash the same everywhere (PYTHONHASHSEED is set before Python starts), so a seed is one run. Who is
+interrupted ends the run that has begun, and says what was counted until then.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import time
 from collections import Counter
 
 from tests.simulation.fixed_hashes import with_fixed_hashes
+from tests.simulation.interruption import Interruption
 
 ENOUGH_RUNS = 60  # for each kind of fault to happen, and everything that people do
 # What a swarm must have seen, or it has tested nothing; beside these, all that a person can do.
@@ -83,9 +85,10 @@ def main() -> int:
     counts: Counter[str] = Counter()
     failing = []
     runs = 0
+    interruption = Interruption()
     with planted(options.planted):
         for seed in range(int(first) + int(number), int(last or first) + 1, int(of)):
-            if options.seconds and time.monotonic() - began > options.seconds:
+            if interruption or (options.seconds and time.monotonic() - began > options.seconds):
                 break
             verdict = simulate(seed)
             runs += 1
@@ -98,6 +101,9 @@ def main() -> int:
         print(f"{count:10d}  {name}")
     print(f"{runs} runs in {time.monotonic() - began:.0f} s ({time.process_time():.0f} s of CPU)")
     print(f"failing: {failing}" if failing else "no seed fails")
+    if interruption:
+        print(interruption)
+        return interruption.exit_code
     unseen = never_seen(counts)
     if unseen and not options.planted:
         print(f"never happened: {', '.join(unseen)}")

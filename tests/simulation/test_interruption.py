@@ -1,0 +1,59 @@
+"""A swarm that ends before its last seed says how many runs it has counted, and which of them failed."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+# Swarms, each with a planted bug that its first seed catches.
+SWARMS = {
+    "tests.simulation.swarm": ("acknowledged before the isr has it", "--jobs", "1"),
+    "tests.simulation_operator.swarm": ("a recovery deletes topics",),
+}
+
+
+def command(swarm: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", swarm, "--seeds", "0-99999", "--planted", *SWARMS[swarm], *arguments]
+
+
+def check_summary(printed: str) -> None:
+    failed = re.findall(r"^seed (\d+) fails", printed, re.MULTILINE)
+    assert f"failing: [{', '.join(failed)}]" in printed, printed
+    assert failed[0] == "0"
+    (runs,) = re.findall(r"^(\d+) runs", printed, re.MULTILINE)
+    assert int(runs) >= len(failed)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("swarm", SWARMS)
+def test_a_swarm_that_is_interrupted_says_what_it_has_counted(swarm: str, number: signal.Signals) -> None:
+    with subprocess.Popen(
+        command(swarm), stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONHASHSEED": "0"}
+    ) as program:
+        assert program.stdout is not None
+        first = program.stdout.readline()
+        program.send_signal(number)
+        printed, _ = program.communicate(timeout=200)
+    check_summary(first + printed)
+    assert f"interrupted by {number.name}" in printed
+    assert program.returncode == 128 + number
+
+
+@pytest.mark.parametrize("swarm", SWARMS)
+def test_a_swarm_whose_time_is_over_says_what_it_has_counted(swarm: str) -> None:
+    # Where the machine is busy all of the time may go by before the first run.
+    done = subprocess.run(
+        command(swarm, "--seconds", "12"),
+        capture_output=True,
+        text=True,
+        timeout=200,
+        env={**os.environ, "PYTHONHASHSEED": "0"},
+        check=False,
+    )
+    check_summary(done.stdout)
+    assert done.returncode == 1
