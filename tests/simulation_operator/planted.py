@@ -206,6 +206,11 @@ def a_pause_is_ignored(patch: Patch) -> None:
 
 
 @bug
+def brokers_of_two_racks_are_restarted_at_once(patch: Patch) -> None:
+    patch.setattr(observed, "_rack", lambda pod: "everywhere")
+
+
+@bug
 def each_is_asked_only_for_itself(patch: Patch) -> None:
     async def alone(self: Any, visit: Visit, pods: Sequence[roll.Pod], *_: Any) -> Mapping[int, roll.Report]:
         return {pod.id: pod.report for pod in pods if pod.report is not None}

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import combinations
 from random import Random
 from typing import Any
 from unittest.mock import patch
@@ -330,7 +331,10 @@ class Run:
 
     async def _epilogue(self) -> None:
         """Something with an outcome of its own, done to a Cluster at rest."""
-        name = self.random.choice(("paused", "invalid", "refused", "rights", "scaled down and back"))
+        names = ["paused", "invalid", "refused", "rights", "scaled down and back"]
+        if pair := self._pair_of_two_racks():
+            names += ["restarted in two racks"] * 5
+        name = self.random.choice(names)
         self.counts[f"epilogue: {name}"] += 1
         await {
             "paused": self._paused,
@@ -338,6 +342,7 @@ class Run:
             "refused": self._refused,
             "rights": self._without_rights,
             "scaled down and back": self._scaled_down_and_back,
+            "restarted in two racks": lambda: self._restarted_in_two_racks(pair),
         }[name]()
         self.person.heal()
         if not self.invariants.wrong:
@@ -414,6 +419,26 @@ class Run:
         await self.settle("scaled down", ROUNDS_MAX)
         pool["replicas"] = before
         self.person.edit(brokers=brokers)
+
+    def _pair_of_two_racks(self) -> tuple[int, ...]:
+        """Two brokers of different racks that could be away at once but for their racks, where several may be."""
+        brokers, running = self.brokers, self.brokers.running()
+        assert self.person.cluster is not None
+        if self.person.spec.get("rolling", {}).get("maxUnavailable", 1) < 2:
+            return ()
+        joining = sorted(running)[1:]  # the first one is the active controller, which joins nobody
+        pairs = [
+            pair
+            for pair in combinations(joining, 2)
+            if brokers.rack(pair[0]) != brokers.rack(pair[1]) and not brokers.lost_by(set(pair))
+        ]
+        return self.random.choice(pairs) if pairs else ()
+
+    async def _restarted_in_two_racks(self, brokers: tuple[int, ...]) -> None:
+        """One pod of each: what else their StatefulSets have made runs as it is wanted."""
+        pods = self.brokers.running()
+        for broker in brokers:
+            self.person.ask_for_restart(pods[broker])
 
     def _expect(self, kind: str, holds: str, reason: str) -> None:
         assert self.person.cluster is not None

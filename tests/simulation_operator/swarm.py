@@ -26,6 +26,7 @@ SEEN = (
     "epilogue: invalid",
     "epilogue: paused",
     "epilogue: refused",
+    "epilogue: restarted in two racks",
     "epilogue: resized by restarts",
     "epilogue: resized in place",
     "epilogue: rights",
