@@ -11,6 +11,7 @@ from ottla.operator.plan.names import RESTARTED_FOR
 from ottla.operator.plan.topic_owner import read_mark
 from ottla.operator.spec.cluster import RESTART
 from tests.simulation_operator.brokers import Brokers
+from tests.simulation_operator.directories import CORDONED, templates, volumes
 from tests.simulation_operator.kubernetes import ApiServer
 from tests.simulation_operator.person import DYNAMIC, NAME, STATIC, Person
 
@@ -34,9 +35,14 @@ class Agreement:
             for broker in range(pool["firstId"], pool["firstId"] + pool["replicas"])
         }
 
+    def volumes(self) -> dict[int, str]:
+        """The sizes of the volumes that each broker is to have, by their ids."""
+        storage = self._person.spec["brokers"]["storage"]
+        return {each.get("id", 0): each["size"] for each in storage.get("volumes", [storage])}
+
     def differences(self) -> list[str]:
         """What isn't as it is to be; nothing where all has come to rest."""
-        return [*self._pods(), *self._objects(), *self._overrides(), *self._topics(), *self._status()]
+        return [*self._pods(), *self._volumes(), *self._objects(), *self._overrides(), *self._topics(), *self._status()]
 
     def served(self) -> frozenset[str]:
         """The brokers' pods that serve and are this Cluster's, or were let go for a StatefulSet that is made anew."""
@@ -119,6 +125,20 @@ class Agreement:
             if RESTART in annotations and RESTART not in template:
                 yield f"pod {name} asks for a restart"
 
+    def _volumes(self) -> Iterator[str]:
+        """Each broker has the volumes that it is to have, as large as that, and places replicas on all of them."""
+        wanted = self.volumes()
+        for broker, name in self.ids().items():
+            pod = self._server.get_now("Pod", name)
+            if pod is not None and (has := volumes(pod)) != wanted.keys():
+                yield f"pod {name} has the volumes {sorted(has)}, not {sorted(wanted)}"
+            for volume, size in wanted.items():
+                claim = self._server.get_now("PersistentVolumeClaim", f"data-{volume}-{name}")
+                if claim is None or int(_size(claim)[:-2]) < int(size[:-2]):
+                    yield f"volume {volume} of {name} is to have {size}, and has {claim and _size(claim)}"
+            if self._brokers.directories.cordoned(broker):
+                yield f"broker {broker} gets no new replicas on some of its volumes"
+
     def _objects(self) -> Iterator[str]:
         spec = self._person.spec
         services = {f"{NAME}-brokers", f"{NAME}-bootstrap", f"{NAME}-etcd"}
@@ -140,9 +160,8 @@ class Agreement:
         for item in self._server.all("StatefulSet"):
             if item["metadata"]["name"].startswith(f"{NAME}-etcd"):
                 continue
-            for claim in item["spec"].get("volumeClaimTemplates") or ():
-                if claim["spec"]["resources"]["requests"]["storage"] != spec["brokers"]["storage"]["size"]:
-                    yield f"the volumes of {item['metadata']['name']} are too small"
+            if (given := templates(item)) and given != (wanted := self.volumes()):
+                yield f"StatefulSet {item['metadata']['name']} gives the volumes {given}, not {wanted}"
         if self._brokers.drained():
             yield f"brokers {sorted(self._brokers.drained())} are drained"
         wanted = {k: str(v) for k, v in spec.get("config", {}).items() if k == "log.retention.ms"}
@@ -159,7 +178,7 @@ class Agreement:
             own = {
                 name: value
                 for name, value in self._brokers.own.get(broker, {}).items()
-                if name != "ottla.listener.addresses"
+                if name not in ("ottla.listener.addresses", CORDONED)
             }
             if own != {name: value for name, value in wanted.items() if name == DYNAMIC}:
                 yield f"broker {broker} has {own} of its own, and was given {wanted}"
@@ -233,9 +252,14 @@ class Agreement:
             "MetadataReady": "True",
             "KafkaAnswers": "True",
             "PartitionsLed": "True",
+            "StorageReady": "True",
         }.items():
             if (found := condition(status, kind)).get("status") != holds:
                 yield f"{kind} is {found.get('status')}: {found.get('message')}"
         for each in status.get("conditions") or ():
             if each["type"].endswith("Reconciled") or each["type"] == "Paused":
                 yield f"{each['type']} is there: {each['message']}"
+
+
+def _size(claim: Object) -> str:
+    return str(claim["spec"]["resources"]["requests"]["storage"])

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from uuid import UUID
 
+from ottla.operator.objects import Object
 from ottla.operator.plan.etcd_members import Member
 from ottla.operator.plan.roll import Report
 from ottla.operator.plan.topic import (
@@ -26,6 +27,7 @@ from ottla.operator.plan.topic import (
 )
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.settings.properties import properties_checksum
+from tests.simulation_operator.directories import Directories
 from tests.simulation_operator.kubernetes import ApiServer
 from tests.unit.operator.test_scale import _asked
 
@@ -44,6 +46,7 @@ class Brokers:
         self.own: dict[int, dict[str, str]] = {}
         self.started_with: dict[int, str] = {}  # broker → the checksum of the files that it read
         self.blocking: set[int] = set()  # brokers that say no, whatever else
+        self.directories = Directories(self.topics_now, self._serving, self.own)
         self._server = server
         self._cluster = cluster
         self._behind: dict[int, int] = {}  # broker → steps until it has caught up
@@ -57,8 +60,17 @@ class Brokers:
         pods = self._server.made("broker")
         return {int(name.rpartition("-")[2]): name for name in sorted(pods) if self._server.serves(name)}
 
+    def _serving(self) -> dict[int, Object]:
+        pods = self._server.made("broker")
+        return {broker: pods[name] for broker, name in self.running().items()}
+
+    def topics_now(self) -> list[KafkaTopic]:
+        """All that there are."""
+        return list(self.topics.values())
+
     def started(self, broker: int) -> None:
         """It has read its files and registered, and has to catch up."""
+        self.directories.started(broker)
         self._behind[broker] = CATCH_UP_STEPS
         self.started_with[broker] = self.files(broker)
 
@@ -85,6 +97,7 @@ class Brokers:
             self.topics[topic.name] = replace(topic, partitions=partitions)
         if INTERNAL not in self.topics and running:
             self._place(INTERNAL, 2, min(REPLICATION_FACTOR, len(running)), {})
+        self.directories.step()
 
     def now(self, *, internal: bool = True) -> KafkaCluster:
         """What a broker would say."""

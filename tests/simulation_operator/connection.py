@@ -23,6 +23,8 @@ from ottla.operator.plan.etcd_members import Member
 from ottla.operator.plan.etcd_upkeep import MemberStatus
 from ottla.operator.plan.roll import Report
 from ottla.operator.plan.topic import Configure, Create, Delete, Grow, KafkaCluster, Move
+from ottla.operator.plan.volumes import LogDirectory
+from ottla.placement import PartitionName
 from ottla.protocol.errors import ErrorCode, KafkaError
 from tests.simulation_operator.brokers import Brokers, EtcdMembers, Refusals, altered
 from tests.simulation_operator.invariants import Invariants
@@ -323,6 +325,21 @@ class Admin:
     async def own_settings(self, brokers: Iterable[int]) -> dict[int, dict[str, str]] | None:
         own = self._to.brokers.own
         return await self._to.kafka(lambda: {broker: dict(own.get(broker, {})) for broker in brokers})
+
+    async def log_directories(self) -> list[LogDirectory]:
+        broker = self._only_one()
+        return await self._to.kafka(lambda: self._to.brokers.directories.describe(broker))
+
+    async def move_to_directories(self, moves: Mapping[str, Sequence[PartitionName]]) -> None:
+        broker = self._only_one()
+        await self._to.kafka(lambda: self._to.brokers.directories.move(broker, moves), "directories")
+
+    def _only_one(self) -> int:
+        """The broker whose pod has the address that was asked."""
+        for broker, pod in self._to.brokers.running().items():
+            if self.bootstrap.startswith(f"ip-{pod}:"):
+                return broker
+        raise Unreachable("it doesn't serve")
 
     async def create(self, steps: Sequence[Create]) -> Refusals:
         def one(step: Create) -> KafkaError | None:

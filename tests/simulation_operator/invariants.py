@@ -13,7 +13,9 @@
 5. A broker's Service isn't gone before the broker.
 6. The budget for evictions allows one only where the last reports do.
 7. Nothing is changed in a Cluster that was read as paused.
-8. That a pod has other resources is told once its container has them.
+8. No broker is started without a volume on which it has replicas; and no pod is taken before one of its StatefulSet
+   with a smaller number that lacks a volume: Kubernetes makes none behind that one.
+9. That a pod has other resources is told once its container has them.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from ottla.operator.plan.roll import Report
 from ottla.operator.plan.topic import Delete, KafkaTopic
 from ottla.operator.plan.topic_owner import OWNER, read_mark
 from tests.simulation_operator.brokers import Brokers
+from tests.simulation_operator.directories import templates, volumes
 from tests.simulation_operator.kubernetes import ApiServer
 
 AWAITED_S = 280.0  # a pod that isn't back after so long isn't waited for any more
@@ -79,6 +82,8 @@ class Invariants:
 
     def serves(self, name: str, pod: Object) -> None:
         """A pod is ready."""
+        if name in self._server.made("broker") and (left := self._brokers.directories.left_out(_broker(name), pod)):
+            self._say(f"{name} was started without {', '.join(left[:3])}")
         if name in self._taken and self._taken[name][0] != pod["metadata"]["uid"]:
             del self._taken[name]
 
@@ -199,6 +204,8 @@ class Invariants:
             if now - since < AWAITED_S and pod in self._wanted()
         }
         served = self._server.serves(name)
+        if served and (first := self._lacking_before(name)):
+            self._say(f"pod {name} was deleted, which isn't made again before {first} has all its volumes")
         others = sorted(self._taken.keys() - {name})
         if served and _component(item) == "broker":
             self._takes_broker(name, others)
@@ -206,6 +213,17 @@ class Invariants:
             self._say(f"pod {name} was deleted while {', '.join(others)} isn't back")
         if served and not going(item):
             self._taken[name] = (item["metadata"]["uid"], now)
+
+    def _lacking_before(self, name: str) -> str:
+        """A pod of the same StatefulSet that Kubernetes comes by first, and that lacks a volume."""
+        of, _, number = name.rpartition("-")
+        stateful_set = self._server.get_now("StatefulSet", of)
+        if stateful_set is None or _component(stateful_set) != "broker":
+            return ""
+        before = (f"{of}-{ordinal}" for ordinal in _ordinals(stateful_set) if ordinal < int(number))
+        pods = ((each, self._server.get_now("Pod", each)) for each in before)
+        given = templates(stateful_set).keys()
+        return next((each for each, pod in pods if pod is not None and not given <= volumes(pod)), "")
 
     def _takes_broker(self, name: str, others: list[str]) -> None:
         """`others` aren't back yet."""

@@ -24,6 +24,7 @@ NAME = "k"
 BROKERS_MAX = 5
 TOPICS_MAX = 6
 REPLICAS_MAX = 2
+VOLUMES_MAX = 3  # of a broker
 STATIC, DYNAMIC = "socket.listen.backlog.size", "log.retention.ms"  # settings that a broker may have alone
 ENDED = 0.3  # how likely, at each action, what is named here ends
 ENDINGS = ("resumed", "spec put right", "rights given back", "definition of Topics applied", "Topics applied again")
@@ -102,6 +103,8 @@ class Person:
             "object deleted by hand": self.drift,
             "operator upgraded": self.upgrade,
             "volumes grown": self.grow_volumes,
+            "volume added": self.add_volume,
+            "volume taken": self.take_volume,
             "rights taken": self.take_rights,
             "rights given back": self.give_rights,
             "pod crashed": self.crash,
@@ -281,10 +284,36 @@ class Person:
         return True
 
     def grow_volumes(self) -> bool:
-        brokers = self.spec["brokers"]
-        brokers["storage"]["size"] = f"{int(brokers['storage']['size'][:-2]) + 1}Gi"
-        self.edit(brokers=brokers)
+        wanted = self._volumes()
+        grown = self._random.choice(wanted)
+        grown["size"] = f"{int(grown['size'][:-2]) + 1}Gi"
+        self._give_volumes(wanted)
         return True
+
+    def add_volume(self) -> bool:
+        """A new one, or one that was taken before, and whose claims may be there still."""
+        wanted = self._volumes()
+        if len(wanted) >= VOLUMES_MAX:
+            return False
+        unused = set(range(VOLUMES_MAX + 1)) - {each["id"] for each in wanted}
+        self._give_volumes([*wanted, {"id": self._random.choice(sorted(unused)), "size": "1Gi"}])
+        return True
+
+    def take_volume(self) -> bool:
+        wanted = self._volumes()
+        if len(wanted) < 2:
+            return False
+        wanted.remove(self._random.choice(wanted))
+        self._give_volumes(wanted)
+        return True
+
+    def _volumes(self) -> list[Object]:
+        """Of each broker, as the spec has them."""
+        storage = self.spec["brokers"]["storage"]
+        return storage.get("volumes") or [{"id": 0, "size": storage["size"]}]
+
+    def _give_volumes(self, wanted: list[Object]) -> None:
+        self.edit(brokers={**self.spec["brokers"], "storage": {"volumes": wanted}})
 
     def remake_cluster(self, *, topics: str, orphan: bool = False, fewer: bool = False) -> bool:
         """Deletes the Cluster, with its Topics unless they are `kept`, and applies both again, Topics `first` or

@@ -17,6 +17,7 @@ import pytest
 from ottla.operator import (
     access,
     administration,
+    broker_sets,
     cluster,
     exposure,
     found,
@@ -259,6 +260,16 @@ def volumes_go_with_their_cluster(patch: Patch) -> None:
         return made(*args, **{**given, "keep_volumes": False})
 
     patch.setattr(broker_pods, "stateful_set", without_volumes)
+
+
+@bug
+def a_volume_goes_with_what_lies_on_it(patch: Patch) -> None:
+    patch.setattr(broker_sets, "leaving", lambda *_: set())
+
+
+@bug
+def a_pod_goes_before_one_that_lacks_a_volume(patch: Patch) -> None:
+    patch.setattr(roll, "_first_lacking", lambda *_: None)
 
 
 @bug

@@ -43,6 +43,7 @@ KEY = Ref(NAMESPACE, NAME)
 BEGIN = datetime(2026, 5, 1, 12, tzinfo=UTC)
 ROUNDS_MAX = 90
 QUIET_ROUNDS = 3
+SEVERAL_VOLUMES = 0.4  # so many Clusters begin with more than one of each broker
 HEALED_ROUND_S = 31.0
 RESIZED = 0.4  # of the Clusters get other resources at the end, on nodes that take their time
 
@@ -97,6 +98,8 @@ class Run:
         self.agreement = Agreement(self.server, self.brokers, self.person)
         self.server.pod_serves = self._pod_serves
         self.server.make("Cluster", NAME, self._spec() | _racks(Random(f"racks of {seed}")))
+        if Random(f"volumes of {seed}").random() < SEVERAL_VOLUMES:
+            self.person.add_volume()
         self.chances = Chances()
         self.process = Process(self)
         self._acts = self.random.choice((0.2, 0.4, 0.6))

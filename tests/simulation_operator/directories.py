@@ -1,0 +1,138 @@
+"""What lies on which volume of a broker, as the broker itself places and moves it.
+
+A replica comes to the log directory that has the fewest, if it gets new ones. It goes to another one when its broker is
+asked, by a copy that is there in a step of the scenario's; a copy that isn't whole when the broker stops is begun again
+by nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from uuid import UUID
+
+from ottla.operator.objects import Object
+from ottla.operator.plan.names import log_directory
+from ottla.operator.plan.topic import KafkaTopic
+from ottla.operator.plan.volumes import LogDirectory
+from ottla.placement import PartitionName
+from ottla.protocol.errors import ErrorCode, KafkaError
+
+CORDONED = "cordoned.log.dirs"
+_Replica = tuple[UUID, int]
+
+
+class Directories:
+    """Those of all brokers of one Cluster."""
+
+    def __init__(
+        self,
+        topics: Callable[[], Iterable[KafkaTopic]],
+        pods: Callable[[], Mapping[int, Object]],
+        own: Mapping[int, Mapping[str, str]],
+    ) -> None:
+        """`pods`: of the brokers that serve; `own`: their own dynamic settings."""
+        self._topics = topics
+        self._pods = pods
+        self._own = own
+        self._lies: dict[int, dict[_Replica, int]] = {}  # broker → on which of its volumes
+        self._arriving: dict[int, dict[_Replica, int]] = {}
+
+    def step(self) -> None:
+        """Copies become whole, and replicas that are new, or gone, are noticed."""
+        for broker, arriving in self._arriving.items():
+            self._lies[broker] |= arriving
+            arriving.clear()
+        for broker, pod in self._pods().items():
+            self._place(broker, pod)
+
+    def started(self, broker: int) -> None:
+        """Another process of it has its volumes."""
+        self._arriving.pop(broker, None)
+
+    def left_out(self, broker: int, pod: Object) -> list[str]:
+        """What lies on volumes that a pod of the broker hasn't, with their ids."""
+        has = volumes(pod)
+        named = self._replicas(broker)
+        lies = self._lies.get(broker, {})
+        return sorted(
+            f"{named[replica][0]}-{named[replica][1]} on volume {volume}"
+            for replica, volume in lies.items()
+            if replica in named and volume not in has
+        )
+
+    def describe(self, broker: int) -> list[LogDirectory]:
+        """As the broker does."""
+        pod = self._pods()[broker]
+        self._place(broker, pod)
+        cordoned = self._cordoned(broker)
+        return [
+            LogDirectory(
+                path,
+                sizes=self._on(self._lies, broker, volume),
+                arriving=self._on(self._arriving, broker, volume),
+                cordoned=path in cordoned,
+            )
+            for volume in sorted(volumes(pod))
+            for path in (log_directory(volume),)
+        ]
+
+    def move(self, broker: int, moves: Mapping[str, Sequence[PartitionName]]) -> None:
+        """The broker begins to. Raises KafkaError."""
+        has = {log_directory(volume): volume for volume in volumes(self._pods()[broker])}
+        known = {name: replica for replica, name in self._replicas(broker).items()}
+        for path, names in moves.items():
+            if path not in has:
+                raise KafkaError(ErrorCode.log_dir_not_found, path)
+            for replica in (known[name] for name in names if name in known):
+                arriving = self._arriving.setdefault(broker, {})
+                if self._lies[broker][replica] == has[path]:
+                    arriving.pop(replica, None)
+                else:
+                    arriving[replica] = has[path]
+
+    def cordoned(self, broker: int) -> bool:
+        """Whether some of its directories get no new replicas."""
+        return bool(self._cordoned(broker))
+
+    def _place(self, broker: int, pod: Object) -> None:
+        has, cordoned, replicas = volumes(pod), self._cordoned(broker), self._replicas(broker)
+        lies = {replica: volume for replica, volume in self._lies.get(broker, {}).items() if replica in replicas}
+        self._lies[broker] = lies
+        takers = {volume for volume in has if log_directory(volume) not in cordoned} or has
+        for replica in replicas:
+            if replica not in lies:
+                lies[replica] = min(takers, key=lambda volume: (list(lies.values()).count(volume), volume))
+
+    def _replicas(self, broker: int) -> dict[_Replica, PartitionName]:
+        return {
+            (topic.id, index): (topic.name, index)
+            for topic in self._topics()
+            for index, one in topic.partitions.items()
+            if broker in one.replicas
+        }
+
+    def _on(self, held: Mapping[int, Mapping[_Replica, int]], broker: int, volume: int) -> dict[PartitionName, int]:
+        named = self._replicas(broker)
+        its = held.get(broker, {})
+        return {named[replica]: 1 for replica, where in its.items() if where == volume and replica in named}
+
+    def _cordoned(self, broker: int) -> set[str]:
+        return {path for path in self._own.get(broker, {}).get(CORDONED, "").split(",") if path}
+
+
+def volumes(pod: Object) -> set[int]:
+    """The ids of those that a broker's pod has."""
+    claims = (each["persistentVolumeClaim"]["claimName"] for each in pod["spec"]["volumes"] if _is_claim(each))
+    return {int(claim.removesuffix(f"-{pod['metadata']['name']}").rpartition("-")[2]) for claim in claims}
+
+
+def templates(stateful_set: Object) -> dict[int, str]:
+    """The sizes of the volumes that a StatefulSet of brokers gives its pods, by their ids."""
+    return {
+        int(each["metadata"]["name"].rpartition("-")[2]): each["spec"]["resources"]["requests"]["storage"]
+        for each in stateful_set["spec"].get("volumeClaimTemplates") or ()
+    }
+
+
+def _is_claim(volume: Object) -> bool:
+    return "persistentVolumeClaim" in volume
