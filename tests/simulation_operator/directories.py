@@ -39,10 +39,8 @@ class Directories:
 
     def step(self) -> None:
         """Copies become whole, and replicas that are new, or gone, are noticed."""
-        for broker, arriving in self._arriving.items():
-            self._lies[broker] |= arriving
-            arriving.clear()
         for broker, pod in self._pods().items():
+            self._lies.setdefault(broker, {}).update(self._arriving.pop(broker, {}))
             self._place(broker, pod)
 
     def started(self, broker: int) -> None:
@@ -78,7 +76,9 @@ class Directories:
 
     def move(self, broker: int, moves: Mapping[str, Sequence[PartitionName]]) -> None:
         """The broker begins to. Raises KafkaError."""
-        has = {log_directory(volume): volume for volume in volumes(self._pods()[broker])}
+        pod = self._pods()[broker]
+        self._place(broker, pod)
+        has = {log_directory(volume): volume for volume in volumes(pod)}
         known = {name: replica for replica, name in self._replicas(broker).items()}
         for path, names in moves.items():
             if path not in has:
