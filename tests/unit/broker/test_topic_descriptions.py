@@ -20,7 +20,7 @@ from ottla.metadata.image import Image, Topic
 from ottla.metadata.model import Broker, BrokerState, Endpoint, Partition, Ready, TopicIntent
 from ottla.metadata.store import Change, Entry, Revision, Snapshot
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages import read_response, write_response
+from ottla.protocol.messages import EncodedArray, read_response, write_response
 
 IDS = [UUID(int=number, version=4) for number in range(3)]
 BOTH = ("IN", "OUT")
@@ -115,6 +115,18 @@ def test_an_encoded_topic_reads_as_a_described_one(version: int) -> None:
     )
     read = read_response(METADATA, version, write_response(METADATA, version, {"topics": [encoded[0], plain[1]]}))
     assert [topic.name for topic in read.topics] == ["t0", "t1"]
+
+
+@pytest.mark.parametrize("version", range(14))
+def test_topics_that_are_encoded_one_after_the_other_read_as_the_list(version: int) -> None:
+    known = image(FULL)
+    plain = [describe_topic(known.topics[name], known, "IN", version, 5) for name in ("t0", "t1", "t2")]
+    topics = EncodedArray(METADATA, version, "topics")
+    for topic in plain:
+        partitions = EncodedArray(METADATA, version, "topics.partitions")
+        partitions.extend(topic["partitions"])
+        topics.extend([{**topic, "partitions": partitions}])
+    assert write_response(METADATA, version, {"topics": topics}) == write_response(METADATA, version, {"topics": plain})
 
 
 def test_encoded_topics_are_kept_until_they_or_a_broker_change() -> None:
