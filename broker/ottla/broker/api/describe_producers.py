@@ -1,7 +1,8 @@
 """DescribeProducers (key 61), version 0: the idempotent producers that a partition's leader remembers (KIP-664).
 
 They may be a hundred thousand. What is answered is their state of one moment, as in Kafka, which holds the log's lock;
-it is looked up and encoded bit by bit, and the event loop turns in between.
+it is looked up and encoded bit by bit, and the event loop turns in between. Nothing more is looked up for a client that
+has gone meanwhile.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from ottla.protocol.messages import EncodedArray
 if TYPE_CHECKING:
     from ottla.broker.log.producers import FrozenProducers
     from ottla.broker.node import Broker
+    from ottla.net.pending import Pending
 
 API = Api(key=61, versions=(0, 0))
 
@@ -24,26 +26,40 @@ _PRODUCERS_PER_TURN = 250
 _A_PARTITIONS_WORK = 5  # about as much as for so many producers
 
 
+class _ClientGone(Exception):
+    """Nobody waits for the answer any more."""
+
+
 class _Turn:
     """What may still be done in this turn of the event loop, in producers."""
 
-    __slots__ = ("left",)
+    __slots__ = ("_pending", "left")
 
-    def __init__(self) -> None:
+    def __init__(self, pending: Pending) -> None:
         self.left = _PRODUCERS_PER_TURN
+        self._pending = pending
 
     async def did(self, work: int) -> None:
-        """Lets the others have their turn where this one's work is done."""
+        """Lets the others have their turn where this one's work is done. Raises _ClientGone."""
         self.left -= work
         if self.left <= 0:
             await asyncio.sleep(0)
             self.left = _PRODUCERS_PER_TURN
+            if not self._pending.wanted:
+                raise _ClientGone
 
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
     """Id, epoch, last sequence and last time of each producer."""
+    try:
+        return {"topics": await _topics(broker, context, request)}
+    except _ClientGone:
+        return {"topics": []}  # which reaches nobody
+
+
+async def _topics(broker: Broker, context: RequestContext, request: Any) -> list[dict[str, Any]]:
     topics = []
-    turn = _Turn()
+    turn = _Turn(context.pending)
     for topic in request.topics:
         answers = []
         for index in topic.partition_indexes:
@@ -58,7 +74,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[
             answers.append(answer)
             await turn.did(_A_PARTITIONS_WORK)
         topics.append({"name": topic.name, "partitions": answers})
-    return {"topics": topics}
+    return topics
 
 
 async def _encoded(producers: FrozenProducers, version: int, turn: _Turn) -> EncodedArray:

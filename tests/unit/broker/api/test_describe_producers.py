@@ -19,6 +19,7 @@ from ottla.net.pending import Pending
 from ottla.protocol.batches import BatchHeader
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import EncodedArray, read_response, write_request, write_response
+from tests.unit.broker.api.stand_in import CONTEXT
 
 KEY = describe_producers.API.key
 
@@ -132,6 +133,36 @@ def test_a_hundred_thousand_producers_are_answered_in_short_turns() -> None:
     read = answer(partitions, [0], turned)
     assert len(read.topics[0].partitions[0].active_producers) == 100_000
     assert max(turns) < sum(turns) / 4
+
+
+def test_no_more_producers_are_looked_up_when_the_client_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request may name a partition many times."""
+    looked_up = 0
+    items = FrozenProducers.items
+
+    def counted(frozen: FrozenProducers) -> Iterator[Any]:
+        nonlocal looked_up
+        for item in items(frozen):
+            looked_up += 1
+            yield item
+
+    monkeypatch.setattr(FrozenProducers, "items", counted)
+    broker: Any = SimpleNamespace(partitions=Partitions(producers_of(5_000)))
+    connection: Any = SimpleNamespace(answered=lambda: None)
+    pending = Pending(connection, KEY)
+    context = CONTEXT._replace(api_key=KEY, pending=pending)
+    request = SimpleNamespace(topics=[SimpleNamespace(name="t", partition_indexes=[0] * 10)])
+
+    async def scene() -> None:
+        answering = asyncio.ensure_future(describe_producers.handle(broker, context, request))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert looked_up
+        pending.forget()
+        await answering
+
+    asyncio.run(scene())
+    assert looked_up <= 5 * 250
 
 
 def test_the_answer_is_of_one_moment() -> None:
