@@ -14,7 +14,8 @@
 6. The budget for evictions allows one only where the last reports do.
 7. Nothing is changed in a Cluster that was read as paused.
 8. No broker is started without a volume on which it has replicas; and no pod is taken before one of its StatefulSet
-   with a smaller number that lacks a volume: Kubernetes makes none behind that one.
+   with a smaller number that lacks a volume: Kubernetes makes none behind that one. So where one behind it is missing,
+   a pod that lacks a volume is taken whatever its broker says of availability.
 9. That a pod has other resources is told once its container has them.
 """
 
@@ -206,9 +207,10 @@ class Invariants:
         served = self._server.serves(name)
         if served and (first := self._lacking_before(name)):
             self._say(f"pod {name} was deleted, which isn't made again before {first} has all its volumes")
-        others = sorted(self._taken.keys() - {name})
+        waiting = self._missing_behind(name)
+        others = sorted(self._taken.keys() - {name} - waiting)
         if served and _component(item) == "broker":
-            self._takes_broker(name, others)
+            self._takes_broker(name, others, needed=bool(waiting))
         elif served and others:
             self._say(f"pod {name} was deleted while {', '.join(others)} isn't back")
         if served and not going(item):
@@ -225,13 +227,24 @@ class Invariants:
         given = templates(stateful_set).keys()
         return next((each for each, pod in pods if pod is not None and not given <= volumes(pod)), "")
 
-    def _takes_broker(self, name: str, others: list[str]) -> None:
-        """`others` aren't back yet."""
+    def _missing_behind(self, name: str) -> set[str]:
+        """The pods that Kubernetes doesn't make before this one has all its volumes."""
+        of, _, number = name.rpartition("-")
+        pod, stateful_set = self._server.get_now("Pod", name), self._server.get_now("StatefulSet", of)
+        if pod is None or stateful_set is None or _component(stateful_set) != "broker":
+            return set()
+        if templates(stateful_set).keys() <= volumes(pod):
+            return set()
+        behind = {f"{of}-{ordinal}" for ordinal in _ordinals(stateful_set) if ordinal > int(number)}
+        return {each for each in behind if self._server.get_now("Pod", each) is None}
+
+    def _takes_broker(self, name: str, others: list[str], *, needed: bool) -> None:
+        """`others` aren't back yet; it is `needed` so that pods that are missing are made."""
         broker = _broker(name)
         report = self._reports.get(broker)
         if report is None:
             self._say(f"pod {name} was deleted, and its broker had said nothing")
-        elif report.blocking:
+        elif report.blocking.keys() - ({"offline", "below_min_isr"} if needed else set()):
             self._say(f"pod {name} was deleted, though its broker says {report.blocking}")
         self._racks[name] = rack = self._brokers.rack(broker)
         if others:
@@ -244,7 +257,9 @@ class Invariants:
                 self._say(f"pod {name} was deleted while {', '.join(others)} isn't back, and nobody was asked for both")
             elif together.blocking:
                 self._say(f"pod {name} was deleted with {', '.join(others)}, though together {together.blocking}")
-        if lost := self._brokers.lost_by({broker, *(_broker(each) for each in others if each in self._racks)}):
+        if not needed and (
+            lost := self._brokers.lost_by({broker, *(_broker(each) for each in others if each in self._racks)})
+        ):
             self._say(f"pod {name} was deleted, and with it the last replica in sync of {', '.join(lost[:3])}")
 
     def _limit(self) -> int:
