@@ -17,7 +17,7 @@ from collections.abc import Generator, Iterator
 from crc32c import crc32c
 
 from ottla.broker.admission import AdmissionRules, Admitted
-from ottla.broker.loop_quota import LoopQuota
+from ottla.broker.loop_quota import PLAIN_BATCH_BYTES, LoopQuota
 from ottla.protocol import batches
 from ottla.protocol.batches import HEADER_SIZE, BatchHeader
 from ottla.protocol.codecs import Codec, compress_pieces
@@ -39,23 +39,29 @@ def leaves_loop(batch: memoryview, rules: AdmissionRules, quota: LoopQuota) -> b
 
 
 def loop_cost(batch: memoryview, rules: AdmissionRules, quota: LoopQuota) -> tuple[int, int] | None:
-    """The codec of that batch, and about how many bytes it unpacks to; None where it leaves the loop. Nobody looks into
-    a batch that is too large for its topic."""
+    """The codec of that batch, and about how many bytes of the loop's quota it takes; None where it leaves the loop.
+    Nobody looks into a batch that is too large for its topic."""
     batch = _alone(batch)
     codec = codec_of(batch)
     if not rules.validate_records or len(batch) > rules.message_bytes_max:
         return codec, 0
     if codec not in _CODECS:
-        return (codec, 0) if len(batch) <= SLICE_BYTES else None
+        cost = PLAIN_BATCH_BYTES + len(batch)
+        return (Codec.none, cost) if len(batch) <= SLICE_BYTES and cost <= quota.plain_left else None
     left = quota.bytes_left(codec)
     claimed = claimed_bytes(codec, batch[HEADER_SIZE:], left)
     return (codec, min(claimed, _LIKELY_RATIO_MAX * len(batch))) if claimed < left else None
 
 
-def may_leave_loop(frame: Memory, start: int, end: int) -> bool:
-    """Whether `leaves_loop` has to be asked about the batch frame[start:end]: it is long, or names a codec."""
+def may_leave_loop(frame: Memory, start: int, end: int, quota: LoopQuota) -> bool:
+    """Whether `leaves_loop` has to be asked about the batch frame[start:end]: it is long, names a codec, or comes when
+    little of the loop's turn is left."""
     size = end - start
-    return size > SLICE_BYTES or (size > _CODEC_AT and frame[start + _CODEC_AT] & batches.CODEC_MASK != 0)
+    return (
+        size > SLICE_BYTES
+        or (size > _CODEC_AT and frame[start + _CODEC_AT] & batches.CODEC_MASK != 0)
+        or PLAIN_BATCH_BYTES + size > quota.plain_left
+    )
 
 
 def codec_of(batch: memoryview) -> int:
@@ -97,6 +103,7 @@ def inspect(
             return inspection.go_on(left)
         finally:  # a batch that is refused took its time, too
             quota.spend(header.codec, max(inspection.unpacked_bytes, BLOCK_BYTES_MIN))
+    quota.spend_plain(PLAIN_BATCH_BYTES + len(batch))
     walk = _walk(header, rules, now_ms)
     walk.feed(batch, HEADER_SIZE, len(batch))
     return _judged(batch, header, walk, rules, now_ms)

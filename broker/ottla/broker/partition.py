@@ -333,7 +333,7 @@ class Partition:
         if self._last_turn is not None:
             return None
         rules = self.rules
-        if self.target_codec is not None or contents.may_leave_loop(frame, start, end):
+        if self.target_codec is not None or contents.may_leave_loop(frame, start, end, quota):
             batch = memoryview(frame)[max(start, 0) : max(end, 0)]
             if needs_turn(self, batch) or contents.leaves_loop(batch, rules, quota):
                 return None

@@ -233,6 +233,23 @@ def test_the_loops_quota_is_renewed_once_a_turn() -> None:
     assert quota.bytes_left(Codec.lz4) == whole
 
 
+def test_the_loops_next_turn_is_not_asked_for_before_an_eighth_of_this_one_is_spent() -> None:
+    """A call of the loop's for each small batch would cost more than the batch."""
+    renewals: list[Callable[[], None]] = []
+    quota = LoopQuota(renewals.append)
+    whole = quota.plain_left
+    for _ in range(12):
+        quota.spend_plain(whole / 100)
+    assert not renewals
+    quota.spend_plain(whole / 100)
+    assert quota.plain_left == pytest.approx(whole * 0.87)
+    [renew] = renewals
+    renew()
+    assert quota.plain_left == whole
+    quota.spend_plain(whole)
+    assert len(renewals) == 2
+
+
 def test_what_stands_behind_a_batch_hides_neither_its_memory_nor_its_time() -> None:
     """It is cut off before the batch is looked into: 22 MB of a block of Snappy counted for nothing, and a long batch
     with bytes behind it for one that is too large to be looked into."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ottla.broker.api.registry import Api
 from ottla.broker.contents import loop_cost, may_leave_loop
 from ottla.broker.current_leaders import CurrentLeaders
+from ottla.broker.loop_quota import PLAIN_BATCH_BYTES, LoopQuota
 from ottla.broker.turns import Received, Turn, admit_in_turn, memory_bytes, needs_turn
 from ottla.net.connection import POSTPONED, Connection
 from ottla.net.pending import Pending
@@ -59,9 +60,9 @@ def serve(broker: Broker, connection: Connection, header: RequestHeader, frame: 
     produce = _Produce(broker, connection, header, request)
     if _is_one_batch(request):
         pass  # nothing is appended before it is known whether it takes a turn
-    elif (_is_suspect(request, frame) or broker.partitions.any_takes_turns or broker.turns) and produce.takes_turns(
-        frame
-    ):
+    elif (
+        _is_suspect(request, frame, end - body, broker.loop_quota) or broker.partitions.any_takes_turns or broker.turns
+    ) and produce.takes_turns(frame):
         return produce.take_turns(frame, 0)
     version, quota = header.api_version, broker.loop_quota
     done = 0
@@ -93,9 +94,14 @@ def _is_one_batch(request: ProduceRequest) -> bool:
     return len(request.topics) == 1 and len(request.topics[0][1]) == 1
 
 
-def _is_suspect(request: ProduceRequest, frame: Memory) -> bool:
-    """Whether any of the batches may be more than is looked at on the event loop."""
-    return any(may_leave_loop(frame, start, stop) for _, partitions in request.topics for _, start, stop in partitions)
+def _is_suspect(request: ProduceRequest, frame: Memory, size_bytes: int, quota: LoopQuota) -> bool:
+    """Whether any of the batches, or all of them together, may be more than the event loop looks at in its turn."""
+    left = quota.plain_left - size_bytes
+    for _, partitions in request.topics:
+        left -= len(partitions) * PLAIN_BATCH_BYTES
+        if left < 0 or any(may_leave_loop(frame, start, stop, quota) for _, start, stop in partitions):
+            return True
+    return False
 
 
 class _InTurn(NamedTuple):

@@ -22,6 +22,7 @@ from ottla.broker.group.records import Committed, OffsetKey, offset_key, offset_
 from ottla.broker.log.config import LogConfig
 from ottla.broker.log.index import OffsetIndex
 from ottla.broker.log.log import Log
+from ottla.broker.loop_quota import LoopQuota
 from ottla.metadata.model import Partition as Replicas
 from ottla.net.disk_threads import THREADS_PER_VOLUME, VolumeThreads
 from ottla.net.pending import READ_AHEAD_BYTES, Pending
@@ -50,9 +51,13 @@ class ColdStage(Stage):
         self.partition = self.partitions.find("t", 0)
         self.partition.log = self.cold_log
         for number in range(BATCHES):
-            self.produce({0: batch_of([b"%05d" % number])})
-        self.produce({1: batch_of([b"warm"])})
+            self.append(0, b"%05d" % number)
+        self.append(1, b"warm")
         assert len(self.cold_log.segments) > 3
+
+    def append(self, index: int, value: bytes) -> None:
+        batch, quota = batch_of([value]), LoopQuota(lambda renew: None)  # all are appended in one turn of the loop
+        assert self.partitions.find("t", index).append(batch, 0, len(batch), 9, quota) is not None
 
     def cool(self) -> None:
         """Nothing of partition 0 is in memory, and no file open."""
@@ -164,7 +169,7 @@ def test_an_answer_ends_where_memory_does(play: Any) -> None:
             stage.folder / "one-segment", config=LogConfig(), disk=stage.disk
         ).log()
         for _ in range(50):
-            stage.produce({0: batch_of([bytes(100_000)])})
+            stage.append(0, bytes(100_000))
         name = os.path.basename(log.active.path)
         [(start, offset)] = [
             (at, header.base_offset) for at, header in log.active.headers() if at < 690 * PAGE < at + header.size

@@ -16,7 +16,7 @@ from ottla.broker import contents
 from ottla.broker.admission import AdmissionRules
 from ottla.broker.api import produce
 from ottla.broker.inspectors import Inspectors
-from ottla.broker.loop_quota import LOOP_MICROSECONDS, bytes_in
+from ottla.broker.loop_quota import LOOP_MICROSECONDS, PLAIN_BATCH_BYTES, bytes_in
 from ottla.metadata import model
 from ottla.net.connection import POSTPONED
 from ottla.net.memory import BufferedMemory
@@ -68,8 +68,8 @@ def play(tmp_path: Path) -> Callable[[Callable[[Stage, HeldThreads], Coroutine[A
 
 
 def large(mark: bytes) -> bytearray:
-    """A packed batch that unpacks to more than the event loop looks at."""
-    return batch_of([mark + bytes(8_000_000)], codec=Codec.lz4)
+    """A packed batch that unpacks to more than the event loop looks at, in one turn of a thread or in several."""
+    return batch_of([mark + bytes(4_000_000)], codec=Codec.lz4)
 
 
 def marks(stage: Stage, index: int) -> list[bytes]:
@@ -86,16 +86,24 @@ async def some_turns() -> None:
         await asyncio.sleep(0)
 
 
+async def look_through(threads: HeldThreads) -> None:
+    """Threads work until they have looked at everything."""
+    await some_turns()
+    while threads.held:
+        threads.go_on()
+        await some_turns()
+
+
 def test_a_small_batch_that_unpacks_large_leaves_the_loop_and_is_not_overtaken(play: Any) -> None:
     async def body(stage: Stage, threads: HeldThreads) -> None:
-        assert len(large(b"a")) < SLICE_BYTES / 8
+        assert len(large(b"a")) < SLICE_BYTES, "a plain one of that size wouldn't leave it"
         first = stage.produce({0: large(b"a")}, 1, VERSION)
         second = stage.produce({0: batch_of([b"b"])}, 1, VERSION)
         other = stage.produce({1: batch_of([b"c"])}, 1, VERSION)
         await some_turns()
         assert (marks(stage, 0), marks(stage, 1)) == ([], [b"c"]), "another partition's needn't wait"
         assert other is not None
-        threads.go_on()
+        await look_through(threads)
         await stage.settle()
         assert marks(stage, 0) == [b"a", b"b"]
         assert (codes(first), codes(second)) == ([0], [0])
@@ -111,10 +119,7 @@ def test_without_acks_the_order_is_kept_and_a_bad_batch_cuts_off(play: Any) -> N
         bad = large(b"bad")
         bad[-1] ^= 1
         stage.produce({0: bad}, 0, VERSION)
-        await some_turns()
-        while threads.held:
-            threads.go_on()
-            await some_turns()
+        await look_through(threads)
         await stage.settle()
         assert marks(stage, 0) == [b"a", b"b"]
         assert stage.client.closed
@@ -128,9 +133,7 @@ def test_who_leads_no_longer_when_the_thread_is_done_appends_nothing(play: Any) 
         await some_turns()
         partition = stage.partitions.find("t", 0)
         partition.become_follower(model.Partition(TOPIC_ID, 0, (0, 1), (1,), (1,), 1, 5))
-        threads.go_on()
-        await some_turns()
-        threads.go_on()
+        await look_through(threads)
         await stage.settle()
         assert codes(waiting) == [ErrorCode.not_leader_or_follower, ErrorCode.none]
         assert (marks(stage, 0), marks(stage, 1)) == ([], [b"b"])
@@ -146,7 +149,7 @@ def test_an_isr_that_shrinks_meanwhile_is_noticed_before_the_append(play: Any) -
         waiting = stage.produce({0: large(b"a")}, -1, VERSION)
         await some_turns()
         partition.become_leader(model.Partition(TOPIC_ID, 0, (0, 1), (0,), (1,), 0, 1, 1))
-        threads.go_on()
+        await look_through(threads)
         await stage.settle()
         assert codes(waiting) == [ErrorCode.not_enough_replicas]
         assert marks(stage, 0) == []
@@ -159,7 +162,7 @@ def test_a_topic_made_anew_meanwhile_gets_nothing_of_the_old_ones(play: Any) -> 
         waiting = stage.produce({0: large(b"a")}, 1, VERSION)
         await some_turns()
         stage.partitions.remove(stage.partitions.find("t", 0))
-        threads.go_on()
+        await look_through(threads)
         await stage.settle()
         assert codes(waiting) != [ErrorCode.none]
         assert marks(stage, 0) == []
@@ -184,7 +187,7 @@ def test_a_client_that_hangs_up_has_its_batches_appended_all_the_same(play: Any)
     async def body(stage: Stage, threads: HeldThreads) -> None:
         stage.produce({0: large(b"a")}, 1, VERSION).forget()
         await some_turns()
-        threads.go_on()
+        await look_through(threads)
         await stage.settle()
         assert marks(stage, 0) == [b"a"]
 
@@ -203,16 +206,13 @@ def test_a_request_that_finds_no_memory_has_not_begun(play: Any) -> None:
         assert stage.produce({0: large(b"c")}, 1, VERSION) is POSTPONED
         assert (stage.broker.turns, stage.counters.produce_requests) == (3, counted), "as if it had never come"
         stage.client = mine
-        for _ in range(3):
-            await some_turns()
-            threads.go_on()
+        await look_through(threads)
         await stage.settle()
         assert codes(first) == [0]
         assert marks(stage, 0) == [b"a", b"b"]
         stage.client = other
         third = stage.produce({0: large(b"c")}, 1, VERSION)
-        await some_turns()
-        threads.go_on()
+        await look_through(threads)
         await stage.settle()
         assert codes(third) == [0]
 
@@ -226,7 +226,7 @@ def test_each_partition_of_a_request_gets_its_own_answer(play: Any) -> None:
         waiting = stage.produce({0: batch_of([b"a"]), 1: large(b"b")}, 1, VERSION)
         await some_turns()
         assert (marks(stage, 0), marks(stage, 1)) == ([b"a"], [])
-        threads.go_on()
+        await look_through(threads)
         await stage.settle()
         assert codes(waiting) == [0, 0]
         assert (marks(stage, 0), marks(stage, 1)) == ([b"a"], [b"b"])
@@ -241,10 +241,7 @@ def test_a_batch_that_lies_about_its_size_leaves_the_loop_behind_what_is_appende
         struct.pack_into(">I", lying, 17, crc32c(memoryview(lying)[21:]))
         waiting = stage.produce({0: batch_of([b"a"]), 1: lying}, 1, VERSION)
         assert marks(stage, 0) == [b"a"]
-        await some_turns()
-        while threads.held:
-            threads.go_on()
-            await some_turns()
+        await look_through(threads)
         await stage.settle()
         assert codes(waiting) == [ErrorCode.none, ErrorCode.unknown_server_error]
         assert (marks(stage, 0), marks(stage, 1)) == ([b"a"], [])
@@ -272,6 +269,61 @@ def test_a_request_of_many_small_packed_batches_lets_the_loop_turn(play: Any) ->
         assert turns >= 40 * 60_000 // bytes_in(LOOP_MICROSECONDS, Codec.gzip)
         await stage.settle()
         assert len(values(stage, 0)) == len(values(stage, 1)) == 20
+
+    play(body)
+
+
+@pytest.mark.parametrize("bad", [False, True])
+@pytest.mark.parametrize("share", [0.25, 0.001])
+def test_a_request_of_many_small_plain_batches_lets_the_loop_turn(play: Any, share: float, bad: bool) -> None:
+    """They have no codec, and each is small enough to be looked at where it arrived. `share`: of a slice, a batch's."""
+
+    async def body(stage: Stage, threads: HeldThreads) -> None:
+        batch = seal(record(0, value=bytes(int(SLICE_BYTES * share))), 1 + bad, 1_000_000)
+        at_once = bytes_in(LOOP_MICROSECONDS, Codec.none) // (len(batch) + PLAIN_BATCH_BYTES)
+        count = 10 * at_once
+        sent = [{"index": number % 2, "records": batch} for number in range(count)]
+        request = {"acks": 1, "timeout": 1000, "topic_data": [{"name": "t", "partition_data": sent}]}
+        waiting = stage.ask(produce, PRODUCE, request, VERSION)
+        assert stage.broker.turns == count, "none is looked at before it is known that they are too many"
+        turns = 0
+        while stage.broker.turns:
+            left = stage.broker.turns
+            await asyncio.sleep(0)
+            turns += 1
+            assert left - stage.broker.turns <= at_once + 1, "and one that a thread has looked at"
+            if threads.held:
+                threads.go_on()
+        assert turns >= 9
+        await stage.settle()
+        assert codes(waiting) == [ErrorCode.invalid_record if bad else ErrorCode.none] * count
+        assert len(values(stage, 0)) + len(values(stage, 1)) == (0 if bad else count)
+
+    play(body)
+
+
+def test_many_plain_requests_in_one_turn_of_the_loop_share_its_quota_and_keep_their_order(play: Any) -> None:
+    """As a connection serves them that has received many at once."""
+
+    async def body(stage: Stage, threads: HeldThreads) -> None:
+        size = bytes_in(LOOP_MICROSECONDS, Codec.none) // 4
+        answers = [stage.produce({0: batch_of([b"%d" % number + bytes(size)])}, 1, VERSION) for number in range(20)]
+        assert 1 <= len(values(stage, 0)) <= 4
+        await look_through(threads)
+        await stage.settle()
+        assert marks(stage, 0) == [b"%d" % number for number in range(len(answers))]
+
+    play(body)
+
+
+def test_a_request_of_few_plain_batches_takes_no_turns(play: Any) -> None:
+    async def body(stage: Stage, threads: HeldThreads) -> None:
+        for _ in range(3):
+            sent = [{"index": number % 2, "records": bytes(batch_of([b"x"]))} for number in range(20)]
+            request = {"acks": 1, "timeout": 1000, "topic_data": [{"name": "t", "partition_data": sent}]}
+            stage.ask(produce, PRODUCE, request, VERSION)
+        assert stage.broker.turns == 0
+        assert len(values(stage, 0)) == len(values(stage, 1)) == 30
 
     play(body)
 
@@ -329,14 +381,12 @@ def test_a_batch_beyond_max_message_bytes_is_refused_before_anybody_looks_into_i
 
 def test_many_requests_in_one_turn_of_the_loop_share_its_quota(play: Any) -> None:
     async def body(stage: Stage, threads: HeldThreads) -> None:
-        packed = batch_of([b"x" * 100_000], codec=Codec.gzip)
+        size = bytes_in(LOOP_MICROSECONDS, Codec.gzip) // 3
+        packed = batch_of([b"x" * size], codec=Codec.gzip)
         answers = [stage.produce({0: bytearray(packed)}, 1, VERSION) for _ in range(10)]
         at_once = len(values(stage, 0))
-        assert 1 <= at_once <= bytes_in(LOOP_MICROSECONDS, Codec.gzip) // 100_000 + 1
-        while stage.broker.turns:
-            await asyncio.sleep(0)
-            if threads.held:
-                threads.go_on()
+        assert 1 <= at_once <= 4
+        await look_through(threads)
         await stage.settle()
         assert len(values(stage, 0)) == len(answers)
 
@@ -354,8 +404,7 @@ def test_what_waits_for_a_thread_keeps_its_frame_or_is_copied_from_memory_that_a
             else:
                 with pytest.raises(BufferError):
                     del stage.frame[:4]  # as a connection does with what has been served
-            threads.go_on()
-            await some_turns()
+            await look_through(threads)
         await stage.settle()
         assert marks(stage, 0) == [b"a", b"b"]
 
@@ -369,7 +418,7 @@ def test_a_plain_batch_larger_than_a_slice_leaves_the_loop(play: Any) -> None:
         waiting = stage.produce({0: batch_of([b"a" * (SLICE_BYTES + 1000)])}, 1, VERSION)
         await some_turns()
         assert len(threads.held) == 1
-        threads.go_on()
+        await look_through(threads)
         await stage.settle()
         assert codes(waiting) == [0]
 

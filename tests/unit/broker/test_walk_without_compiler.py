@@ -1,0 +1,29 @@
+"""The tests of turns once more, in a process that has the walk of records in Python, as where no compiler was."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ottla.protocol import record_walk
+
+WITHOUT_NATIVE = """
+import sys
+import pytest
+sys.modules["ottla.protocol._record_walk"] = None
+from ottla.protocol import record_walk
+assert not record_walk.NATIVE
+sys.exit(pytest.main(["-q", "-x", "--tb=short", "-p", "no:cacheprovider", *sys.argv[1:]]))
+"""
+FILES = ("api/test_produce_in_turn.py", "test_inspectors.py")
+
+
+@pytest.mark.skipif(not record_walk.NATIVE, reason="the tests themselves have the walk in Python here")
+def test_turns_are_taken_with_the_walk_in_python_as_with_the_native_one() -> None:
+    here = Path(__file__).parent
+    command = [sys.executable, "-c", WITHOUT_NATIVE, *(str(here / name) for name in FILES)]
+    done = subprocess.run(command, cwd=here.parents[2], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
