@@ -87,7 +87,7 @@ def newcomers(scene: Scene) -> Iterator[None]:
         thread.join()
     print(f"new clients served: {served[0]}, refused: {len(wrong)}")
     assert not wrong, wrong[:5]
-    assert served[0] > 20
+    assert served[0] >= 10
 
 
 def one_newcomer(bootstrap: str) -> list[str]:
