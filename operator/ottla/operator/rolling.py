@@ -68,11 +68,17 @@ class Rolling:
         findings = visit.findings
         assert findings.pods is not None
         held = visit.leaving & findings.scaling.draining  # one that can't go yet is rolled like any other
-        hold = visit.waits_for_others(ETCD, CONTROLLER)
+        hold, others = visit.waits_for_others(ETCD, CONTROLLER), visit.waits_for_pods(ETCD, CONTROLLER)
         limit = visit.cluster.rolling.limit(len(visit.cluster.broker_ids))
         together = await self._together(visit, findings.pods, limit, held) if visit.window_open and not hold else NOBODY
         decision = decide(
-            findings.pods, window_open=visit.window_open, hold=hold, held=held, limit=limit, together=together
+            findings.pods,
+            window_open=visit.window_open,
+            hold=hold,
+            others=others,
+            held=held,
+            limit=limit,
+            together=together,
         )
         if not visit.current:
             decision = _later(decision)

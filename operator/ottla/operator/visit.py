@@ -51,8 +51,12 @@ class Visit:
 
     def waits_for_others(self, *components: str) -> str:
         """What keeps pods from being restarted for changes: whose turn it is, or a pod of these components."""
-        if self.hold or self.restarted:
-            return self.hold or f"{self.restarted} to be ready"
+        return self.hold or self.waits_for_pods(*components)
+
+    def waits_for_pods(self, *components: str) -> str:
+        """A pod that was restarted at this visit, or one of these components that is on its way."""
+        if self.restarted:
+            return f"{self.restarted} to be ready"
         found = self.found
         each = (
             on_its_way(found.all("StatefulSet", one), found.all("Pod", one), self.absent_since, self.now)

@@ -284,6 +284,8 @@ def test_who_lacks_a_volume_goes_where_one_behind_it_is_missing() -> None:
     decision = decide(pods, window_open=False, hold="its turn")
     assert decision.restart is not None
     assert decision.restart.message == "k-0 is restarted: k-2 waits for it"
+    decision = decide(pods, others="k-etcd-1 to be back")
+    assert (decision.restart, decision.waits_for) == (None, "k-etcd-1 to be back")
     assert _restarted(_three(blocked, LACKS, {**GONE, "not_ready_s": 9.0})) is None, "it may be made yet"
     assert _restarted(_three({**blocked, "leaving": True}, LACKS, missing)) is None
     assert _restarted(_three({}, missing, blocked)) is None, "nobody stands before it"

@@ -19,8 +19,8 @@ death, and a second change during a roll is part of it.
 6. Kubernetes looks at a StatefulSet's pods in the order of their numbers, and makes none behind one that lacks a volume
    that was added since. So those that lack one go in that order, the active controller, too. Where one behind them is
    missing all the same, the first that lacks a volume is restarted whatever its broker says of availability: the
-   missing one would stay away until then. But not where records would be lost, not without the metadata, and only one
-   at a time: the next when it is back.
+   missing one would stay away until then. But not where records would be lost, not without the metadata, not while a
+   pod of etcd or of the controllers is away, and only one at a time: the next when it is back.
 
 Unavoidable is what waiting can't change: a partition with one replica, or with no more replicas than its minimal ISR.
 Two that such a partition has wait for each other.
@@ -162,12 +162,14 @@ def decide(
     *,
     window_open: bool = True,
     hold: str = "",
+    others: str = "",
     held: Collection[int] = (),
     limit: int = 1,
     together: Mapping[int, Report] = NOBODY,
 ) -> Decision:
     """The next step. `held` are the ids that go for good: they are neither restarted nor waited for. `hold`: what else
-    has to come about before pods are restarted for changes. `limit`: how many may be away at once; `together`: what
+    has to come about before pods are restarted for changes; `others`: a pod of etcd or of the controllers that has to
+    be back before any broker's is restarted. `limit`: how many may be away at once; `together`: what
     those that may join say, with all that are away.
 
     Whether a pod may be evicted is asked of them, too, as long as they serve: they may have what nobody else has yet.
@@ -193,6 +195,8 @@ def decide(
         if not pod.uid and pod.not_ready_s > ABSENT_S_MAX and first is not None and not _absent(first):
             if any(_away(each) and _first_lacking(each, staying) is None for each in staying):
                 break  # another one is away already, and waits for nobody
+            if others:
+                return decision(None, others)
             if first.report is None or not first.report.metadata_connected:
                 return decision(None, _blocked(first, first.report))
             if first.report.blocking.get("loses_records"):
