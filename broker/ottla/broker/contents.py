@@ -17,7 +17,7 @@ from collections.abc import Generator, Iterator
 from crc32c import crc32c
 
 from ottla.broker.admission import AdmissionRules, Admitted
-from ottla.broker.loop_quota import PLAIN_BATCH_BYTES, LoopQuota
+from ottla.broker.loop_quota import HANDED_OVER_BYTES, PLAIN_BATCH_BYTES, LoopQuota
 from ottla.protocol import batches
 from ottla.protocol.batches import HEADER_SIZE, BatchHeader
 from ottla.protocol.codecs import Codec, compress_pieces
@@ -30,37 +30,38 @@ from ottla.protocol.unpacking import PIECE_BYTES, pieces
 _CODEC_AT = batches.CRC_START + 1
 _CODECS = frozenset(codec for codec in Codec if codec)
 _LIKELY_RATIO_MAX = 16  # a small batch claims a whole block of its codec
+_SMALL = HANDED_OVER_BYTES - PLAIN_BATCH_BYTES
 _SHOWN = 3  # records that an error's sentence names
 
 
 def leaves_loop(batch: memoryview, rules: AdmissionRules, quota: LoopQuota) -> bool:
     """Whether that batch takes longer to look at than others on the event loop should wait, as far as its heads say."""
-    return loop_cost(batch, rules, quota) is None
+    return loop_cost(batch, rules, quota, quota.plain_left) is None
 
 
-def loop_cost(batch: memoryview, rules: AdmissionRules, quota: LoopQuota) -> tuple[int, int] | None:
+def loop_cost(batch: memoryview, rules: AdmissionRules, quota: LoopQuota, plain_left: float) -> tuple[int, int] | None:
     """The codec of that batch, and about how many bytes of the loop's quota it takes; None where it leaves the loop.
-    Nobody looks into a batch that is too large for its topic."""
+    `plain_left` counts for a batch without a codec. Nobody looks into a batch that is too large for its topic."""
     batch = _alone(batch)
     codec = codec_of(batch)
     if not rules.validate_records or len(batch) > rules.message_bytes_max:
         return codec, 0
     if codec not in _CODECS:
         cost = PLAIN_BATCH_BYTES + len(batch)
-        return (Codec.none, cost) if len(batch) <= SLICE_BYTES and cost <= quota.plain_left else None
+        return (Codec.none, cost) if len(batch) <= SLICE_BYTES and cost <= plain_left else None
     left = quota.bytes_left(codec)
     claimed = claimed_bytes(codec, batch[HEADER_SIZE:], left)
     return (codec, min(claimed, _LIKELY_RATIO_MAX * len(batch))) if claimed < left else None
 
 
 def may_leave_loop(frame: Memory, start: int, end: int, quota: LoopQuota) -> bool:
-    """Whether `leaves_loop` has to be asked about the batch frame[start:end]: it is long, names a codec, or comes when
-    little of the loop's turn is left."""
+    """Whether `leaves_loop` has to be asked about the batch frame[start:end], which has just arrived: it is long, names
+    a codec, or isn't small and comes when little of the loop's turn is left."""
     size = end - start
     return (
         size > SLICE_BYTES
         or (size > _CODEC_AT and frame[start + _CODEC_AT] & batches.CODEC_MASK != 0)
-        or PLAIN_BATCH_BYTES + size > quota.plain_left
+        or (size > _SMALL and PLAIN_BATCH_BYTES + size > quota.plain_left)
     )
 
 
@@ -92,10 +93,11 @@ def _alone(batch: memoryview) -> memoryview:
 
 
 def inspect(
-    batch: memoryview, header: BatchHeader, rules: AdmissionRules, now_ms: int, quota: LoopQuota
+    batch: memoryview, header: BatchHeader, rules: AdmissionRules, now_ms: int, quota: LoopQuota, arriving: bool = False
 ) -> Admitted | None:
     """What an `Inspection` finds, on the event loop and within `quota`, of a batch that doesn't leave the loop by what
-    its heads say; None where they lied, and there is more to look at."""
+    its heads say; None where they lied, and there is more to look at. One that is `arriving`, small and without a codec
+    takes nothing from the quota."""
     if header.codec:
         left = max(quota.bytes_left(header.codec), BLOCK_BYTES_MIN)
         inspection = Inspection(batch, header, rules, now_ms, piece_bytes=min(left, PIECE_BYTES))
@@ -103,7 +105,8 @@ def inspect(
             return inspection.go_on(left)
         finally:  # a batch that is refused took its time, too
             quota.spend(header.codec, max(inspection.unpacked_bytes, BLOCK_BYTES_MIN))
-    quota.spend_plain(PLAIN_BATCH_BYTES + len(batch))
+    if len(batch) > _SMALL or not arriving:
+        quota.spend_plain(PLAIN_BATCH_BYTES + len(batch))
     walk = _walk(header, rules, now_ms)
     walk.feed(batch, HEADER_SIZE, len(batch))
     return _judged(batch, header, walk, rules, now_ms)

@@ -25,12 +25,19 @@ _TWIN = 60  # where the records are walked over in Python, whatever the codec; i
 _SPEEDS = _NATIVE if NATIVE else dict.fromkeys(_NATIVE, _TWIN)
 _PLAIN = _SPEEDS[Codec.none]
 _SLOWEST = min(_SPEEDS.values())
-_WHOLE = LOOP_MICROSECONDS * _PLAIN
-_ASKS_AT = _WHOLE * 7 // 8  # left
+_ASKS_AT = 7 / 8  # left
+
+TURN_BYTES = LOOP_MICROSECONDS * _PLAIN
+"""What has no codec and is looked at in one turn of the loop, where each batch counts for PLAIN_BATCH_BYTES more."""
 
 PLAIN_BATCH_BYTES = 5 * _PLAIN
 """What a batch without a codec counts for beside its bytes: 5 µs, so that a request to a hundred partitions is served
 at once, and one of a thousand batches of a record each isn't."""
+
+HANDED_OVER_BYTES = 100 * _PLAIN
+"""What costs less than this is served where it arrives, whatever is left, and takes nothing of it: to hand it to a
+thread would take the loop longer, and each of a thousand connections' small batches would. Nor would the loop wait for
+more of them any more, had it to be asked for its next turn because of them."""
 
 
 def bytes_in(microseconds: float, codec: int) -> int:
@@ -39,53 +46,64 @@ def bytes_in(microseconds: float, codec: int) -> int:
 
 
 class LoopQuota:
-    """What is left of the loop's turn, in bytes without a codec. `at_next_turn` calls what it is given when that turn
-    has ended.
+    """What is left of the loop's turn: of what is unpacked, and of what has no codec. `at_next_turn` calls what it is
+    given when that turn has ended.
 
-    To ask for that call costs more than to look at a small batch. So nobody asks before an eighth of the turn is spent,
-    and what less was spent in turns before counts for this one."""
+    The two are apart, because a turn in which hundreds of connections were served has nothing left of the second, and a
+    small batch with a codec is no reason for a thread then. To ask for that call costs more than to look at a small
+    batch. So nobody asks before an eighth of one is spent, and what less was spent in turns before counts for this one.
+    """
 
-    __slots__ = ("_asked", "_at_next_turn", "plain_left")
+    __slots__ = ("_asked", "_at_next_turn", "_packed_left", "plain_left")
 
     def __init__(self, at_next_turn: Callable[[Callable[[], None]], object]) -> None:
         self._at_next_turn = at_next_turn
         self._asked = False
-        self.plain_left: float = _WHOLE
-        """So many bytes may still be looked at that have no codec, where each batch counts for PLAIN_BATCH_BYTES more;
-        to be read only."""
+        self._packed_left: float = LOOP_MICROSECONDS
+        self.plain_left: float = TURN_BYTES
+        """So many bytes may still be looked at that have no codec; to be read only."""
 
     def bytes_left(self, codec: int) -> int:
-        """What may still be looked at of `codec` in this turn, in bytes unpacked."""
-        return int(self.plain_left / _PLAIN * _speed(codec))
+        """What may still be unpacked of `codec` in this turn, in bytes."""
+        return int(self._packed_left * _speed(codec))
 
     def spend(self, codec: int, size_bytes: int) -> None:
-        """So much of `codec` is looked at; more than was left is taken for all that was."""
-        self.spend_plain(size_bytes / _speed(codec) * _PLAIN)
+        """So much was unpacked of `codec`; more than was left is taken for all that was."""
+        self._packed_left = max(self._packed_left - size_bytes / _speed(codec), 0)
+        if self._packed_left <= LOOP_MICROSECONDS * _ASKS_AT:
+            self._ask()
 
-    def spend_plain(self, size_bytes: float) -> None:
+    def spend_plain(self, size_bytes: int) -> None:
         """As `spend`, of what has no codec."""
         left = self.plain_left - size_bytes
         self.plain_left = left if left > 0 else 0
-        if left <= _ASKS_AT and not self._asked:
-            self._asked = True
-            self._at_next_turn(self._renew)
+        if left <= TURN_BYTES * _ASKS_AT:
+            self._ask()
 
     def fits(self, sizes: Iterable[tuple[int, int] | None]) -> bool:
-        """Whether all of these, as (codec, bytes unpacked), may be looked at in this turn; None never may. Takes no
-        more of them than it needs to know."""
-        left = self.plain_left
+        """Whether all of these, as (codec, bytes), may be looked at where they arrive; None never may. Takes no more of
+        them than it needs to know."""
+        packed_left, plain_left = self._packed_left, max(self.plain_left, HANDED_OVER_BYTES)
         for size in sizes:
             if size is None:
                 return False
             codec, size_bytes = size
-            left -= size_bytes / _speed(codec) * _PLAIN
-            if left < 0:
+            if codec == Codec.none:
+                plain_left -= size_bytes
+            else:
+                packed_left -= size_bytes / _speed(codec)
+            if packed_left < 0 or plain_left < 0:
                 return False
         return True
 
+    def _ask(self) -> None:
+        if not self._asked:
+            self._asked = True
+            self._at_next_turn(self._renew)
+
     def _renew(self) -> None:
         self._asked = False
-        self.plain_left = _WHOLE
+        self._packed_left, self.plain_left = LOOP_MICROSECONDS, TURN_BYTES
 
 
 def _speed(codec: int) -> int:

@@ -343,7 +343,7 @@ class Partition:
         now_ms = self.now_ms()
         batch, header = admit(frame, start, end, rules, version, now_ms)
         if rules.validate_records:
-            admitted = contents.inspect(batch, header, rules, now_ms, quota)
+            admitted = contents.inspect(batch, header, rules, now_ms, quota, True)
             if admitted is None:
                 self.counters.produce_requests -= 1  # it comes again
                 return None

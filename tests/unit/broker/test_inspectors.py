@@ -14,7 +14,7 @@ import pytest
 from ottla.broker.admission import AdmissionRules, admit
 from ottla.broker.contents import Inspection, loop_cost, memory_bytes
 from ottla.broker.inspectors import Inspectors
-from ottla.broker.loop_quota import THREAD_MICROSECONDS, LoopQuota, bytes_in
+from ottla.broker.loop_quota import HANDED_OVER_BYTES, THREAD_MICROSECONDS, LoopQuota, bytes_in
 from ottla.protocol.codecs import XERIAL_MAGIC, Codec, compress
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.packed_heads import BLOCK_BYTES_MIN
@@ -233,20 +233,30 @@ def test_the_loops_quota_is_renewed_once_a_turn() -> None:
     assert quota.bytes_left(Codec.lz4) == whole
 
 
+def test_what_has_no_codec_takes_nothing_from_what_is_unpacked() -> None:
+    """Hundreds of connections with a small batch each would send every packed one to a thread."""
+    quota = LoopQuota(lambda renew: None)
+    whole = quota.bytes_left(Codec.lz4)
+    quota.spend_plain(int(quota.plain_left))
+    assert quota.bytes_left(Codec.lz4) == whole
+    assert quota.fits([(Codec.lz4, whole // 2), (Codec.none, HANDED_OVER_BYTES)])
+    assert not quota.fits([(Codec.lz4, whole // 2), (Codec.none, HANDED_OVER_BYTES + 1)])
+
+
 def test_the_loops_next_turn_is_not_asked_for_before_an_eighth_of_this_one_is_spent() -> None:
     """A call of the loop's for each small batch would cost more than the batch."""
     renewals: list[Callable[[], None]] = []
     quota = LoopQuota(renewals.append)
     whole = quota.plain_left
     for _ in range(12):
-        quota.spend_plain(whole / 100)
+        quota.spend_plain(int(whole / 100))
     assert not renewals
-    quota.spend_plain(whole / 100)
+    quota.spend_plain(int(whole / 100))
     assert quota.plain_left == pytest.approx(whole * 0.87)
     [renew] = renewals
     renew()
     assert quota.plain_left == whole
-    quota.spend_plain(whole)
+    quota.spend_plain(int(whole))
     assert len(renewals) == 2
 
 
@@ -263,4 +273,5 @@ def test_what_stands_behind_a_batch_hides_neither_its_memory_nor_its_time() -> N
     long = bytearray(batch_of([bytes(2 * SLICE_BYTES)]))
     rules = AdmissionRules(message_bytes_max=len(long))
     for batch in (long, long + b"x"):
-        assert loop_cost(memoryview(batch), rules, LoopQuota(lambda renew: None)) is None
+        quota = LoopQuota(lambda renew: None)
+        assert loop_cost(memoryview(batch), rules, quota, quota.plain_left) is None

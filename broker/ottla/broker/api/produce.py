@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ottla.broker.api.registry import Api
 from ottla.broker.contents import loop_cost, may_leave_loop
 from ottla.broker.current_leaders import CurrentLeaders
-from ottla.broker.loop_quota import PLAIN_BATCH_BYTES, LoopQuota
+from ottla.broker.loop_quota import HANDED_OVER_BYTES, PLAIN_BATCH_BYTES, TURN_BYTES, LoopQuota
 from ottla.broker.turns import Received, Turn, admit_in_turn, memory_bytes, needs_turn
 from ottla.net.connection import POSTPONED, Connection
 from ottla.net.pending import Pending
@@ -95,8 +95,8 @@ def _is_one_batch(request: ProduceRequest) -> bool:
 
 
 def _is_suspect(request: ProduceRequest, frame: Memory, size_bytes: int, quota: LoopQuota) -> bool:
-    """Whether any of the batches, or all of them together, may be more than the event loop looks at in its turn."""
-    left = quota.plain_left - size_bytes
+    """Whether any of the batches may be more than is left of the event loop's turn, or all together more than one."""
+    left = TURN_BYTES - size_bytes
     for _, partitions in request.topics:
         left -= len(partitions) * PLAIN_BATCH_BYTES
         if left < 0 or any(may_leave_loop(frame, start, stop, quota) for _, start, stop in partitions):
@@ -164,13 +164,14 @@ class _Produce:
 
     def _loop_costs(self, frame: Memory) -> Iterator[tuple[int, int] | None]:
         get, quota = self._broker.partitions.find_or_none, self._broker.loop_quota
+        plain_left = max(quota.plain_left, HANDED_OVER_BYTES)
         for topic, partitions in self._request.topics:
             for index, start, stop in partitions:
                 partition = get(topic, index)
                 if partition is None or start < 0:
                     continue
                 batch = memoryview(frame)[start:stop]
-                yield None if needs_turn(partition, batch) else loop_cost(batch, partition.rules, quota)
+                yield None if needs_turn(partition, batch) else loop_cost(batch, partition.rules, quota, plain_left)
 
     def take_turns(self, frame: Memory, done: int) -> Reply:
         """Takes a place for each batch after the first `done`, in the order of the request. POSTPONED, if there is no
