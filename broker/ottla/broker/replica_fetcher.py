@@ -295,7 +295,7 @@ class ReplicaFetcher:
             self._pause_after(key, followed, error.code, False)
             return
         if (partition.log.recovery_point, partition.log.compacted_to) != checkpointed:
-            self._owner.shortened()
+            self._owner.shortened(partition.log)
         if not isinstance(decision, Append):
             # The high watermark that came with it is for the log as it is now.
             if isinstance(decision, Truncate):

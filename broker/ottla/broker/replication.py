@@ -14,6 +14,7 @@ from ottla.net.peer import Connect, connect_tcp
 from ottla.settings.config import BrokerConfig
 
 if TYPE_CHECKING:
+    from ottla.broker.log.log import Log
     from ottla.broker.partition import Partition
 
 Spawn = Callable[[Coroutine[Any, Any, Any], str], asyncio.Task[Any]]
@@ -39,7 +40,7 @@ class Replication:
         self.image = image
         self.config = config
         self.connect = connect
-        self.shortened: Callable[[], None] = lambda: None  # a log lost what its checkpoints count on
+        self.shortened: Callable[[Log], None] = lambda _: None  # it lost what its checkpoints count on
         self.bytes_in = 0
         self.throttle = ReplicationThrottle(FOLLOWER, broker_id, image, config)
         self._spawn = spawn

@@ -13,6 +13,7 @@ import pytest
 
 from ottla.broker import replica_fetcher
 from ottla.broker.counters import TopicCounters
+from ottla.broker.log.log import Log
 from ottla.broker.partition import Partition
 from ottla.broker.replication import Replication
 from ottla.metadata.model import Endpoint
@@ -231,8 +232,8 @@ def test_a_compacted_log_starts_anew_where_nobody_elects_its_replica(
 @pytest.mark.parametrize("synced", [False, True])
 def test_a_truncation_below_what_is_checkpointed_is_told(tmp_path: Path, synced: bool) -> None:
     async def scene(world: World) -> None:
-        told: list[int] = []
-        world.replication.shortened = lambda: told.append(1)
+        told: list[Log] = []
+        world.replication.shortened = told.append
         for log in (world.leader.logs[0], world.partitions[0].log):
             append(log, batch_of([b"shared"]), 1)
         append(world.partitions[0].log, batch_of([b"lost"]), 1)

@@ -20,6 +20,8 @@ from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.disk import RealDisk
 from ottla.broker.log.home import ForeignDirectory
 from ottla.broker.log.log import Log
+from ottla.broker.log.offset_files import OffsetFile
+from ottla.broker.log.pending_flush import PendingFlush
 from ottla.broker.log.upkeep import Upkeep, UpkeepIntervals
 from tests.unit.broker.log.workbench import append, batch_of, contents, crash, fill, open_directories
 
@@ -62,7 +64,7 @@ def test_what_a_truncation_took_is_checkpointed_soon(tmp_path: Path) -> None:
         await upkeep.checkpoint_recovery_points()
         task = asyncio.create_task(upkeep.run())
         log.truncate_fully_and_start_at(0)
-        upkeep.shortened()
+        upkeep.shortened(log)
         point = Path(logs.directory_of(log)) / "recovery-point-offset-checkpoint"
         compacted = point.with_name("cleaner-offset-checkpoint")
         while "t 0 0" not in point.read_text() or "t 0" in compacted.read_text():  # noqa: ASYNC110
@@ -74,6 +76,40 @@ def test_what_a_truncation_took_is_checkpointed_soon(tmp_path: Path) -> None:
     crash(logs)
     again = opened(tmp_path).logs[TOPIC_ID, 0]
     assert again.compacted_to == 0
+
+
+def test_a_log_is_synced_before_a_checkpoint_says_that_it_is_no_longer_compacted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a loss of power brings back what it held, without the records that were superseded, and nobody knows it."""
+    logs = opened(tmp_path)
+    log = logs.open_or_create("t", 0, TOPIC_ID, CONFIG)
+    fill(log, 100)
+    log.flush()
+    log.compacted_to = log.active.base_offset
+    done: list[str] = []
+    run, write = PendingFlush.run, logs.offset_files.write
+
+    def synced(flush: PendingFlush) -> None:
+        run(flush)
+        done.append("synced")
+
+    def written(file: OffsetFile) -> None:
+        write(file)
+        done.append(Path(file.path).name)
+
+    async def care() -> None:
+        upkeep = Upkeep(logs, lambda: 5000, UpkeepIntervals())
+        await upkeep.checkpoint_recovery_points()
+        log.truncate_fully_and_start_at(0)
+        upkeep.shortened(log)
+        monkeypatch.setattr(PendingFlush, "run", synced)
+        monkeypatch.setattr(logs.offset_files, "write", written)
+        await asyncio.gather(*(upkeep.checkpoint_recovery_points() for _ in range(2)))
+
+    asyncio.run(care())
+    assert done[0] == "synced"
+    assert "cleaner-offset-checkpoint" in done
 
 
 def test_the_recovery_point_is_what_was_synced(tmp_path: Path) -> None:
