@@ -74,6 +74,7 @@ class StoreServer:
         self.timeout_s = 5.0
         self._leases: dict[LeaseId, _Lease] = {}
         self._term = 1
+        self._replacements = 0
         self._next_lease = 100
         self._connections: list[SimulatedStore] = []
 
@@ -100,6 +101,18 @@ class StoreServer:
         leases = {lease: held.ttl_s for lease, held in self._leases.items()}
         return StoreState(self.revision, self.compacted, dict(self.entries), tuple(self.history), leases)
 
+    def sent(self, change: Callable[[], T]) -> Callable[[], T]:
+        """A change on its way to the store that answers now: no other one ever gets it. Raises StoreUnavailable when it
+        is carried out and another one answers."""
+        replacements = self._replacements
+
+        def arrives() -> T:
+            if self._replacements != replacements:
+                raise StoreUnavailable("the connection has ended")
+            return change()
+
+        return arrives
+
     def replace(self, state: StoreState) -> None:
         """Another store answers from now on."""
         self.right = self.copy()
@@ -112,6 +125,7 @@ class StoreServer:
         self._hold(right)
 
     def _hold(self, state: StoreState) -> None:
+        self._replacements += 1
         for held in self._leases.values():
             held.expiry.cancel()
         self._term += 1
@@ -370,10 +384,12 @@ class SimulatedStore:
             if kind == "done":
                 _quietly(change)
             elif kind == "done later":
-                server.loop.in_world(server.timeout_s + server.random.expovariate(1.0), _quietly, change)
+                late = server.timeout_s + server.random.expovariate(1.0)
+                server.loop.in_world(late, _quietly, server.sent(change))
             await asyncio.sleep(server.timeout_s)
             raise UnknownOutcome("no answer came")
         applied: asyncio.Future[T] = server.loop.create_future()
+        change = server.sent(change)
         server.loop.in_world(self._latency(), _apply, change, applied)  # even if the asking process dies meanwhile
         answer = await applied
         await asyncio.sleep(self._latency())
@@ -419,5 +435,5 @@ def _apply(change: Callable[[], T], applied: asyncio.Future[T]) -> None:
 
 def _quietly(change: Callable[[], Any]) -> None:
     """A write whose outcome nobody hears of."""
-    with contextlib.suppress(LeaseExpired):
+    with contextlib.suppress(LeaseExpired, StoreUnavailable):
         change()
