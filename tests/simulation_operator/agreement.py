@@ -160,7 +160,9 @@ class Agreement:
         for item in self._server.all("StatefulSet"):
             if item["metadata"]["name"].startswith(f"{NAME}-etcd"):
                 continue
-            if (given := templates(item)) and given != (wanted := self.volumes()):
+            given, wanted = templates(item), self.volumes()
+            # One that was made for larger volumes keeps them: the Cluster before may have grown them.
+            if given and (given.keys() != wanted.keys() or any(_gi(given[each]) < _gi(wanted[each]) for each in given)):
                 yield f"StatefulSet {item['metadata']['name']} gives the volumes {given}, not {wanted}"
         if self._brokers.drained():
             yield f"brokers {sorted(self._brokers.drained())} are drained"
@@ -263,3 +265,7 @@ class Agreement:
 
 def _size(claim: Object) -> str:
     return str(claim["spec"]["resources"]["requests"]["storage"])
+
+
+def _gi(size: str) -> int:
+    return int(size.removesuffix("Gi"))
