@@ -36,8 +36,8 @@ at once, and one of a thousand batches of a record each isn't."""
 
 HANDED_OVER_BYTES = 100 * _PLAIN
 """What costs less than this is served where it arrives, whatever is left, and takes nothing of it: to hand it to a
-thread would take the loop longer, and each of a thousand connections' small batches would. Nor would the loop wait for
-more of them any more, had it to be asked for its next turn because of them."""
+thread would take the loop longer. If small batches took from the quota, a thousand connections would use it up for one
+another; and the loop, asked for its next turn, would no longer wait for more requests before it goes on."""
 
 
 def bytes_in(microseconds: float, codec: int) -> int:
@@ -49,9 +49,10 @@ class LoopQuota:
     """What is left of the loop's turn: of what is unpacked, and of what has no codec. `at_next_turn` calls what it is
     given when that turn has ended.
 
-    The two are apart, because a turn in which hundreds of connections were served has nothing left of the second, and a
-    small batch with a codec is no reason for a thread then. To ask for that call costs more than to look at a small
-    batch. So nobody asks before an eighth of one is spent, and what less was spent in turns before counts for this one.
+    The two are apart, so that large batches without a codec send no small packed batch to a thread.
+
+    To ask for that call costs more than to look at a small batch. So nobody asks before an eighth of one is spent, and
+    what less was spent in turns before counts for this one.
     """
 
     __slots__ = ("_asked", "_at_next_turn", "_packed_left", "plain_left")
@@ -62,6 +63,11 @@ class LoopQuota:
         self._packed_left: float = LOOP_MICROSECONDS
         self.plain_left: float = TURN_BYTES
         """So many bytes may still be looked at that have no codec; to be read only."""
+
+    @property
+    def plain_left_at_arrival(self) -> float:
+        """As `plain_left`, for a request that has just arrived: what is cheaper than its hand-over always fits."""
+        return max(self.plain_left, HANDED_OVER_BYTES)
 
     def bytes_left(self, codec: int) -> int:
         """What may still be unpacked of `codec` in this turn, in bytes."""
@@ -83,7 +89,7 @@ class LoopQuota:
     def fits(self, sizes: Iterable[tuple[int, int] | None]) -> bool:
         """Whether all of these, as (codec, bytes), may be looked at where they arrive; None never may. Takes no more of
         them than it needs to know."""
-        packed_left, plain_left = self._packed_left, max(self.plain_left, HANDED_OVER_BYTES)
+        packed_left, plain_left = self._packed_left, self.plain_left_at_arrival
         for size in sizes:
             if size is None:
                 return False

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ottla.broker.api.registry import Api
 from ottla.broker.contents import loop_cost, may_leave_loop
 from ottla.broker.current_leaders import CurrentLeaders
-from ottla.broker.loop_quota import HANDED_OVER_BYTES, PLAIN_BATCH_BYTES, TURN_BYTES, LoopQuota
+from ottla.broker.loop_quota import PLAIN_BATCH_BYTES, TURN_BYTES, LoopQuota
 from ottla.broker.turns import Received, Turn, admit_in_turn, memory_bytes, needs_turn
 from ottla.net.connection import POSTPONED, Connection
 from ottla.net.pending import Pending
@@ -164,7 +164,7 @@ class _Produce:
 
     def _loop_costs(self, frame: Memory) -> Iterator[tuple[int, int] | None]:
         get, quota = self._broker.partitions.find_or_none, self._broker.loop_quota
-        plain_left = max(quota.plain_left, HANDED_OVER_BYTES)
+        plain_left = quota.plain_left_at_arrival
         for topic, partitions in self._request.topics:
             for index, start, stop in partitions:
                 partition = get(topic, index)

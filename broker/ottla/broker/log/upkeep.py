@@ -53,9 +53,7 @@ class Upkeep:
         self._flush_wanted = asyncio.Event()
         self._shortened = asyncio.Event()
         self._checkpointing = asyncio.Lock()
-        self._lowered: list[
-            Log
-        ] = []  # whose checkpoints are to be lowered, once their files are as they are on the disk
+        self._lowered: list[Log] = []  # their checkpoints are to be lowered, once these logs are synced
         self._unremoved: set[str] = set()  # deleted files that are still there
 
     async def run(self) -> None:
