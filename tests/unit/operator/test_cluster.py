@@ -1481,6 +1481,27 @@ def test_a_volume_whose_class_isnt_there_is_named_in_the_status() -> None:
     assert scene.condition("StorageReady") == ("True", "AsWanted")
 
 
+def test_a_volume_that_no_pod_waits_for_yet_is_no_trouble() -> None:
+    """Many classes make a volume when its first pod has a node: that for snapshots waits for the first snapshot."""
+    scene = running()
+    labels = scene.world.objects["StatefulSet", "shop", "k-broker"]["metadata"]["labels"]
+    scene.world.create(
+        {
+            "kind": "PersistentVolumeClaim",
+            "metadata": {
+                "namespace": "shop",
+                "name": "k-etcd-snapshots",
+                "labels": labels,
+                "creationTimestamp": "2026-05-01T00:00:00Z",
+            },
+            "spec": {"resources": {"requests": {"storage": "1Gi"}}},
+            "status": {"phase": "Pending"},
+        }
+    )
+    scene.reconcile()
+    assert scene.condition("StorageReady") == ("True", "AsWanted")
+
+
 def test_brokers_learn_their_rack_from_their_node() -> None:
     spec = {"replicas": 3, "storage": {"size": "1Gi"}, "rackKey": "topology.kubernetes.io/zone"}
     scene = running(brokers=spec)

@@ -69,7 +69,12 @@ def standing(
     """How the claims stand that pods have, beside what their StatefulSets say; the worst of them. `claims` by name;
     `unknown_classes`: of `classes_waited_for` those that aren't there."""
     sets = {item["metadata"]["name"]: _claim_specs(item) for item in wanted}
-    found = [Storage(), *(_unmade(claim, unknown_classes, now) for claim in claims.values() if _is_pending(claim))]
+    pods = list(pods)
+    awaited = {name for pod in pods for name in claims_of(pod)}
+    found = [Storage()]
+    for name, each in claims.items():
+        if _is_pending(each):
+            found.append(_unmade(each, unknown_classes, now, awaited=name in awaited))
     for pod in pods:
         name = pod["metadata"]["name"]
         templates = sets.get(name.rpartition("-")[0], {})
@@ -83,8 +88,8 @@ def _is_pending(claim: Object) -> bool:
     return (claim.get("status") or {}).get("phase") == "Pending"
 
 
-def _unmade(claim: Object, unknown_classes: Collection[str], now: datetime) -> Storage:
-    """Also of a claim whose pod isn't there: who waits for the volume is looked at elsewhere."""
+def _unmade(claim: Object, unknown_classes: Collection[str], now: datetime, *, awaited: bool) -> Storage:
+    """`awaited`: by a pod. Many classes make a volume only then; that for snapshots waits for the first of these."""
     name, of = claim["metadata"]["name"], claim["spec"].get("storageClassName")
     if of in unknown_classes:
         return Storage(
@@ -92,7 +97,7 @@ def _unmade(claim: Object, unknown_classes: Collection[str], now: datetime) -> S
             f"volume {name} can't be made, because there is no StorageClass {of}: "
             "make the class, or name another one for a volume with another id",
         )
-    if seconds_since(claim["metadata"]["creationTimestamp"], now) <= PENDING_S_MAX:
+    if not awaited or seconds_since(claim["metadata"]["creationTimestamp"], now) <= PENDING_S_MAX:
         return Storage()
     by = f"its StorageClass {of}" if of else "no StorageClass is named, and the default one"
     return Storage("Pending", f"volume {name} isn't made yet: {by} hasn't done it (kubectl describe pvc {name})")
