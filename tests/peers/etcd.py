@@ -172,11 +172,13 @@ class Etcd:
         return status
 
 
-def etcd_cluster(folder: Path, size: int) -> list[Etcd]:
+def etcd_cluster(folder: Path, size: int, binary: Path | None = None) -> list[Etcd]:
     """The members of one etcd, all of them running."""
     peers = ",".join(f"m{number}=http://127.0.0.1:{free_port()}" for number in range(size))
     quick = ["--heartbeat-interval", "50", "--election-timeout", "500"]
-    members = [Etcd(folder / f"m{number}", quick, name=f"m{number}", peers=peers) for number in range(size)]
+    members = [
+        Etcd(folder / name, quick, name=name, peers=peers, binary=binary) for name in (f"m{n}" for n in range(size))
+    ]
     for member in members:
         member.launch()
     for member in members:

@@ -1,9 +1,10 @@
 """etcd's members, as Kubernetes runs them. Pure.
 
-A member starts by itself on the data that it has. On an empty directory it forms a new cluster only while the cluster
-has never been formed; afterwards it waits until the operator has let it in as a new member, because a member that comes
-back without what it promised to others could lose what they agreed on. It says that it has no data by its termination
-message. What it may do stands in a ConfigMap, which follows from the list of members alone (`etcd_members.py`).
+A member starts by itself on the data that it has, whatever state etcd is told then. Without any it forms a new cluster
+only while the cluster has never been formed; afterwards it waits until the operator has let it in as a new member,
+because a member that comes back without what it promised to others could lose what they agreed on. It says that it has
+no data by its termination message. What it may do stands in a ConfigMap, which follows from the list of members alone
+(`etcd_members.py`).
 """
 
 from __future__ import annotations
@@ -34,15 +35,14 @@ QUOTA_BYTES_MAX = 8 * 2**30
 
 _START = f"""\
 #!/bin/sh
-# Starts this member, or says that it has no data and may not begin by itself.
+# Starts this member, or says that it has no data and may not begin by itself. A member has data, and an identity, from its
+# first write-ahead log on: a start that fails before that, because it reaches no other member, leaves only folders behind.
 set -eu
-state=new
-if [ ! -d {DATA_FOLDER}/etcd/member ]; then
-  state=$(cat {CONFIG_FOLDER}/state)
-  if [ "$state" != new ] && [ ! -e "{CONFIG_FOLDER}/join-$POD_NAME" ]; then
-    echo "{NO_DATA}" | tee /dev/termination-log
-    exit 1
-  fi
+has_data() {{ ls {DATA_FOLDER}/etcd/member/wal/*.wal >/dev/null 2>&1; }}
+state=$(cat {CONFIG_FOLDER}/state)
+if [ "$state" != new ] && [ ! -e "{CONFIG_FOLDER}/join-$POD_NAME" ] && ! has_data; then
+  echo "{NO_DATA}" | tee /dev/termination-log
+  exit 1
 fi
 exec etcd --name "$POD_NAME" --initial-cluster "$(cat {CONFIG_FOLDER}/initial-cluster)" \\
   --initial-cluster-state "$state" "$@"
