@@ -16,6 +16,7 @@ from tests.peers.ottla_broker import OttlaBroker
 from tests.peers.wire import Wire, free_port
 
 RECORDS = 7
+LOGGERS = 8  # the type of resource
 
 
 @pytest.fixture(scope="module")
@@ -99,3 +100,37 @@ def test_logs_are_lines_of_json(broker: OttlaBroker) -> None:
     assert lines
     for line in lines:
         assert {"time", "level", "logger", "message", "event"} <= set(json.loads(line))
+
+
+def test_the_level_of_a_logger_changes_while_the_broker_runs(broker: OttlaBroker) -> None:
+    logger, level = "ottla", "ERROR"
+
+    def lines_of_a_topic_made(name: str) -> int:
+        """How many lines say that the topic's partition is led from now on."""
+        before = len(broker.log_path.read_text())
+        new = {"name": name, "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+        assert wire.call(19, 5, {"topics": [new], "timeout": 10_000}).topics[0].error_code == 0
+        exchange(broker.bootstrap, produce_request(name, b"x"), 1, 1)  # it is led now
+        return broker.log_path.read_text()[before:].count(f"{name}-0")
+
+    def altered(operation: int, value: str | None) -> None:
+        change = {"name": logger, "config_operation": operation, "value": value}
+        resource = {"resource_type": LOGGERS, "resource_name": "0", "configs": [change]}
+        answer = wire.call(44, 1, {"resources": [resource], "validate_only": False})
+        assert answer.responses[0].error_code == 0, answer
+
+    def described() -> str:
+        asked = {"resource_type": LOGGERS, "resource_name": "0", "configuration_keys": [logger]}
+        answer = wire.call(32, 4, {"resources": [asked], "include_synonyms": False})
+        (config,) = answer.results[0].configs
+        return str(config.value)
+
+    with Wire(broker.bootstrap) as wire:
+        assert described() == "INFO"
+        assert lines_of_a_topic_made("told") > 0
+        altered(0, level)
+        assert described() == level
+        assert lines_of_a_topic_made("untold") == 0
+        altered(1, None)
+        assert described() == "INFO"
+        assert lines_of_a_topic_made("told-again") > 0

@@ -37,6 +37,7 @@ from ottla.operator.plan import broker_pods, disruption, etcd_pods, names, netwo
 from ottla.operator.plan.cluster_status import Findings, cluster_status, not_looked_at, part_condition, refused
 from ottla.operator.plan.endpoints import endpoint_slices
 from ottla.operator.plan.external import noted_ports
+from ottla.operator.plan.observed import restarted_for
 from ottla.operator.plan.snapshots import snapshot_objects
 from ottla.operator.plan.turns import noted_release
 from ottla.operator.queue import Result, Retry, why
@@ -202,7 +203,9 @@ class ClusterReconciler:
             await self._kube.event(resource, reason, message, now)
 
         gone = leaving(cluster, found)
-        visit = Visit(resource, replace(cluster, leaving=len(gone)), spec, found, findings, now, tell, gone)
+        restart = cluster.restart or restarted_for(found.all("StatefulSet"), found.all("Pod"))
+        cluster = replace(cluster, leaving=len(gone), restart=restart)
+        visit = Visit(resource, cluster, spec, found, findings, now, tell, gone)
         visit.absent_since = self._absences.look(cluster.ref, found.all("StatefulSet"), found.all("Pod"), now)
         with suppress(KubeError):  # then the part that keeps it says so
             visit.followed = found.get("ConfigMap", names.followed(cluster.name))

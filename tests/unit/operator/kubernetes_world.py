@@ -36,6 +36,8 @@ class World:
         self.writes: list[str] = []
         self.bad_images: set[str] = set()
         self.silent_images: set[str] = set()  # they run, and are never ready
+        self.crashing_images: set[str] = set()
+        self.homeless_images: set[str] = set()  # no node takes pods of them
         self.refused_pods: set[str] = set()  # by a quota
         self.alarms: list[Object] = []  # of etcd
         self.used_bytes = 1000  # by etcd
@@ -262,18 +264,30 @@ class World:
 
     def _run(self, pod: Object, name: str) -> None:
         image = pod["spec"]["containers"][0]["image"]
-        bad, silent = image in self.bad_images, image in self.silent_images
-        state = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}} if bad else {"running": {}}
+        state, last_state = self._state(image)
+        ready = "running" in state and image not in self.silent_images
+        scheduled: Object = {"type": "PodScheduled", "status": "True"}
+        if image in self.homeless_images:
+            scheduled |= {"status": "False", "reason": "Unschedulable", "message": "0/3 nodes are available"}
+            ready = False
         told, container = resources_told(pod, self.node_says.get(name, ""))
         pod["status"] = {
             "podIP": f"ip-{name}",
             "conditions": [
-                {"type": "PodScheduled", "status": "True"},
-                {"type": "Ready", "status": str(not bad and not silent), "lastTransitionTime": "2026-05-01T00:00:00Z"},
+                scheduled,
+                {"type": "Ready", "status": str(ready), "lastTransitionTime": "2026-05-01T00:00:00Z"},
                 *told,
             ],
-            "containerStatuses": [{**container, "state": state, "lastState": {}}],
+            "containerStatuses": [{**container, "state": state, "lastState": last_state}],
         }
+
+    def _state(self, image: str) -> tuple[Object, Object]:
+        """What a container of this image does, and how it ended before."""
+        if image in self.bad_images:
+            return {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}, {}
+        if image in self.crashing_images:
+            return {"waiting": {"reason": "CrashLoopBackOff"}}, {"terminated": {"message": "there is no such module"}}
+        return {"running": {}}, {}
 
     def _put(self, key: tuple[str, str, str], item: Object, *, spec_changed: bool) -> None:
         meta = item["metadata"]

@@ -19,7 +19,7 @@ from ottla.operator.cluster import QUIET_S, SOON_S, ClusterReconciler
 from ottla.operator.etcd import EtcdKeeper
 from ottla.operator.etcd_client import EtcdUnreachable
 from ottla.operator.exposure import Exposure
-from ottla.operator.found import Found
+from ottla.operator.found import OWNED, Found
 from ottla.operator.kafka import Unreachable
 from ottla.operator.kube import KubeError
 from ottla.operator.objects import Ref
@@ -29,7 +29,7 @@ from ottla.operator.plan.roll import Report
 from ottla.operator.plan.topic import Configure, KafkaCluster, KafkaTopic, Move
 from ottla.operator.queue import Result
 from ottla.operator.spec.cluster import Defaults
-from tests.unit.operator.kubernetes_world import Object, World
+from tests.unit.operator.kubernetes_world import Object, World, copied
 from tests.unit.operator.test_scale import _asked, _cluster, _done
 
 OUTSIDE = [
@@ -406,30 +406,53 @@ def test_a_single_broker_may_be_evicted_and_is_rolled_because_waiting_makes_noth
 
 def test_a_restart_on_request() -> None:
     scene = running()
+
+    def asked() -> list[str]:
+        found = [message for reason, message in scene.world.events if reason == "RollingRestart"]
+        scene.world.events.clear()
+        return found
+
+    of_all = "is restarted: the Cluster's annotation ottla.dev/restart asks for it"
     scene.world.objects["Pod", "shop", "k-broker-1"]["metadata"]["annotations"]["ottla.dev/restart"] = "now"
-    scene.rounds(4)
-    asked = [message for reason, message in scene.world.events if reason == "RollingRestart"]
-    assert asked == ["k-broker-1 is restarted: the annotation ottla.dev/restart asks for it"]
-    scene.cluster["metadata"]["annotations"] = {"ottla.dev/restart": "now"}
-    scene.rounds(12)
-    asked = [message for reason, message in scene.world.events if reason == "RollingRestart"]
-    assert len(asked) == 4
-    assert asked[-1] == "k-broker-2 is restarted: the Cluster's annotation ottla.dev/restart asks for it"
+    scene.rounds(8)
+    assert asked() == ["k-broker-1 is restarted: the annotation ottla.dev/restart asks for it"]
+    for value in ("now", "again"):
+        scene.cluster["metadata"]["annotations"] = {"ottla.dev/restart": value}
+        scene.rounds(16)
+        assert asked() == [f"k-broker-{broker} {of_all}" for broker in range(3)], "each once"
+    scene.cluster["metadata"]["annotations"] = {}
+    scene.rounds(8)
+    assert asked() == [], "nobody asks any more"
+    del scene.world.objects["StatefulSet", "shop", "k-broker"]  # it is made again around its pods
+    for broker in range(3):
+        del scene.world.objects["Pod", "shop", f"k-broker-{broker}"]["metadata"]["ownerReferences"]
+    scene.rounds(8)
+    assert asked() == []
 
 
-def test_a_bad_image_takes_one_broker_and_is_put_right() -> None:
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("bad_images", "ImagePullBackOff: no such image"),
+        ("crashing_images", "CrashLoopBackOff: there is no such module"),
+        ("homeless_images", "no node takes it: 0/3 nodes are available"),
+    ],
+)
+def test_a_bad_image_takes_one_broker_and_is_put_right(kind: str, why: str) -> None:
     scene = running()
-    scene.world.bad_images = {"ottla:bad"}
+    setattr(scene.world, kind, {"ottla:bad"})
+    before = {name: scene.world.objects["Pod", "shop", name]["metadata"]["uid"] for name in scene.pods()}
     scene.world.edit("Cluster", "k", lambda spec: spec.update(image="ottla:bad"))
     scene.rounds(8)
-    assert scene.status["message"] == (
-        "Rolling 1/3: waiting for k-broker-0, which is stuck: ImagePullBackOff: no such image"
-    )
+    assert scene.status["message"] == f"Rolling 1/3: waiting for k-broker-0, which is stuck: {why}"
     assert scene.status["brokers"]["ready"] == 2
     scene.world.edit("Cluster", "k", lambda spec: spec.update(image="ottla:3"))
     scene.rounds(14)
     assert scene.status["version"] == "3"
     assert scene.condition("Ready") == ("True", "BrokersServe")
+    after = {name: scene.world.objects["Pod", "shop", name]["metadata"]["uid"] for name in scene.pods()}
+    assert before.keys() == after.keys()
+    assert not set(before.values()) & set(after.values())
 
 
 def test_a_cluster_made_again_in_the_middle_of_a_drain_has_its_brokers_serve() -> None:
@@ -792,13 +815,51 @@ def test_a_pool_that_is_not_wanted_any_more_goes() -> None:
     assert scene.world.foreground == ["k-big"], "while its pods run they are the Cluster's, and stay drained"
 
 
+EVERYTHING: Object = {
+    "metadata": {"etcd": {"members": 3, "snapshots": {"schedule": "0 * * * *"}, "tls": True}},
+    "controllers": {"replicas": 2},
+    "listeners": OUTSIDE,
+    "networkPolicy": {"enabled": True},
+}
+VOLATILE = ("Cluster", "PersistentVolumeClaim", "ControllerRevision")
+
+
 def test_what_is_deleted_comes_back() -> None:
-    scene = running()
-    for key in [key for key in scene.world.objects if key[0] not in ("Cluster", "PersistentVolumeClaim")]:
-        scene.world.objects.pop(key, None)
-    scene.rounds(6)
+    scene = running(**EVERYTHING)
+    before = {key for key in scene.world.objects if key[0] not in VOLATILE}
+    assert {kind for kind, _, _ in before} >= {*OWNED, "Pod", "Secret"} - {"EndpointSlice"}
+    for key in before:
+        del scene.world.objects[key]
+    scene.rounds(8)
     assert scene.condition("Ready") == ("True", "BrokersServe")
+    assert {key for key in scene.world.objects if key[0] not in VOLATILE} == before
     assert scene.world.objects["ConfigMap", "shop", "k-etcd"]["data"]["state"] == "existing"
+
+
+def test_what_somebody_changes_is_changed_back_and_nobody_restarts() -> None:
+    scene = running(**EVERYTHING)
+    scene.rounds(4)
+    whole = {key: copied(item) for key, item in scene.world.objects.items() if key[0] in OWNED}
+    pods = {key: item["metadata"]["uid"] for key, item in scene.world.objects.items() if key[0] == "Pod"}
+    changed = {
+        "ConfigMap": lambda item: item["data"].update(dict.fromkeys(item["data"], "somebody's")),
+        "Service": lambda item: item["spec"]["ports"][0].update(port=1),
+        "StatefulSet": lambda item: item["spec"]["template"]["spec"]["containers"][0].update(image="other:1"),
+        "PodDisruptionBudget": lambda item: item["spec"].update(maxUnavailable=3),
+        "CronJob": lambda item: item["spec"].update(schedule="0 0 1 1 *"),
+        "NetworkPolicy": lambda item: item["spec"].update(ingress=[{}]),
+    }
+    assert {kind for kind, _, _ in whole} == changed.keys()
+    for key in whole:
+        item = copied(scene.world.objects[key])
+        changed[key[0]](item)
+        assert item != whole[key], key
+        scene.world.create(item)
+    scene.rounds(6)
+    for key, item in whole.items():
+        now = scene.world.objects[key]
+        assert {part: now.get(part) for part in ("spec", "data")} == {part: item.get(part) for part in ("spec", "data")}
+    assert {key: scene.world.objects[key]["metadata"]["uid"] for key in pods} == pods
 
 
 def test_a_paused_cluster_is_left_alone() -> None:

@@ -35,6 +35,14 @@ def test_nothing_rolls_while_a_cluster_is_paused() -> None:
     scene.world.edit("Cluster", "k", lambda spec: spec.update(config={"log.retention.ms": 1}))
     scene.rounds(1)
     assert scene.condition("ConfigApplied") == ("Unknown", "NotAsked"), "the new one isn't applied"
+    assert scene.kafka.dynamic == {}
+    scene.pages.said = {}
+    scene.world.edit("Cluster", "k", lambda spec: spec.update(paused=False))
+    scene.rounds(14)
+    assert scene.condition("Rolling") == ("False", "UpToDate"), "its end applies what was held back"
+    assert scene.condition("ConfigApplied") == ("True", "Applied")
+    assert scene.kafka.dynamic == {"log.retention.ms": "1"}
+    assert scene.status["version"] == "2"
 
 
 def test_a_pause_keeps_what_was_counted() -> None:

@@ -120,14 +120,13 @@ def _change(etcd: Etcd, *words: str, members: int) -> None:
     loaded machine may hear the answer too late."""
     deadline = time.monotonic() + 60
     while True:
-        try:
+        with suppress(subprocess.CalledProcessError):
             etcd.control("member", *words)
-        except subprocess.CalledProcessError as error:
-            assert time.monotonic() < deadline, error.stderr
-            time.sleep(0.2)
         with suppress(subprocess.CalledProcessError):
             if len(_list(etcd)) == members:
                 return
+        assert time.monotonic() < deadline, words
+        time.sleep(0.2)
 
 
 def _list(etcd: Etcd) -> list[dict[str, Any]]:

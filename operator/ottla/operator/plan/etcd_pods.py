@@ -35,8 +35,8 @@ QUOTA_BYTES_MAX = 8 * 2**30
 
 _START = f"""\
 #!/bin/sh
-# Starts this member, or says that it has no data and may not begin by itself. A member has data, and an identity, from its
-# first write-ahead log on: a start that fails before that, because it reaches no other member, leaves only folders behind.
+# Starts this member, or says that it has no data and may not begin by itself. A member has data, and an identity, from
+# its first write-ahead log on: a start that fails before that, as it reaches no other member, leaves folders behind.
 set -eu
 has_data() {{ ls {DATA_FOLDER}/etcd/member/wal/*.wal >/dev/null 2>&1; }}
 state=$(cat {CONFIG_FOLDER}/state)

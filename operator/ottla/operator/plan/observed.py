@@ -153,6 +153,16 @@ def outdated(stateful_set: Object | None, pod: Object, resize: Resize | None = N
     return " and ".join(reasons) or ("its pod template changes" if resize is None else "")
 
 
+def restarted_for(sets: Iterable[Object], pods: Iterable[Object]) -> str:
+    """What the Cluster's annotation said when somebody last asked for a restart of all: taking it away asks for none.
+
+    The pods tell it while a StatefulSet is made again around them.
+    """
+    made_with = [_of_template(stateful_set) for stateful_set in sets]
+    made_with += [pod["metadata"].get("annotations") or {} for pod in pods]
+    return next((each[names.RESTARTED_FOR] for each in made_with if each.get(names.RESTARTED_FOR)), "")
+
+
 def _of_template(stateful_set: Object | None) -> Mapping[str, str]:
     """The annotations that its pods are made with."""
     return {} if stateful_set is None else stateful_set["spec"]["template"]["metadata"].get("annotations") or {}
