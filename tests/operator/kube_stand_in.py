@@ -26,7 +26,9 @@ class KubeStandIn:
         self.events: list[tuple[str, str, str]] = []  # about whom, reason, message
         self.watcher: Watcher = lambda event, body: None
         self.refused: dict[str, int] = {}  # kind → HTTP status of whatever is asked about it
+        self.refused_writes: dict[str, int] = {}  # the same, of what changes something
         self._uids = count(1)
+        self._versions = count(1)
 
     # ---- what a person does
 
@@ -43,12 +45,21 @@ class KubeStandIn:
             found["metadata"]["generation"] += 1
         for part, value in parts.items():
             found[part] = {**found["metadata"], **value} if part == "metadata" else value
+        self._changed(found)
         self._tell("ADDED" if made else "MODIFIED", found)
         return found
 
     def remove(self, kind: str, name: str, namespace: str = "shop") -> None:
         """Deletes an object."""
         self._tell("DELETED", self.objects.pop((kind, namespace, name)))
+
+    def backup(self) -> dict[tuple[str, str, str], Object]:
+        """All objects, for `restore`."""
+        return deepcopy(self.objects)
+
+    def restore(self, backup: dict[tuple[str, str, str], Object]) -> None:
+        """All objects as they were: no watch tells of what isn't there any more."""
+        self.objects = deepcopy(backup)
 
     def topic(self, name: str, namespace: str = "shop") -> Object:
         """A Topic."""
@@ -82,26 +93,43 @@ class KubeStandIn:
 
     async def merge(self, kind: str, namespace: str, name: str, patch: Object, subresource: str = "") -> Object:
         """A merge patch."""
-        self._check(kind)
+        self._check(kind, writes=True)
         found = self.objects.get((kind, namespace, name))
         if found is None:
             raise KubeError(404, f"patching {name}", "not found")
-        if patch.get("metadata", {}).get("uid", found["metadata"]["uid"]) != found["metadata"]["uid"]:
-            raise KubeError(409, f"patching {name}", "another uid")
-        assert subresource == "status"
+        meta = found["metadata"]
+        if any(patch.get("metadata", {}).get(part, meta[part]) != meta[part] for part in ("uid", "resourceVersion")):
+            raise KubeError(409, f"patching {name}", "another one")
         self.writes.append(f"{kind} {name}")
-        found["status"] = _merged(found.get("status", {}), patch["status"])
+        if subresource:
+            assert subresource == "status"
+            found["status"] = _merged(found.get("status", {}), patch["status"])
+        else:
+            found |= _merged(found, patch)
+        self._changed(found)
         self._tell("MODIFIED", found)
         return deepcopy(found)
+
+    async def apply(self, wanted: Object, observed: Object | None = None) -> Object:
+        """Server-side apply, of all that is there."""
+        meta = wanted["metadata"]
+        self._check(wanted["kind"], writes=True)
+        self.writes.append(f"{wanted['kind']} {meta['name']}")
+        more = {name: value for name, value in wanted.items() if name not in ("kind", "apiVersion")}
+        return deepcopy(self.put(wanted["kind"], meta["name"], meta["namespace"], **more))
 
     async def event(self, about: Object, reason: str, message: str, now: datetime, *, warning: bool = False) -> None:
         """An Event."""
         self.writes.append(f"event {reason}")
         self.events.append((about["metadata"]["name"], reason, message))
 
-    def _check(self, kind: str) -> None:
-        if kind in self.refused:
-            raise KubeError(self.refused[kind], kind, "refused")
+    def _check(self, kind: str, *, writes: bool = False) -> None:
+        refused = self.refused | self.refused_writes if writes else self.refused
+        if kind in refused:
+            raise KubeError(refused[kind], kind, "refused")
+
+    def _changed(self, found: Object) -> None:
+        found["metadata"]["resourceVersion"] = str(next(self._versions))
 
     def _tell(self, event: str, found: Object) -> None:
         if found["kind"] == "Topic":

@@ -13,6 +13,7 @@ import kafka
 import pytest
 
 from ottla.operator.kafka import BROKER, KafkaAdmin, Refusals, Unreachable
+from ottla.operator.kube import KubeError
 from ottla.operator.objects import Ref
 from ottla.operator.plan.topic import THROTTLE_RATES, Configure, Create, Delete, KafkaTopic
 from ottla.operator.queue import Result
@@ -527,6 +528,92 @@ def test_topics_of_a_cluster_made_anew_are_kept_until_their_resources_are_applie
         await operator.later(1000.0)
         assert set((await admin.look()).topics) == {"payments"}, "what was seen under this Cluster goes with its Topic"
         operator.reconciler.close()
+
+    run(scene)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("first", [False, True])
+def test_topics_made_after_the_backup_that_kubernetes_is_restored_from_are_kept(
+    run: Play, first: bool, restarted: bool
+) -> None:
+    """The Cluster is the same one, its topics are there, and nobody has deleted the Topics that aren't.
+
+    `first`: the operator had seen no Topic of the Cluster when the backup was taken.
+    """
+
+    async def scene(operator: Operator, admin: KafkaAdmin) -> None:
+        kube = operator.kube
+        if not first:
+            operator.topic("before")
+        await operator.settle()
+        backup = kube.backup()
+        operator.topic("orders")
+        operator.topic("payments")
+        await operator.settle()
+        ids = {name: topic.id for name, topic in (await admin.look()).topics.items()}
+        kube.restore(backup)
+        if restarted:
+            operator.reconciler.close()
+            operator = Operator(admin.bootstrap, kube)
+        await operator.settle()
+        await operator.later(1000.0)
+        await operator.later(1000.0)
+        assert {name: topic.id for name, topic in (await admin.look()).topics.items()} == ids
+        held = operator.reconciler.held(MAIN)
+        assert held is not None
+        assert held.reason == "TopicsNotRemembered"
+        operator.topic("orders")
+        operator.topic("later")
+        await operator.settle()
+        await operator.later(1000.0)
+        await operator.later(1000.0)
+        now = {name: topic.id for name, topic in (await admin.look()).topics.items()}
+        assert now == ids | {"later": now["later"]}, "the topic is taken over, and the other one waits"
+        for name in ("orders", "later"):
+            kube.remove("Topic", name)
+        await operator.later(1.0)
+        await operator.later(15.0)
+        assert (await admin.look()).topics.keys() == ids.keys() - {"orders"}, "this Kubernetes has had these Topics"
+        operator.reconciler.close()
+
+    run(scene)
+
+
+def test_a_record_of_topics_that_somebody_deletes_is_made_again(run: Play) -> None:
+    async def scene(operator: Operator, admin: KafkaAdmin) -> None:
+        kube = operator.kube
+        operator.topic("orders")
+        await operator.settle()
+        kube.remove("ConfigMap", "main-topics")
+        await operator.settle()
+        kube.remove("Topic", "orders")
+        await operator.settle()
+        await operator.later(15.0)
+        assert (await admin.look()).topics == {}
+
+    run(scene)
+
+
+def test_a_record_that_kubernetes_refuses_keeps_no_topic_from_being_made(run: Play) -> None:
+    """As by a quota. What isn't remembered is kept, and the refusal is told; once it is written, topics go as ever."""
+
+    async def scene(operator: Operator, admin: KafkaAdmin) -> None:
+        kube = operator.kube
+        kube.refused_writes["ConfigMap"] = 403
+        operator.topic("orders")
+        with pytest.raises(KubeError, match="refused"):
+            await operator.sweep()
+        assert (await admin.look()).topics.keys() == {"orders"}
+        with pytest.raises(KubeError, match="refused"):
+            await operator.sweep()
+        assert kube.condition("orders") == ("True", "Ready", "")
+        kube.refused_writes.clear()
+        await operator.settle()
+        kube.remove("Topic", "orders")
+        await operator.settle()
+        await operator.later(15.0)
+        assert (await admin.look()).topics == {}
 
     run(scene)
 

@@ -98,6 +98,20 @@ class ApiServer(World):
             self._remove(("Topic", NAMESPACE, item["metadata"]["name"]))
         return gone
 
+    def topics_now(self) -> dict[Key, Object]:
+        """All Topics, and what Kubernetes remembers of them: a part of a backup of its etcd."""
+        return {
+            key: copied(item)
+            for key, item in self.objects.items()
+            if key[0] == "Topic" or (key[0] == "ConfigMap" and key[2].endswith("-topics"))
+        }
+
+    def restore_topics(self, backup: dict[Key, Object]) -> None:
+        """These are as they were in a backup."""
+        for key in self.topics_now():
+            del self.objects[key]
+        self.objects |= {key: copied(item) for key, item in backup.items()}
+
     # ---- what there is
 
     @property

@@ -12,12 +12,13 @@ from typing import Any
 
 from ottla.operator.kube import KubeError
 from ottla.operator.objects import Object, going
+from ottla.operator.orphaned_topics import DEFINITION
 from ottla.operator.plan.names import COMPONENT, INSTANCE, MANAGED_BY
 from ottla.operator.spec.cluster import RESTART, Defaults
 from ottla.operator.status import Condition, conditions
 from tests.simulation_operator.brokers import Brokers
 from tests.simulation_operator.invariants import Wishes
-from tests.simulation_operator.kubernetes import NAMESPACE, ApiServer
+from tests.simulation_operator.kubernetes import NAMESPACE, ApiServer, Key
 from tests.unit.operator.kubernetes_world import copied
 
 NAME = "k"
@@ -27,6 +28,7 @@ REPLICAS_MAX = 2
 VOLUMES_MAX = 3  # of a broker
 STATIC, DYNAMIC = "socket.listen.backlog.size", "log.retention.ms"  # settings that a broker may have alone
 ENDED = 0.3  # how likely, at each action, what is named here ends
+BACKED_UP = 0.3  # how likely, at each action, Kubernetes is
 ENDINGS = ("resumed", "spec put right", "rights given back", "definition of Topics applied", "Topics applied again")
 INVALID = ({"nope": 1}, {"node.id": "3"}, {"num.partitions": "many"})
 RESOURCES: tuple[Object, ...] = (
@@ -64,6 +66,8 @@ class Person:
         self.topics: dict[str, Object] = {}  # the specs of Topics that are to be there
         self.strays: set[str] = set()
         self.operator_upgraded = False
+        self.restored = False  # Kubernetes was, and no watch has noticed yet
+        self._backup: tuple[tuple[str, str], dict[Key, Object]] | None = None  # of Kubernetes: whose, and its Topics
         self.actions: dict[str, Callable[[], bool]] = {
             "image": self.change_image,
             "image that can't be had": self.break_image,
@@ -96,6 +100,7 @@ class Person:
             ),
             "Cluster made again with fewer brokers": lambda: self.remake_cluster(topics="kept", fewer=True),
             "Topics applied again": self.apply_topics,
+            "Kubernetes restored, its Topics at least": self.restore,
             "definition of Topics deleted": self.undefine,
             "definition of Topics applied": self.define,
             "stray pod": self.stray,
@@ -113,6 +118,8 @@ class Person:
 
     def act(self) -> None:
         """Does one thing, and ends now and then what keeps everything from going on."""
+        if self._server.defined and self._random.random() < BACKED_UP:
+            self._backup = self._whose(), self._server.topics_now()
         names = [self._random.choice(sorted(self.actions))]
         names += [name for name in ENDINGS if self._random.random() < ENDED]
         for name in names:
@@ -427,6 +434,22 @@ class Person:
             return False
         self._server.undefine_topics()
         return True
+
+    def restore(self) -> bool:
+        """Kubernetes is as in its last backup, with the same Cluster; its Topics alone: no pod goes back in time."""
+        if self._backup is None or not self._server.defined or self._backup[0] != self._whose():
+            return False
+        self._server.restore_topics(self._backup[1])
+        for item in self._server.all("Topic"):  # that was deleted since is wanted again
+            self.topics[item["metadata"]["name"]] = copied(item["spec"])
+            self._wishes.deleted.pop(item["metadata"]["uid"], None)
+        self.restored = True
+        return True
+
+    def _whose(self) -> tuple[str, str]:
+        """The uids of the Cluster and of the definition of Topics."""
+        definition = self._server.objects["CustomResourceDefinition", "", DEFINITION]
+        return self.uid, definition["metadata"]["uid"]
 
     def define(self) -> bool:
         if self._server.defined:

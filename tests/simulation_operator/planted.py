@@ -32,6 +32,7 @@ from ottla.operator.orphaned_topics import OrphanedTopics
 from ottla.operator.parts import Part
 from ottla.operator.plan import broker_pods, disruption, observed, resize, roll
 from ottla.operator.plan.orphans import Definition, Disappearances
+from ottla.operator.plan.remembered import Remembered, shortened
 from ottla.operator.plan.resize import Resize
 from ottla.operator.plan.storage import has_to_be_made_again
 from ottla.operator.queue import Retry
@@ -66,9 +67,10 @@ def bug(planting: Callable[[Patch], None]) -> Callable[[Patch], None]:
 def a_recovery_deletes_topics(patch: Patch) -> None:
     judge = Disappearances.judge
 
-    def judged(self: Any, now: float, orphans: Any, owned: int, definition: Any, uid: str, confirmed: str) -> Any:
-        ours = [each._replace(owner=each.owner._replace(cluster_uid=uid)) for each in orphans]
-        return judge(self, now, ours, owned, definition, uid, confirmed)
+    def judged(self: Any, now: float, orphans: Any, owned: int, definition: Any, known: Any, confirmed: str) -> Any:
+        ours = [each._replace(owner=each.owner._replace(cluster_uid=known.cluster_uid)) for each in orphans]
+        known = replace(known, uids=frozenset(shortened(each.owner.uid) for each in orphans))
+        return judge(self, now, ours, owned, definition, known, confirmed)
 
     patch.setattr(Disappearances, "judge", judged)
 
@@ -143,7 +145,7 @@ def one_refused_object_stops_the_rest(patch: Patch) -> None:
 
 @bug
 def a_topic_is_marked_by_the_word_of_a_watch_that_is_late(patch: Patch) -> None:
-    async def all_of_them(self: Any, plans: Any) -> Any:
+    async def all_of_them(self: Any, sweep: Any, cluster: Any, mine: Any, remembered: Any, plans: Any) -> Any:
         return plans
 
     patch.setattr(topic.TopicReconciler, "_certain", all_of_them)
@@ -278,6 +280,11 @@ def topics_go_with_the_definition_of_their_kind(patch: Patch) -> None:
         return Definition("")
 
     patch.setattr(OrphanedTopics, "_definition", there)
+
+
+@bug
+def topics_made_after_the_backup_of_kubernetes_go(patch: Patch) -> None:
+    patch.setattr(Remembered, "has", lambda self, uid: True)
 
 
 # ---- what is told, and what is remembered

@@ -291,6 +291,9 @@ class Run:
                 resources.seen(None, item)
             self.process.told = there
             return
+        if self.person.restored:  # the watch has ended, and the next one tells of nothing that went
+            self.person.restored = False
+            told = {uid: item for uid, item in told.items() if uid in there}
         for uid, item in list(told.items()):
             if uid not in there:
                 resources.seen("DELETED", item)

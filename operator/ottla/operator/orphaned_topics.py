@@ -1,7 +1,8 @@
 """Judges the topics that have lost their resources, and keeps what the Cluster's status tells of those that wait.
 
 The judgement itself is `plan/orphans.py`'s. Before anything is found guilty of having no resource the resources are
-listed anew, and the definition of their kind is read.
+listed anew, and the definition of their kind is read. What Kubernetes remembers is read after that list: if it is
+restored in between, it remembers less than it has shown.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from uuid import UUID
 from ottla.operator.kube import KubeError
 from ottla.operator.objects import Object, Ref, going
 from ottla.operator.plan.orphans import Definition, Disappearances, Orphan, Unreadable, Verdict, orphans
+from ottla.operator.plan.remembered import Remembered
 from ottla.operator.plan.topic import KafkaCluster
 from ottla.operator.plan.topic_owner import read_mark
 from ottla.operator.spec.topic_rules import CONFIRM, TopicRules
 from ottla.operator.status import Condition
+from ottla.operator.topic_memory import TopicMemory
 from ottla.operator.topic_resources import TopicResources
 from ottla.wording import first_named
 
@@ -49,12 +52,14 @@ class OrphanedTopics:
         self,
         kube: Reader,
         resources: TopicResources,
+        memory: TopicMemory,
         held_changed: Callable[[Ref], None],
         clock: Callable[[], float],
     ) -> None:
         """`held_changed`: the status of a Cluster is to tell something else; `clock`: in seconds, monotonic."""
         self._kube = kube
         self._resources = resources
+        self._memory = memory
         self._held_changed = held_changed
         self._clock = clock
         self._disappearances: dict[Ref, Disappearances] = {}
@@ -70,19 +75,21 @@ class OrphanedTopics:
         self._disappearances.pop(cluster, None)
         self._held.pop(cluster, None)
 
-    async def judge(self, key: Ref, rules: TopicRules, cluster: KafkaCluster) -> Verdict:
-        """What is to become of the orphans among a Cluster's topics. Raises KubeError."""
+    async def judge(self, key: Ref, rules: TopicRules, cluster: KafkaCluster) -> tuple[Verdict, Remembered]:
+        """What is to become of the orphans among a Cluster's topics, and which Topics Kubernetes remembers to have had.
+        Raises KubeError."""
         found = self._orphans(key, cluster)
         definition: Definition | Unreadable | None = Definition("")
         if found:
             await self._resources.up_to_date(self._clock(), within_s=0.0)
             definition = await self._definition()
             found = self._orphans(key, cluster)
+        remembered = await self._memory.read(key, rules.uid)
         owned = sum(read_mark(topic.owner) is not None for topic in cluster.topics.values())
         watch = self._disappearances.setdefault(key, Disappearances())
-        verdict = watch.judge(self._clock(), found, owned, definition, rules.uid, rules.confirmed)
+        verdict = watch.judge(self._clock(), found, owned, definition, remembered, rules.confirmed)
         self._tell_held(key, verdict)
-        return verdict
+        return verdict, remembered
 
     def _orphans(self, key: Ref, cluster: KafkaCluster) -> list[Orphan]:
         known = self._resources

@@ -19,9 +19,10 @@ from typing import Any, Protocol
 
 from ottla.operator.kafka import CHANGED_AT_ONCE, KafkaAdmin, KafkaAdmins, Refusals, Unreachable, said
 from ottla.operator.kube import KubeError
-from ottla.operator.objects import Object, Ref, going, holds
+from ottla.operator.objects import Ref, going, holds
 from ottla.operator.orphaned_topics import OrphanedTopics
 from ottla.operator.plan.orphans import Orphan, Verdict, hold
+from ottla.operator.plan.remembered import Remembered
 from ottla.operator.plan.topic import (
     NOT_ENOUGH_BROKERS,
     THROTTLE_RATES,
@@ -42,11 +43,14 @@ from ottla.operator.plan.topic import (
     warning,
     winners,
 )
+from ottla.operator.plan.topic_owner import read_mark
 from ottla.operator.plan.topic_status import REPLACING, Outcome
 from ottla.operator.queue import Result, why
+from ottla.operator.refusals import Refusals as Refused
 from ottla.operator.spec.topic import DeletionPolicy, TopicResource
 from ottla.operator.spec.topic_rules import TopicRules, parse_topic_rules
 from ottla.operator.status import Condition
+from ottla.operator.topic_memory import Keeper, TopicMemory
 from ottla.operator.topic_reports import TopicReports, Writer, news_of
 from ottla.operator.topic_resources import Lister, TopicResources
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -72,11 +76,8 @@ PASSING = frozenset(
 )
 
 
-class Kube(Lister, Writer, Protocol):
+class Kube(Lister, Writer, Keeper, Protocol):
     """What is needed of Kubernetes: `ottla.operator.kube.Kube`."""
-
-    async def get(self, kind: str, namespace: str, name: str) -> Object | None:
-        """One object; None where there is none, or none of its kind."""
 
 
 @dataclass(slots=True)
@@ -91,6 +92,7 @@ class _Sweep:
     left: set[str] = field(default_factory=set)  # topics that have steps left for the next sweep
     passing: bool = False  # something didn't work, and may in a while
     failed: dict[str, KafkaError] = field(default_factory=dict)  # by topic
+    refused: Refused = field(default_factory=Refused)  # by Kubernetes, which stopped nothing else
 
 
 class TopicReconciler:
@@ -117,7 +119,8 @@ class TopicReconciler:
         self._clock = clock
         self._utc = utc
         self._admins = KafkaAdmins()
-        self._orphaned = OrphanedTopics(kube, resources, held_changed, clock)
+        self._memory = TopicMemory(kube)
+        self._orphaned = OrphanedTopics(kube, resources, self._memory, held_changed, clock)
         self._starting: set[Ref] = set()  # Clusters that were said to be waited for
         self._restless: dict[Ref, int] = {}  # sweeps in a row that ended all there was to change, and found more
 
@@ -156,8 +159,8 @@ class TopicReconciler:
         admin = self._admins.get(key, self._bootstrap(sweep.rules))
         try:
             cluster = await admin.look()
-            verdict = await self._orphaned.judge(key, sweep.rules, cluster)
-            await self._sweep(sweep, admin, cluster, self._resources.of(key), verdict)
+            verdict, remembered = await self._orphaned.judge(key, sweep.rules, cluster)
+            await self._sweep(sweep, admin, cluster, self._resources.of(key), verdict, remembered)
         except Unreachable as error:
             await self._tell_waiting(sweep, mine, "ClusterUnreachable", f"the brokers of {key} don't answer yet")
             if not sweep.starting:
@@ -169,6 +172,7 @@ class TopicReconciler:
             return Result(BROKERS_S)
         self._starting.discard(key)
         await self._reports.statuses(sweep.outcomes, sweep.now)
+        sweep.refused.told()
         moving = any(outcome.moving is not None for outcome in sweep.outcomes.values())
         starting = any(outcome.reason == NOT_ENOUGH_BROKERS for outcome in sweep.outcomes.values())
         pauses = [PASSING_S] * sweep.passing + [MOVING_S] * moving + [BROKERS_S] * starting
@@ -189,6 +193,7 @@ class TopicReconciler:
         cluster: KafkaCluster,
         mine: list[TopicResource],
         verdict: Verdict,
+        remembered: Remembered,
     ) -> None:
         """Everything but the statuses."""
         allowed = await self._allowed(sweep, mine)
@@ -222,7 +227,8 @@ class TopicReconciler:
                     waiting.append(resource)
                 else:
                     plans[resource] = plan
-        plans = await self._certain(await self._beside_others(sweep, admin, cluster, plans))
+        plans = await self._beside_others(sweep, admin, cluster, plans)
+        plans = await self._certain(sweep, cluster, mine, remembered, plans)
         await self._carry_out(sweep, admin, cluster, plans)
         for resource, plan in plans.items():
             self._conclude(sweep, resource, plan, cluster.topics.get(resource.topic))
@@ -260,15 +266,28 @@ class TopicReconciler:
             for each in taking
         }
 
-    async def _certain(self, plans: dict[TopicResource, TopicPlan]) -> dict[TopicResource, TopicPlan]:
-        """Without those that would mark a topic as a resource's that isn't there any more.
+    async def _certain(
+        self,
+        sweep: _Sweep,
+        cluster: KafkaCluster,
+        mine: list[TopicResource],
+        remembered: Remembered,
+        plans: dict[TopicResource, TopicPlan],
+    ) -> dict[TopicResource, TopicPlan]:
+        """Without those that would mark a topic as a resource's that isn't there any more; and Kubernetes remembers
+        those that are there.
 
         The mark says that the resource was there under this Cluster, and by the mark a topic is deleted later. The
-        watch may be late: it still tells of Topics that went with the Cluster before this one.
+        watch may be late: it still tells of Topics that went with the Cluster before this one. Where Kubernetes
+        refuses to remember, the marks are written all the same: then their topics are kept.
         """
-        if not any(map(marks, plans.values())):
+        new = {resource.uid for resource in mine if not remembered.has(resource.uid)}
+        if not new and not any(map(marks, plans.values())):
             return plans
         there = await self._resources.there_now()
+        owners = (owner.uid for topic in cluster.topics.values() if (owner := read_mark(topic.owner)) is not None)
+        with sweep.refused.gathered():
+            await self._memory.remember(remembered, new & there, {*owners, *(resource.uid for resource in mine)})
         return {resource: plan for resource, plan in plans.items() if resource.uid in there or not marks(plan)}
 
     async def _selected(self, labels: Mapping[str, str]) -> frozenset[str]:

@@ -106,8 +106,9 @@ class World:
             raise KubeError(404, f"patching {kind} {name}", "the server could not find the requested resource")
         if (item := self.objects.get((kind, namespace, name))) is None:
             raise KubeError(404, f"patching {kind} {name}", "not found")
-        if patch.get("metadata", {}).get("uid") not in (None, item["metadata"].get("uid")):
-            raise KubeError(409, f"patching {kind} {name}", "the uid is another one's")
+        for part, what in (("uid", "the uid is another one's"), ("resourceVersion", "it has changed")):
+            if patch.get("metadata", {}).get(part) not in (None, item["metadata"].get(part)):
+                raise KubeError(409, f"patching {kind} {name}", what)
         if subresource == "resize":
             check_resize(item, patch, lowers_memory=self.lowers_memory)
         self.writes.append(f"{subresource or 'merge'} {kind} {name}")

@@ -17,12 +17,14 @@ from ottla.operator.plan.orphans import (
     hold,
     orphans,
 )
+from ottla.operator.plan.remembered import Remembered
 from ottla.operator.plan.topic import POLICY, Configure, KafkaPartition, KafkaTopic
 from ottla.operator.plan.topic_owner import OWNER, Owner, mark, read_mark
 from ottla.operator.spec.topic import DeletionPolicy, TopicResource
 
 CLUSTER = "c-1"
 DEFINITION = Definition("2025-01-01T00:00:00Z")
+REMEMBERED = Remembered(Ref("shop", "main"), CLUSTER, None, frozenset(f"u-{number}" for number in range(66)))
 
 
 def resource(number: int, **changes: object) -> TopicResource:
@@ -48,7 +50,7 @@ def judge(
     definition: Definition | Unreadable | None = DEFINITION,
     confirmed: str = "",
 ) -> Verdict:
-    return watch.judge(now, gone, of, definition, CLUSTER, confirmed)
+    return watch.judge(now, gone, of, definition, REMEMBERED, confirmed)
 
 
 def names(found: tuple[Orphan, ...] | list[Orphan]) -> list[str]:
@@ -138,6 +140,23 @@ def test_topics_of_a_cluster_that_was_made_anew_wait_however_few() -> None:
     later = judge(watch, 1020.0, both)
     assert (names(later.due), names(later.held)) == (["t-2"], ["t-1"]), "what was seen under this Cluster goes"
     assert names(judge(watch, 1030.0, of_before, confirmed=held.token).due) == ["t-1"]
+
+
+def test_topics_that_kubernetes_does_not_remember_wait_however_few() -> None:
+    """As after Kubernetes was restored to a state from before they were made: its Cluster is the same one."""
+    watch = Disappearances()
+    gone = lost(66)
+    judge(watch, 0.0, gone, of=1)
+    held = judge(watch, 1000.0, gone, of=1)
+    assert (held.due, names(held.held), held.reason) == ((), ["t-66"], "TopicsNotRemembered")
+    both = [*gone, *lost(2)]
+    judge(watch, 1001.0, both)
+    assert names(judge(watch, 1020.0, both).due) == ["t-2"]
+    assert names(judge(watch, 1030.0, gone, confirmed=held.token).due) == ["t-66"]
+
+
+def test_a_topic_that_is_made_again_in_a_restored_kubernetes_takes_its_topic_over() -> None:
+    assert names(judge(Disappearances(), 0.0, remade(66)).taken_over) == ["t-66"]
 
 
 def test_a_mark_from_before_clusters_were_recorded_waits() -> None:

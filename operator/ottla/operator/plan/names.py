@@ -92,6 +92,11 @@ def followed(name: str) -> str:
     return f"{name}-followed"
 
 
+def remembered_topics(name: str) -> str:
+    """The ConfigMap with the Topics that the Cluster of that name has had."""
+    return f"{name}-topics"
+
+
 def client_config(cluster: Cluster) -> str:
     """The ConfigMap with what a client needs."""
     return f"{cluster.name}-client"

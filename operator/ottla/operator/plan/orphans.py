@@ -9,14 +9,16 @@ whoever applies them all. Therefore:
    resources vanished with the definition before it.
 3. A topic whose mark names another Cluster than the one that it lies in now waits, whatever it counts: the Cluster was
    made again, or restored, and its Topics may not have been applied yet. A sweep that sees the Topic renews the mark.
-4. If more than a tenth of the owned topics (and more than `FEW`) have lost their resources within `WINDOW_S`, all of
+4. A topic waits, whatever it counts, whose resource this Kubernetes doesn't remember to have had (`remembered.py`):
+   Kubernetes was restored to a state from before the resource was made, and nobody deleted it.
+5. If more than a tenth of the owned topics (and more than `FEW`) have lost their resources within `WINDOW_S`, all of
    these wait, and go on waiting whatever comes: the topic itself says so (`HELD` in place of its policy).
 
 What waits is deleted once somebody confirms it by a token, which is of these very topics; or a resource claims the name
 again, and the topic isn't an orphan any more.
 
 A resource that was deleted and made again under its own name claims its predecessor's topic. Kubernetes holds one
-object of a name at a time, so the predecessor's deletion is certain, and its topic goes by the same four rules as if
+object of a name at a time, so the predecessor isn't there any more, and its topic goes by the same rules as if
 nobody claimed it: the new resource has a topic of its own afterwards. The new resource takes the topic over where
 
 - a rule has the topic wait, because then nobody meant the deletion;
@@ -36,6 +38,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
+from ottla.operator.plan.remembered import Remembered
 from ottla.operator.plan.topic import POLICY, Configure, KafkaTopic
 from ottla.operator.plan.topic_owner import Owner, read_mark
 from ottla.operator.spec.topic import DeletionPolicy, TopicResource
@@ -46,6 +49,7 @@ FEW = 3
 HELD = "Held"
 MASS_DISAPPEARANCE = "MassDisappearance"
 CLUSTER_MADE_ANEW = "ClusterMadeAnew"
+TOPICS_NOT_REMEMBERED = "TopicsNotRemembered"
 
 
 class Orphan(NamedTuple):
@@ -140,11 +144,11 @@ class Disappearances:
         orphans: list[Orphan],
         owned: int,
         definition: Definition | Unreadable | None,
-        cluster_uid: str,
+        remembered: Remembered,
         confirmed: str,
     ) -> Verdict:
         """`owned`: how many topics have an owner, orphans among them; `definition` None: there is none;
-        `cluster_uid`: of the Cluster that the topics lie in."""
+        `remembered`: which Topics Kubernetes has had, of the Cluster that the topics lie in."""
         ids = {orphan.topic.id for orphan in orphans}
         self._noticed = {topic: self._noticed.get(topic, now) for topic in ids}
         self._held = self._held & ids | {orphan.topic.id for orphan in orphans if orphan.held}
@@ -160,10 +164,14 @@ class Disappearances:
         ):
             self._held |= older
             why = "the definition of the Topic kind was deleted and made anew"
-        foreign = {orphan.topic.id for orphan in orphans if orphan.owner.cluster_uid != cluster_uid}
+        foreign = {orphan.topic.id for orphan in orphans if orphan.owner.cluster_uid != remembered.cluster_uid}
         self._held |= foreign
         if foreign and not why:
             reason, why = CLUSTER_MADE_ANEW, "this Cluster was made anew, and has never had the Topics of these"
+        forgotten = {orphan.topic.id for orphan in orphans if not remembered.has(orphan.owner.uid)} - foreign
+        self._held |= forgotten
+        if forgotten and not why:
+            reason, why = TOPICS_NOT_REMEMBERED, "Kubernetes doesn't remember that it ever had the Topics of these"
         self._held -= self._confirmed
         kept = [orphan for orphan in orphans if orphan.topic.id in self._held]
         taken_over = tuple(orphan for orphan in kept if orphan.remade)

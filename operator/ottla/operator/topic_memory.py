@@ -1,0 +1,51 @@
+"""Reads and writes the record of the Topics that Kubernetes has had (`plan/remembered.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from ottla.operator.objects import Object, Ref
+from ottla.operator.plan import names
+from ottla.operator.plan.remembered import Remembered, read_record, record, shortened
+
+
+class Keeper(Protocol):
+    """Who reads and writes objects: `ottla.operator.kube.Kube`."""
+
+    async def get(self, kind: str, namespace: str, name: str) -> Object | None:
+        """One object; None where there is none, or none of its kind."""
+
+    async def apply(self, wanted: Object, observed: Object | None = None) -> Object:
+        """Server-side apply."""
+
+    async def merge(self, kind: str, namespace: str, name: str, patch: Object, subresource: str = "") -> Object:
+        """A JSON merge patch."""
+
+
+class TopicMemory:
+    """The records of all Clusters."""
+
+    def __init__(self, kube: Keeper) -> None:
+        self._kube = kube
+
+    async def read(self, cluster: Ref, cluster_uid: str) -> Remembered:
+        """The record of a Cluster as it is now. Raises KubeError."""
+        found = await self._kube.get("ConfigMap", cluster.namespace, names.remembered_topics(cluster.name))
+        return read_record(cluster, cluster_uid, found)
+
+    async def remember(self, before: Remembered, new: Iterable[str], named: Iterable[str]) -> None:
+        """Adds the `new` uids, and forgets those that aren't `named` any more. Raises KubeError, also where the record
+        isn't what it was `before`."""
+        kept = before.uids & set(map(shortened, named))
+        added = set(map(shortened, new)) - before.uids
+        if not added:
+            return
+        wanted = record(before.cluster, before.cluster_uid, kept | added)
+        if before.found is None:
+            await self._kube.apply(wanted)
+            return
+        meta = wanted["metadata"]
+        seen = {name: before.found["metadata"][name] for name in ("uid", "resourceVersion")}
+        patch = {"metadata": {**seen, "ownerReferences": meta["ownerReferences"]}, "data": wanted["data"]}
+        await self._kube.merge("ConfigMap", meta["namespace"], meta["name"], patch)
