@@ -12,6 +12,7 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from ottla.broker.elections import Elections
@@ -25,6 +26,7 @@ from ottla.metadata.cluster import find_cluster
 from ottla.metadata.follower import Follower
 from ottla.metadata.image import Image
 from ottla.metadata.own_store import OwnStore
+from ottla.metadata.patience import Patience
 from ottla.metadata.store import ForeignStore, Store, StoreUnavailable
 from ottla.net.peer import Connect, connect_tcp
 from ottla.settings.config import BrokerConfig
@@ -77,12 +79,12 @@ class ControllerProcess:
         holder = self.image.controller
         return holder is not None and holder.name == self.name
 
-    async def start(self) -> None:
-        """Stands for controller. Raises ForeignStore, StoreUnavailable, OSError."""
+    async def start(self, patience: Patience) -> None:
+        """Stands for controller. Raises ForeignStore, StoreUnavailable, GivenUp, OSError."""
         self._follower.listen(self.elections.changed)
-        self._waits = await find_cluster(self.store) is None
+        self._waits = await patience.answer(partial(find_cluster, self.store)) is None
         if not self._waits:
-            await self._follower.start()
+            await patience.answer(self._follower.start)
         await self._http.start_at(self._config.get_str("ottla.http.listener"))
         self._spawn(self._end_with_the_store())
         self._spawn(self._follow())

@@ -18,6 +18,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import uvloop
@@ -33,9 +34,10 @@ from ottla.cli.stores import on_etcd, open_store
 from ottla.controller.decide import UNCLEAN_ELECTION
 from ottla.controller.quick_death import QuickDeath
 from ottla.controller.runner import BALANCE, BALANCE_INTERVAL_S, Controller
+from ottla.metadata import keys
 from ottla.metadata.eligibility import MIN_ISR
 from ottla.metadata.model import UnsupportedFormat
-from ottla.metadata.patience import store_answers
+from ottla.metadata.patience import GivenUp, Patience
 from ottla.metadata.registration import NodeIdTaken
 from ottla.metadata.store import ForeignStore, LeaseExpired, Store, StoreRestored, StoreUnavailable, UnknownOutcome
 from ottla.net.peer import Connect, connect_tcp
@@ -101,13 +103,13 @@ async def _run(config: BrokerConfig, *, until_stdin_ends: bool) -> int:
     if on_etcd(config):
         logger.info("reading the metadata: %s has to answer first", config.get_str("ottla.metadata.store"))
     run = _serve if "broker" in config.roles else _control
+    patience = Patience(config.get_int("initial.broker.registration.timeout.ms") / 1000, stopping)
     if run is _serve and not record_walk.NATIVE:
         logger.warning("%s", record_walk.WITHOUT_NATIVE)
     while True:
         try:
-            store = await open_store(config)
-            if await _answers(config, store, stopping):
-                return await run(config, store, stopping)
+            return await run(config, await _answering(config, patience), stopping, patience)
+        except GivenUp:
             return 0
         except StoreRestored as reason:
             if stopping.is_set():
@@ -115,24 +117,23 @@ async def _run(config: BrokerConfig, *, until_stdin_ends: bool) -> int:
             logger.warning("%s: it is joined anew", reason)
 
 
-async def _answers(config: BrokerConfig, store: Store, stopping: asyncio.Event) -> bool:
-    """Whether the store answers before a signal comes; it is closed where it doesn't. Raises StoreUnavailable."""
-    answers = False
+async def _answering(config: BrokerConfig, patience: Patience) -> Store:
+    """The store, once it answers; it is closed where it doesn't. Raises StoreUnavailable, GivenUp."""
+    store = await open_store(config)
     try:
-        patience_s = config.get_int("initial.broker.registration.timeout.ms") / 1000
-        answers = await store_answers(store, patience_s, stopping)
-    finally:
-        if not answers:
-            await store.close()
-    return answers
+        await patience.answer(partial(store.read, keys.CLUSTER))
+    except BaseException:
+        await store.close()
+        raise
+    return store
 
 
-async def _serve(config: BrokerConfig, store: Store, stopping: asyncio.Event) -> int:
+async def _serve(config: BrokerConfig, store: Store, stopping: asyncio.Event, patience: Patience) -> int:
     """Is a broker until a signal comes or it fails; the exit code. Raises ForeignStore, NodeIdTaken."""
     broker = Broker(config, store)
     try:
-        await broker.open()
-        await broker.register()
+        await broker.open(patience)
+        await broker.register(patience)
         if "controller" in config.roles:
             stand_for_controller(broker, config)
         await broker.serve()
@@ -160,13 +161,13 @@ def _stdin_read(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> Non
         stopping.set()
 
 
-async def _control(config: BrokerConfig, store: Store, stopping: asyncio.Event) -> int:
+async def _control(config: BrokerConfig, store: Store, stopping: asyncio.Event, patience: Patience) -> int:
     """Stands for controller, without a broker, until a signal comes; the exit code. Raises ForeignStore."""
     from ottla.cli.controlling import ControllerProcess
 
     process = ControllerProcess(config, store, _defaults(config))
     try:
-        await process.start()
+        await process.start(patience)
         print(f"ottla controller {config.node_id} ready pid={os.getpid()}", flush=True)
         await _first((stopping, process.failed))
         if process.store.refusal is not None:

@@ -56,7 +56,7 @@ class Registration:
     """One broker's registration. `register` first, then `run` in a task of the owner's, `withdraw` at the end."""
 
     def __init__(self, store: Store, broker: Broker, renewal: Renewal, session_s: float = 9.0) -> None:
-        """`broker` says what to register; its epoch and revision are filled in here. `renewal` is closed with it."""
+        """`broker` says what to register; its epochs and revision are filled in here. `renewal` is closed with it."""
         self._store = store
         self._renewal = renewal
         self._session_s = session_s
@@ -95,8 +95,11 @@ class Registration:
         """The lease of the present registration: what is attached to it ends with it."""
         return self._lease
 
-    async def register(self) -> Broker:
-        """Registers, waiting for a dead predecessor's registration to end. Raises NodeIdTaken, StoreUnavailable."""
+    async def register(self, previous_epoch: int = NO_EPOCH) -> Broker:
+        """Registers, waiting for a dead predecessor's registration to end; may be called again where that failed.
+        `previous_epoch` is the one that ended with a clean stop. Raises NodeIdTaken, StoreUnavailable, UnknownOutcome.
+        """
+        self.broker = replace(self.broker, previous_epoch=previous_epoch)
         async with self._changing:
             while True:
                 try:

@@ -152,8 +152,9 @@ SETTINGS = (
     ),
     Setting(
         "initial.broker.registration.timeout.ms", Kind.INT, "60000", Importance.MEDIUM,
-        "How long a starting broker or controller waits for a metadata store that can't be reached or has no leader, "
-        "before it gives up. Until the registration of a dead predecessor with its node.id has ended it waits anyway.",
+        "How long a starting broker or controller waits for each answer of a metadata store that can't be reached or "
+        "has no leader, before it gives up. Until the registration of a dead predecessor with its node.id has ended it "
+        "waits anyway.",
     ),
     Setting(
         "broker.heartbeat.interval.ms", Kind.INT, "2000", Importance.MEDIUM,

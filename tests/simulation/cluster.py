@@ -19,6 +19,7 @@ from ottla.broker.node import Broker
 from ottla.broker.partition import Partition
 from ottla.broker.surroundings import Surroundings
 from ottla.cli.server import stand_for_controller
+from ottla.metadata.patience import GivenUp, Patience
 from ottla.metadata.registration import NodeIdTaken
 from ottla.metadata.renewal import RenewalTask
 from ottla.metadata.store import LeaseExpired, StoreUnavailable, UnknownOutcome
@@ -146,7 +147,7 @@ class Node:
         world = self.world
         try:
             await self._serve()
-        except (StoreUnavailable, UnknownOutcome, LeaseExpired, OSError) as error:
+        except (GivenUp, StoreUnavailable, UnknownOutcome, LeaseExpired, OSError) as error:
             world.note(f"{process} ended: {error!r}")
         except NodeIdTaken as error:  # of one that is dead: a host has one process at a time
             world.errors.append(f"{process} ended: {error}")
@@ -187,8 +188,9 @@ class Node:
         self.broker = broker
         broker.compactor._in_child = self._compact  # type: ignore[method-assign]
         try:
-            await broker.open()
-            await broker.register()
+            patience = Patience(config.get_int("initial.broker.registration.timeout.ms") / 1000, self._stopping)
+            await broker.open(patience)
+            await broker.register(patience)
             stand_for_controller(broker, config, connect_to)
             await broker.serve()
             self.serving = True

@@ -12,6 +12,7 @@ import logging
 import os
 import platform
 from collections.abc import Coroutine, Iterable, Iterator
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -53,6 +54,7 @@ from ottla.metadata.model import Broker as Registered
 from ottla.metadata.model import BrokerState, Endpoint
 from ottla.metadata.model import Partition as PartitionState
 from ottla.metadata.own_store import OwnStore
+from ottla.metadata.patience import Patience
 from ottla.metadata.registration import NodeIdTaken, Registration
 from ottla.metadata.store import ForeignStore, LeaseExpired, Store, StoreUnavailable
 from ottla.net.server import Limits, Server
@@ -241,14 +243,16 @@ class Broker:
 
     # ---- life
 
-    async def open(self) -> None:
-        """Reads the metadata, agrees on the cluster's id, opens and recovers the logs. Raises ForeignStore, OSError."""
+    async def open(self, patience: Patience) -> None:
+        """Reads the metadata, agrees on the cluster's id, opens and recovers the logs. Raises what `Patience.answer`
+        does, and OSError."""
         await self.monitoring.start()
         self.follower.listen(self._configured)
         self.follower.listen(self.awaited_elections.changed)
         self.follower.listen(self.applied_revisions.changed)
-        cluster = await join_cluster(self.store, self.logs.cluster_id, may_begin=not self.logs.failed)
-        await self.follower.start()
+        join = partial(join_cluster, self.store, self.logs.cluster_id, may_begin=not self.logs.failed)
+        cluster = await patience.answer(join)
+        await patience.answer(self.follower.start)
         await asyncio.to_thread(self.logs.open, cluster.id, self.id, lambda topic: self.replicas.rules_of(topic).log)
         check_logs(self.image, ((key, log.last_leader_epoch) for key, log in self.logs.logs.items()))
         self.recovered = True
@@ -285,10 +289,10 @@ class Broker:
         if self.config.get_bool("log.cleaner.enable"):
             self.spawn(self.compactor.run(), "compaction")
 
-    async def register(self) -> None:
+    async def register(self, patience: Patience) -> None:
         """Opens the listening sockets and registers with their addresses, as running.
 
-        Raises OSError, NodeIdTaken.
+        Raises OSError, NodeIdTaken, what `Patience.answer` does.
         """
         self.endpoints = await self._listen()
         registered = Registered(
@@ -298,14 +302,13 @@ class Broker:
             rack=self.config.get_str("broker.rack") or None,
             state=BrokerState.RUNNING,
             host=platform.node(),
-            previous_epoch=self.logs.stopped_epoch,
         )
         renewal = self._renewal(self.store, self.config.get_int("ottla.event.loop.stall.ms.max") / 1000)
-        self._registration = Registration(self.store, registered, renewal, self.session_seconds)
-        self._registration.registered = self._registered
-        self.follower.listen(self._registration.noticed)
-        await self._registration.register()
-        self._keeping_alive = self.spawn(self._registration.run(), "registration", vital=True)
+        registration = self._registration = Registration(self.store, registered, renewal, self.session_seconds)
+        registration.registered = self._registered
+        self.follower.listen(registration.noticed)
+        await patience.answer(lambda: registration.register(self.logs.stopped_epoch))
+        self._keeping_alive = self.spawn(registration.run(), "registration", vital=True)
 
     def _is_seen_registered(self) -> bool:
         """Whether the metadata as this broker knows it has its present registration."""

@@ -13,6 +13,7 @@ import pytest
 
 from ottla.broker import node
 from ottla.metadata.image import Image
+from ottla.metadata.patience import Patience
 
 
 def broker_of_mocks(image: Image) -> node.Broker:
@@ -121,5 +122,5 @@ def test_a_log_directory_that_fails_while_the_first_logs_are_made_ends_the_broke
     monkeypatch.setattr(node, "join_cluster", join)
     broker.replicas.changed.side_effect = first_logs  # type: ignore[attr-defined]
     with pytest.raises(StartedSoFar):
-        asyncio.run(broker.open())
+        asyncio.run(broker.open(Patience(0, asyncio.Event())))
     assert broker.failed.is_set()

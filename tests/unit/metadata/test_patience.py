@@ -8,29 +8,31 @@ from typing import Any
 
 import pytest
 
-from ottla.metadata.patience import store_answers
-from ottla.metadata.store import AccessRefused, StoreUnavailable
+from ottla.metadata.patience import GivenUp, Patience
+from ottla.metadata.store import AccessRefused, ForeignStore, StoreUnavailable, UnknownOutcome
 
 
 class Away:
     """A store that doesn't answer the first `times` reads."""
 
-    def __init__(self, times: int) -> None:
+    def __init__(self, times: int, reason: Exception | None = None) -> None:
         self.left = times
+        self.reason = reason or StoreUnavailable("etcdserver: no leader")
 
-    async def read(self, prefix: str = "") -> None:
+    async def read(self, prefix: str = "") -> str:
         """As `Store.read`."""
         if self.left:
             self.left -= 1
-            raise StoreUnavailable("etcdserver: no leader")
+            raise self.reason
+        return "all keys"
 
 
-def answers(store: Any, patience_s: float, stopped: bool = False) -> bool:
-    async def ask() -> bool:
+def answer(store: Any, patience_s: float, stopped: bool = False) -> Any:
+    async def ask() -> Any:
         stopping = asyncio.Event()
         if stopped:
             asyncio.get_running_loop().call_later(0.05, stopping.set)
-        return await store_answers(store, patience_s, stopping)
+        return await Patience(patience_s, stopping).answer(store.read)
 
     return asyncio.run(ask())
 
@@ -38,7 +40,7 @@ def answers(store: Any, patience_s: float, stopped: bool = False) -> bool:
 def test_it_waits_until_the_store_answers_and_says_once_for_what(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     store = Away(4)
-    assert answers(store, 60)
+    assert answer(store, 60) == "all keys"
     assert store.left == 0
     first, last = caplog.messages
     assert "waits for the metadata store" in first
@@ -48,23 +50,27 @@ def test_it_waits_until_the_store_answers_and_says_once_for_what(caplog: pytest.
 
 def test_a_store_that_answers_at_once_isnt_talked_about(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    assert answers(Away(0), 0)
+    assert answer(Away(0), 0) == "all keys"
     assert not caplog.messages
+
+
+def test_a_question_with_an_unknown_outcome_is_asked_again() -> None:
+    assert answer(Away(2, UnknownOutcome("no answer came")), 60) == "all keys"
 
 
 def test_its_patience_ends_with_the_reason() -> None:
     with pytest.raises(StoreUnavailable, match="no leader"):
-        answers(Away(10**6), 0.3)
+        answer(Away(10**6), 0.3)
 
 
-def test_who_isnt_let_in_is_told_at_once() -> None:
-    class Guarded:
-        async def read(self, prefix: str = "") -> None:
-            raise AccessRefused("etcd doesn't let in broker")
-
-    with pytest.raises(AccessRefused, match="doesn't let in"):
-        answers(Guarded(), 60)
+@pytest.mark.parametrize("reason", [AccessRefused("etcd doesn't let in broker"), ForeignStore("another cluster's")])
+def test_what_no_waiting_mends_is_told_at_once(reason: Exception) -> None:
+    store = Away(10**6, reason)
+    with pytest.raises(type(reason)):
+        answer(store, 60)
+    assert store.left == 10**6 - 1
 
 
 def test_a_signal_ends_the_wait() -> None:
-    assert not answers(Away(10**6), 3600, stopped=True)
+    with pytest.raises(GivenUp):
+        answer(Away(10**6), 3600, stopped=True)
