@@ -276,7 +276,8 @@ class ReplicaFetcher:
     def _carry_out(self, key: Key, followed: Followed, decision: Decision, records: memoryview) -> None:
         partition = followed.partition
         before = self._held(partition)
-        checkpointed = partition.log.recovery_point, partition.log.compacted_to
+        log = partition.log
+        checkpointed, generation = (log.recovery_point, log.compacted_to), log.generation
         try:
             match decision:
                 case Append():
@@ -294,8 +295,9 @@ class ReplicaFetcher:
             # Without room there may be some later; a failed log directory ends the following from outside.
             self._pause_after(key, followed, error.code, False)
             return
-        if (partition.log.recovery_point, partition.log.compacted_to) != checkpointed:
-            self._owner.shortened(partition.log)
+        again = log.generation != generation and log.unsynced.compacted_to  # a sync under way proves nothing any more
+        if again or (log.recovery_point, log.compacted_to) != checkpointed:
+            self._owner.shortened(log)
         if not isinstance(decision, Append):
             # The high watermark that came with it is for the log as it is now.
             if isinstance(decision, Truncate):

@@ -28,6 +28,7 @@ from .segment import FileRange, FoundRecord, Segment
 from .snapshots import Snapshots
 from .surroundings import LogSurroundings
 from .timestamps import first_from, first_of_greatest
+from .unsynced import Unsynced
 
 _BOUNDARIES_MAX = 16
 _UNTIMED = -1
@@ -45,14 +46,13 @@ class Log:
         "_active",
         "_bases",
         "_boundaries",
-        "_generation",
-        "_shortened",
         "_snapshots",
         "_surroundings",
         "compacted_to",
         "config",
         "directory",
         "epochs",
+        "generation",
         "index",
         "last_flush_ms",
         "log_end_offset",
@@ -62,6 +62,7 @@ class Log:
         "retired",
         "segments",
         "topic",
+        "unsynced",
     )
 
     def __init__(
@@ -89,10 +90,10 @@ class Log:
         self.segments = segments
         self._bases = [segment.base_offset for segment in segments]
         self._active = segments[-1]
-        self._shortened: dict[Segment, None] = {}  # what was shortened since the last sync
+        self.unsynced = Unsynced()
         self._boundaries: dict[int, int] = {}  # where recent batches of the active segment start, by base offset
         self._snapshots = Snapshots(snapshots)
-        self._generation = 0  # counts truncations: a flush that began before one proves nothing
+        self.generation = 0  # counts truncations: a flush that began, or what was read, before one proves nothing
         self.log_start_offset = log_start_offset
         self.log_end_offset = log_end_offset
         self.recovery_point = recovery_point
@@ -104,11 +105,6 @@ class Log:
 
     def __repr__(self) -> str:
         return f"{self.topic}-{self.index}"
-
-    @property
-    def generation(self) -> int:
-        """Changes with every truncation: what was read before one may not be there any more."""
-        return self._generation
 
     @property
     def size(self) -> int:
@@ -369,13 +365,14 @@ class Log:
 
     def begin_flush(self, end_offset: int | None = None) -> PendingFlush:
         """What to sync so that everything below `end_offset` (default: the end) is durable."""
-        around, generation = self._surroundings, self._generation
+        around, generation = self._surroundings, self.generation
         if self.retired:
             return PendingFlush(around.disk, (self.directory,), (), (), self.recovery_point, generation, around.flushes)
         end = self.log_end_offset if end_offset is None else end_offset
         first = self._segment_index(self.recovery_point)
         segments = [segment for segment in self.segments[first:] if segment.base_offset < end]
-        segments += [segment for segment in self._shortened if segment in self.segments and segment not in segments]
+        shortened = [segment for segment in self.unsynced.segments if segment in self.segments]
+        segments += [segment for segment in shortened if segment not in segments]
         self.epochs.write_out()
         for segment in segments:
             segment.write_out()
@@ -396,8 +393,8 @@ class Log:
     def flushed(self, flush: PendingFlush) -> None:
         """A flush has run without error: the recovery point moves."""
         self._snapshots.synced(flush.snapshots)
-        if flush.generation == self._generation:
-            self._shortened.clear()
+        if flush.generation == self.generation:
+            self.unsynced.synced()
             self.recovery_point = max(self.recovery_point, flush.end_offset)
 
     def flush(self) -> None:
@@ -414,7 +411,7 @@ class Log:
             self._snapshots.write_later(self._surroundings.disk, self.directory, self.log_end_offset, self.producers)
         self._snapshots.write_out()
         self.epochs.close()
-        if self.log_end_offset > self.recovery_point or self._shortened:
+        if self.log_end_offset > self.recovery_point or self.unsynced:
             self.flush()
         for segment in self.segments:
             segment.let_go()
@@ -424,9 +421,10 @@ class Log:
         self._snapshots.moved()
         self._surroundings = surroundings
         self.directory = directory
-        self._generation += 1
+        self.generation += 1
         self.recovery_point = recovery_point
         self.compacted_to = min(self.compacted_to, recovery_point)  # recovery takes all below for synced
+        self.unsynced.compacted_to = 0  # whatever was truncated has never been in these files
         for segment in self.segments:
             segment.moved(directory)
         self.epochs.moved(directory)
@@ -473,7 +471,7 @@ class Log:
 
     def was_cut(self, segment: Segment) -> None:
         """A segment was shortened: until that is synced, a loss of power may bring back what it lost."""
-        self._shortened[segment] = None
+        self.unsynced.segments[segment] = None
         self._surroundings.wants_flush(self)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
@@ -491,11 +489,12 @@ class Log:
         self.producers.clear()
 
     def _ended_at(self, offset: int) -> None:
-        self._generation += 1
+        self.generation += 1
         self._boundaries.clear()
         self.log_end_offset = offset
         self.log_start_offset = min(self.log_start_offset, offset)
         self.recovery_point = min(self.recovery_point, offset)
+        self.unsynced.truncated(self.compacted_to)
         self.compacted_to = min(self.compacted_to, offset)
         self.epochs.truncate_from_end(offset)
 

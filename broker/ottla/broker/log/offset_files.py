@@ -79,8 +79,10 @@ class OffsetFiles:
         ]
 
     def compacted(self, directory: str, logs: Iterable[Log]) -> OffsetFile:
-        """How far the logs of a directory are compacted."""
-        compacted = ((log.topic, log.index, log.compacted_to) for log in logs if log.compacted_to)
+        """How far the logs of a directory are compacted, also where a loss of power would bring them back as they were
+        before a truncation."""
+        ends = ((log, max(log.compacted_to, log.unsynced.compacted_to)) for log in logs)
+        compacted = ((log.topic, log.index, end) for log, end in ends if end)
         return self.rendered(directory, names.COMPACTED_OFFSETS, compacted)
 
     def high_watermarks(self, directory: str, logs: Iterable[Log], of: Callable[[Log], int]) -> OffsetFile:

@@ -52,8 +52,7 @@ class Upkeep:
         self.intervals = intervals
         self._flush_wanted = asyncio.Event()
         self._shortened = asyncio.Event()
-        self._checkpointing = asyncio.Lock()
-        self._lowered: list[Log] = []  # their checkpoints are to be lowered, once these logs are synced
+        self._lowered: list[Log] = []  # their checkpoints are to be lowered, for which they have to be synced
         self._unremoved: set[str] = set()  # deleted files that are still there
 
     async def run(self) -> None:
@@ -176,10 +175,8 @@ class Upkeep:
 
     def shortened(self, log: Log) -> None:
         """A log was truncated below what is checkpointed: if that is found after a kill, what was written since counts
-        as synced, and as compacted, so that a deleted key would come back when its tombstone goes.
-
-        The log is synced first. Otherwise a loss of power could bring back what it held, beside a checkpoint by which
-        it isn't compacted: records that had been superseded by others would be missing in it, unknown to anybody."""
+        as synced, and as compacted, so that a deleted key would come back when its tombstone goes. Checkpoints say
+        something else of it only when it is synced (`unsynced.py`), so both are done soon."""
         self._lowered.append(log)
         self._shortened.set()
 
@@ -195,11 +192,10 @@ class Upkeep:
 
     async def checkpoint_recovery_points(self) -> None:
         """Writes recovery points, log start offsets and how far logs are compacted."""
-        async with self._checkpointing:  # nobody writes lower ones while those logs are being synced
-            lowered, self._lowered = self._lowered, []
-            for log in lowered:
-                await self._sync(log, log.active.base_offset)
-            await self._write(self._logs.recovery_points())
+        lowered, self._lowered = self._lowered, []
+        for log in lowered:
+            await self._sync(log, log.active.base_offset)
+        await self._write(self._logs.recovery_points())
 
     async def checkpoint_high_watermarks(self) -> None:
         """Writes high watermarks."""

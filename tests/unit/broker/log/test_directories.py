@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -78,38 +79,74 @@ def test_what_a_truncation_took_is_checkpointed_soon(tmp_path: Path) -> None:
     assert again.compacted_to == 0
 
 
+def compacted_offset(logs: LogDirectories, topic: str) -> int:
+    """What the checkpoint on the disk says of partition 0 of a topic."""
+    return parse_offsets(Path(logs.paths[0], "cleaner-offset-checkpoint").read_bytes()).get((topic, 0), 0)
+
+
+async def write_as_upkeep(logs: LogDirectories) -> None:
+    await Upkeep(logs, lambda: 5000, UpkeepIntervals()).checkpoint_recovery_points()
+
+
+async def write_as_compactor(logs: LogDirectories) -> None:
+    other = logs.open_or_create("other", 0, UUID(int=78), CONFIG)
+    other.compacted_to = 5
+    logs.offset_files.write(logs.compacted_checkpoint(other))
+
+
+async def write_as_a_log_is_made(logs: LogDirectories) -> None:
+    """A checkpoint may have a line about an earlier one of that name."""
+    await write_as_compactor(logs)
+    logs.delete_topic(UUID(int=78))
+    logs.open_or_create("other", 0, UUID(int=79), CONFIG)
+
+
+@pytest.mark.parametrize("write", [write_as_upkeep, write_as_compactor, write_as_a_log_is_made])
 def test_a_log_is_synced_before_a_checkpoint_says_that_it_is_no_longer_compacted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, write: Callable[[LogDirectories], Awaitable[None]]
 ) -> None:
-    """Else a loss of power brings back what it held, without the records that were superseded, and nobody knows it."""
+    """Whoever writes it. Else a loss of power brings back what the log held, without the records that were superseded,
+    and nobody knows it."""
+    logs = opened(tmp_path)
+    log = logs.open_or_create("t", 0, TOPIC_ID, CONFIG)
+    fill(log, 100)
+    log.flush()
+    log.compacted_to = before = log.active.base_offset
+
+    async def scene() -> None:
+        await write_as_upkeep(logs)
+        pending = log.begin_flush(0)
+        log.truncate_fully_and_start_at(0)
+        log.flushed(pending)  # from before the truncation: it proves nothing
+        await write(logs)
+        assert compacted_offset(logs, "t") == before
+        upkeep = Upkeep(logs, lambda: 5000, UpkeepIntervals())
+        upkeep.shortened(log)
+        await upkeep.checkpoint_recovery_points()
+        assert compacted_offset(logs, "t") == 0
+
+    asyncio.run(scene())
+
+
+def test_a_clean_stop_syncs_a_log_that_started_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a loss of power brings back what it held, and the stop counts as a clean one all the same."""
     logs = opened(tmp_path)
     log = logs.open_or_create("t", 0, TOPIC_ID, CONFIG)
     fill(log, 100)
     log.flush()
     log.compacted_to = log.active.base_offset
-    done: list[str] = []
-    run, write = PendingFlush.run, logs.offset_files.write
+    log.truncate_fully_and_start_at(0)
+    synced: list[str] = []
+    fsync_directory = logs.disk.fsync_directory
 
-    def synced(flush: PendingFlush) -> None:
-        run(flush)
-        done.append("synced")
+    def fsynced(path: str) -> None:
+        fsync_directory(path)
+        synced.append(path)
 
-    def written(file: OffsetFile) -> None:
-        write(file)
-        done.append(Path(file.path).name)
-
-    async def care() -> None:
-        upkeep = Upkeep(logs, lambda: 5000, UpkeepIntervals())
-        await upkeep.checkpoint_recovery_points()
-        log.truncate_fully_and_start_at(0)
-        upkeep.shortened(log)
-        monkeypatch.setattr(PendingFlush, "run", synced)
-        monkeypatch.setattr(logs.offset_files, "write", written)
-        await asyncio.gather(*(upkeep.checkpoint_recovery_points() for _ in range(2)))
-
-    asyncio.run(care())
-    assert done[0] == "synced"
-    assert "cleaner-offset-checkpoint" in done
+    monkeypatch.setattr(logs.disk, "fsync_directory", fsynced)
+    logs.close()
+    assert synced[0] == log.directory
+    assert compacted_offset(logs, "t") == 0
 
 
 def test_the_recovery_point_is_what_was_synced(tmp_path: Path) -> None:
