@@ -10,6 +10,16 @@ from pathlib import Path
 import pytest
 
 
+def fill(path: Path) -> None:
+    """Writes a file until its volume has no room left."""
+    with open(path, "wb", buffering=0) as ballast:
+        try:
+            while True:
+                ballast.write(bytes(65536))
+        except OSError:
+            pass
+
+
 @contextmanager
 def small_volume(path: Path, size_bytes: int) -> Iterator[Path]:
     """A file system in memory at `path`. Skips the test where none may be mounted."""

@@ -550,13 +550,14 @@ class Log:
         disk = self._surroundings.disk
         stem = f"{self.directory}/{old_bases[0]:020d}"
         suffixes = [suffix for suffix in names.SEGMENT_SUFFIXES if disk.exists(f"{stem}{suffix}{names.CLEANED}")]
-        for suffix in suffixes:
-            disk.rename(f"{stem}{suffix}{names.CLEANED}", f"{stem}{suffix}{names.SWAP}")
-        for segment in old:
-            self._doom(names.offset_name(segment.base_offset, suffix) for suffix in names.SEGMENT_SUFFIXES)
-            segment.doomed()
-        for suffix in suffixes:
-            disk.rename(f"{stem}{suffix}{names.SWAP}", f"{stem}{suffix}")
+        with all_or_unusable():
+            for suffix in suffixes:
+                disk.rename(f"{stem}{suffix}{names.CLEANED}", f"{stem}{suffix}{names.SWAP}")
+            for segment in old:
+                self._doom(names.offset_name(segment.base_offset, suffix) for suffix in names.SEGMENT_SUFFIXES)
+                segment.doomed()
+            for suffix in suffixes:
+                disk.rename(f"{stem}{suffix}{names.SWAP}", f"{stem}{suffix}")
         new = Segment(
             disk,
             self.directory,
@@ -594,6 +595,6 @@ class Log:
         due = surroundings.now_ms() + self.config.file_delete_delay_ms
         for name in file_names:
             path = f"{self.directory}/{name}"
-            with contextlib.suppress(FileNotFoundError):
+            with all_or_unusable(), contextlib.suppress(FileNotFoundError):
                 surroundings.disk.rename(path, path + names.DELETED)
                 surroundings.deletions.add(due, path + names.DELETED)

@@ -27,7 +27,8 @@ from ottla.broker.log.disk import RealDisk
 from ottla.broker.log.log import Log
 from ottla.broker.log.upkeep import Upkeep, UpkeepIntervals
 from ottla.broker.metrics.replicas import METRICS
-from ottla.protocol.batches import Record, build_batch, read_header
+from ottla.protocol.batches import Record, build_batch, read_header, records
+from tests.crash.volumes import fill, small_volume
 
 CONFIG = LogConfig(
     segment_bytes=900, index_interval_bytes=150, cleanup_policy=frozenset({"compact"}), min_cleanable_dirty_ratio=0.0
@@ -127,6 +128,74 @@ def test_a_compaction_that_failed_leaves_no_file_and_is_tried_again(
     assert compactor.uncleanable() == []
     compacting(compactor, lambda: log.compacted_to > 0)
     assert left_behind(log) == []
+
+
+def test_a_compaction_on_a_full_disk_leaves_no_file_and_is_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with small_volume(tmp_path / "data", 4 << 20) as volume:
+        logs = LogDirectories([str(volume)], lambda: NOW_MS)
+        logs.open("c", 1, lambda topic: CONFIG)
+        log = log_of(logs, 0)
+        compactor = compactor_of(logs)
+        ballast = volume / "ballast"
+        fill(ballast)
+        with caplog.at_level(logging.ERROR):
+            compacting(compactor, lambda: logs.troubles.counts["compaction"] >= 2 and not left_behind(log))
+        (said,) = caplog.messages
+        assert "No space left on device" in said
+        assert (log.compacted_to, compactor.uncleanable(), logs.failed) == (0, [], {})
+        ballast.unlink()
+        compacting(compactor, lambda: log.compacted_to > 0)
+        assert left_behind(log) == []
+        logs.close()
+
+
+@pytest.mark.parametrize("renamed", range(8))
+def test_a_compacted_segment_that_cant_take_its_place_for_want_of_room_costs_no_record(
+    tmp_path: Path, renamed: int
+) -> None:
+    """The log went on, and believed in files that had other names by then."""
+
+    class Full(RealDisk):
+        left = 10**6
+
+        def rename(self, source: str, target: str) -> None:
+            if ".cleaned" in source or ".swap" in source or ".deleted" in target:
+                if not self.left:
+                    raise OSError(errno.ENOSPC, "No space left on device")
+                self.left -= 1
+            super().rename(source, target)
+
+    disk = Full()
+    path = tmp_path / "data"
+    logs = LogDirectories([str(path)], lambda: NOW_MS, disk=disk)
+    logs.open("c", 1, lambda topic: CONFIG)
+    log = log_of(logs, 0)
+    newest = {record.key: record.value for record in records_of(log)}
+    disk.left = renamed
+    with pytest.raises(OSError, match="half"):
+        compact_once(logs, log)
+    assert list(logs.failed) == [str(path)]
+    logs.close()
+    again = LogDirectories([str(path)], lambda: NOW_MS)
+    again.open("c", 1, lambda topic: CONFIG)
+    found = again.logs[UUID(int=1), 0]
+    assert found.log_end_offset == 100
+    assert {record.key: record.value for record in records_of(found)} == newest
+    again.close()
+
+
+def records_of(log: Log) -> Iterator[Record]:
+    """All records of a log."""
+    for segment in log.segments:
+        for _, _, batch in segment.batches():
+            yield from records(batch)
+
+
+def compact_once(logs: LogDirectories, log: Log) -> None:
+    compactor = compactor_of(logs)
+    asyncio.run(compactor.compact(log, compactor.cleanable(log)))
 
 
 def test_only_damage_is_for_good_and_a_metric_counts_it(logs: LogDirectories, caplog: pytest.LogCaptureFixture) -> None:
