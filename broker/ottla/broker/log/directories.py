@@ -91,8 +91,8 @@ class LogDirectories:
         self.flushes = FlushCounters()
         self.troubles = Troubles()
         self.cluster_id: str | None = None
-        # The broker epoch that ended with a clean stop of every log directory, −1 where something may be missing, as
-        # `open` has found it: the registration tells of it, and reports go by the same.
+        # The broker epoch that ended with a clean stop of every log directory, −1 where something may be missing, since
+        # that stop or by now: the registration tells of it, and reports go by the same.
         self.stopped_epoch = UNKNOWN_EPOCH
         self._now_ms = now_ms
         self._lack_told_ms = -_TOLD_AGAIN_MS
@@ -110,13 +110,7 @@ class LogDirectories:
 
     def _home(self, path: str, open_files: OpenFiles) -> Home:
         surroundings = LogSurroundings(
-            self.disk,
-            self.deletions,
-            open_files,
-            self._now_ms,
-            self._wants_flush,
-            self._log_failed,
-            self.flushes,
+            self.disk, self.deletions, open_files, self._now_ms, self._wants_flush, self._log_failed, self.flushes
         )
         home = Home(path, surroundings)
         try:
@@ -471,6 +465,7 @@ class LogDirectories:
         for key in [key for key, held in self.logs.items() if held is log]:
             logger.error("%r is damaged: %s; its partition is offline here, the others aren't", log, error)
             self._bad.damaged[key] = self.logs.pop(key)
+            self.stopped_epoch = UNKNOWN_EPOCH
             self.lost[key] = error
             self.wanting_flush.pop(log, None)
             self.went_offline([log])
@@ -495,6 +490,7 @@ class LogDirectories:
         if path in self.failed:
             return
         self.failed[path] = error
+        self.stopped_epoch = UNKNOWN_EPOCH
         logger.error("log directory %s has failed: %s; its partitions are offline", path, error)
         self._drop_offline()
         if not self._online():

@@ -21,8 +21,7 @@ from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.disk import RealDisk
 from ottla.broker.log.home import ForeignDirectory
 from ottla.broker.log.log import Log
-from ottla.broker.log.offset_files import OffsetFile
-from ottla.broker.log.pending_flush import PendingFlush
+from ottla.broker.log.segment import DamagedSegment
 from ottla.broker.log.upkeep import Upkeep, UpkeepIntervals
 from tests.unit.broker.log.workbench import append, batch_of, contents, crash, fill, open_directories
 
@@ -186,6 +185,21 @@ def test_a_stop_is_clean_if_every_directory_was_marked_under_the_same_epoch(tmp_
         crash(logs)
     (both[0] / ".kafka_cleanshutdown").touch()  # as Kafka 3 left it
     assert opened(both[0]).stopped_epoch == -1
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), DamagedSegment("no batch at 7")], ids=repr)
+def test_what_fails_before_the_registration_is_no_clean_stop(tmp_path: Path, error: OSError) -> None:
+    """The registration said that every log is whole, and no report said that one couldn't be read."""
+    logs = opened(tmp_path / "a", tmp_path / "b")
+    for index in range(2):
+        fill(logs.open_or_create("t", index, TOPIC_ID, CONFIG), 10)
+    logs.close(broker_epoch=9)
+    again = opened(tmp_path / "a", tmp_path / "b")
+    assert again.stopped_epoch == 9
+    again.logs[TOPIC_ID, 0].directory_failed(error)
+    assert set(again.lost) == {(TOPIC_ID, 0)}
+    assert again.stopped_epoch == -1
+    again.close()
 
 
 def test_a_start_that_fails_before_the_logs_are_open_leaves_them_as_they_were(tmp_path: Path) -> None:
