@@ -69,6 +69,9 @@ def test_a_plan_is_made_executed_and_looked_after(three: Ottla, tmp_path: Path) 
     assert three("topics", "create", "skewed", "--assignment", "1,1,1,1,1,1").code == 0
     for number in range(5):
         assert three("produce", "skewed", "--value", f"record {number}").code == 0
+    heading, *rows = three("reassign", "plan", "--topic", "skewed").stdout.splitlines()
+    assert heading.split() == ["TOPIC", "PARTITION", "FROM", "TO"]
+    assert [row.split()[0] for row in rows] == ["skewed"] * 4
     file = tmp_path / "plan.json"
     planned = done(three("reassign", "plan", "--topic", "skewed", "--out", str(file), "--json"))
     assert planned == json.loads(file.read_text())

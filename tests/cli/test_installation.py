@@ -166,3 +166,16 @@ def test_benchmarks_refuse_the_twin(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     monkeypatch.setattr(record_walk, "NATIVE", False)
     assert benchmarks() == 2
     assert "the native walk of records isn't there" in capsys.readouterr().err
+
+
+def test_make_setup_says_that_it_takes_minutes_before_it_is_silent(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(
+        '#!/bin/sh\nif [ "$2" = venv ]; then mkdir -p "$3/bin" && cp "$0" "$3/bin/python"; else echo "ran $*"; fi\n'
+    )
+    python.chmod(0o755)
+    words = ["make", "--silent", "-C", str(ROOT), "setup", f"VENV={tmp_path / 'venv'}", f"PYTHON={python}"]
+    said = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout
+    first, second, *_ = (line for line in said.splitlines() if not line.startswith("make"))
+    assert re.fullmatch(r"Installing \d+ packages into \S+: the first time this takes minutes\.", first)
+    assert second.startswith("ran -m pip install")
