@@ -4,6 +4,7 @@ controller that meets it alone decides nothing. A member of etcd that is only be
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shutil
@@ -19,7 +20,9 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from ottla.metadata.embedded import EmbeddedStore
 from ottla.metadata.keys import LINEAGE
+from ottla.metadata.store import Committed, Put
 from tests.crash.test_controller_process import ControllerAlone
 from tests.peers.etcd import Etcd, leads
 from tests.peers.ottla_broker import OttlaBroker
@@ -94,8 +97,11 @@ class MetadataFile(ReplaceableStore):
             source.backup(target)
 
     def put_copy(self, revisions: int = 0, of: ReplaceableStore | None = None) -> None:
+        prepared = self._file.with_name("prepared")
+        shutil.copy((of or self).copied, prepared)
+        asyncio.run(_add_revisions(prepared, revisions))
         self.put_nothing()
-        shutil.copy((of or self).copied, self._file)
+        prepared.rename(self._file)
 
     def put_nothing(self) -> None:
         self._kept.mkdir()
@@ -110,6 +116,14 @@ class MetadataFile(ReplaceableStore):
 
     def _parts(self, folder: Path) -> list[Path]:
         return [file for file in folder.glob(f"{self._file.name}*") if file.is_file()]
+
+
+async def _add_revisions(file: Path, count: int) -> None:
+    """Somebody else writes to it."""
+    store = await EmbeddedStore.open(file)
+    for _ in range(count):
+        assert isinstance(await store.transact([], [Put("elsewhere", b"")]), Committed)
+    await store.close()
 
 
 @pytest.fixture(params=["embedded", "etcd"])
@@ -228,18 +242,19 @@ def test_the_only_copy_outlives_an_older_store(cluster: OttlaCluster, store: Rep
     _right_again(cluster, store)
 
 
-def test_the_only_copy_outlives_an_older_etcd_that_is_ahead(tmp_path: Path) -> None:
-    """Others write to the same etcd: by its revisions it is the newer one, and a watch goes on from where it was."""
-    with_etcd = OttlaCluster(tmp_path, 2, 1, broker_session_timeout_ms="3000")
-    try:
-        store = EtcdData(with_etcd.etcd[0], tmp_path)
-        before = moved_after_the_copy(with_etcd, store, worded=True)
-        store.put_copy(revisions=1000)
-        all_stop(with_etcd, "the metadata store is an older copy")
-        assert files(with_etcd.brokers[1]) == before
-        _right_again(with_etcd, store)
-    finally:
-        with_etcd.close()
+def test_the_only_copy_outlives_an_older_store_that_is_ahead(cluster: OttlaCluster, store: ReplaceableStore) -> None:
+    """Others write to it: by its revisions it is the newer one, and a watch of etcd goes on from where it was."""
+    before = moved_after_the_copy(cluster, store, worded=True)
+    right = held(store.url)
+    store.put_copy(revisions=1000)
+    all_stop(cluster, "the metadata store is an older copy" if cluster.etcd else "the metadata ")
+    assert files(cluster.brokers[1]) == before
+    for broker in cluster.brokers:
+        assert "the metadata store is an older copy" in refused(broker)
+    if not cluster.etcd:
+        assert held(store.url)["elsewhere"] > max(right.values())
+    assert files(cluster.brokers[1]) == before
+    _right_again(cluster, store)
 
 
 def test_nobody_joins_an_empty_store(cluster: OttlaCluster, store: ReplaceableStore) -> None:
@@ -397,21 +412,47 @@ def test_brokers_that_run_join_their_restored_store(tmp_path: Path) -> None:
         produce(cluster, "t", range(RECORDS))
         processes = [broker.process.pid for broker in cluster.brokers]
         etcd.replace_data(None, lambda: restore(etcd, backup))
-
-        def copied_back() -> bool:
-            try:
-                kept = cluster.partition("t", 0)
-            except AssertionError:  # they are joining
-                return False
-            return kept.leader_id == 0 and list(kept.isr_nodes) == [0]
-
-        cluster.wait("t-0 is copied back", copied_back, 60)
-        assert read_all(cluster, "t", RECORDS) == list(range(RECORDS))
-        assert [broker.process.pid for broker in cluster.brokers] == processes
-        assert all(broker.running for broker in cluster.brokers)
-        assert "it is joined anew" in cluster.brokers[0].log_path.read_text()
+        _joined(cluster, processes)
     finally:
         cluster.close()
+
+
+def test_brokers_that_were_held_join_their_restored_store(cluster: OttlaCluster, store: ReplaceableStore) -> None:
+    """The store stays where it is, and a person makes a later generation of it while the brokers' machines hang: their
+    sessions have ended, so that nobody seems to run."""
+    backup = str(store.copied)
+    create(cluster, "t", [0])
+    metadata(store.url, "backup", backup)
+    move(cluster, "t", target=1, source=0)
+    produce(cluster, "t", range(RECORDS))
+    processes = [broker.process.pid for broker in cluster.brokers]
+    for broker in cluster.brokers:
+        broker.pause()
+    deadline = time.monotonic() + 60
+    while "on the metadata store: stop" in (said := metadata_says(store.url, "restore", "--replace", backup)):
+        assert time.monotonic() < deadline, said
+        time.sleep(0.5)
+    assert "generation 1" in said
+    for broker in cluster.brokers:
+        broker.go_on()
+    _joined(cluster, processes)
+
+
+def _joined(cluster: OttlaCluster, processes: list[int]) -> None:
+    """The brokers are the same processes, and what only broker 1 had was copied back to broker 0."""
+
+    def copied_back() -> bool:
+        try:
+            kept = cluster.partition("t", 0)
+        except AssertionError:  # they are joining
+            return False
+        return kept.leader_id == 0 and list(kept.isr_nodes) == [0]
+
+    cluster.wait("t-0 is copied back", copied_back, 60)
+    assert read_all(cluster, "t", RECORDS) == list(range(RECORDS))
+    assert [broker.process.pid for broker in cluster.brokers] == processes
+    assert all(broker.running for broker in cluster.brokers)
+    assert "it is joined anew" in cluster.brokers[0].log_path.read_text()
 
 
 def restore(etcd: Etcd, backup: str) -> None:
@@ -427,7 +468,17 @@ def held(url: str) -> dict[str, int]:
 
 def metadata(store: str, *words: str) -> str:
     """What `ottla metadata` says about a store."""
-    command = [sys.executable, "-m", "ottla.cli.main", "metadata", *words, "--store", store]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = _metadata(store, *words)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def metadata_says(store: str, *words: str) -> str:
+    """What it says, whether it works or not."""
+    done = _metadata(store, *words)
+    return done.stdout + done.stderr
+
+
+def _metadata(store: str, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "ottla.cli.main", "metadata", *words, "--store", store]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
