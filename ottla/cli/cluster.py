@@ -104,6 +104,7 @@ def status(cluster: Cluster, output: Output) -> None:
     drained = drained_brokers(cluster)
     brokers_away = away(topics, brokers)
     directories, recovered = health.directories(cluster, living), health.recovered(cluster, living)
+    damaged = health.damaged(cluster, living)
     if output.as_json:
         output.document(
             {
@@ -113,6 +114,7 @@ def status(cluster: Cluster, output: Output) -> None:
                 "moves": len(active),
                 "partitions": rows,
                 "directories": [one._asdict() for one in directories],
+                "damaged": [one._asdict() for one in damaged],
                 "recovered": [one._asdict() for one in recovered],
             }
         )
@@ -127,6 +129,13 @@ def status(cluster: Cluster, output: Output) -> None:
         output.rows(
             [one._asdict() for one in directories], {"broker": "BROKER", "path": "DIRECTORY", "trouble": "WHAT"}
         )
+    if damaged:
+        output.title("\nWhat can't be read:")
+        output.rows(
+            [one._asdict() for one in damaged],
+            {"topic": "TOPIC", "partition": "PARTITION", "offset": "OFFSET", "broker": "BROKER", "trouble": "WHAT"},
+        )
+        output.note("Where and how far: `ottla log verify LOG-DIRECTORY/TOPIC-PARTITION`, on each broker that has it.")
     for one in recovered:
         output.title(f"\n{one.line()}:")
         for cut in one.cuts[:_CUTS_SHOWN_MAX]:

@@ -1,7 +1,8 @@
 """What `ottla dev` does beside its brokers' processes: a thread that talks to the cluster as a client does.
 
 It carries out what a grown cluster owes its topics (`dev_growth`), and says on the terminal what would otherwise stand
-only in the brokers' log files: a log directory that is full, has failed, or has room again, and what recovery cut off.
+only in the brokers' log files: a log directory that is full, has failed, or has room again, a log in which something
+can't be read, and what recovery cut off.
 It never stops the cluster, whatever it meets.
 """
 
@@ -31,6 +32,7 @@ class DevWatch:
         self._logs_hidden = logs_hidden
         self._stopping = threading.Event()
         self._troubles: set[health.Directory] = set()
+        self._damaged: set[health.Damaged] = set()
         self._recovered: dict[int, tuple[int, int]] = {}
 
     def start(self) -> None:
@@ -68,6 +70,10 @@ class DevWatch:
             if one.broker in living:
                 self._say(f"Log directory {one.path} of broker {one.broker} is in order again.")
         self._troubles = troubles
+        for damaged in health.damaged(cluster, living):
+            if damaged not in self._damaged:
+                self._damaged.add(damaged)
+                self._say(f"{damaged.line()}; `ottla log verify` says more.")
         for told in health.recovered(cluster, living):
             if self._recovered.get(told.broker) != (told.logs, told.bytes_dropped):
                 self._recovered[told.broker] = told.logs, told.bytes_dropped

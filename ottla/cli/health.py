@@ -1,8 +1,9 @@
-"""What brokers say of their log directories: those that are full or failed, and what recovery cut off at their start.
+"""What brokers say of their disks: log directories that are full or failed, logs in which they have met what can't be
+read, and what recovery cut off at their start.
 
 A full directory answers reads and refuses writes, so that a client's record is tried again until its time is over; only
 its broker knows why. Both are asked over Kafka's protocol: DescribeLogDirs tells a directory's error and its usable
-bytes (0 where nothing is appended any more), DescribeConfigs what was cut, under a name of Ottla's own.
+bytes (0 where nothing is appended any more), DescribeConfigs what was met and what was cut, under names of Ottla's own.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ottla.cli.connection import explained
 from ottla.cli.errors import CommandError
-from ottla.settings.own import RECOVERED
+from ottla.settings.own import DAMAGED, RECOVERED
 from ottla.wording import counted, size_text
 
 if TYPE_CHECKING:
@@ -45,6 +46,21 @@ class Directory(NamedTuple):
             _REMEDY.get(self.trouble, ""),
             kafka_code=KAFKA_STORAGE_ERROR,
         )
+
+
+class Damaged(NamedTuple):
+    """What a broker has met in a log that can't be read."""
+
+    broker: int
+    topic: str
+    partition: int
+    offset: int | None
+    trouble: str
+
+    def line(self) -> str:
+        """As one sentence."""
+        where = f" at offset {self.offset}" if self.offset is not None else ""
+        return f"{self.topic}:{self.partition} on broker {self.broker} can't be read{where}: {self.trouble}"
 
 
 class Recovered(NamedTuple):
@@ -130,6 +146,18 @@ def recovered(cluster: Cluster, brokers: Iterable[int]) -> list[Recovered]:
         for broker, answer in answers.items()
         if answer["logs"]
     ]
+
+
+def damaged(cluster: Cluster, brokers: Iterable[int]) -> list[Damaged]:
+    """What these brokers have met that can't be read, as far as they answer."""
+    return sorted(
+        (
+            Damaged(broker, **each)
+            for broker, value in told(cluster, brokers, DAMAGED, "the settings")
+            for each in json.loads(value)
+        ),
+        key=lambda one: (one.topic, one.partition, one.broker),
+    )
 
 
 def with_cause(cluster: Cluster, error: CommandError) -> CommandError:

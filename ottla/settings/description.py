@@ -14,7 +14,7 @@ from typing import Any
 
 from ottla.settings.catalogue import BROKER, CLIENT_METRICS, GROUP, TOPIC
 from ottla.settings.config import BrokerConfig
-from ottla.settings.own import LOAD, OVERRIDES, RECOVERED, TOPIC_SETTINGS
+from ottla.settings.own import DAMAGED, LOAD, OVERRIDES, RECOVERED, TOPIC_SETTINGS
 from ottla.settings.setting import Kind, Setting, Update, format_value
 from ottla.settings.sources import known_setting
 from ottla.settings.topic_config import TopicConfig
@@ -116,6 +116,13 @@ def describe_recovered(logs: int, bytes_dropped: int, cuts: Iterable[Mapping[str
     value = {"logs": logs, "bytes_dropped": bytes_dropped, "cuts": list(cuts)}
     return _in_one_value(
         RECOVERED, _json(value), Source.STATIC, "What the recovery of logs cut off at the broker's start."
+    )
+
+
+def describe_damaged(damages: Iterable[Mapping[str, object]]) -> Description:
+    """What the broker has met in its logs that can't be read, in one value."""
+    return _in_one_value(
+        DAMAGED, _json(list(damages)), Source.STATIC, "What the broker has met in its logs that can't be read."
     )
 
 

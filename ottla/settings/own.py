@@ -137,5 +137,8 @@ for those who ask for it by name."""
 LOAD = "ottla.load"
 """A name under which DescribeConfigs tells what a broker has worked since its start, as JSON."""
 
+DAMAGED = "ottla.damaged"
+"""A name under which DescribeConfigs tells what a broker has met in its logs that can't be read, as JSON."""
+
 RECOVERED = "ottla.recovered"
 """A name under which DescribeConfigs tells what the recovery of logs cut off at a broker's start, as JSON."""

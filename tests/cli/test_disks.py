@@ -19,7 +19,7 @@ import pytest
 
 from tests.cli.conftest import OTTLA, TIMEOUT_S, Result, run_forked
 from tests.cli.test_processes import Dev
-from tests.crash.volumes import small_volume
+from tests.crash.volumes import fill, small_volume
 
 VOLUME_BYTES = 24 << 20
 SMALL = (
@@ -77,15 +77,6 @@ def terminal(data: Path, environment: dict[str, str], *options: str) -> Iterator
 
 def ottla(where: Terminal | Dev, environment: dict[str, str], *arguments: str, input: bytes = b"") -> Result:
     return run_forked(arguments, input, environment | {"OTTLA_BOOTSTRAP": where.bootstrap})
-
-
-def fill(path: Path) -> None:
-    with open(path, "wb", buffering=0) as ballast:
-        try:
-            while True:
-                ballast.write(bytes(65536))
-        except OSError:
-            pass
 
 
 @pytest.mark.timeout(180)
@@ -154,6 +145,26 @@ def test_a_corrupt_batch_has_a_topic_a_partition_and_an_offset(
     behind = ottla(dev, environment, "consume", "orders", "--offset", "20", "-e")
     assert behind.stdout.split() == [str(number) for number in range(20, 30)]
     assert dev.stop() == 0
+
+
+def test_a_corrupt_batch_that_a_compaction_meets_stands_in_the_status_and_on_the_terminal(
+    damaged: Path, environment: dict[str, str]
+) -> None:
+    """A broker's log said it, and nobody else."""
+    options = ("--set", "log.cleaner.backoff.ms=200", "--set", "log.roll.ms=500")
+    with terminal(damaged, environment, *options) as dev:
+        assert ottla(dev, environment, "cluster", "status", "--json").json["damaged"] == []
+        settings = ("--set", "cleanup.policy=compact", "--set", "min.cleanable.dirty.ratio=0")
+        assert ottla(dev, environment, "configs", "alter", "topic", "orders", *settings).code == 0
+        time.sleep(0.6)  # what is appended then begins another segment
+        assert ottla(dev, environment, "produce", "orders", "--key", "k", "--value", "v").code == 0
+        dev.until(lambda text: "orders:0 on broker 0 can't be read at offset 10: not compacted any more" in text)
+        (told,) = ottla(dev, environment, "cluster", "status", "--json").json["damaged"]
+        assert (told["broker"], told["topic"], told["partition"], told["offset"]) == (0, "orders", 0, 10)
+        assert "wrong CRC" in told["trouble"]
+        shown = ottla(dev, environment, "cluster", "status")
+        assert "not compacted any more" in shown.stdout
+        assert "ottla log verify" in shown.stderr
 
 
 def test_what_recovery_cut_stands_in_the_status_and_on_the_terminal(damaged: Path, environment: dict[str, str]) -> None:

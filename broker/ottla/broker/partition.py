@@ -75,6 +75,7 @@ class Partition:
         "bytes_in",
         "bytes_out",
         "counters",
+        "damage_met",
         "elected_uncleanly",
         "elr",
         "epoch",
@@ -134,6 +135,7 @@ class Partition:
         self.isr: Sequence[int] = ()
         self.elr: Sequence[int] = ()  # may be elected too (KIP-966): they have what is committed
         self.offline = False
+        self.damage_met: tuple[int, str] | None = None  # by a fetch: the offset that it asked for, and what is wrong
         self.written_in_vain: Callable[[Partition], None] = lambda partition: None  # somebody else should lead
         self.waiters: list[Waiter] = []  # for more that is committed
         self.follower_waiters: list[Waiter] = []  # for more at the end
@@ -570,6 +572,7 @@ class Partition:
         except BlockingIOError:
             raise
         except DamagedSegment as error:  # these bytes make no sense: the directory's others do
+            self.damage_met = offset, str(error)
             raise KafkaError(ErrorCode.corrupt_message, str(error)) from error
         except OSError as error:
             raise self.failed(error) from error

@@ -20,6 +20,7 @@ from ottla.broker.replica.fetch_session import FollowerSession, Key, Position, R
 from ottla.broker.replica.follower import (
     Append,
     AskRange,
+    CorruptBatch,
     Decision,
     Held,
     Pause,
@@ -61,7 +62,7 @@ _RATE_SECONDS = 60.0
 class Followed:
     """One partition under one leader and epoch."""
 
-    __slots__ = ("epoch", "failures", "lag", "partition", "paused_until", "told")
+    __slots__ = ("epoch", "failures", "lag", "partition", "paused_until", "refused", "told")
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
@@ -70,6 +71,7 @@ class Followed:
         self.paused_until = 0.0
         self.failures = 0  # in a row
         self.told = False  # that it doesn't go on
+        self.refused: CorruptBatch | None = None  # it doesn't go on for that
 
 
 class ReplicaFetcher:
@@ -227,8 +229,11 @@ class ReplicaFetcher:
             error = fetched.error
             if records and not error:
                 try:
-                    headers = whole_batches(records, followed.epoch, _BATCHES_AT_ONCE)
-                except KafkaError as corrupt:
+                    headers = whole_batches(
+                        records, followed.epoch, followed.partition.log.log_end_offset, _BATCHES_AT_ONCE
+                    )
+                except CorruptBatch as corrupt:
+                    followed.refused = corrupt
                     error = corrupt.code
             told = Told(error, fetched.high_watermark, fetched.log_start_offset, fetched.diverging, headers)
             decision = decide(self._held(followed.partition), told)
@@ -310,6 +315,7 @@ class ReplicaFetcher:
                 return
         followed.failures = 0
         followed.told = False
+        followed.refused = None
         self._want(key, followed)
         throttled = self._owner.throttle.pause_seconds(partition, len(records), followed.lag > 0, self._now())
         if throttled:
@@ -390,7 +396,8 @@ class ReplicaFetcher:
         if seconds == limit and not followed.told:
             followed.told = True
             level = logging.INFO if awaited else logging.WARNING
-            logger.log(level, "%r: fetching from broker %d: %s", followed.partition, self._leader, _name_of(error))
+            reason = (error == ErrorCode.corrupt_message and followed.refused) or _name_of(error)
+            logger.log(level, "%r: fetching from broker %d: %s", followed.partition, self._leader, reason)
         self._pause(key, followed, seconds)
 
     def _pause(self, key: Key, followed: Followed, seconds: float) -> None:

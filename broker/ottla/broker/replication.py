@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.replica.fetch_session import Key
+from ottla.broker.replica.follower import CorruptBatch
 from ottla.broker.replica_fetcher import ReplicaFetcher, key_of
 from ottla.broker.replication_throttle import FOLLOWER, ReplicationThrottle
 from ottla.metadata.image import Image
@@ -97,6 +98,14 @@ class Replication:
     def max_lag(self) -> int:
         """The greatest of them; 0 without any."""
         return max((lag for _, lag in self.lags()), default=0)
+
+    def refused(self) -> Iterator[tuple[Partition, int, CorruptBatch]]:
+        """The followed partitions that aren't copied any further, because what their leader sends is damaged; with the
+        leader."""
+        for leader, fetcher in self._fetchers.items():
+            for followed in fetcher.followed.values():
+                if followed.refused is not None:
+                    yield followed.partition, leader, followed.refused
 
     @property
     def failed_count(self) -> int:

@@ -466,7 +466,9 @@ def test_a_leader_that_asks_for_a_truncation_for_ever_isnt_asked_for_ever(
     run(scene, tmp_path)
 
 
-def test_damaged_records_are_not_appended(tmp_path: Path) -> None:
+def test_damaged_records_are_not_appended_and_their_place_is_known(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def scene(world: World) -> None:
         world.leader.spoiled = {0}
         world.write(0, b"a")
@@ -475,8 +477,12 @@ def test_damaged_records_are_not_appended(tmp_path: Path) -> None:
         await eventually(lambda: world.alike(1))
         await asyncio.sleep(0.1)
         assert world.partitions[0].log.log_end_offset == 0
+        ((partition, leader, refused),) = world.replication.refused()
+        assert (partition, leader, refused.offset) == (world.partitions[0], LEADER, 0)
+        assert "fetching from broker 1: corrupt_message: offset 0: the batch has a wrong CRC" in caplog.text
         world.leader.spoiled.clear()
         await eventually(world.alike)
+        assert list(world.replication.refused()) == []
 
     run(scene, tmp_path, 2)
 

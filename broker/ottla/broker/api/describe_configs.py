@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.config_resources import ResourceType, broker_id, check_broker_name
 from ottla.broker.api.registry import Api, RequestContext
+from ottla.broker.damage import damages
 from ottla.broker.log_levels import log_levels
 from ottla.metadata.naming import check_topic_name
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -19,6 +21,7 @@ from ottla.settings.description import (
     describe_broker_overrides,
     describe_client_metrics,
     describe_cluster_default,
+    describe_damaged,
     describe_group,
     describe_load,
     describe_loggers,
@@ -37,12 +40,13 @@ API = Api(
     gaps=(
         f"Beyond Kafka: asked for `{own.OVERRIDES}` alone, it tells all that was given to a topic, or to one broker, "
         "which every broker tells of every other; for "
-        f"`{own.RECOVERED}` alone what a broker's recovery cut off at its start, and for `{own.LOAD}` alone what the "
-        "broker has worked since then; as JSON.",
+        f"`{own.RECOVERED}` alone what a broker's recovery cut off at its start, for `{own.DAMAGED}` alone what it has "
+        f"met that can't be read, and for `{own.LOAD}` alone what the broker has worked since its start; as JSON.",
     ),
 )
 
 _PARTITIONS_PER_TURN = 500
+_DAMAGES_MAX = 200
 
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
@@ -109,6 +113,8 @@ async def _describe(broker: Broker, kind: int, name: str, keys: Sequence[str] | 
         if alone == own.RECOVERED:
             cuts = broker.logs.cuts
             return [describe_recovered(cuts.logs, cuts.bytes_dropped, (cut._asdict() for cut in cuts.kept))]
+        if alone == own.DAMAGED:
+            return [describe_damaged(damage._asdict() for damage in islice(damages(broker), _DAMAGES_MAX))]
         if alone == own.LOAD:
             return [describe_load(time.process_time(), await _traffic(broker))]
         return describe_broker(broker.config)

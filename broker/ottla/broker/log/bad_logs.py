@@ -11,6 +11,7 @@ there any more. A log directory isn't marked as cleanly stopped where a log of i
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
 from itertools import chain
 from uuid import UUID
 
@@ -41,6 +42,13 @@ class BadLogs:
         """What couldn't be opened of that partition, with its log directory."""
         found = self._unopened.values()
         return [(home, log) for home, log in found if (log.topic_id, log.partition) == (topic_id, index)]
+
+    def known(self) -> Iterator[tuple[tuple[UUID, int], str, int]]:
+        """All that couldn't be opened or are damaged, by topic id and partition, with the topic and the partition."""
+        for _, found in self._unopened.values():
+            yield (found.topic_id, found.partition), found.topic, found.partition
+        for key, log in self.damaged.items():
+            yield key, log.topic, log.index
 
     def opened_or_gone(self, directory: str) -> None:
         """The log in `directory`, if it couldn't be opened before, is open now, or isn't there any more."""

@@ -1,7 +1,8 @@
 """The process that compacts one log: reads a job from standard input, writes `.cleaned` segments, says what it wrote.
 
-Both are lines of JSON: first the job, or the result, then a job's producers, some in each line. There may be a hundred
-thousand of them, and the thread that writes them down shares the interpreter with the broker's event loop.
+Both are lines of JSON: first the job, or the result or what is damaged, then a job's producers, some in each line.
+There may be a hundred thousand of them, and the thread that writes them down shares the interpreter with the broker's
+event loop.
 
 A process of its own, because it decompresses and copies for minutes. It touches nothing but its new files; the broker
 swaps them in, or drops them if the log changed meanwhile. It keeps to a rate of bytes read and written, and ends when
@@ -38,7 +39,11 @@ _aborted = struct.Struct(">hqqqq")
 
 
 class Damaged(Exception):
-    """The log holds what can't be understood: no other try will compact it."""
+    """The log holds what can't be understood, from `offset` on: no other try will compact it."""
+
+    def __init__(self, message: str, offset: int) -> None:
+        super().__init__(message)
+        self.offset = offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +92,16 @@ def encode_job(job: Job) -> Iterator[bytes]:
         yield _line(some)
 
 
+def encode_damage(damage: Damaged) -> bytes:
+    """The line that takes a result's place where there is none."""
+    return _line({"message": str(damage), "offset": damage.offset})
+
+
+def decode_damage(line: bytes) -> Damaged:
+    """What that line says."""
+    return Damaged(**json.loads(line))
+
+
 def encode_result(result: Result) -> bytes:
     """The line of a result."""
     return _line(asdict(result))
@@ -114,10 +129,11 @@ def compact(job: Job, disk: Disk, pause: Callable[[int], None]) -> Result:
 
     Raises Damaged, OSError; the `.cleaned` files are left for the broker to remove.
     """
+    compaction = _Compaction(job, disk, pause)
     try:
-        return _Compaction(job, disk, pause).run()
+        return compaction.run()
     except (ValueError, KafkaError, ProtocolError) as error:
-        raise Damaged(f"{job.directory}: {error}") from error
+        raise Damaged(f"{job.directory}: {error}", compaction.offset) from error
 
 
 class _Compaction:
@@ -125,6 +141,7 @@ class _Compaction:
         self.job = job
         self.disk = disk
         self.pause = pause
+        self.offset = job.first_dirty  # of the batch that is looked at
         self.open_files = OpenFiles()
         self.config = LogConfig(
             segment_bytes=job.segment_bytes,
@@ -159,11 +176,14 @@ class _Compaction:
 
     def _batches(self, sizes: SegmentSizes) -> Iterator[tuple[BatchHeader, memoryview]]:
         segment = self._segment(sizes)
+        self.offset = sizes.base_offset
         for position, header, batch in segment.batches():
+            self.offset = header.base_offset
             self.pause(header.size)
             if not crc_valid(batch, 0, header.size):
                 raise ValueError(f"{segment.path} has a wrong CRC at position {position}")
             yield header, batch
+            self.offset = header.last_offset + 1
         segment.let_go()
 
     def _build_map(self) -> None:
@@ -224,8 +244,8 @@ class _Compaction:
 
 
 def main() -> int:
-    """Reads a job, does it, writes the result; another status and a sentence on standard error where it can't be
-    done."""
+    """Reads a job, does it, writes the result; another status where it can't be done, with what is damaged, or with a
+    sentence on standard error."""
     parent = os.getppid()
     job = decode_job(sys.stdin.buffer.read())
     throttle = Throttle(job.bytes_per_second)
@@ -239,9 +259,12 @@ def main() -> int:
 
     try:
         result = compact(job, RealDisk(), pause)
-    except (Damaged, OSError) as error:
+    except Damaged as damage:
+        sys.stdout.buffer.write(encode_damage(damage))
+        return DAMAGED_STATUS
+    except OSError as error:
         sys.stderr.write(f"{error}\n")
-        return DAMAGED_STATUS if isinstance(error, Damaged) else 1
+        return 1
     sys.stdout.buffer.write(encode_result(result))
     return 0
 

@@ -26,7 +26,7 @@ from ottla.protocol.unpacking import MAX_BYTES
 
 from . import names
 from .compaction import Cleanable, SegmentSizes, cleanable
-from .compaction_child import DAMAGED_STATUS, Damaged, Job, Result, decode_result, encode_job
+from .compaction_child import DAMAGED_STATUS, Damaged, Job, Result, decode_damage, decode_result, encode_job
 from .config import MAX_LONG
 from .directories import LogDirectories
 from .log import Log
@@ -74,7 +74,7 @@ class Compactor:
         self.too_large = 0  # batches that a round left as they were, for their size; of all rounds
         self._logs = logs
         self._now_ms = now_ms
-        self._damaged: set[Log] = set()
+        self._damaged: dict[Log, Damaged] = {}
         self._failures: dict[Log, _Failures] = {}
         self._executor = ThreadPoolExecutor(1, "compaction")
 
@@ -89,7 +89,7 @@ class Compactor:
                 await self.compact(log, what)
             except Damaged as damage:
                 if not log.retired:
-                    self._damaged.add(log)
+                    self._damaged[log] = damage
                     logger.error("%r isn't compacted any more until the next start: %s", log, damage)
             except Exception as error:  # also a rule of ours that this log breaks must not end the others' compaction
                 self._failed(log, error)
@@ -99,7 +99,14 @@ class Compactor:
 
     def uncleanable(self) -> list[Log]:
         """The logs that are given up for damage, of those that the broker holds."""
-        return [log for log in self._logs.logs.values() if log in self._damaged]
+        return [log for log, _ in self.damaged()]
+
+    def damaged(self) -> Iterator[tuple[Log, Damaged]]:
+        """As `uncleanable`, with what is wrong."""
+        if self._damaged:
+            for log in self._logs.logs.values():
+                if (damage := self._damaged.get(log)) is not None:
+                    yield log, damage
 
     def _failed(self, log: Log, error: Exception) -> None:
         """A log couldn't be compacted, for a reason that may pass."""
@@ -113,7 +120,8 @@ class Compactor:
     async def choose(self) -> tuple[Log | None, Cleanable | None]:
         """The log to compact next: overdue ones first, then by dirty ratio; None where none is dirty enough."""
         held = list(self._logs.logs.values())
-        self._damaged.intersection_update(held)
+        if self._damaged:
+            self._damaged = {log: self._damaged[log] for log in held if log in self._damaged}
         if self._failures:
             self._failures = {log: self._failures[log] for log in held if log in self._failures}
         now = asyncio.get_running_loop().time()
@@ -246,9 +254,9 @@ class Compactor:
             await asyncio.wait([running], timeout=_DYING_S)
             raise
         if status != 0:
-            said = errors.decode(errors="replace").strip()[-500:]
             if status == DAMAGED_STATUS:
-                raise Damaged(said)
+                raise decode_damage(output)
+            said = errors.decode(errors="replace").strip()[-500:]
             raise CompactionFailed(said or _ending(status))
         return decode_result(output)
 

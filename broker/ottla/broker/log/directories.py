@@ -17,7 +17,7 @@ import asyncio
 import errno
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from itertools import chain
@@ -456,6 +456,11 @@ class LogDirectories:
         return target
 
     # ---- failures
+
+    def damaged(self) -> Iterator[tuple[str, int, OSError]]:
+        """The logs that are offline alone, by topic and partition, and why."""
+        known = ((topic, index, self.lost.get(key)) for key, topic, index in self._bad.known())
+        return ((topic, index, error) for topic, index, error in known if isinstance(error, (BadLog, DamagedSegment)))
 
     def _log_failed(self, log: Log, error: OSError) -> None:
         """Hears of an OSError of a log's files."""

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ottla.broker.damage import damages
 from ottla.broker.exposition import Sample, powers_of_two
 from ottla.broker.metrics.metric import COUNTER, GAUGE, HISTOGRAM, NO_LABELS, Metric, by_partition, count_of, single
 
@@ -159,6 +160,10 @@ METRICS = (
     Metric(
         "ottla_log_directories_full", GAUGE, "Log directories without room, to which nothing is appended.",
         single(lambda broker: len(broker.logs.full)),
+    ),
+    Metric(
+        "ottla_logs_damaged", GAUGE, "Replicas in whose log this broker has met what can't be read.",
+        single(lambda broker: len({(damage.topic, damage.partition) for damage in damages(broker)})),
     ),
     Metric(
         "ottla_recovery_cut_logs", GAUGE, "Logs that ended earlier after this broker's start than before it.",

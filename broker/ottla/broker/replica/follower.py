@@ -38,6 +38,15 @@ if TYPE_CHECKING:
             """(last epoch at or below `epoch`, where it ends here); both −1 where that isn't known."""
 
 
+class CorruptBatch(KafkaError):
+    """What a leader sent isn't a batch, or not the one that was written. `offset` is the first that can't be copied."""
+
+    def __init__(self, offset: int, reason: str) -> None:
+        super().__init__(ErrorCode.corrupt_message, f"offset {offset}: {reason}")
+        self.offset = offset
+        self.reason = reason
+
+
 AWAITED = frozenset(
     {
         ErrorCode.fenced_leader_epoch,
@@ -159,22 +168,29 @@ def out_of_range(held: Held, leader_start_offset: int, leader_end_offset: int) -
     return Pause(ErrorCode.offset_out_of_range, False)  # the range moved meanwhile: the next fetch finds what it needs
 
 
-def whole_batches(buffer: Buffer, leader_epoch: int, count_max: int = sys.maxsize) -> list[tuple[int, BatchHeader]]:
+def whole_batches(
+    buffer: Buffer, leader_epoch: int, due_offset: int, count_max: int = sys.maxsize
+) -> list[tuple[int, BatchHeader]]:
     """(position, header) of the whole batches at the start of a record set, `count_max` at most; what is cut off at its
-    end is left out.
+    end is left out. `due_offset` was asked for: the first batch ends there or later.
 
     So is what follows a batch of a later epoch than the one followed: the leader's file was truncated and written anew
-    while it was being sent. Raises KafkaError corrupt_message where a batch is no batch, or they don't ascend.
+    while it was being sent. Raises CorruptBatch where a batch is no batch, or they don't ascend.
     """
     headers: list[tuple[int, BatchHeader]] = []
     next_offset = 0
-    for position, header in iterate_headers(buffer):
-        if header.leader_epoch > leader_epoch or len(headers) == count_max:
-            break
-        if header.magic != MAGIC or header.last_offset_delta < 0 or header.base_offset < next_offset:
-            raise KafkaError(ErrorCode.corrupt_message, f"no batch where offset {next_offset} or a later one was due")
-        if not crc_valid(buffer, position, header.size):
-            raise KafkaError(ErrorCode.corrupt_message, f"the batch at offset {header.base_offset} has a wrong CRC")
-        next_offset = header.last_offset + 1
-        headers.append((position, header))
+    try:
+        for position, header in iterate_headers(buffer):
+            if header.leader_epoch > leader_epoch or len(headers) == count_max:
+                break
+            if header.magic != MAGIC or header.last_offset_delta < 0 or header.base_offset < next_offset:
+                raise CorruptBatch(max(next_offset, due_offset), "there is no batch")
+            if not crc_valid(buffer, position, header.size):
+                raise CorruptBatch(header.base_offset, "the batch has a wrong CRC")
+            next_offset = header.last_offset + 1
+            headers.append((position, header))
+    except CorruptBatch:
+        raise
+    except KafkaError as error:
+        raise CorruptBatch(max(next_offset, due_offset), error.message) from error
     return headers

@@ -20,6 +20,7 @@ from ottla.broker.log.epochs import LeaderEpochs
 from ottla.broker.replica.follower import (
     Append,
     AskRange,
+    CorruptBatch,
     Decision,
     Held,
     Pause,
@@ -303,16 +304,16 @@ def test_whole_batches_are_found_and_the_rest_is_dropped(gaps, cut):
         offset += gap + count
         bounds.append(len(data))
     end = max(len(data) - cut, 0)
-    found = whole_batches(memoryview(data)[:end], 3)
+    found = whole_batches(memoryview(data)[:end], 3, 0)
     assert [position for position, _ in found] == [start for start, stop in pairwise(bounds) if stop <= end]
     assert all(read_header(data, position) == read for position, read in found)
-    assert whole_batches(memoryview(data)[:end], 3, 2) == found[:2]
+    assert whole_batches(memoryview(data)[:end], 3, 0, 2) == found[:2]
 
 
 def test_a_later_epoch_ends_an_answer() -> None:
     data = batch(0, 2, 3) + batch(2, 2, 4) + batch(4, 1, 3)
-    assert [read.base_offset for _, read in whole_batches(data, 3)] == [0]
-    assert len(whole_batches(data[: 2 * len(batch(0, 2, 3))], 4)) == 2
+    assert [read.base_offset for _, read in whole_batches(data, 3, 0)] == [0]
+    assert len(whole_batches(data[: 2 * len(batch(0, 2, 3))], 4, 0)) == 2
 
 
 @settings(max_examples=300)
@@ -321,15 +322,37 @@ def test_one_wrong_byte_is_noticed_wherever_the_crc_covers_it(place, flip):
     data = batch(0, 2, 3)
     at = 16 + place % (len(data) - 16)  # magic, CRC, and what it covers
     data[at] ^= flip
-    with pytest.raises(KafkaError) as raised:
-        whole_batches(data, 3)
+    with pytest.raises(CorruptBatch) as raised:
+        whole_batches(data, 3, 0)
     assert raised.value.code == ErrorCode.corrupt_message
+    assert raised.value.offset == 0
+
+
+@pytest.mark.parametrize(
+    ("at", "flip", "reason"),
+    [
+        (70, 0xFF, "the batch has a wrong CRC"),
+        (16, 0xFF, "there is no batch"),
+        (8, 0x80, "a batch states a length of"),
+    ],
+    ids=["content", "magic", "length"],
+)
+def test_what_a_leader_sends_damaged_has_an_offset(at: int, flip: int, reason: str) -> None:
+    """Only a name of an error was said, without a place."""
+    data = batch(10, 2, 3) + batch(12, 3, 3)
+    data[len(batch(10, 2, 3)) + at] ^= flip
+    with pytest.raises(CorruptBatch, match=reason) as raised:
+        whole_batches(data, 3, 10)
+    assert raised.value.offset == 12
+    with pytest.raises(CorruptBatch) as raised:
+        whole_batches(data[len(batch(10, 2, 3)) :], 3, 12)
+    assert raised.value.offset == 12
 
 
 @pytest.mark.parametrize("second", [batch(1, 2, 3), batch(0, 1, 3)])
 def test_offsets_that_go_back_are_refused(second: bytearray) -> None:
     with pytest.raises(KafkaError):
-        whole_batches(batch(0, 2, 3) + second, 3)
+        whole_batches(batch(0, 2, 3) + second, 3, 0)
 
 
 def test_any_bytes_give_batches_or_an_error() -> None:
@@ -337,4 +360,4 @@ def test_any_bytes_give_batches_or_an_error() -> None:
     for _ in range(2000):
         data = bytearray(dice.randbytes(dice.randrange(200)))
         with suppress(KafkaError):
-            whole_batches(data, 3)
+            whole_batches(data, 3, 0)
