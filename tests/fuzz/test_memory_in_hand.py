@@ -21,6 +21,9 @@ from tests.peers.wire import Wire
 
 MEGABYTE = 1 << 20
 BUDGET = 64 * MEGABYTE
+# Beside the budget: what each of twelve connections may hold in each direction without asking (64 KiB), the windows of
+# the codecs in four threads, and what the interpreter and its allocator take for the first requests and keep.
+ALLOWANCE = 16 * MEGABYTE
 FETCH = 1
 
 
@@ -99,10 +102,9 @@ def test_twelve_connections_that_recompress_stay_within_the_budget(broker: Ottla
     assert failures == []
     with Wire(broker.bootstrap, 60) as wire:
         assert end_offset(wire, "gzipped") == end + connections * requests
-    grown = (highest - before) / MEGABYTE
-    print(f"grew by {grown:.0f} MiB, budget {BUDGET // MEGABYTE}")
-    # Beside the budget: a receive buffer's worth for each connection, and what the allocator doesn't give back.
-    assert grown < 2 * BUDGET / MEGABYTE
+    grown = highest - before
+    print(f"grew by {grown / MEGABYTE:.0f} MiB, budget {BUDGET // MEGABYTE}")
+    assert grown < BUDGET + ALLOWANCE
 
 
 def test_a_connections_batches_keep_their_order_whatever_they_hold(broker: OttlaBroker) -> None:
