@@ -48,7 +48,7 @@ def test_what_is_made_under_chaos_is_what_is_made_without(
     async def scene(kube: Kube) -> None:
         tls = ssl._create_unverified_context()
         upstream = Upstream(f"https://127.0.0.1:{server.port}", TOKEN, tls)
-        words = ("--image", "ottla:1", "--etcd-image", "etcd:1", "--port", str(free_port()))
+        words: tuple[str, ...] = ("--image", "ottla:1", "--etcd-image", "etcd:1", "--port", str(free_port()))
         words += ("--lease", "ottla", "--namespace", "shop", "--pod", "one")
         supervisor = Supervisor(faults, upstream, tmp_path / "kubeconfig", lambda **each: told.append(each), words)
         running = asyncio.ensure_future(supervisor.run())
@@ -102,7 +102,7 @@ async def followed(kube: Kube) -> bool:
     assert found is not None
     status = found.get("status", {})
     current = status.get("observedGeneration") == found["metadata"]["generation"]
-    return current and status["message"] == "waiting for etcd: 0 of 1 members answer"
+    return bool(current and status["message"] == "waiting for etcd: 0 of 1 members answer")
 
 
 async def same(kube: Kube, wanted: dict[str, Object]) -> bool:

@@ -29,6 +29,7 @@ from ottla.operator.plan.topic import KafkaPartition, KafkaTopic, Moving
 from ottla.operator.plan.topic_status import Outcome
 from ottla.operator.spec.cluster import Defaults
 from ottla.operator.spec.topic import parse_topic
+from ottla.operator.topic_memory import TopicMemory
 from ottla.operator.topic_reports import TopicReports
 from ottla.operator.topic_resources import TopicResources
 from tests.operator.conftest import Scene, defined
@@ -235,6 +236,28 @@ def test_no_field_of_a_topics_status_is_pruned(play: Callable[[Scene], None]) ->
         assert found is not None
         assert found["status"] == known.status
         assert found["status"]["reassignment"] == {"replicationFactor": 3, "partitions": 1, "done": 0}
+
+    play(scene)
+
+
+def test_a_record_of_topics_is_added_to_only_as_it_was_read(play: Callable[[Scene], None]) -> None:
+    async def scene(kube: Kube) -> None:
+        uid = (await kube.create(cluster(**EVERYTHING)))["metadata"]["uid"]
+        memory = TopicMemory(kube)
+        await memory.remember(await memory.read(KEY, uid), ["u-1"], ["u-1"])
+        seen = await memory.read(KEY, uid)
+        await memory.remember(seen, ["u-2"], ["u-1", "u-2"])
+        with pytest.raises(KubeError) as refused:
+            await memory.remember(seen, ["u-3"], ["u-1", "u-2", "u-3"])
+        assert refused.value.status == 409
+        now = await memory.read(KEY, uid)
+        assert [now.has(each) for each in ("u-1", "u-2", "u-3")] == [True, True, False]
+
+        of_another = await memory.read(KEY, "another")
+        await memory.remember(of_another, ["u-4"], ["u-1", "u-4"])
+        now = await memory.read(KEY, "another")
+        assert [now.has(each) for each in ("u-1", "u-4")] == [False, True], "a Cluster that was made again"
+        assert not (await memory.read(KEY, uid)).has("u-1")
 
     play(scene)
 

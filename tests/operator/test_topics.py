@@ -24,7 +24,7 @@ from tests.operator.kube_stand_in import KubeStandIn
 from tests.peers.ottla_cluster import OttlaCluster, ottla_cluster
 
 MAIN = Ref("shop", "main")
-CLUSTER = {"topics": {}, "scaling": {}}
+CLUSTER: dict[str, Any] = {"topics": {}, "scaling": {}}
 
 
 class Operator:

@@ -162,7 +162,8 @@ class World:
         kind, namespace, name = key
         if propagation == "Foreground":
             self.foreground.append(name)
-        for pod in self.pods_of(name) if kind == "StatefulSet" else ():
+        pods = self.pods_of(name) if kind == "StatefulSet" else []
+        for pod in pods:
             if propagation == "Orphan":
                 del self.objects["Pod", namespace, pod]["metadata"]["ownerReferences"]
             else:

@@ -137,7 +137,7 @@ def test_members_that_renew_their_authority_go_on_together(tmp_path: Path) -> No
     held = certificates.pairs(first, {}, "k-etcd", HOSTS, now)
     names = ("one", "two", "three")
     peers = ",".join(f"{name}=https://localhost:{free_port()}" for name in names)
-    members = {}
+    members: dict[str, Etcd] = {}
 
     def mount(pairs: certificates.Secret) -> certificates.Secret:
         for part, content in pairs.items():

@@ -197,7 +197,7 @@ class Scene:
         return next((c["status"], c["reason"]) for c in self.status["conditions"] if c["type"] == kind)
 
     def condition_message(self, kind: str) -> str:
-        return next(c["message"] for c in self.status["conditions"] if c["type"] == kind)
+        return next(str(c["message"]) for c in self.status["conditions"] if c["type"] == kind)
 
     def pods(self) -> list[str]:
         ours = f"{self.key.name}-"

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from ottla.operator.objects import Object
 from ottla.operator.plan import broker_pods, disruption, etcd_pods, network, services
 from ottla.operator.plan.broker_file import server_properties
-from ottla.operator.plan.names import Object
 from ottla.operator.plan.snapshots import snapshot_objects
 from ottla.operator.spec.cluster import Cluster, Defaults, Etcd, parse_cluster
 from ottla.settings.config import BrokerConfig

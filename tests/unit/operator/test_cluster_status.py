@@ -5,8 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 
 from ottla.operator.kafka import Unreachable
+from ottla.operator.objects import Object
 from ottla.operator.plan.roll import Report
-from tests.unit.operator.test_cluster import OUTSIDE, Object, Scene, running
+from tests.unit.operator.test_cluster import OUTSIDE, Scene, running
 from tests.unit.operator.test_scale import _cluster
 
 

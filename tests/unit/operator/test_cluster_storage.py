@@ -234,7 +234,7 @@ def test_a_volume_comes_though_a_broker_is_lost_meanwhile(storage: Any) -> None:
     del scene.world.objects["Pod", "shop", "k-broker-2"]
     for _ in range(30):
         away = "k-broker-2" not in scene.pods()
-        risks = {"below_min_isr": ("orders-0",)} if away else {}
+        risks: dict[str, tuple[str, ...]] = {"below_min_isr": ("orders-0",)} if away else {}
         scene.pages.said = {broker: Report(risks=risks) for broker in range(3)}
         scene.rounds(1)
         scene.now += timedelta(seconds=3)

@@ -20,7 +20,8 @@ from ottla.operator.spec.spec_error import SpecError
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.settings.catalogue import BROKER
 from ottla.settings.properties import parse_properties, properties_checksum
-from tests.unit.operator.test_cluster import OUTSIDE, Pages, Scene, _cluster, running
+from tests.unit.operator.test_cluster import OUTSIDE, Pages, Scene, running
+from tests.unit.operator.test_scale import _cluster
 
 STATIC, DYNAMIC = "socket.listen.backlog.size", "log.retention.ms"
 

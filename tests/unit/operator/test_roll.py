@@ -1,5 +1,6 @@
 """Which pod may restart now: a table of what there is, and what follows."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -15,10 +16,10 @@ def _pod(broker: int, **fields: object) -> Pod:
     return replace(pod, **fields)  # type: ignore[arg-type]
 
 
-def _three(*changes: dict[str, object]) -> list[Pod]:
+def _three(*changes: Mapping[str, object]) -> list[Pod]:
     """Three pods that are well, but for what the changes say of one after the other."""
-    padded = [*changes, {}, {}, {}][:3]
-    return [_pod(broker, **fields) for broker, fields in enumerate(padded)]
+    padded: list[Mapping[str, object]] = [*changes, {}, {}, {}]
+    return [_pod(broker, **fields) for broker, fields in enumerate(padded[:3])]
 
 
 RESIZE = {"resize": Resize("k-2")}
@@ -146,9 +147,9 @@ def test_brokers_that_go_for_good_are_not_waited_for() -> None:
     assert restart.pod.name == "k-1"
 
 
-def _six(*changes: dict[str, object]) -> list[Pod]:
+def _six(*changes: Mapping[str, object]) -> list[Pod]:
     """Two racks, z0 and z1, of three brokers each, all of one StatefulSet; broker 5 is as it is wanted."""
-    padded = [*[*changes, *([OLD] * 6)][:5], {}]
+    padded: list[Mapping[str, object]] = [*[*changes, *([OLD] * 6)][:5], {}]
     return [_pod(broker, **{"rack": f"z{broker // 3}", **fields}) for broker, fields in enumerate(padded)]
 
 

@@ -16,7 +16,7 @@ from ottla.operator import kafka as module
 from ottla.operator import topic as topic_module
 from ottla.operator.kube import KubeError
 from ottla.operator.objects import Ref
-from ottla.operator.plan.topic import Configure, KafkaCluster, KafkaPartition, KafkaTopic
+from ottla.operator.plan.topic import Configure, KafkaCluster, KafkaPartition, KafkaTopic, plan_topic
 from ottla.operator.queue import Retry
 from ottla.operator.topic import TopicReconciler
 from ottla.operator.topic_resources import TopicResources
@@ -125,7 +125,7 @@ def test_what_nobody_thought_of_stops_only_its_topic() -> None:
     play = Play()
     play.topic("odd")
     play.topic("even")
-    plan = topic_module.plan_topic
+    plan = plan_topic
 
     def odd(resource: Any, *given: Any) -> Any:
         if resource.topic == "odd":
