@@ -81,7 +81,7 @@ def _wanted(visit: Visit, pool: Pool, replicas: int) -> Object:
     """A pool's StatefulSet, with the volumes that have to stay for now."""
     cluster, found = visit.cluster, visit.found
     claims = found.by_name("PersistentVolumeClaim", BROKER)
-    kept = leaving(cluster, pool, claims, found.by_name("Pod", BROKER))
+    kept = leaving(cluster, pool, claims, found.by_name("Pod", BROKER), visit.now)
     name = names.broker_set(cluster, pool)
     with_kept = with_volumes(pool, name, kept, found.get("StatefulSet", name), claims)
     return broker_pods.broker_set(cluster, with_kept, replicas)

@@ -38,6 +38,7 @@ class World:
         self.silent_images: set[str] = set()  # they run, and are never ready
         self.crashing_images: set[str] = set()
         self.homeless_images: set[str] = set()  # no node takes pods of them
+        self.missing_classes: set[str] = set()  # of storage: no node takes pods that wait for a volume
         self.refused_pods: set[str] = set()  # by a quota
         self.alarms: list[Object] = []  # of etcd
         self.used_bytes = 1000  # by etcd
@@ -250,7 +251,11 @@ class World:
             template["spec"]["volumes"] = [*template["spec"].get("volumes", ()), mounted]
             if ("PersistentVolumeClaim", namespace, claim) not in self.objects:
                 meta = {"labels": volume["metadata"]["labels"], "namespace": namespace, "name": claim}
-                self.create({"kind": "PersistentVolumeClaim", "metadata": meta, "spec": copied(volume["spec"])})
+                made: Object = {"kind": "PersistentVolumeClaim", "metadata": meta, "spec": copied(volume["spec"])}
+                if volume["spec"].get("storageClassName") in self.missing_classes:
+                    meta["creationTimestamp"] = "2026-05-01T12:00:00Z"
+                    made["status"] = {"phase": "Pending"}
+                self.create(made)
         pod = {
             "kind": "Pod",
             "metadata": {
@@ -269,7 +274,7 @@ class World:
         state, last_state = self._state(image)
         ready = "running" in state and image not in self.silent_images
         scheduled: Object = {"type": "PodScheduled", "status": "True"}
-        if image in self.homeless_images:
+        if image in self.homeless_images or self._waits_for_a_volume(pod):
             scheduled |= {"status": "False", "reason": "Unschedulable", "message": "0/3 nodes are available"}
             ready = False
         told, container = resources_told(pod, self.node_says.get(name, ""))
@@ -282,6 +287,11 @@ class World:
             ],
             "containerStatuses": [{**container, "state": state, "lastState": last_state}],
         }
+
+    def _waits_for_a_volume(self, pod: Object) -> bool:
+        named = (each.get("persistentVolumeClaim", {}).get("claimName") for each in pod["spec"].get("volumes", ()))
+        claims = (self.objects.get(("PersistentVolumeClaim", pod["metadata"]["namespace"], name)) for name in named)
+        return any(claim is not None and claim.get("status", {}).get("phase") == "Pending" for claim in claims)
 
     def _state(self, image: str) -> tuple[Object, Object]:
         """What a container of this image does, and how it ended before."""

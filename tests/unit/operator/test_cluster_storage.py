@@ -16,7 +16,7 @@ from ottla.operator.plan.roll import Report
 from ottla.operator.plan.volumes import DRAINED, EMPTIED_FOR, LogDirectory, come_back, emptied
 from ottla.operator.spec.cluster import Pool, Volume
 from ottla.placement import PartitionName
-from tests.unit.operator.kubernetes_world import Object
+from tests.unit.operator.kubernetes_world import Object, World
 from tests.unit.operator.test_cluster import Scene, running
 from tests.unit.operator.test_scale import _cluster, _done
 
@@ -278,6 +278,46 @@ def test_another_class_is_a_volume_of_another_id_and_the_data_follows(storage: A
     assert all(disks.lies[pod, "/data/7/log"].keys() == set(ORDERS) for pod in scene.pods())
     (template,) = scene.world.objects["StatefulSet", "shop", "k-broker"]["spec"]["volumeClaimTemplates"]
     assert (template["metadata"]["name"], template["spec"]["storageClassName"]) == ("data-7", "fast")
+    assert said(scene) == ("True", "AsWanted", "")
+
+
+@pytest.mark.parametrize(
+    "corrected",
+    [[{"size": "1Gi", "id": 0}], [{"size": "1Gi", "id": 0}, {"id": 2, "size": "1Gi", "className": "fast"}]],
+    ids=["taken back", "another id"],
+)
+def test_a_volume_that_was_never_made_is_taken_away_again(storage: Any, corrected: list[Object]) -> None:
+    """As of a class whose name was mistyped: its pod waited for it for ever, whatever the spec said then."""
+    scene, disks = storage({"size": "1Gi"})
+    scene.world.missing_classes = {"fsat"}
+    store(scene, volumes=[{"size": "1Gi", "id": 0}, {"id": 1, "size": "1Gi", "className": "fsat"}])
+    scene.rounds(6)
+    assert said(scene)[:2] == ("False", "Pending")
+    assert "there is no StorageClass fsat" in said(scene)[2]
+    store(scene, volumes=corrected)
+    scene.rounds(2)
+    scene.now += timedelta(minutes=2)
+    for _ in range(30):
+        scene.rounds(1)
+        assert disks.lost() == []
+    wanted = tuple(f"/data/{each['id']}/log" for each in corrected)
+    assert {tuple(disks.paths(pod)) for pod in scene.pods()} == {wanted}
+    assert scene.condition("Ready") == ("True", "BrokersServe")
+    assert said(scene) == ("True", "AsWanted", ""), "the claims that nobody waits for any more are no trouble"
+
+
+def test_a_first_volume_that_was_never_made_is_replaced_by_one_of_another_id() -> None:
+    """The status had said that this helps."""
+    storage = {"size": "1Gi", "className": "fsat"}
+    world = World()
+    world.missing_classes = {"fsat"}
+    scene = Scene("k", world, brokers={"replicas": 3, "storage": storage})
+    scene.rounds(6)
+    assert scene.condition("Ready") == ("False", "BrokersNotReady")
+    store(scene, volumes=[{"id": 1, "size": "1Gi", "className": "fast"}])
+    scene.now += timedelta(minutes=2)
+    scene.rounds(20)
+    assert scene.condition("Ready") == ("True", "BrokersServe")
     assert said(scene) == ("True", "AsWanted", "")
 
 

@@ -71,9 +71,10 @@ def standing(
     sets = {item["metadata"]["name"]: _claim_specs(item) for item in wanted}
     pods = list(pods)
     awaited = {name for pod in pods for name in claims_of(pod)}
+    given_up = {name for pod in pods for name in claims if name.endswith(f"-{pod['metadata']['name']}")} - awaited
     found = [Storage()]
     for name, each in claims.items():
-        if _is_pending(each):
+        if _is_pending(each) and name not in given_up:
             found.append(_unmade(each, unknown_classes, now, awaited=name in awaited))
     for pod in pods:
         name = pod["metadata"]["name"]
@@ -82,6 +83,16 @@ def standing(
             if (claim := claims.get(claim_name)) is not None:
                 found.append(_standing(claim, templates.get(claim_name.removesuffix(f"-{name}"))))
     return min(found, key=lambda storage: REASONS.index(storage.reason))
+
+
+def never_made(claim: Object, pod: Object, now: datetime) -> bool:
+    """Whether there has been no volume for a claim that its pod has: nothing lies there, because the pod waits for it.
+
+    A volume that is there already, as after a namespace was deleted, is found within seconds.
+    """
+    waits = claim["metadata"]["name"] in claims_of(pod) and not pod["spec"].get("nodeName")
+    unbound = _is_pending(claim) and not claim["spec"].get("volumeName")
+    return waits and unbound and seconds_since(claim["metadata"]["creationTimestamp"], now) > PENDING_S_MAX
 
 
 def _is_pending(claim: Object) -> bool:

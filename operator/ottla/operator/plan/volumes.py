@@ -5,6 +5,9 @@ A volume goes in steps, each of which follows from what there is. Brokers get no
 says so, for the pod that was asked. When all claims do, the StatefulSet is made again without the volume, and pods are
 restarted one by one.
 
+A volume that was never made, because there is no such class for example, is waited for by a pod that can't start, and
+goes at once: nothing lies there.
+
 The rule: a broker is never started without a volume that may hold replicas. What is known of a claim holds only for the
 pod that was asked: one that started since may have put something there. A claim of a broker without a pod counts as
 full unless it says otherwise, as after a namespace was deleted and its volumes were kept.
@@ -18,12 +21,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 from ottla.operator.objects import Object, annotation
 from ottla.operator.plan import names
 from ottla.operator.plan.etcd_pods import size_bytes
 from ottla.operator.plan.observed import broker_sets
-from ottla.operator.plan.storage import claims_of
+from ottla.operator.plan.storage import claims_of, never_made
 from ottla.operator.spec.cluster import Cluster, Pool, Volume
 from ottla.placement import PartitionName
 
@@ -71,7 +75,9 @@ def is_noted(claim: Object) -> bool:
     return EMPTIED_FOR in (claim["metadata"].get("annotations") or {})
 
 
-def leaving(cluster: Cluster, pool: Pool, claims: Mapping[str, Object], pods: Mapping[str, Object]) -> set[int]:
+def leaving(
+    cluster: Cluster, pool: Pool, claims: Mapping[str, Object], pods: Mapping[str, Object], now: datetime
+) -> set[int]:
     """The volumes that aren't wanted and may hold replicas. `claims` and `pods` by name."""
     of = names.broker_set(cluster, pool)
     members = {f"{of}-{broker}" for broker in pool.ids} | {name for name in pods if name.rpartition("-")[0] == of}
@@ -79,16 +85,18 @@ def leaving(cluster: Cluster, pool: Pool, claims: Mapping[str, Object], pods: Ma
         volume
         for member in members
         for volume, claim in claims_by_volume(member, claims).items()
-        if may_hold_replicas(claim, pods.get(member))
+        if may_hold_replicas(claim, pods.get(member), now)
     }
     return found - {volume.id for volume in pool.volumes}
 
 
-def may_hold_replicas(claim: Object, pod: Object | None) -> bool:
+def may_hold_replicas(claim: Object, pod: Object | None, now: datetime) -> bool:
     """Whether replicas may lie on a claim of that pod's."""
     emptied_for = annotation(claim, EMPTIED_FOR)
     if pod is None:
         return not emptied_for
+    if never_made(claim, pod, now):
+        return False
     return claim["metadata"]["name"] in claims_of(pod) and emptied_for != pod["metadata"]["uid"]
 
 
