@@ -97,7 +97,8 @@ def drain(
     }
     if wide:
         (topic, count), *others = wide.items()
-        more = f" ({len(others)} more {'topics have' if len(others) > 1 else 'topic has'} too many, too)" if others else ""
+        have = "topics have" if len(others) > 1 else "topic has"
+        more = f" ({len(others)} more {have} too many, too)" if others else ""
         return ScalePlan(
             refusal=f"topic {topic} has {count} replicas{more}, and {len(staying)} brokers would stay: "
             "lower its replication factor, or keep more brokers"
