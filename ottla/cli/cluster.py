@@ -83,7 +83,7 @@ def cluster_overview(cluster: Cluster, output: Output, command: typer.Context) -
 @app.command()
 @cluster_command
 def status(cluster: Cluster, output: Output) -> None:
-    """Show what is not as it should be: partitions, log directories, brokers, what recovery cut, moves under way."""
+    """Show what is not as it should be: partitions, disks, damaged logs, brokers, what recovery cut, moves."""
     from ottla.cli import moves
 
     _, brokers = describe_brokers(cluster)

@@ -188,7 +188,7 @@ class Node:
         self.broker = broker
         broker.compactor._in_child = self._compact  # type: ignore[method-assign]
         try:
-            patience = Patience(config.get_int("initial.broker.registration.timeout.ms") / 1000, self._stopping)
+            patience = Patience(0.0, self._stopping)  # so that starts fail, too: the supervisor makes them again
             await broker.open(patience)
             await broker.register(patience)
             stand_for_controller(broker, config, connect_to)
