@@ -29,6 +29,7 @@ from ottla.operator.plan.roll import Report
 from ottla.operator.plan.topic import Configure, KafkaCluster, KafkaTopic, Move
 from ottla.operator.queue import Result
 from ottla.operator.spec.cluster import Defaults
+from ottla.operator.status import Condition
 from tests.unit.operator.kubernetes_world import Object, World, copied
 from tests.unit.operator.test_scale import _asked, _cluster, _done
 
@@ -157,6 +158,7 @@ class Scene:
         )
         self.now = datetime(2026, 5, 1, 12, tzinfo=UTC)
         self.woken: list[Ref] = []  # Clusters that the reconciler wants to have looked at
+        self.topics_held: Condition | None = None  # what the reconciler of Topics says
         self.restart()
 
     def restart(self, defaults: Defaults = DEFAULTS) -> None:
@@ -171,6 +173,7 @@ class Scene:
             self.pages,  # type: ignore[arg-type]
             keeper,
             defaults,
+            topics_held=lambda _: self.topics_held,
             again=self.woken.append,
             utc=lambda: self.now,
         )

@@ -7,6 +7,7 @@ from datetime import timedelta
 from ottla.operator.kafka import Unreachable
 from ottla.operator.objects import Object
 from ottla.operator.plan.roll import Report
+from ottla.operator.status import Condition
 from tests.unit.operator.test_cluster import OUTSIDE, Scene, running
 from tests.unit.operator.test_scale import _cluster
 
@@ -44,6 +45,17 @@ def test_nothing_rolls_while_a_cluster_is_paused() -> None:
     assert scene.condition("ConfigApplied") == ("True", "Applied")
     assert scene.kafka.dynamic == {"log.retention.ms": "1"}
     assert scene.status["version"] == "2"
+
+
+def test_topics_that_are_held_are_told_where_people_look_first() -> None:
+    scene = running()
+    scene.topics_held = Condition("TopicsHeld", True, "ClusterMadeAnew", "this Cluster was made anew: orders")
+    scene.rounds(1)
+    kept = "topics without their Topics are kept: see the condition TopicsHeld"
+    assert scene.status["message"] == f"3 of 3 brokers serve; {kept}"
+    scene.topics_held = None
+    scene.rounds(1)
+    assert scene.status["message"] == "3 of 3 brokers serve"
 
 
 def test_a_pause_keeps_what_was_counted() -> None:

@@ -225,7 +225,10 @@ def _message(cluster: Cluster, findings: Findings, ready: int, known: int) -> st
             return text
     if waiting := _waiting(_standings(cluster, findings)):
         return f"configOverrides: {waiting[0].message}"
-    return f"{ready} of {known} brokers serve"
+    serve = f"{ready} of {known} brokers serve"
+    if findings.topics_held is not None:
+        return f"{serve}; topics without their Topics are kept: see the condition TopicsHeld"
+    return serve
 
 
 def _conditions(cluster: Cluster, findings: Findings, message: str, ready: int, silent: bool) -> list[Condition]:
