@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 def spark_session(name: str, **settings: str) -> SparkSession:
     """A session with the data source registered.
 
-    Outside spark-submit it is a quiet local one, on every core. `settings` are Spark's, with `__` for dots. Raises
-    JavaMissing.
+    Outside spark-submit it is a quiet local one, on every core. Its time zone is UTC everywhere: what pipelines write
+    doesn't depend on where they run. `settings` are Spark's, with `__` for dots. Raises JavaMissing.
     """
     ensure_java()
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
-    conf = SparkConf().setAppName(name)
+    conf = SparkConf().setAppName(name).set("spark.sql.session.timeZone", "UTC")
     # spark-submit's JVM waits for this process, and has the settings: here they are seen only once it is connected.
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     # Workers must run this very Python, which has Ottla, and not whatever python3 is on the PATH.
@@ -37,7 +37,6 @@ def spark_session(name: str, **settings: str) -> SparkSession:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.sql.shuffle.partitions": "4",
-        "spark.sql.session.timeZone": "UTC",
         "spark.python.authenticate.socketTimeout": "60s",  # 15 s by default, which a busy machine's workers may miss
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}",
     }

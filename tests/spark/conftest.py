@@ -17,6 +17,7 @@ from ottla.spark.java import JavaMissing
 from ottla.spark.session import spark_session
 from tests.peers.apache_kafka import jars
 from tests.peers.ottla_broker import OttlaBroker
+from tests.spark.jvms import DRIVER, keywords
 from tests.spark.topics import Topics
 
 
@@ -41,6 +42,7 @@ def spark() -> Iterator[SparkSession]:
             spark__master="local[2]",
             spark__jars=connector,
             spark__driver__memory="1g",
+            **keywords(DRIVER),
             spark__sql__session__timeZone="UTC",
         )
     except JavaMissing as error:

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame
 from ottla.spark.jobs.frames import run, stream
 from ottla.spark.jobs.sink import rows, sink
 from ottla.spark.session import spark_session
+from tests.spark.jvms import DRIVER, keywords
 
 LIMIT = 400
 HELD_S = 300
@@ -26,7 +27,7 @@ HELD_S = 300
 def main() -> None:
     bootstrap, topic, folder, *rest = sys.argv[1:]
     hold = "hold" in rest
-    spark = spark_session("driver", spark__master="local[2]", spark__driver__memory="512m")
+    spark = spark_session("driver", spark__master="local[2]", spark__driver__memory="512m", **keywords(DRIVER))
     path, checkpoint = f"{folder}/rows", f"{folder}/state"
     if "into" in rest:
         into(stream(spark, bootstrap, topic, LIMIT), bootstrap, rest[rest.index("into") + 1], checkpoint, hold)

@@ -11,72 +11,71 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import psutil
 import pyarrow as pa
-import pyspark
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from ottla.spark.jobs.frames import append, batch
 from ottla.spark.session import spark_session
+from tests.spark.jvms import HOME, keywords, local_cluster
 
 STARTED_S = 200
 
 
 def main() -> None:
     bootstrap, topic, target = sys.argv[1:]
-    os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
-    spark = spark_session(
-        "executors",
-        spark__master="local-cluster[2,1,600]",
-        spark__executor__memory="600m",
-        spark__driver__memory="512m",
-        spark__python__authenticate__socketTimeout="120s",
-    )
-    found, killed = read_over_a_kill(spark, bootstrap, topic)
+    os.environ["SPARK_HOME"] = str(HOME)
+    spark = spark_session("executors", **keywords(local_cluster(executors=2, cores=1)))
+    with TemporaryDirectory() as folder:
+        found, killed = read_over_a_kill(spark, bootstrap, topic, Path(folder))
     print("read", found, "killed", killed)
     rows = batch(spark, bootstrap, topic).select("key", "value")
     append(rows.mapInArrow(failing_once, rows.schema), bootstrap, target)
     spark.stop()
 
 
-def read_over_a_kill(spark: SparkSession, bootstrap: str, topic: str) -> tuple[int, int]:
-    """How many different values a read finds, and how many executors were killed while it was under way."""
+def read_over_a_kill(spark: SparkSession, bootstrap: str, topic: str, folder: Path) -> tuple[int, int]:
+    """How many different values a read finds, and how many executors were killed while it was under way.
+
+    Tasks have read some rows when they hold the rest back, until the executor of one of them is killed.
+    """
     victims: list[psutil.Process] = []
+    killed = folder / "killed"
 
     def kill() -> None:
         deadline = time.monotonic() + STARTED_S
-        while time.monotonic() < deadline:
-            running = spark.sparkContext.statusTracker().getActiveStageIds()
-            if running and (there := executors()):
-                time.sleep(2)
-                victims.append(there[0])
-                there[0].kill()
-                return
-            time.sleep(0.1)
+        while not victims and time.monotonic() < deadline:
+            victims.extend(each for held in folder.glob("held-*") if (each := executor_of(int(held.name[5:]))))
+            time.sleep(0.05)
+        del victims[1:]
+        for each in victims:
+            each.kill()
+        killed.touch()
 
-    def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def held(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for each in batches:
-            time.sleep(3)
+            (folder / f"held-{os.getpid()}").touch()
+            while not killed.exists():
+                time.sleep(0.05)
             yield each
 
     killing = threading.Thread(target=kill)
     killing.start()
-    found = batch(spark, bootstrap, topic).select("value").mapInArrow(slowly, "value binary").distinct().count()
+    found = batch(spark, bootstrap, topic).select("value").mapInArrow(held, "value binary").distinct().count()
     killing.join()
     return found, len(victims)
 
 
-def executors() -> list[psutil.Process]:
-    return [each for each in psutil.Process().children(recursive=True) if _runs_an_executor(each)]
-
-
-def _runs_an_executor(process: psutil.Process) -> bool:
+def executor_of(worker: int) -> psutil.Process | None:
+    """The executor that a Python worker belongs to, while both run."""
     try:
-        return "CoarseGrainedExecutorBackend" in " ".join(process.cmdline())
+        above = psutil.Process(worker).parents()
+        return next((each for each in above if "CoarseGrainedExecutorBackend" in " ".join(each.cmdline())), None)
     except psutil.Error:  # it has ended, or is about to
-        return False
+        return None
 
 
 def failing_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

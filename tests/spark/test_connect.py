@@ -22,6 +22,7 @@ from ottla.spark.worker_python import worker_python
 from tests.peers.tools import ROOT
 from tests.peers.wire import free_port
 from tests.spark.connect import LIMIT
+from tests.spark.jvms import DRIVER
 from tests.spark.topics import Topics
 
 COUNT = 100
@@ -55,6 +56,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     ensure_java()
     folder, port = tmp_path_factory.mktemp("connect"), free_port()
     settings = {
+        **DRIVER,
         "spark.connect.grpc.binding.address": HOST,
         "spark.connect.grpc.binding.port": port,
         "spark.driver.bindAddress": HOST,
