@@ -1,14 +1,14 @@
-"""Topics of awkward shapes: a great many of them, and one that compaction has left gaps in."""
+"""Topics of awkward shapes: a great many of them, one of many partitions, and one that compaction has left gaps in."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
 from ottla.protocol.batches import Record
@@ -35,6 +35,42 @@ def test_a_thousand_topics_by_pattern(spark: SparkSession, bootstrap: str, many:
     assert Counter((row.topic, bytes(row.value)) for row in found) == Counter(
         (name, b"%d" % index) for index, name in enumerate(many)
     )
+
+
+@pytest.fixture(scope="module")
+def wide(spark: SparkSession, bootstrap: str, topics: Topics) -> Iterator[str]:
+    """A topic of many partitions, each with none to four records, written by four tasks; gone afterwards."""
+    topic = topics.create(MANY, name="wide")
+    rows = [(partition, f"{partition}:{index}") for partition in range(MANY) for index in range(partition % 5)]
+    frame = spark.createDataFrame(rows, "partition int, value string").repartition(4, "partition")
+    writer = frame.sortWithinPartitions("partition", "value").write.format("ottla").mode("append")
+    writer.option("kafka.bootstrap.servers", bootstrap).option("topic", topic).save()
+    yield topic
+    topics.delete([topic])
+
+
+def rows_of_wide(found: Iterable[Row]) -> bool:
+    """Whether these are its rows: each once, where it belongs."""
+    return Counter((row.partition, row.offset, bytes(row.value)) for row in found) == Counter(
+        (partition, index, b"%d:%d" % (partition, index)) for partition in range(MANY) for index in range(partition % 5)
+    )
+
+
+def test_a_thousand_partitions(spark: SparkSession, bootstrap: str, wide: str) -> None:
+    rows = read(spark, "ottla", bootstrap, wide).withColumn("task", f.spark_partition_id()).collect()
+    assert rows_of_wide(rows)
+    assert len({row.task for row in rows}) == 32  # for 800 partitions that aren't empty
+
+
+def test_a_thousand_partitions_in_limited_micro_batches(spark: SparkSession, bootstrap: str, wide: str) -> None:
+    """Each partition that has rows gives one at least, in proportion to what it has."""
+    stream = spark.readStream.format("ottla").option("kafka.bootstrap.servers", bootstrap).option("subscribe", wide)
+    stream = stream.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", "600")
+    writer = stream.load().select("partition", "offset", "value").writeStream.format("memory").queryName("wide")
+    query = writer.trigger(availableNow=True).start()
+    assert query.awaitTermination(240)
+    assert [each.numInputRows for each in query.recentProgress if each.numInputRows] == [800, 600, 600]
+    assert rows_of_wide(spark.table("wide").collect())
 
 
 @pytest.fixture(scope="module")
