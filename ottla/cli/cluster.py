@@ -133,7 +133,13 @@ def status(cluster: Cluster, output: Output) -> None:
         output.title("\nWhat can't be read:")
         output.rows(
             [one._asdict() for one in damaged],
-            {"topic": "TOPIC", "partition": "PARTITION", "offset": "OFFSET", "broker": "BROKER", "trouble": "WHAT"},
+            {
+                "topic": "TOPIC",
+                "partition": "PARTITION",
+                "offset": "OFFSET",
+                "broker": "SAYS BROKER",
+                "trouble": "WHAT",
+            },
         )
         output.note("Where and how far: `ottla log verify LOG-DIRECTORY/TOPIC-PARTITION`, on each broker that has it.")
     for one in recovered:

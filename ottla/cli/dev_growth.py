@@ -8,8 +8,7 @@ on the controller carries them out, whatever becomes of this process.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,8 +51,9 @@ class Growth:
         lacking = {name[0] for name, replicas in present.items() if self._present <= len(replicas) < self.wanted}
         return sorted(lacking.difference(self._kept))
 
-    def carry_out(self, cluster: Cluster, output: Output, stopping: threading.Event) -> None:
-        """Begins what is to be done, and waits for it. Raises CommandError."""
+    def carry_out(self, cluster: Cluster, output: Output, pause: Callable[[], bool]) -> None:
+        """Begins what is to be done, and waits for it: by `pause`, a moment each time, unless that says that the wait
+        is over. Raises CommandError."""
         from ottla.cli import moves, reassign
 
         topics = self.topics(moves.assignments(cluster)) if self._present < self.wanted else []
@@ -71,7 +71,7 @@ class Growth:
         with reassign.progress(len(planned)) as show:
             while left := set(moves.under_way(cluster)).intersection(planned):
                 show(len(planned) - len(left))
-                if stopping.wait(0.5):
+                if pause():
                     return
         output.note(f"All of them have {self.wanted} replicas now, in sync.")
 

@@ -9,7 +9,9 @@ It never stops the cluster, whatever it meets.
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import suppress
+from functools import partial
 
 from ottla.cli import dev_growth, health
 from ottla.cli.connection import Cluster
@@ -18,6 +20,7 @@ from ottla.cli.output import Output
 
 _TIMEOUT_S = 15.0
 _LOOK_S = 2.0
+_PAUSE_S = 0.5
 
 
 class DevWatch:
@@ -31,6 +34,7 @@ class DevWatch:
         self._output = output
         self._logs_hidden = logs_hidden
         self._stopping = threading.Event()
+        self._look_at = 0.0  # by the monotonic clock
         self._troubles: set[health.Directory] = set()
         self._damaged: set[health.Damaged] = set()
         self._recovered: dict[int, tuple[int, int]] = {}
@@ -51,14 +55,20 @@ class DevWatch:
     def _run(self) -> None:
         with Cluster(self._bootstrap, _TIMEOUT_S) as cluster:
             try:
-                self._growth.carry_out(cluster, self._output, self._stopping)
+                self._growth.carry_out(cluster, self._output, partial(self._pause, cluster))
             except (CommandError, OSError) as error:
                 told = error if isinstance(error, CommandError) else CommandError(str(error))
                 self._say(dev_growth.failed(told, self._growth.wanted))
-            while self._logs_hidden and not self._stopping.is_set():
-                with suppress(CommandError):  # who can't be asked now is asked again
-                    self._look(cluster)
-                self._stopping.wait(_LOOK_S)
+            while self._logs_hidden and not self._pause(cluster):
+                pass
+
+    def _pause(self, cluster: Cluster) -> bool:
+        """Waits a moment, and looks now and then; whether it is to stop."""
+        if self._logs_hidden and time.monotonic() >= self._look_at:
+            with suppress(CommandError):  # who can't be asked now is asked again
+                self._look(cluster)
+            self._look_at = time.monotonic() + _LOOK_S
+        return self._stopping.wait(_PAUSE_S)
 
     def _look(self, cluster: Cluster) -> None:
         living = cluster.living()

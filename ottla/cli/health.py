@@ -49,7 +49,7 @@ class Directory(NamedTuple):
 
 
 class Damaged(NamedTuple):
-    """What a broker has met in a log that can't be read."""
+    """What `broker` has met in a log that can't be read: its own, or the one that it copies."""
 
     broker: int
     topic: str
@@ -60,7 +60,7 @@ class Damaged(NamedTuple):
     def line(self) -> str:
         """As one sentence."""
         where = f" at offset {self.offset}" if self.offset is not None else ""
-        return f"{self.topic}:{self.partition} on broker {self.broker} can't be read{where}: {self.trouble}"
+        return f"{self.topic}:{self.partition} can't be read{where}: {self.trouble} (says broker {self.broker})"
 
 
 class Recovered(NamedTuple):

@@ -158,13 +158,26 @@ def test_a_corrupt_batch_that_a_compaction_meets_stands_in_the_status_and_on_the
         assert ottla(dev, environment, "configs", "alter", "topic", "orders", *settings).code == 0
         time.sleep(0.6)  # what is appended then begins another segment
         assert ottla(dev, environment, "produce", "orders", "--key", "k", "--value", "v").code == 0
-        dev.until(lambda text: "orders:0 on broker 0 can't be read at offset 10: not compacted any more" in text)
+        dev.until(lambda text: "orders:0 can't be read at offset 10: not compacted any more" in text)
         (told,) = ottla(dev, environment, "cluster", "status", "--json").json["damaged"]
         assert (told["broker"], told["topic"], told["partition"], told["offset"]) == (0, "orders", 0, 10)
         assert "wrong CRC" in told["trouble"]
         shown = ottla(dev, environment, "cluster", "status")
         assert "not compacted any more" in shown.stdout
         assert "ottla log verify" in shown.stderr
+
+
+@pytest.mark.timeout(300)
+def test_a_corrupt_batch_that_a_follower_refuses_stands_in_the_status_and_on_the_terminal(
+    damaged: Path, environment: dict[str, str]
+) -> None:
+    """`dev` has more brokers than before, and waits for the replicas of the others: for ever, and said nothing."""
+    with terminal(damaged, environment, "--brokers", "2") as dev:
+        line = "orders:0 can't be read at offset 10: not copied from broker 0 any further: the batch has a wrong CRC"
+        dev.until(lambda text: line in text)
+        (told,) = ottla(dev, environment, "cluster", "status", "--json").json["damaged"]
+        assert (told["broker"], told["topic"], told["partition"], told["offset"]) == (1, "orders", 0, 10)
+        assert "not copied from broker 0" in ottla(dev, environment, "cluster", "status").stdout
 
 
 def test_what_recovery_cut_stands_in_the_status_and_on_the_terminal(damaged: Path, environment: dict[str, str]) -> None:

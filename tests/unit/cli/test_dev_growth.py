@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +38,12 @@ def test_it_says_what_it_does_and_that_it_is_done(
 ) -> None:
     growth = Growth(tmp_path, known_brokers=1, brokers=3, kept={"alone"})
     cluster: Any = object()
-    growth.carry_out(cluster, Output(as_json=False), threading.Event())
+    growth.carry_out(cluster, Output(as_json=False), lambda: False)
     assert begun == [{("orders", 0): (0, 1, 2), ("orders", 1): (0, 1, 2)}]
     told = capsys.readouterr().err
     assert "The data is of fewer brokers: 2 partitions get 3 replicas (orders)." in told
     assert told.rstrip().endswith("All of them have 3 replicas now, in sync.")
 
-    Growth(tmp_path, known_brokers=3, brokers=3, kept=()).carry_out(cluster, Output(as_json=False), threading.Event())
+    Growth(tmp_path, known_brokers=3, brokers=3, kept=()).carry_out(cluster, Output(as_json=False), lambda: False)
     assert len(begun) == 1, "nothing is owed any more"
     assert capsys.readouterr().err == ""
