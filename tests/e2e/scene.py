@@ -122,6 +122,11 @@ class Scene:
         """The uid of each broker's pod: another one is another pod."""
         return {name: pod["metadata"]["uid"] for name, pod in self.brokers().items()}
 
+    def told_restarts(self) -> list[str]:
+        """The pods that the operator says it has restarted, each as often as it says so."""
+        events = self.kube.all("events")
+        return [event["message"].split()[0] for event in events if event["reason"] == "RollingRestart"]
+
     def ask(self, *command: str, seconds: float = 60.0) -> str:
         """What the command line prints, run beside the clients."""
         return self.kube.execute(CLIENTS, "ottla", *command, seconds=seconds)

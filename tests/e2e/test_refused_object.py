@@ -1,13 +1,21 @@
-"""A node port that somebody else has, and a quota: each stops its own part of a Cluster, is told, and is mended."""
+"""Node ports that somebody else has, and a quota: each stops its own part of a Cluster, is told, and is mended.
+
+Meanwhile the budget for drains follows what brokers say, and a second Cluster whose node ports the first one has gets
+its etcd and its brokers.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.e2e.installed import Operator
 from tests.e2e.kubectl import condition, wait
-from tests.e2e.scene import Scene, working
+from tests.e2e.scene import NAME, Scene, cluster, working
+from tests.e2e.test_roll_blocked import no_room_for_pods
 
 FIRST = 31700
 TAKEN = FIRST + 1  # what the second broker is to have
+INSIDE = {"name": "plain", "port": 9092, "type": "Internal"}
 OUTSIDE = {"name": "outside", "port": 9094, "type": "NodePort", "nodePorts": {"first": FIRST}}
 SOMEBODY_ELSES = {
     "apiVersion": "v1",
@@ -21,6 +29,7 @@ NO_CRON_JOBS = {
     "metadata": {"name": "no-cron-jobs"},
     "spec": {"hard": {"count/cronjobs.batch": "0"}},
 }
+SECOND = "second"
 
 
 def test_refused_object(operator: Operator) -> None:
@@ -29,7 +38,7 @@ def test_refused_object(operator: Operator) -> None:
         scene.kube.apply(SOMEBODY_ELSES, NO_CRON_JOBS)
         before = scene.births()
         scene.change(
-            listeners=[{"name": "plain", "port": 9092, "type": "Internal"}, OUTSIDE],
+            listeners=[INSIDE, OUTSIDE],
             metadata={"etcd": {"snapshots": {"schedule": "0 * * * *"}}},
         )
         scene.wait_for("ExternalServicesReconciled", "False", 60)
@@ -41,6 +50,8 @@ def test_refused_object(operator: Operator) -> None:
         services = {item["metadata"]["name"] for item in scene.kube.all("services")}
         assert {"ottla-broker-0-outside", "ottla-broker-2-outside"} <= services
         assert condition(scene.cluster(), "Ready")["reason"] == "NotApplied"
+        the_budget_follows_the_brokers(scene)
+        a_second_cluster_is_made(scene)
         scene.kube.delete("pod", "ottla-etcd-0", "--wait=false")
         wait(
             "etcd is mended all the same", lambda: condition(scene.cluster(), "MetadataReady")["status"] == "True", 180
@@ -54,6 +65,41 @@ def test_refused_object(operator: Operator) -> None:
         scene.settled()
 
 
-def why(scene: Scene, part: str) -> str:
-    """What keeps a part of the Cluster from being done."""
-    return str(condition(scene.cluster(), f"{part}Reconciled").get("message", ""))
+def the_budget_follows_the_brokers(scene: Scene) -> None:
+    """While a broker is away, the others say that without one of them too few replicas would be in sync."""
+    away = f"{NAME}-broker-2"
+    wait("a broker may be evicted", lambda: allowed(scene) == 1, 120)
+    with no_room_for_pods(scene):
+        scene.kube.delete("pod", away, "--wait=false")
+        wait("a broker says so", lambda: "below_min_isr" in scene.page(f"{NAME}-broker-0", "/v1/restart-risk"), 60, 1.0)
+        wait("none may be evicted", lambda: allowed(scene) == 0, 60)
+        assert why(scene, "ExternalServices"), "the port is still refused"
+    scene.in_sync()
+    wait("a broker may be evicted again", lambda: allowed(scene) == 1, 120)
+
+
+def a_second_cluster_is_made(scene: Scene) -> None:
+    """Its node ports are the first one's."""
+    second = cluster(brokers=1, listeners=[INSIDE, OUTSIDE])
+    second["metadata"]["name"] = SECOND
+    scene.kube.apply(second)
+    wait("the port is refused", lambda: str(FIRST) in why(scene, "ExternalServices", SECOND), 60)
+    wait("it has its etcd", lambda: condition(found(scene, SECOND), "MetadataReady").get("status") == "True", 180)
+    wait("its broker serves", lambda: found(scene, SECOND)["status"].get("brokers", {}).get("ready") == 1, 180)
+    assert why(scene, "ExternalServices", SECOND), "the port is still refused"
+    scene.kube.delete("clusters.ottla.dev", SECOND)
+
+
+def allowed(scene: Scene) -> int:
+    """How many brokers the budget lets go at once."""
+    return int(scene.kube.get("poddisruptionbudget", f"{NAME}-brokers")["spec"]["maxUnavailable"])
+
+
+def found(scene: Scene, name: str) -> dict[str, Any]:
+    """A Cluster."""
+    return scene.kube.get("clusters.ottla.dev", name)
+
+
+def why(scene: Scene, part: str, name: str = NAME) -> str:
+    """What keeps a part of a Cluster from being done."""
+    return str(condition(found(scene, name), f"{part}Reconciled").get("message", ""))
