@@ -27,18 +27,18 @@ from tests.peers.ottla_cluster import OttlaCluster, ottla_cluster
 TOPIC = "read"
 PARTITIONS = 6
 BATCHES, BATCH_RECORDS, RECORD_BYTES = 60, 20, 1000
-SLOWEST_S = 15.0
 QUICK = {"broker_session_timeout_ms": "3000", "replica_lag_time_max_ms": "3000"}
-# By default a session is 9 s, and a read over the death of a machine takes so long at least.
-CLUSTERS = {"quick": (QUICK, 50 if LONG else 4)} | ({"defaults": ({}, 15)} if LONG else {})
+# Settings, kills, and the slowest read allowed: a machine's death is noticed at the end of a session, 9 s by default,
+# and twelve more are for the election, the new leader and a machine with a load of 30.
+CLUSTERS = {"quick": (QUICK, 50 if LONG else 4, 15.0)} | ({"defaults": ({}, 15, 21.0)} if LONG else {})
 OFFSETS = StructType([StructField("offset", LongType())])
 
 
 @pytest.mark.timeout(3600 if LONG else 300)
 @pytest.mark.parametrize("goodbye", [True, False], ids=["process", "machine"])
-@pytest.mark.parametrize(("settings", "kills"), CLUSTERS.values(), ids=CLUSTERS)
+@pytest.mark.parametrize(("settings", "kills", "slowest_s"), CLUSTERS.values(), ids=CLUSTERS)
 def test_a_read_whose_leader_is_killed_in_the_middle_ends_in_time(
-    tmp_path: Path, settings: dict[str, str], kills: int, goodbye: bool
+    tmp_path: Path, settings: dict[str, str], kills: int, slowest_s: float, goodbye: bool
 ) -> None:
     seed = time.time_ns() if LONG else 7
     chance = Random(seed)
@@ -50,7 +50,7 @@ def test_a_read_whose_leader_is_killed_in_the_middle_ends_in_time(
             took.append(read_over_a_kill(cluster, chance, goodbye))
             cluster.wait_until_in_sync(TOPIC, PARTITIONS, 3)
         print(f"seed {seed}: {kills} reads over a kill took {min(took):.1f} to {max(took):.1f} s")
-        assert max(took) < SLOWEST_S, sorted(took)
+        assert max(took) < slowest_s, sorted(took)
 
 
 def fill(cluster: OttlaCluster) -> None:
