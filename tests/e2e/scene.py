@@ -72,6 +72,7 @@ class Scene:
         self.namespace = namespace
         self.kube: Kubectl = target.namespace(namespace)
         self.operator = Operator(target)
+        self._without_brokers_s = 0.0
 
     # ---- resources
 
@@ -178,9 +179,17 @@ class Scene:
 
         wait(f"{records} more records are acknowledged", found, seconds, 1.0)
 
+    @contextmanager
+    def without_brokers(self) -> Iterator[None]:
+        """What is done meanwhile takes all brokers away, and has them wanted again at its end: so long clients wait by
+        the scenario's own doing."""
+        began = time.monotonic()
+        yield
+        self._without_brokers_s += time.monotonic() - began
+
     def finish(self, seconds: float = 240.0, silence_s: float = 30.0) -> dict[str, Any]:
         """Ends the clients and returns what they say; asserts that nothing was wrong, and that librdkafka never waited
-        longer for an acknowledgement."""
+        longer for an acknowledgement while brokers were wanted."""
         self.kube.execute(CLIENTS, "touch", "/tmp/finish")
 
         def found() -> dict[str, Any] | None:
@@ -192,6 +201,7 @@ class Scene:
         if last["wrong"]:
             diagnostics.keep_history(self.kube, CLIENTS, ROOT / ".cache/e2e" / self.namespace)
         assert not last["wrong"], "\n".join(last["wrong"])
+        silence_s += self._without_brokers_s
         assert last["silence_s"] <= silence_s, f"nothing was acknowledged for {last['silence_s']} s"
         self.kube.execute(CLIENTS, "rm", "/tmp/finish")
         return last

@@ -37,11 +37,12 @@ def test_crds_deleted(operator: Operator) -> None:
         assert identities(scene) == ids
         assert scene.births() == before
 
-        for crd in CRDS:
-            scene.kube.delete("crd", crd)
-        wait("the brokers are gone", lambda: not scene.kube.all("pods", BROKERS), 180)
-        operator.install()
-        scene.kube.apply(cluster(), *topics())
+        with scene.without_brokers():
+            for crd in CRDS:
+                scene.kube.delete("crd", crd)
+            wait("the brokers are gone", lambda: not scene.kube.all("pods", BROKERS), 180)
+            operator.install()
+            scene.kube.apply(cluster(), *topics())
         restored(scene)
         assert identities(scene) == ids
 
