@@ -18,15 +18,25 @@ from ottla.protocol.batches import HEADER_SIZE, iterate_headers
 from ottla.protocol.codecs import Codec, compress
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import write_request
-from tests.fuzz.bad_batches import ODD, PLAIN, PRODUCE, TOPICS, all_cases, produced
+from tests.fuzz.bad_batches import ODD, PLAIN, PRODUCE, TOPICS, Case, all_cases, produced
 from tests.fuzz.made_batches import GOOD, record, seal
 from tests.peers.ottla_broker import OttlaBroker
 from tests.peers.wire import Closed, Wire
 
 CREATE_TOPICS, LIST_OFFSETS, FETCH = 19, 2, 1
 MEGABYTE = 1 << 20
-NOW_MS = time.time_ns() // 1_000_000
-CASES = all_cases(NOW_MS)
+
+
+@pytest.fixture(scope="module")
+def now_ms() -> int:
+    """When the first test here begins: a run of all tests may have begun hours before."""
+    return time.time_ns() // 1_000_000
+
+
+@pytest.fixture(scope="module")
+def cases(now_ms: int) -> list[Case]:
+    """All of them."""
+    return all_cases(now_ms)
 
 
 @pytest.fixture(scope="module")
@@ -66,9 +76,11 @@ def end_offset(wire: Wire, topic: str) -> int:
 
 
 @pytest.mark.parametrize("codec", list(Codec), ids=lambda codec: codec.name)
-def test_bad_batches_are_refused_with_their_error_and_move_no_offset(wire: Wire, codec: Codec) -> None:
+def test_bad_batches_are_refused_with_their_error_and_move_no_offset(
+    wire: Wire, cases: list[Case], codec: Codec
+) -> None:
     seen = 0
-    for case in CASES:
+    for case in cases:
         if case.codec != codec:
             continue
         before = end_offset(wire, case.topic)
@@ -83,9 +95,9 @@ def test_bad_batches_are_refused_with_their_error_and_move_no_offset(wire: Wire,
     assert seen > 60
 
 
-def test_what_was_taken_can_be_read_by_every_client(broker: OttlaBroker, wire: Wire) -> None:
+def test_what_was_taken_can_be_read_by_every_client(broker: OttlaBroker, wire: Wire, cases: list[Case]) -> None:
     """After all of the above, librdkafka and kafka-python read each topic to its end."""
-    for case in CASES:
+    for case in cases:
         if case.wanted.error == "none" and len(case.batch) < MEGABYTE:
             produced(wire, case.topic, case.batch)
     for topic in TOPICS:
@@ -120,18 +132,18 @@ def test_what_was_taken_can_be_read_by_every_client(broker: OttlaBroker, wire: W
 
 
 @pytest.mark.parametrize("codec", list(Codec), ids=lambda codec: codec.name)
-def test_a_claim_of_2_gib_never_moves_an_offset(wire: Wire, codec: Codec) -> None:
+def test_a_claim_of_2_gib_never_moves_an_offset(wire: Wire, now_ms: int, codec: Codec) -> None:
     """Each number in the header, and the first in the records, says 2,147,483,647 or as much as fits."""
     payload = compress(codec, GOOD)
-    sound = seal(payload, 3, NOW_MS, codec=codec)
+    sound = seal(payload, 3, now_ms, codec=codec)
     claims = [
-        seal(payload, 2**31 - 1, NOW_MS, codec=codec),
-        seal(payload, 3, NOW_MS, codec=codec, last_offset_delta=2**31 - 1),
+        seal(payload, 2**31 - 1, now_ms, codec=codec),
+        seal(payload, 3, now_ms, codec=codec, last_offset_delta=2**31 - 1),
     ]
-    claims.append(seal(payload, 3, NOW_MS, codec=codec, base_offset=2**63 - 1))
+    claims.append(seal(payload, 3, now_ms, codec=codec, base_offset=2**63 - 1))
     claims.append(sound[:8] + struct.pack(">i", 2**31 - 1) + sound[12:])
     lying = b"\xfe\xff\xff\xff\x0f" + GOOD[1:]
-    claims.append(seal(compress(codec, lying), 3, NOW_MS, codec=codec))
+    claims.append(seal(compress(codec, lying), 3, now_ms, codec=codec))
     before = end_offset(wire, PLAIN)
     for claim in claims:
         assert produced(wire, PLAIN, claim)[0].error != "none"
@@ -142,9 +154,9 @@ def test_a_claim_of_2_gib_never_moves_an_offset(wire: Wire, codec: Codec) -> Non
 
 @pytest.mark.parametrize("codec", [Codec.gzip, Codec.snappy, Codec.lz4, Codec.zstd], ids=lambda codec: codec.name)
 def test_a_refused_batch_without_acks_closes_the_connection_and_moves_no_offset(
-    broker: OttlaBroker, wire: Wire, codec: Codec
+    broker: OttlaBroker, wire: Wire, now_ms: int, codec: Codec
 ) -> None:
-    bomb = seal(compress(codec, bytes(64 * MEGABYTE)), 3, NOW_MS, codec=codec)
+    bomb = seal(compress(codec, bytes(64 * MEGABYTE)), 3, now_ms, codec=codec)
     before = end_offset(wire, PLAIN)
     sets = [{"name": PLAIN, "partition_data": [{"index": 0, "records": bomb}]}]
     with Wire(broker.bootstrap, 30) as other:
@@ -154,11 +166,11 @@ def test_a_refused_batch_without_acks_closes_the_connection_and_moves_no_offset(
     assert end_offset(wire, PLAIN) == before
 
 
-def test_bombs_cost_a_piece_each(broker: OttlaBroker) -> None:
+def test_bombs_cost_a_piece_each(broker: OttlaBroker, now_ms: int) -> None:
     """Twelve connections send bombs, twice: the broker grows by its buffers, not by what they hold."""
     size = 256 * MEGABYTE
     body = record(0, value=b"", value_length=size + 50, length=size + 99) + bytes(size)  # it ends early, at last
-    bombs = [seal(compress(codec, body), 1, NOW_MS, codec=codec) for codec in (Codec.gzip, Codec.zstd, Codec.lz4)]
+    bombs = [seal(compress(codec, body), 1, now_ms, codec=codec) for codec in (Codec.gzip, Codec.zstd, Codec.lz4)]
     del body
     before = broker.resident_bytes()
     wires = [Wire(broker.bootstrap, 120) for _ in range(12)]
@@ -176,14 +188,14 @@ def test_bombs_cost_a_piece_each(broker: OttlaBroker) -> None:
     assert highest - before < 100 * MEGABYTE, f"grew by {(highest - before) / MEGABYTE:.0f} MB"
 
 
-def test_a_valid_batch_that_unpacks_large_is_taken_and_given_back(broker: OttlaBroker, wire: Wire) -> None:
+def test_a_valid_batch_that_unpacks_large_is_taken_and_given_back(broker: OttlaBroker, wire: Wire, now_ms: int) -> None:
     """Some KiB of zstd that hold 256 MiB, in one record; and 500,000 records."""
-    batch = seal(compress(Codec.zstd, record(0, value=bytes(256 * MEGABYTE))), 1, NOW_MS, codec=Codec.zstd)
+    batch = seal(compress(Codec.zstd, record(0, value=bytes(256 * MEGABYTE))), 1, now_ms, codec=Codec.zstd)
     before = broker.resident_bytes()
     first = end_offset(wire, PLAIN)
     assert produced(wire, PLAIN, batch)[0].error == "none"
     many = b"".join(record(delta) for delta in range(500_000))
-    packed = seal(compress(Codec.zstd, many), 500_000, NOW_MS, codec=Codec.zstd)
+    packed = seal(compress(Codec.zstd, many), 500_000, now_ms, codec=Codec.zstd)
     assert produced(wire, PLAIN, packed)[0].error == "none"
     assert broker.resident_bytes() - before < 64 * MEGABYTE
     partition = {

@@ -10,21 +10,31 @@ import sys
 
 import pytest
 
-# Swarms, each with a planted bug that its first seed catches.
+from tests.simulation import catches
+from tests.simulation_operator import catches as operator_catches
+
+# Swarms, each with a planted bug, what else is said to it, and the table of seeds that catch its bugs.
 SWARMS = {
-    "tests.simulation.swarm": ("acknowledged before the isr has it", "--jobs", "1"),
-    "tests.simulation_operator.swarm": ("a recovery deletes topics",),
+    "tests.simulation.swarm": ("acknowledged before the isr has it", ["--jobs", "1"], catches.TABLE),
+    "tests.simulation_operator.swarm": ("a recovery deletes topics", [], operator_catches.TABLE),
 }
 
 
+def first_caught(swarm: str) -> int:
+    bug, _, table = SWARMS[swarm]
+    return table.recorded()[bug].seed
+
+
 def command(swarm: str, *arguments: str) -> list[str]:
-    return [sys.executable, "-m", swarm, "--seeds", "0-99999", "--planted", *SWARMS[swarm], *arguments]
+    bug, others, _ = SWARMS[swarm]
+    seeds = f"{first_caught(swarm)}-99999"
+    return [sys.executable, "-m", swarm, "--seeds", seeds, "--planted", bug, *others, *arguments]
 
 
-def check_summary(printed: str) -> None:
+def check_summary(swarm: str, printed: str) -> None:
     failed = re.findall(r"^seed (\d+) fails", printed, re.MULTILINE)
     assert f"failing: [{', '.join(failed)}]" in printed, printed
-    assert failed[0] == "0"
+    assert failed[0] == str(first_caught(swarm))
     (runs,) = re.findall(r"^(\d+) runs", printed, re.MULTILINE)
     assert int(runs) >= len(failed)
 
@@ -39,7 +49,7 @@ def test_a_swarm_that_is_interrupted_says_what_it_has_counted(swarm: str, number
         first = program.stdout.readline()
         program.send_signal(number)
         printed, _ = program.communicate(timeout=200)
-    check_summary(first + printed)
+    check_summary(swarm, first + printed)
     assert f"interrupted by {number.name}" in printed
     assert program.returncode == 128 + number
 
@@ -55,5 +65,5 @@ def test_a_swarm_whose_time_is_over_says_what_it_has_counted(swarm: str) -> None
         env={**os.environ, "PYTHONHASHSEED": "0"},
         check=False,
     )
-    check_summary(done.stdout)
+    check_summary(swarm, done.stdout)
     assert done.returncode == 1

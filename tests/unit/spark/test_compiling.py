@@ -8,14 +8,14 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import pytest
 
 from ottla.spark.compiling import temporary_place
 from tests.peers.tools import ROOT
 
-FIRST_BATCH_S = 1.0
+FIRST_BATCH_MULTIPLE_MAX = 6.0  # of what Spark's daemon takes to load: 2.4 to 3.5; with compiling it is 11 to 22
 
 # Numba looks for places by trying to write there; a test that runs as root can't be kept out by permissions.
 NOWHERE = """
@@ -30,6 +30,7 @@ caching._CacheLocator.ensure_cache_path = ensure
 """
 DECODE = """
 import json, sys, time
+began = time.process_time()
 sys.modules["hypothesis"] = None  # kio would load it, and no executor has it
 import pyarrow as pa
 import pyspark.worker
@@ -42,41 +43,54 @@ from ottla.spark.schema import ARROW_TYPES
 from ottla.spark.selection import select
 data = build_batch([Record(0, 5, b"k", b"v", [("h", b"x")])])
 made = list(decode(data, select(data, 0, 9), 0, 9, "t", 0, pa.schema(list(ARROW_TYPES.items()))))
-print(json.dumps([time.process_time() - forked, sum(each.num_rows for each in made), compiling._config.CACHE_DIR]))
+cost = time.process_time() - forked
+print(json.dumps([cost, forked - began, sum(each.num_rows for each in made), compiling._config.CACHE_DIR]))
 """
 
 
-def run(program: str, **environment: str) -> list[Any]:
-    """[CPU seconds from a worker's fork to its first batch, rows, where numba was told to keep its code]."""
+class Worker(NamedTuple):
+    """What became of a cold worker."""
+
+    first_batch_s: float
+    """CPU seconds from its fork to its first batch."""
+    before_s: float
+    """CPU seconds that Spark's daemon took to load before it forked the worker."""
+    rows: int
+    cache: str
+    """Where numba was told to keep its code."""
+
+
+def run(program: str, **environment: str) -> Worker:
     command = [sys.executable, "-c", program]
     done = subprocess.run(
         command, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    found: list[Any] = json.loads(done.stdout)
-    return found
+    return Worker(*json.loads(done.stdout))
 
 
-def test_the_first_batch_of_a_cold_worker_is_there_in_a_second() -> None:
-    """In CPU seconds, which neighbours on the machine don't count in; the best of three."""
+def test_the_first_batch_of_a_cold_worker_takes_little_more_than_spark_itself() -> None:
+    """As a multiple of what Spark's daemon takes to load, the least of each: seconds differ between machines."""
     run(DECODE)
-    seconds = min(run(DECODE)[0] for _ in range(3))
-    assert seconds < FIRST_BATCH_S
-    print(f"first batch of a cold worker: {seconds:.2f} s of CPU")
+    workers = [run(DECODE) for _ in range(5)]
+    first_batch_s, before_s = (min(times) for times in zip(*((each[0], each[1]) for each in workers), strict=True))
+    print(f"first batch of a cold worker: {first_batch_s:.2f} s of CPU, Spark's daemon {before_s:.2f} s")
+    assert first_batch_s < FIRST_BATCH_MULTIPLE_MAX * before_s
 
 
 def test_a_cache_directory_that_cannot_be_written() -> None:
     """Then numba's next place serves."""
-    assert run(DECODE, NUMBA_CACHE_DIR="/dev/null/kernels")[1] == 1
+    assert run(DECODE, NUMBA_CACHE_DIR="/dev/null/kernels").rows == 1
 
 
 def test_a_read_only_system_keeps_kernels_among_temporary_files(tmp_path: Path) -> None:
     place = tmp_path / f"ottla-kernels-{os.getuid()}"
     given = {"WRITABLE": str(tmp_path), "TMPDIR": str(tmp_path), "NUMBA_CACHE_DIR": ""}
-    assert run(NOWHERE + DECODE, **given)[1:] == [1, str(place)]
+    compiled = run(NOWHERE + DECODE, **given)
+    assert (compiled.rows, compiled.cache) == (1, str(place))
     assert place.stat().st_mode & 0o777 == 0o700
     assert list(place.rglob("*.nbc"))
-    assert run(NOWHERE + DECODE, **given)[0] < 3 * FIRST_BATCH_S  # compiling takes more than ten
+    assert run(NOWHERE + DECODE, **given).first_batch_s < compiled.first_batch_s / 2
 
 
 @pytest.mark.parametrize("planted", ["others may write there", "a link", "a file"])
