@@ -200,7 +200,13 @@ class Workload(threading.Thread):
         value = f"librdkafka/{number}"
         sent = time.monotonic()
         begun = self.history.invoke(
-            "send", process="librdkafka", partition=[TOPIC, index], values=[value], acks=-1, idempotent=True
+            "send",
+            process="librdkafka",
+            partition=[TOPIC, index],
+            values=[value],
+            acks=-1,
+            idempotent=True,
+            renumbers=True,
         )
 
         def answered(error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message) -> None:
@@ -312,11 +318,20 @@ class Workload(threading.Thread):
     async def _read_finally(self, index: int, end: int) -> None:
         consumer = Consumer(self._client(f"final-{index}"), (TOPIC, index))
         found: list[tuple[int, str]] = []
+        epochs: dict[int, int] = {}
         while consumer.position < end:
             records = await self._again(lambda: self._poll(consumer))
             found += records
+            epochs |= consumer.producer_epochs
             consumer.position = found[-1][0] + 1 if found else 0
-        self.history.add("final", "ok", partition=[TOPIC, index], start=consumer.log_start, records=found)
+        self.history.add(
+            "final",
+            "ok",
+            partition=[TOPIC, index],
+            start=consumer.log_start,
+            records=found,
+            producer_epochs=epochs,
+        )
 
     @staticmethod
     async def _poll(consumer: Consumer) -> list[tuple[int, str]] | None:

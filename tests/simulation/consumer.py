@@ -24,6 +24,7 @@ class Consumer:
         self.log_start = 0
         self.next_position = position  # behind what was polled last: compaction leaves batches without records
         self.epoch = -1  # of the leader that was asked last
+        self.producer_epochs: dict[int, int] = {}  # by offset, of what was polled last
         self.stopped = False
 
     async def run(self, pause_s: float, wait_ms: int) -> None:
@@ -74,13 +75,16 @@ class Consumer:
         data = bytes(result.records or b"")
         found = []
         self.next_position = self.position
+        self.producer_epochs = {}
         for at, header in iterate_headers(data):
             self.next_position = header.last_offset + 1
-            found += [
+            batch = [
                 (record.offset, value_of(record))
                 for record in records(data[at : at + header.size])
                 if record.offset >= self.position
             ]
+            found += batch
+            self.producer_epochs.update(dict.fromkeys([offset for offset, _ in batch], header.producer_epoch))
         return found
 
 

@@ -93,6 +93,8 @@ class Final(NamedTuple):
 
     start: int
     records: list[tuple[int, str]]
+    producer_epochs: dict[int, int]
+    """By offset; empty where nobody looked."""
 
 
 def of(events: Iterable[Event], op: str, phase: str) -> Iterator[Event]:
@@ -114,7 +116,9 @@ def key_of(event: Event) -> Key:
 def finals(events: Iterable[Event]) -> dict[Key, Final]:
     """What is there at the end."""
     return {
-        key_of(event): Final(event["start"], [(offset, value) for offset, value in event["records"]])
+        key_of(event): Final(
+            event["start"], [(offset, value) for offset, value in event["records"]], event.get("producer_epochs", {})
+        )
         for event in of(events, "final", "ok")
     }
 

@@ -28,9 +28,9 @@ def poll(position: int, *records: tuple[int, str], **fields: Any) -> list[Event]
     return [{"op": "poll", "phase": "ok", **known, "records": list(records)}]
 
 
-def final(*records: tuple[int, str], start: int = 0) -> list[Event]:
+def final(*records: tuple[int, str], start: int = 0, **fields: Any) -> list[Event]:
     """What is there at the end."""
-    return [{"op": "final", "phase": "ok", "partition": P, "start": start, "records": list(records)}]
+    return [{"op": "final", "phase": "ok", "partition": P, "start": start, "records": list(records), **fields}]
 
 
 def commit(offset: int, phase: str = "ok") -> list[Event]:
@@ -126,6 +126,14 @@ def wrong(events: list[Event]) -> list[str]:
 
 def test_a_good_history() -> None:
     assert wrong(GOOD) == []
+
+
+def test_a_client_that_begins_a_new_epoch_may_repeat_what_had_no_answer() -> None:
+    renumbered = send(["a"], phase="unknown", renumbers=True)
+    one_epoch, two_epochs = (final((0, "a"), (1, "a"), producer_epochs={0: 3, 1: last}) for last in (3, 4))
+    assert wrong([*renumbered, *two_epochs]) == []
+    assert wrong([*renumbered, *one_epoch]) == ["duplicate: a is at t-0@0 and at 1"]
+    assert wrong([*send(["a"], phase="unknown"), *two_epochs]) == ["duplicate: a is at t-0@0 and at 1"]
 
 
 @pytest.mark.parametrize("kind", BAD)
