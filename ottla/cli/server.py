@@ -23,10 +23,6 @@ from pathlib import Path
 
 import uvloop
 
-if __name__ == "__main__":
-    # kio makes strategies for Hypothesis wherever that is installed: 9 MB and a third of the start, for tests only.
-    sys.modules["hypothesis"] = None  # type: ignore[assignment]
-
 from ottla.broker.descriptors import raise_limit
 from ottla.broker.log_format import configure_logging
 from ottla.broker.node import Broker

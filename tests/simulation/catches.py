@@ -45,7 +45,6 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=0.0, help="replay what can be begun in that time")
     options = parser.parse_args()
     with_fixed_hashes("tests.simulation.catches")
-    sys.modules["hypothesis"] = None  # type: ignore[assignment]  # kio would load it
     if options.replay:
         return 1 if TABLE.replay(options.seconds, seed_max=TRIED_MAX) else 0
     from .planted import BUGS

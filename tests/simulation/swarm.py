@@ -154,7 +154,6 @@ def main() -> int:
     parser.add_argument("--stop", action="store_true", help="at the first seed that fails")
     options = parser.parse_args()
     with_fixed_hashes("tests.simulation.swarm")
-    sys.modules["hypothesis"] = None  # type: ignore[assignment]  # kio would load it
     first, _, last = options.seeds.partition("-")
     ends = time.monotonic() + options.seconds if options.seconds else float("inf")
     failing: list[int] = []

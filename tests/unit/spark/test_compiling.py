@@ -31,7 +31,6 @@ caching._CacheLocator.ensure_cache_path = ensure
 DECODE = """
 import json, sys, time
 began = time.process_time()
-sys.modules["hypothesis"] = None  # kio would load it, and no executor has it
 import pyarrow as pa
 import pyspark.worker
 forked = time.process_time()  # Spark's daemon has loaded so much when it forks a worker

@@ -21,9 +21,6 @@ from dataclasses import asdict, dataclass, fields
 from itertools import islice
 from typing import Any
 
-if __name__ == "__main__":
-    sys.modules["hypothesis"] = None  # type: ignore[assignment]  # kio would load it, as in ottla.cli.server
-
 from ottla.protocol.batches import BatchHeader, crc_valid
 from ottla.protocol.errors import KafkaError, ProtocolError
 
