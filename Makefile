@@ -7,6 +7,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # What `make test` hands to pytest: make test PYTEST="tests/unit -k batches"
 PYTEST ?= tests
+# How tests/unit runs on all cores: a worker that has nothing left takes tests from another.
+PARALLEL := -n logical --dist worksteal
 # Helm for what `make docs` renders: that of the tests, once they have built it, or make docs HELM=/path/to/helm
 HELM ?= $(wildcard .cache/go/kubernetes_tools/helm4)
 # make e2e E2E=tests/e2e/test_scale.py
@@ -24,7 +26,7 @@ SEEDS ?= 0-9999
 # What pip does for all but editable installations. Where PYTHONDONTWRITEBYTECODE is set, each start would do it again.
 COMPILE := $(BIN)/python -m compileall -q ottla broker controller operator
 
-.PHONY: help setup test crash lint format demo bench profile swarm swarm-operator e2e e2e-short images docs lock clean
+.PHONY: help setup unit test crash lint format demo bench profile swarm swarm-operator e2e e2e-short images docs lock clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -41,8 +43,23 @@ $(VENV)/.setup: pyproject.toml requirements.lock hatch_build.py ottla/protocol/_
 	$(COMPILE)
 	@touch $@
 
+unit: setup  ## tests/unit on all cores
+	$(BIN)/python -m pytest -q $(PARALLEL) tests/unit
+
+# All tests: those of units go first, on all cores; the rest talks to processes with time-outs, so it runs in order. It
+# doesn't begin where pytest ends with more than 1, which is for tests that fail: 2 is for Ctrl-C.
 test: lint  ## lint, then every test; the last line is pytest's
+ifeq ($(PYTEST),tests)
+	@echo "All tests: tests/unit first, on all cores, which takes minutes; then the other folders one after the other, which"
+	@echo "takes much longer, and says when each begins. The first run also fetches and builds other people's programs into"
+	@echo ".cache (Go clients, a Kubernetes API server and Helm; Java's clients, by Maven), which takes minutes more."
+	@units=0; \
+	$(BIN)/python -m pytest $(PARALLEL) tests/unit || units=$$?; [ $$units -le 1 ] || exit $$units; \
+	OTTLA_UNITS=$$units $(BIN)/python -m pytest tests --ignore=tests/unit || exit $$?; \
+	exit $$units
+else
 	$(BIN)/python -m pytest $(PYTEST)
+endif
 
 crash: setup  ## kill, pause, cut off, fill up and move under load, for an hour
 	OTTLA_CRASH=long $(BIN)/python -m pytest -s tests/crash

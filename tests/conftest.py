@@ -1,6 +1,11 @@
-"""What holds for all tests: a busy machine doesn't make a property test fail, nor one of other people's programs."""
+"""What holds for all tests: a busy machine doesn't make a property test fail, nor one of other people's programs.
 
+A run in one process says which folder of tests/ it has reached, and after how long.
+"""
+
+import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -24,3 +29,45 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.relative_to(tests).parts[0] in SECOND_TRY:
             item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+def _folder_of(nodeid: str) -> str:
+    return "/".join(nodeid.split("/")[:2])
+
+
+class Progress:
+    """Prints a line before the first test of each folder of tests/, with the time since the run began.
+
+    A run of one folder prints none.
+    """
+
+    def __init__(self, reporter: pytest.TerminalReporter) -> None:
+        self._reporter = reporter
+        self._began_s = time.monotonic()
+        self._several = False
+        self._folder = ""
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self._several = len({_folder_of(item.nodeid) for item in session.items}) > 1
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        folder = _folder_of(nodeid)
+        if self._several and folder != self._folder:
+            self._folder = folder
+            minutes, seconds = divmod(int(time.monotonic() - self._began_s), 60)
+            self._reporter.ensure_newline()
+            self._reporter.write_line(f"{folder}, after {minutes} min {seconds:02} s")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Progress is told where tests run in order: several workers are in several folders at once."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and config.getoption("dist", "no") == "no":
+        config.pluginmanager.register(Progress(reporter))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """`make test` runs tests/unit before: the end of its output says so if one of them failed."""
+    if os.environ.get("OTTLA_UNITS", "0") != "0":
+        terminalreporter.write_line("tests/unit, which ran first, failed: see its summary above", red=True)
