@@ -515,7 +515,8 @@ class Log:
         """Deletes the oldest segments that the topic no longer keeps, `count_max` at most; how many and why, None where
         none.
 
-        Never past the high watermark; files go after `file.delete.delay.ms`.
+        Never past the high watermark; files go after `file.delete.delay.ms`. Raises OSError, also for want of room: to
+        give a file a longer name may take a block. Whatever segments are left then are deleted at the next call.
         """
         if self.retired:
             return None
@@ -526,9 +527,10 @@ class Log:
             return None
         if count == len(self.segments):
             self.roll()
-        self._drop(0, count, from_end=False)
-        self.log_start_offset = max(self.log_start_offset, self._bases[0])
+        # Nobody may read from a segment whose index is gone, and whose log isn't yet.
+        self.log_start_offset = max(self.log_start_offset, self._bases[count])
         self.epochs.truncate_from_start(self.log_start_offset)
+        self._drop(0, count, from_end=False)
         return count, reason
 
     def expire_producers(self, now_ms: int, count_max: int) -> Iterator[None]:
@@ -550,8 +552,10 @@ class Log:
         disk = self._surroundings.disk
         stem = f"{self.directory}/{old_bases[0]:020d}"
         suffixes = [suffix for suffix in names.SEGMENT_SUFFIXES if disk.exists(f"{stem}{suffix}{names.CLEANED}")]
+        for suffix in suffixes[:1]:  # where there is no room for this one, nothing has changed
+            disk.rename(f"{stem}{suffix}{names.CLEANED}", f"{stem}{suffix}{names.SWAP}")
         with all_or_unusable():
-            for suffix in suffixes:
+            for suffix in suffixes[1:]:
                 disk.rename(f"{stem}{suffix}{names.CLEANED}", f"{stem}{suffix}{names.SWAP}")
             for segment in old:
                 self._doom(names.offset_name(segment.base_offset, suffix) for suffix in names.SEGMENT_SUFFIXES)
@@ -574,16 +578,17 @@ class Log:
         self._drop_snapshots(lambda offset: offset in old_bases[1:])
 
     def _drop(self, start: int, stop: int | None, *, from_end: bool) -> None:
-        """Takes segments out of the log; their files are renamed now and removed after the delay.
+        """Takes segments out of the log, each once its files are renamed; they are removed after the delay.
 
         In an order that a stop in between can't make a hole of: `from_end` where the log is truncated.
         """
         dropped = self.segments[start:stop]
-        del self.segments[start:stop], self._bases[start:stop]
         bases = {segment.base_offset for segment in dropped}
         for segment in reversed(dropped) if from_end else dropped:
             self._doom(names.offset_name(segment.base_offset, suffix) for suffix in names.SEGMENT_SUFFIXES)
             segment.doomed()
+            at = -1 if from_end else start
+            del self.segments[at], self._bases[at]
         self._drop_snapshots(lambda offset: offset in bases)
 
     def _drop_snapshots(self, unwanted: Callable[[int], bool]) -> None:
@@ -595,6 +600,6 @@ class Log:
         due = surroundings.now_ms() + self.config.file_delete_delay_ms
         for name in file_names:
             path = f"{self.directory}/{name}"
-            with all_or_unusable(), contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(FileNotFoundError):
                 surroundings.disk.rename(path, path + names.DELETED)
                 surroundings.deletions.add(due, path + names.DELETED)

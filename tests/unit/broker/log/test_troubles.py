@@ -151,32 +151,34 @@ def test_a_compaction_on_a_full_disk_leaves_no_file_and_is_tried_again(
         logs.close()
 
 
+class NoRoomForNames(RealDisk):
+    """A disk that gives files of segments `left` other names, and then has no room for longer ones."""
+
+    left = 10**6
+
+    def rename(self, source: str, target: str) -> None:
+        if ".cleaned" in source or ".swap" in source or ".deleted" in target:
+            if not self.left:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            self.left -= 1
+        super().rename(source, target)
+
+
 @pytest.mark.parametrize("renamed", range(8))
 def test_a_compacted_segment_that_cant_take_its_place_for_want_of_room_costs_no_record(
     tmp_path: Path, renamed: int
 ) -> None:
     """The log went on, and believed in files that had other names by then."""
-
-    class Full(RealDisk):
-        left = 10**6
-
-        def rename(self, source: str, target: str) -> None:
-            if ".cleaned" in source or ".swap" in source or ".deleted" in target:
-                if not self.left:
-                    raise OSError(errno.ENOSPC, "No space left on device")
-                self.left -= 1
-            super().rename(source, target)
-
-    disk = Full()
+    disk = NoRoomForNames()
     path = tmp_path / "data"
     logs = LogDirectories([str(path)], lambda: NOW_MS, disk=disk)
     logs.open("c", 1, lambda topic: CONFIG)
     log = log_of(logs, 0)
     newest = {record.key: record.value for record in records_of(log)}
     disk.left = renamed
-    with pytest.raises(OSError, match="half"):
+    with pytest.raises(OSError, match="half" if renamed else "No space"):
         compact_once(logs, log)
-    assert list(logs.failed) == [str(path)]
+    assert (list(logs.failed), list(logs.full)) == (([str(path)], []) if renamed else ([], [str(path)]))
     logs.close()
     again = LogDirectories([str(path)], lambda: NOW_MS)
     again.open("c", 1, lambda topic: CONFIG)
@@ -184,6 +186,26 @@ def test_a_compacted_segment_that_cant_take_its_place_for_want_of_room_costs_no_
     assert found.log_end_offset == 100
     assert {record.key: record.value for record in records_of(found)} == newest
     again.close()
+
+
+@pytest.mark.parametrize("renamed", range(8))
+def test_retention_without_room_for_longer_names_fails_no_directory_and_goes_on_later(
+    tmp_path: Path, renamed: int
+) -> None:
+    """A full disk ended the broker in the very duty that would have made room, at each start anew."""
+    disk = NoRoomForNames()
+    logs = LogDirectories([str(tmp_path / "data")], lambda: NOW_MS, disk=disk)
+    logs.open("c", 1, lambda topic: CONFIG)
+    log = log_of(logs, 0, replace(CONFIG, cleanup_policy=frozenset({"delete"}), retention_bytes=1000))
+    upkeep = Upkeep(logs, lambda: NOW_MS, UpkeepIntervals())
+    disk.left = renamed
+    asyncio.run(upkeep.retain())
+    assert (list(logs.full), logs.failed) == ([str(tmp_path / "data")], {})
+    assert [record.value for record in records_of(log)][-1] == b"v99"
+    disk.left = 10**6
+    asyncio.run(upkeep.retain())
+    assert (len(log.segments), log.log_start_offset) == (2, log.segments[0].base_offset)
+    logs.close()
 
 
 def records_of(log: Log) -> Iterator[Record]:
