@@ -152,7 +152,7 @@ def damaged(cluster: Cluster, brokers: Iterable[int]) -> list[Damaged]:
     """What these brokers have met that can't be read, as far as they answer."""
     return sorted(
         (
-            Damaged(broker, **each)
+            Damaged(broker, each["topic"], each["partition"], each["offset"], each["trouble"])
             for broker, value in told(cluster, brokers, DAMAGED, "the settings")
             for each in json.loads(value)
         ),

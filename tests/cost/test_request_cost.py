@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -39,6 +39,8 @@ LARGE_WINDOW_REQUESTS = 4
 PACKED_WINDOW_REQUESTS = 20
 WINDOWS_MIN = 20
 WINDOWS_MAX = 600
+WINDOWS_UNCHANGED = 10  # so many in which nothing was cheaper, by what follows
+CHEAPER = 0.98
 INTERPRETED = pickle.dumps(("topic", 0, None))
 PRODUCE_INTERPRETED = 6.5  # times that is read: what a request takes beside what the bare server does
 FETCH_INTERPRETED = 5.2
@@ -144,21 +146,30 @@ def interpreted_cost(count: int) -> float:
     return time.thread_time() - before
 
 
-def multiple(window_cost: Callable[[], float], bare_cost: Callable[[], float], most: float) -> float:
-    """The cheapest window of the broker over the cheapest of the bare server; it goes on for a while if that is above
-    `most`, since two processors that share a core take up to twice as long as one alone. Raises ValueError where a
-    window has cost nothing: then nothing was measured."""
+def multiple(window_cost: Callable[[], float], least_costs: Sequence[Callable[[], float]], most: float) -> float:
+    """The cheapest window of the broker over the cheapest of each that nobody can do without, together.
+
+    It goes on for a while if that is above `most`, since two processors that share a core take up to twice as long as
+    one alone; and while cheaper windows still come, of which the broker's may have come first. Raises ValueError where
+    a window has cost nothing: then nothing was measured.
+    """
     for _ in range(4):
         window_cost()
-    ours = least = float("inf")
+    costs = [window_cost, *least_costs]
+    cheapest = [float("inf")] * len(costs)
+    cheaper_at = 0
     for window in range(WINDOWS_MAX):
-        ours = min(ours, window_cost())
-        least = min(least, bare_cost())
-        if ours <= 0 or least <= 0:
-            raise ValueError(f"window {window} cost {ours} s, of the bare server {least} s: the clock doesn't tell")
-        if window >= WINDOWS_MIN and ours / least < most:
+        for number, window_of in enumerate(costs):
+            found = window_of()
+            if found <= 0:
+                raise ValueError(f"window {window} cost {found} s: the clock doesn't tell")
+            if found < cheapest[number] * CHEAPER:
+                cheaper_at = window
+            cheapest[number] = min(cheapest[number], found)
+        ours, least = cheapest[0], sum(cheapest[1:])
+        if window >= max(WINDOWS_MIN, cheaper_at + WINDOWS_UNCHANGED) and ours / least < most:
             break
-    print(f"{ours * 1e3:.2f} ms a window, bare {least * 1e3:.2f} ms, {ours / least:.2f}, {window + 1} windows")
+    print(f"{ours * 1e3:.2f} ms a window, least {least * 1e3:.2f} ms, {ours / least:.2f}, {window + 1} windows")
     return ours / least
 
 
@@ -174,7 +185,13 @@ def created(broker: OttlaBroker, topic: str) -> Server:
 @pytest.mark.parametrize(("ours", "bare"), [(0.0, 0.01), (0.01, 0.0), (-0.01, 0.01)])
 def test_a_window_that_cost_nothing_is_no_measurement(ours: float, bare: float) -> None:
     with pytest.raises(ValueError, match="window 0 cost"):
-        multiple(lambda: ours, lambda: bare, 2.0)
+        multiple(lambda: ours, [lambda: bare], 2.0)
+
+
+def test_a_broker_that_had_its_quiet_moment_first_waits_for_that_of_the_others() -> None:
+    ours = iter([2.0] * 22 + [1.5] + [2.0] * 600)
+    least = iter([1.6] * 25 + [1.0] + [1.6] * 600)
+    assert multiple(lambda: next(ours), [lambda: next(least)], 1.33) == 1.5
 
 
 def test_a_process_whose_threads_have_ended_is_measured_as_finely_as_any() -> None:
@@ -216,12 +233,9 @@ def test_a_small_request(
     server = created(broker, topic)
     exchange(server.address, produce_request(topic, bytes(100)), 1, 1)
     request = request_of(topic)
-
-    def least_cost() -> float:
-        return cost(bare, request, WINDOW_REQUESTS) + interpreted_cost(round(interpreted * WINDOW_REQUESTS))
-
-    window_cost = partial(cost, server, request, WINDOW_REQUESTS)
-    assert multiple(window_cost, least_cost, SMALL_MULTIPLE_MAX) < SMALL_MULTIPLE_MAX
+    window_cost, bare_cost = (partial(cost, which, request, WINDOW_REQUESTS) for which in (server, bare))
+    least_costs = [bare_cost, partial(interpreted_cost, round(interpreted * WINDOW_REQUESTS))]
+    assert multiple(window_cost, least_costs, SMALL_MULTIPLE_MAX) < SMALL_MULTIPLE_MAX
 
 
 @pytest.mark.usefixtures("one_processor")
@@ -229,14 +243,12 @@ def test_a_fetch_in_a_session(broker: OttlaBroker, bare: Server) -> None:
     server = created(broker, "in-a-session")
     exchange(server.address, produce_request("in-a-session", bytes(100)), 1, 1)
     request = fetch_request("in-a-session", 0, LARGE_BYTES, (1, 1))
-
-    def least_cost() -> float:
-        return cost(bare, request, WINDOW_REQUESTS) + interpreted_cost(
-            round(SESSION_FETCH_INTERPRETED * WINDOW_REQUESTS)
-        )
-
+    least_costs = [
+        partial(cost, bare, request, WINDOW_REQUESTS),
+        partial(interpreted_cost, round(SESSION_FETCH_INTERPRETED * WINDOW_REQUESTS)),
+    ]
     window_cost = partial(session_cost, server, "in-a-session")
-    assert multiple(window_cost, least_cost, SMALL_MULTIPLE_MAX) < SMALL_MULTIPLE_MAX
+    assert multiple(window_cost, least_costs, SMALL_MULTIPLE_MAX) < SMALL_MULTIPLE_MAX
 
 
 @pytest.mark.usefixtures("one_processor")
@@ -245,7 +257,7 @@ def test_a_large_produce(broker: OttlaBroker, bare: Server) -> None:
     server = created(broker, "large-produced")
     request = produce_request("large-produced", bytes(100), records=LARGE_RECORDS)
     window_cost, bare_cost = (partial(cost, which, request, LARGE_WINDOW_REQUESTS) for which in (server, bare))
-    assert multiple(window_cost, bare_cost, LARGE_PRODUCE_MULTIPLE_MAX) < LARGE_PRODUCE_MULTIPLE_MAX
+    assert multiple(window_cost, [bare_cost], LARGE_PRODUCE_MULTIPLE_MAX) < LARGE_PRODUCE_MULTIPLE_MAX
 
 
 @pytest.mark.usefixtures("one_processor")
@@ -259,13 +271,14 @@ def test_a_packed_produce(broker: OttlaBroker, bare: Server, codec: Codec) -> No
     packed = compress(codec, records)
     request = batch_request(topic, [values[number % len(values)] for number in range(PACKED_RECORDS)], codec=codec)
 
-    def least_cost() -> float:
-        began = time.process_time()
+    def codec_cost() -> float:
+        began = time.thread_time()
         for _ in range(PACKED_WINDOW_REQUESTS):
             decompress(codec, packed)
-        return time.process_time() - began + cost(bare, request, PACKED_WINDOW_REQUESTS)
+        return time.thread_time() - began
 
-    assert multiple(partial(cost, server, request, PACKED_WINDOW_REQUESTS), least_cost, most) < most
+    window_cost, bare_cost = (partial(cost, which, request, PACKED_WINDOW_REQUESTS) for which in (server, bare))
+    assert multiple(window_cost, [bare_cost, codec_cost], most) < most
 
 
 @pytest.mark.usefixtures("one_processor")
@@ -274,4 +287,4 @@ def test_a_large_fetch(broker: OttlaBroker, bare_sender: Server) -> None:
     exchange(server.address, produce_request("large-fetched", bytes(100), records=LARGE_RECORDS), 1, 4)
     request = fetch_request("large-fetched", 0, LARGE_BYTES)
     window_cost, bare_cost = (partial(cost, which, request, LARGE_WINDOW_REQUESTS) for which in (server, bare_sender))
-    assert multiple(window_cost, bare_cost, LARGE_FETCH_MULTIPLE_MAX) < LARGE_FETCH_MULTIPLE_MAX
+    assert multiple(window_cost, [bare_cost], LARGE_FETCH_MULTIPLE_MAX) < LARGE_FETCH_MULTIPLE_MAX

@@ -318,11 +318,11 @@ class Workload(threading.Thread):
     async def _read_finally(self, index: int, end: int) -> None:
         consumer = Consumer(self._client(f"final-{index}"), (TOPIC, index))
         found: list[tuple[int, str]] = []
-        epochs: dict[int, int] = {}
+        producers: list[tuple[int, int]] = []
         while consumer.position < end:
             records = await self._again(lambda: self._poll(consumer))
             found += records
-            epochs |= consumer.producer_epochs
+            producers += consumer.producers
             consumer.position = found[-1][0] + 1 if found else 0
         self.history.add(
             "final",
@@ -330,7 +330,7 @@ class Workload(threading.Thread):
             partition=[TOPIC, index],
             start=consumer.log_start,
             records=found,
-            producer_epochs=epochs,
+            producers=producers,
         )
 
     @staticmethod

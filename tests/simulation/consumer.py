@@ -24,7 +24,7 @@ class Consumer:
         self.log_start = 0
         self.next_position = position  # behind what was polled last: compaction leaves batches without records
         self.epoch = -1  # of the leader that was asked last
-        self.producer_epochs: dict[int, int] = {}  # by offset, of what was polled last
+        self.producers: list[tuple[int, int]] = []  # (id, epoch) of each record that was polled last
         self.stopped = False
 
     async def run(self, pause_s: float, wait_ms: int) -> None:
@@ -75,7 +75,7 @@ class Consumer:
         data = bytes(result.records or b"")
         found = []
         self.next_position = self.position
-        self.producer_epochs = {}
+        self.producers = []
         for at, header in iterate_headers(data):
             self.next_position = header.last_offset + 1
             batch = [
@@ -84,7 +84,7 @@ class Consumer:
                 if record.offset >= self.position
             ]
             found += batch
-            self.producer_epochs.update(dict.fromkeys([offset for offset, _ in batch], header.producer_epoch))
+            self.producers += [(header.producer_id, header.producer_epoch)] * len(batch)
         return found
 
 

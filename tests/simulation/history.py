@@ -5,8 +5,9 @@ Events are mappings; `phase` is "invoke" before a request, and then "ok", "fail"
 
 | op | fields |
 |---|---|
-| send | process, partition, values, acks, idempotent; ok: offset of the first value, −1 where it isn't known, and by: \
-the broker that answered. To a compacted topic: keys, tombstones (those of the values), tombstones_go (whether \
+| send | process, partition, values, acks, idempotent, renumbers: whether the client begins new producer epochs by \
+itself; ok: offset of the first value, −1 where it isn't known, and by: the broker that answered. \
+To a compacted topic: keys, tombstones (those of the values), tombstones_go (whether \
 compaction may take them) |
 | poll | process, partition, position; ok: records as [offset, value], epoch: the leader epoch that was asked |
 | forgotten | process, partition, value, error, sequence; sent_behind: batches behind it that had been sent before |
@@ -14,7 +15,7 @@ compaction may take them) |
 | commit | group, partition, offset; of members: generation |
 | sync | process, group, generation, member; ok: token of the assignment, partitions that are the member's |
 | committed | group, partition; ok: offset |
-| final | partition; ok: start, records: what is there when all is healed |
+| final | partition; ok: start, records: what is there when all is healed; producers: [id, epoch] of each record's |
 | permitted | partition, offset: what lies from there on may be lost: all of the ISR lost its unsynced tail |
 | unclean | partition, broker, held: who was elected from outside of those who have everything, and its records |
 
@@ -93,8 +94,8 @@ class Final(NamedTuple):
 
     start: int
     records: list[tuple[int, str]]
-    producer_epochs: dict[int, int]
-    """By offset; empty where nobody looked."""
+    producers: list[tuple[int, int]]
+    """(id, epoch) of each record's producer; empty where nobody looked."""
 
 
 def of(events: Iterable[Event], op: str, phase: str) -> Iterator[Event]:
@@ -117,7 +118,9 @@ def finals(events: Iterable[Event]) -> dict[Key, Final]:
     """What is there at the end."""
     return {
         key_of(event): Final(
-            event["start"], [(offset, value) for offset, value in event["records"]], event.get("producer_epochs", {})
+            event["start"],
+            [(offset, value) for offset, value in event["records"]],
+            [(producer_id, epoch) for producer_id, epoch in event.get("producers", ())],
         )
         for event in of(events, "final", "ok")
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 
 from ottla.broker.group.partitioning import OFFSETS_TOPIC, partition_for
 
@@ -110,14 +111,12 @@ def duplicates(events: Sequence[Event]) -> Iterator[str]:
     idempotent = {value for event in sends for value in event["values"]}
     renumbered = {value for event in sends if event.get("renumbers") for value in event["values"]}
     for key, found in finals(events).items():
-        first: dict[str, int] = {}
-        epochs = found.producer_epochs
-        for offset, value in found.records:
-            if value in first and value in idempotent:
-                if value in renumbered and epochs[first[value]] < epochs[offset]:
-                    continue
-                yield f"duplicate: {value} is at {spot(key, first[value])} and at {offset}"
-            first.setdefault(value, offset)
+        first: dict[tuple[str, tuple[int, int] | None], int] = {}
+        for (offset, value), producer in zip_longest(found.records, found.producers):
+            written = (value, producer if value in renumbered else None)
+            if written in first and value in idempotent:
+                yield f"duplicate: {value} is at {spot(key, first[written])} and at {offset}"
+            first.setdefault(written, offset)
 
 
 def reordered(events: Sequence[Event]) -> Iterator[str]:

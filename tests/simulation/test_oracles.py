@@ -130,10 +130,15 @@ def test_a_good_history() -> None:
 
 def test_a_client_that_begins_a_new_epoch_may_repeat_what_had_no_answer() -> None:
     renumbered = send(["a"], phase="unknown", renumbers=True)
-    one_epoch, two_epochs = (final((0, "a"), (1, "a"), producer_epochs={0: 3, 1: last}) for last in (3, 4))
+    one_epoch, two_epochs, new_id = (
+        final((0, "a"), (1, "a"), producers=[(7, 3), second]) for second in ((7, 3), (7, 4), (8, 0))
+    )
     assert wrong([*renumbered, *two_epochs]) == []
+    assert wrong([*renumbered, *new_id]) == []
     assert wrong([*renumbered, *one_epoch]) == ["duplicate: a is at t-0@0 and at 1"]
     assert wrong([*send(["a"], phase="unknown"), *two_epochs]) == ["duplicate: a is at t-0@0 and at 1"]
+    thrice = final((0, "a"), (1, "a"), (2, "a"), producers=[(7, 3), (7, 4), (7, 4)])
+    assert wrong([*renumbered, *thrice]) == ["duplicate: a is at t-0@1 and at 2"]
 
 
 @pytest.mark.parametrize("kind", BAD)

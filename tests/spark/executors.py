@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -51,8 +52,9 @@ def read_over_a_kill(spark: SparkSession, bootstrap: str, topic: str, folder: Pa
             victims.extend(each for held in folder.glob("held-*") if (each := executor_of(int(held.name[5:]))))
             time.sleep(0.05)
         del victims[1:]
-        for each in victims:
-            each.kill()
+        with suppress(psutil.NoSuchProcess):  # it ended by itself
+            for each in victims:
+                each.kill()
         killed.touch()
 
     def held(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -2,7 +2,8 @@
 
 A broker looks into no batch that it serves: it sends consumers the bytes of its files. What is wrong with them is
 noticed by those who look for another reason: a follower checks the CRC of all that it copies, a compaction that of all
-that it reads; a fetch walks over headers to find its offset; a start, or a truncation, reads an index or a header. What
+that it reads; a fetch walks over headers to find its offset; a coordinator reads all of its partition; a start, or a
+truncation, reads an index or a header. What
 the start cut off is told apart (`log/cuts.py`): it isn't there any more.
 """
 
@@ -31,9 +32,9 @@ def damages(broker: Broker) -> Iterator[Damage]:
         yield Damage(topic, index, None, f"offline on this broker: {error.strerror or error}")
     for partition in broker.partitions:
         if partition.damage_met is not None:
-            offset, reason = partition.damage_met
+            offset, trouble = partition.damage_met
             if partition.log.log_start_offset <= offset < partition.log.log_end_offset:
-                yield Damage(partition.topic, partition.index, offset, f"fetches are refused there: {reason}")
+                yield Damage(partition.topic, partition.index, offset, trouble)
     for log, damage in broker.compactor.damaged():
         yield Damage(log.topic, log.index, damage.offset, f"not compacted any more: {damage}")
     for partition, leader, corrupt in broker.replication.refused():

@@ -61,6 +61,8 @@ class ReplayLog(ReadLog, Protocol):
 class ReplayPartition(Protocol):
     """What is needed of a partition."""
 
+    damage_met: tuple[int, str] | None
+
     @property
     def index(self) -> int: ...
     @property
@@ -105,12 +107,12 @@ class Replay:
                     read = partial(piece.file.pread, piece.size, piece.position)
                     await self._chunk(await self._cold_reads.run(log, read), end)
             except (DamagedSegment, KafkaError) as error:
-                self._leave_out(1, f"the segment of offset {self._offset} can't be walked further: {error}")
+                self._leave_out_damaged(1, f"the segment of offset {self._offset} can't be walked further: {error}")
             else:
                 if self._offset > before:
                     continue
                 if pieces:
-                    self._leave_out(1, f"the batch of offset {self._offset} doesn't end within its segment")
+                    self._leave_out_damaged(1, f"the batch of offset {self._offset} doesn't end within its segment")
                 # else there is nothing more in this segment: compaction took the rest
             following = log.segment_after(self._offset)
             if following is None:
@@ -156,7 +158,9 @@ class Replay:
                 raise
             except Exception as error:  # whatever is wrong with these bytes, the next load would meet it again
                 missing = min(header.count, header.last_offset_delta + 1) - seen
-                self._leave_out(max(missing, 1), f"the batch of offset {header.base_offset} can't be read: {error}")
+                self._leave_out_damaged(
+                    max(missing, 1), f"the batch of offset {header.base_offset} can't be read: {error}"
+                )
             self._offset = header.last_offset + 1
 
     def _replay(self, header: BatchHeader, record: Record) -> None:
@@ -179,6 +183,10 @@ class Replay:
         ours = self._shard.replayed(record.key, record.value, producer_id, uncommitted_at)
         self.replayed += ours
         self.foreign += not ours
+
+    def _leave_out_damaged(self, count: int, why: str) -> None:
+        self._partition.damage_met = self._offset, f"left out of the groups' state: {why}"
+        self._leave_out(count, why)
 
     def _leave_out(self, count: int, why: str) -> None:
         self.unreadable += count

@@ -135,7 +135,7 @@ class Partition:
         self.isr: Sequence[int] = ()
         self.elr: Sequence[int] = ()  # may be elected too (KIP-966): they have what is committed
         self.offline = False
-        self.damage_met: tuple[int, str] | None = None  # by a fetch: the offset that it asked for, and what is wrong
+        self.damage_met: tuple[int, str] | None = None  # last: where, and what doesn't go on, with the reason
         self.written_in_vain: Callable[[Partition], None] = lambda partition: None  # somebody else should lead
         self.waiters: list[Waiter] = []  # for more that is committed
         self.follower_waiters: list[Waiter] = []  # for more at the end
@@ -529,6 +529,8 @@ class Partition:
         except OSError as error:
             raise self.failed(error) from error
         self.high_watermark = min(self.high_watermark, self.log.log_end_offset)
+        if self.damage_met is not None and self.damage_met[0] >= self.log.log_end_offset:
+            self.damage_met = None
         self._wake_all()
 
     def restart_at(self, offset: int) -> None:
@@ -539,6 +541,7 @@ class Partition:
         except OSError as error:
             raise self.failed(error) from error
         self.high_watermark = offset
+        self.damage_met = None
         self._wake_all()
 
     # ---- reading
@@ -572,7 +575,7 @@ class Partition:
         except BlockingIOError:
             raise
         except DamagedSegment as error:  # these bytes make no sense: the directory's others do
-            self.damage_met = offset, str(error)
+            self.damage_met = offset, f"fetches are refused there: {error}"
             raise KafkaError(ErrorCode.corrupt_message, str(error)) from error
         except OSError as error:
             raise self.failed(error) from error

@@ -40,6 +40,7 @@ from ottla.protocol.messages import read_response, write_request
 from ottla.settings.config import BrokerConfig
 
 if TYPE_CHECKING:
+    from ottla.broker.log.log import Log
     from ottla.broker.partition import Partition
     from ottla.broker.replication import Replication
 
@@ -282,7 +283,7 @@ class ReplicaFetcher:
         partition = followed.partition
         before = self._held(partition)
         log = partition.log
-        checkpointed, generation = (log.recovery_point, log.compacted_to), log.generation
+        was = log.recovery_point, log.compacted_to, log.generation
         try:
             match decision:
                 case Append():
@@ -298,11 +299,10 @@ class ReplicaFetcher:
                     return
         except KafkaError as error:
             # Without room there may be some later; a failed log directory ends the following from outside.
+            self._tell_if_shortened(log, *was)
             self._pause_after(key, followed, error.code, False)
             return
-        again = log.generation != generation and log.unsynced.compacted_to  # a sync under way proves nothing any more
-        if again or (log.recovery_point, log.compacted_to) != checkpointed:
-            self._owner.shortened(log)
+        self._tell_if_shortened(log, *was)
         if not isinstance(decision, Append):
             # The high watermark that came with it is for the log as it is now.
             if isinstance(decision, Truncate):
@@ -320,6 +320,12 @@ class ReplicaFetcher:
         throttled = self._owner.throttle.pause_seconds(partition, len(records), followed.lag > 0, self._now())
         if throttled:
             self._pause(key, followed, throttled)
+
+    def _tell_if_shortened(self, log: Log, recovery_point: int, compacted_to: int, generation: int) -> None:
+        """Has the checkpoints written anew where they hold more than is true of the log by now."""
+        again = log.generation != generation and log.unsynced.compacted_to  # a sync under way proves nothing any more
+        if again or (log.recovery_point, log.compacted_to) != (recovery_point, compacted_to):
+            self._owner.shortened(log)
 
     def _append(self, followed: Followed, decision: Append, records: memoryview) -> None:
         partition = followed.partition

@@ -54,6 +54,8 @@ class RestoreReports:
         """There is a new registration; what was reported under an earlier one is gone with it."""
         if self._registered[0] != NO_EPOCH:
             self._first = False
+        # Not even the first one tells of a clean stop where a log, or a log directory, has failed since the start.
+        if not self._first or self._logs.stopped_epoch == NO_EPOCH:
             for key in self._whole:
                 self._wait(key)
             self._whole.clear()

@@ -119,6 +119,7 @@ class MemoryPartition:
         self.failing: ErrorCode | None = None
         self.batches = 0
         self.waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self.damage_met: tuple[int, str] | None = None
 
     @property
     def high_watermark(self) -> int:
@@ -732,6 +733,9 @@ def test_one_bad_batch_doesnt_keep_a_shard_from_loading(
         await loaded(stage)
         assert [await stage.fetch("g", index) for index in range(4)] == expected
         assert stage.service.counters.unreadable_records >= 1
+        if None in expected:
+            assert stage.partitions[0].damage_met is not None
+            assert stage.partitions[0].damage_met[0] == 0
         await stage.service.stop()
 
     asyncio.run(scene())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -123,6 +124,21 @@ def test_a_header_that_a_fetch_meets_until_it_is_deleted(world: World) -> None:
     assert told["offset"] == asked
     assert told["trouble"].startswith("fetches are refused there: ")
     world.log.delete_records_before(asked + 1)
+    assert world.told() == []
+
+
+@pytest.mark.parametrize(
+    "shorten", [lambda partition: partition.truncate_to(5), lambda partition: partition.restart_at(7)]
+)
+def test_what_a_truncation_took_is_told_no_more(world: World, shorten: Callable[[Partition], None]) -> None:
+    """The replica was copied anew, and the alert stayed until the next start."""
+    world.partition.damage_met = 20, "fetches are refused there: no batch"
+    assert len(world.told()) == 1
+    shorten(world.partition)
+    for _ in range(30):
+        base = world.log.log_end_offset
+        batch = bytearray(build_batch([Record(base, 0, b"k", b"value")], base_offset=base))
+        world.log.append(batch, read_header(batch), base, 0)
     assert world.told() == []
 
 

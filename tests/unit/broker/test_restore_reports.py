@@ -193,6 +193,22 @@ def test_each_registration_reports_anew(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def test_who_lost_the_claim_of_a_clean_stop_before_the_registration_reports(tmp_path: Path) -> None:
+    """A log directory failed between the start and the registration: the partition waited for this broker for ever."""
+
+    async def run() -> None:
+        async with setting(tmp_path) as made:
+            made.logs.stopped_epoch = 7
+            await made.write(restored=False, isr=(3, 4), epoch=7)
+            await made.until(lambda: not made.image.partition(T, 0).restored)
+            made.logs.stopped_epoch = -1
+            await made.register()
+            await made.until(lambda: 3 in reporters(made.image))
+            assert reported(made.image, 3, (T, 1)) == LogEnd(1, 10, 9)
+
+    asyncio.run(run())
+
+
 def test_without_restored_partitions_nothing_is_said(tmp_path: Path) -> None:
     async def run() -> None:
         async with setting(tmp_path) as made:

@@ -27,6 +27,7 @@ from .retention import deletable
 from .segment import FileRange, FoundRecord, Segment
 from .snapshots import Snapshots
 from .surroundings import LogSurroundings
+from .swapping import put_in_place
 from .timestamps import first_from, first_of_greatest
 from .unsynced import Unsynced
 
@@ -539,29 +540,20 @@ class Log:
 
     def swap_in(self, old_bases: Sequence[int], sizes: tuple[int, int, int]) -> None:
         """Puts the segment whose `.cleaned` files a compaction wrote and synced in the place of the sealed segments
-        `old_bases`, and takes over its name. `sizes` are those of its log, offset index and time index.
-
-        In this order, so that a stop at any point is either finished or undone by recovery (which has the other half):
-        the log's `.swap` name, the last to be given, says that the new segment is complete; then the old ones go; then
-        it takes its name, the log last again. Source: Kafka's LocalLog.replaceSegments.
+        `old_bases`, and takes over its name. `sizes` are those of its log, offset index and time index. Raises OSError.
         """
         first = bisect_right(self._bases, old_bases[0]) - 1
         old = self.segments[first : first + len(old_bases)]
         if [segment.base_offset for segment in old] != list(old_bases) or self._active in old:
             raise AssertionError(f"{self!r}: segments changed during compaction")
-        disk = self._surroundings.disk
-        stem = f"{self.directory}/{old_bases[0]:020d}"
-        suffixes = [suffix for suffix in names.SEGMENT_SUFFIXES if disk.exists(f"{stem}{suffix}{names.CLEANED}")]
-        for suffix in suffixes[:1]:  # where there is no room for this one, nothing has changed
-            disk.rename(f"{stem}{suffix}{names.CLEANED}", f"{stem}{suffix}{names.SWAP}")
-        with all_or_unusable():
-            for suffix in suffixes[1:]:
-                disk.rename(f"{stem}{suffix}{names.CLEANED}", f"{stem}{suffix}{names.SWAP}")
+
+        def take_away() -> None:
             for segment in old:
                 self._doom(names.offset_name(segment.base_offset, suffix) for suffix in names.SEGMENT_SUFFIXES)
                 segment.doomed()
-            for suffix in suffixes:
-                disk.rename(f"{stem}{suffix}{names.SWAP}", f"{stem}{suffix}")
+
+        disk = self._surroundings.disk
+        put_in_place(disk, f"{self.directory}/{old_bases[0]:020d}", take_away)
         new = Segment(
             disk,
             self.directory,
