@@ -82,7 +82,10 @@ There are none yet, and no client hangs for want of them:
 - A `read_committed` consumer reads up to the high watermark: the last stable offset is the same. So `ottla adopt`
   refuses Kafka's logs that hold open or aborted transactions, by name, unless `--expose-uncommitted` is said.
 - `transaction.version` isn't finalised, so clients don't try the newer protocol of transactions either.
-- Idempotent producers (`enable.idempotence`, the default of the Java client) work in full.
+- Idempotent producers (`enable.idempotence`, the default of the Java client) work in full. librdkafka may still write a
+  record twice when leaders change, on Apache Kafka as on Ottla (its issue 4953): where its next
+  request reaches the new leader before the answer of the old one is dealt with, it begins a new producer epoch by
+  itself and sends again what had no answer yet. Under faults `tests/crash` finds no other repeats.
 
 ## Client quotas
 
