@@ -37,6 +37,21 @@ def test_make_targets_are_there() -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
         for target in re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_recipes_name_what_is_there() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.M))
+    assert set(re.findall(r"`make ([a-z0-9-]+)", page)) <= targets
+    folders = [ROOT, ROOT / "broker/ottla/broker", ROOT / "operator/ottla/operator"]
+    named = re.findall(r"`((?:[a-z_-]+/)+[\w.-]*)(?:::(\w+))?`", page)
+    assert len(named) > 50
+    for name, test in named:
+        if "NAME" in name:
+            continue
+        found = [folder / name for folder in folders if (folder / name).exists()]
+        assert found, name
+        assert not test or f"def {test}" in found[0].read_text(), f"{name}::{test}"
