@@ -16,11 +16,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from ottla.operator.kube import Kube, KubeError
-from ottla.operator.objects import API_VERSION, OPERATOR, Object, going
+from ottla.operator.objects import OPERATOR, Object, going, is_owned_by_one_named
 from ottla.operator.plan import names
 from ottla.operator.plan.storage import grown, has_to_be_made_again, kept
-from ottla.operator.queue import Retry
-from ottla.operator.refusals import Awaited, Refusals
+from ottla.operator.refusals import Awaited, NameTaken, Refusals
 from ottla.operator.spec.cluster import Cluster
 
 OWNED = (
@@ -35,10 +34,6 @@ OWNED = (
 SEEN = ("Pod", "PersistentVolumeClaim")
 # Taken away once nothing wants them; StatefulSets go by steps of their own, because brokers are drained before.
 PRUNED = ("ConfigMap", "Service", "PodDisruptionBudget", "CronJob", "NetworkPolicy", "EndpointSlice")
-
-
-class NameTaken(Retry):
-    """An object that the cluster needs is there and belongs to somebody else."""
 
 
 class Found:
@@ -236,10 +231,7 @@ def _is_made_by(pod: Object, sets: Mapping[str, Object], cluster: Cluster) -> bo
 
 def _is_predecessors(item: Object, cluster: Cluster) -> bool:
     """Whether it belongs to a Cluster that had the same name: two of one name are never there at once."""
-    return any(
-        (owner.get("kind"), owner.get("apiVersion"), owner.get("name")) == ("Cluster", API_VERSION, cluster.name)
-        for owner in item["metadata"].get("ownerReferences") or ()
-    )
+    return is_owned_by_one_named(item, "Cluster", cluster.name)
 
 
 def _adoptable(item: Object) -> bool:

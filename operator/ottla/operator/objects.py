@@ -39,6 +39,14 @@ def going(found: Mapping[str, Any]) -> bool:
     return "deletionTimestamp" in found["metadata"]
 
 
+def is_owned_by_one_named(found: Mapping[str, Any], kind: str, name: str) -> bool:
+    """Whether a resource of ours of that kind and name owns it, or one that had the name before."""
+    return any(
+        (owner.get("kind"), owner.get("apiVersion"), owner.get("name")) == (kind, API_VERSION, name)
+        for owner in found["metadata"].get("ownerReferences") or ()
+    )
+
+
 def annotation(found: Mapping[str, Any], name: str) -> str:
     """Its value; empty where there is none."""
     return str((found["metadata"].get("annotations") or {}).get(name, ""))

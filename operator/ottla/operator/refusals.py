@@ -12,6 +12,10 @@ class Awaited(Retry):
     """It isn't refused, but has to wait for something that happens by itself."""
 
 
+class NameTaken(Retry):
+    """An object that the cluster needs is there and belongs to somebody else."""
+
+
 class Refusals:
     """Gathers what was refused, to be told once everything was tried."""
 

@@ -8,6 +8,7 @@ from typing import Protocol
 from ottla.operator.objects import Object, Ref
 from ottla.operator.plan import names
 from ottla.operator.plan.remembered import Remembered, read_record, record, shortened
+from ottla.operator.refusals import NameTaken
 
 
 class Keeper(Protocol):
@@ -36,11 +37,17 @@ class TopicMemory:
 
     async def remember(self, before: Remembered, new: Iterable[str], named: Iterable[str]) -> None:
         """Adds the `new` uids, and forgets those that aren't `named` any more. Raises KubeError, also where the record
-        isn't what it was `before`."""
+        isn't what it was `before`, and NameTaken where somebody else's ConfigMap has its name."""
         kept = before.uids & set(map(shortened, named))
         added = set(map(shortened, new)) - before.uids
         if not added:
             return
+        if before.is_somebody_elses:
+            name = names.remembered_topics(before.cluster.name)
+            raise NameTaken(
+                f"the ConfigMap {name} is there already and isn't this Cluster's: rename it, or delete it; "
+                "until then Kubernetes remembers no Topics, and a topic is kept when its Topic is deleted"
+            )
         wanted = record(before.cluster, before.cluster_uid, kept | added)
         if before.found is None:
             await self._kube.apply(wanted)

@@ -10,6 +10,7 @@ import pytest
 from ottla.operator.kube import KubeError
 from ottla.operator.objects import Object, Ref
 from ottla.operator.plan.remembered import Remembered, read_record, record
+from ottla.operator.refusals import NameTaken
 from ottla.operator.topic_memory import TopicMemory
 from tests.operator.kube_stand_in import KubeStandIn
 
@@ -78,6 +79,42 @@ def test_a_cluster_takes_over_the_record_of_the_one_that_had_its_name_before() -
     after = remember(kube, [B], [B], "c-2")
     assert (after.has(A), after.has(B)) == (False, True)
     (owner,) = kube.objects["ConfigMap", "shop", "main-topics"]["metadata"]["ownerReferences"]
+    assert owner["uid"] == "c-2"
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {},
+        {"ownerReferences": [{"apiVersion": "apps/v1", "kind": "Deployment", "name": "main", "uid": "d-1"}]},
+        {"ownerReferences": [{"apiVersion": "ottla.dev/v1alpha1", "kind": "Cluster", "name": "other", "uid": "c-2"}]},
+        {"labels": record(MAIN, "c-1", [])["metadata"]["labels"]},
+    ],
+    ids=["nobody's", "of a Deployment", "of another Cluster", "labelled as the record is"],
+)
+def test_somebody_elses_config_map_is_not_taken_over_for_the_record(metadata: Object) -> None:
+    """It got the Cluster as its owner, and was deleted with the Cluster."""
+    kube = KubeStandIn()
+    kube.put("ConfigMap", "main-topics", data={"topics.txt": "orders"}, metadata=metadata)
+    before = kube.backup()
+    with pytest.raises(NameTaken, match="the ConfigMap main-topics is there already and isn't this Cluster's"):
+        remember(kube, [A], [A])
+    assert kube.writes == []
+    assert kube.objects == before
+    memory = asyncio.run(TopicMemory(kube).read(MAIN, "c-1"))
+    assert not memory.has(A), "the topic is held when its Topic goes"
+
+
+def test_a_record_that_was_left_without_an_owner_is_taken_over() -> None:
+    """The objects of the Cluster before were orphaned, or a backup was restored without owners."""
+    kube = KubeStandIn()
+    remember(kube, [A], [A], "c-1")
+    left = kube.objects["ConfigMap", "shop", "main-topics"]
+    del left["metadata"]["ownerReferences"]
+    left["metadata"]["labels"]["velero.io/restore-name"] = "shop"
+    after = remember(kube, [B], [B], "c-2")
+    assert (after.has(A), after.has(B)) == (False, True)
+    (owner,) = left["metadata"]["ownerReferences"]
     assert owner["uid"] == "c-2"
 
 

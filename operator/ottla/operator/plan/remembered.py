@@ -8,6 +8,9 @@ deleted.
 
 The record gets the uids only of Topics that a list has just shown, and is changed only if it is still what it was
 before that list. So nothing gets into it that an operator which lived through the restore merely has in memory.
+
+A ConfigMap of that name may be somebody else's. It says nothing about Topics, and isn't taken over: it would be deleted
+with the Cluster.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ottla.operator.objects import API_VERSION, Object, Ref
+from ottla.operator.objects import API_VERSION, Object, Ref, is_owned_by_one_named
 from ottla.operator.plan import names
 
 _UIDS = "uids"
@@ -34,6 +37,19 @@ class Remembered:
     def has(self, uid: str) -> bool:
         """Whether a Topic of that uid was there."""
         return shortened(uid) in self.uids
+
+    @property
+    def is_somebody_elses(self) -> bool:
+        """Whether a ConfigMap has the record's name that neither this Cluster nor one of its name before it has made.
+
+        A record without an owner was left by a Cluster whose objects were orphaned, or restored by a tool that leaves
+        owners out: it has the record's labels, and nothing but uids.
+        """
+        if self.found is None or is_owned_by_one_named(self.found, "Cluster", self.cluster.name):
+            return False
+        meta = self.found["metadata"]
+        left = not meta.get("ownerReferences") and (self.found.get("data") or {}).keys() <= {_UIDS}
+        return not (left and _labels(self.cluster).items() <= (meta.get("labels") or {}).items())
 
 
 def shortened(uid: str) -> str:
@@ -57,11 +73,7 @@ def record(cluster: Ref, cluster_uid: str, uids: Iterable[str]) -> Object:
         "metadata": {
             "name": names.remembered_topics(cluster.name),
             "namespace": cluster.namespace,
-            "labels": {
-                "app.kubernetes.io/name": "ottla",
-                names.INSTANCE: cluster.name,
-                names.COMPONENT: "operator",
-            },
+            "labels": _labels(cluster),
             "ownerReferences": [
                 {
                     "apiVersion": API_VERSION,
@@ -74,3 +86,7 @@ def record(cluster: Ref, cluster_uid: str, uids: Iterable[str]) -> Object:
         },
         "data": {_UIDS: "\n".join(sorted(uids))},
     }
+
+
+def _labels(cluster: Ref) -> dict[str, str]:
+    return {"app.kubernetes.io/name": "ottla", names.INSTANCE: cluster.name, names.COMPONENT: "operator"}
