@@ -110,10 +110,12 @@ class KubeStandIn:
         self._tell("MODIFIED", found)
         return deepcopy(found)
 
-    async def apply(self, wanted: Object, observed: Object | None = None) -> Object:
-        """Server-side apply, of all that is there."""
+    async def create(self, wanted: Object) -> Object:
+        """An object that isn't there yet."""
         meta = wanted["metadata"]
         self._check(wanted["kind"], writes=True)
+        if (wanted["kind"], meta["namespace"], meta["name"]) in self.objects:
+            raise KubeError(409, f"creating {wanted['kind']}", "it is there already")
         self.writes.append(f"{wanted['kind']} {meta['name']}")
         more = {name: value for name, value in wanted.items() if name not in ("kind", "apiVersion")}
         return deepcopy(self.put(wanted["kind"], meta["name"], meta["namespace"], **more))

@@ -244,8 +244,13 @@ def test_a_record_of_topics_is_added_to_only_as_it_was_read(play: Callable[[Scen
     async def scene(kube: Kube) -> None:
         uid = (await kube.create(cluster(**EVERYTHING)))["metadata"]["uid"]
         memory = TopicMemory(kube)
-        await memory.remember(await memory.read(KEY, uid), ["u-1"], ["u-1"])
+        none = await memory.read(KEY, uid)
+        await memory.remember(none, ["u-1"], ["u-1"])
         seen = await memory.read(KEY, uid)
+        with pytest.raises(KubeError) as refused:
+            await memory.remember(none, ["u-0"], ["u-0"])
+        assert refused.value.status == 409
+        assert await memory.read(KEY, uid) == seen
         await memory.remember(seen, ["u-2"], ["u-1", "u-2"])
         with pytest.raises(KubeError) as refused:
             await memory.remember(seen, ["u-3"], ["u-1", "u-2", "u-3"])

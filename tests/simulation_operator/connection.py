@@ -100,6 +100,11 @@ class Connection:
         check = lambda: self._invariants.applies(wanted)  # noqa: E731
         return await self._write(kind, name, lambda: self._server.apply(wanted, observed), check)
 
+    async def create(self, wanted: Object) -> Object:
+        kind, name = wanted["kind"], wanted["metadata"]["name"]
+        check = lambda: self._invariants.applies(wanted)  # noqa: E731
+        return await self._write(kind, name, lambda: self._server.create_new(wanted), check)
+
     async def merge(self, kind: str, namespace: str, name: str, patch: Object, subresource: str = "") -> Object:
         check = lambda: self._invariants.patches(kind, name, subresource)  # noqa: E731
         return await self._write(

@@ -57,6 +57,16 @@ class ApiServer(World):
                     self._next_port += 1
         return copied(item)
 
+    async def create_new(self, wanted: Object) -> Object:
+        """As `Kube.create`."""
+        kind, name = wanted["kind"], wanted["metadata"]["name"]
+        self._may("create", kind)
+        if (kind, NAMESPACE, name) in self.objects:
+            raise KubeError(409, f"creating {kind}", f"{name} already exists")
+        self.writes.append(f"create {kind} {name}")
+        self.create(copied(wanted))
+        return copied(self.objects[kind, NAMESPACE, name])
+
     async def knows(self, kind: str, namespace: str = "") -> bool:
         """As `Kube.knows`."""
         await self.list(kind, namespace)

@@ -148,7 +148,7 @@ class Kube:
         return await self._request("PUT", path, f"replacing {wanted['kind']} {meta['name']}", wanted)
 
     async def create(self, wanted: Object) -> Object:
-        """Makes an object that isn't there yet."""
+        """Makes an object that isn't there yet. Raises KubeError (409) where there is one."""
         meta = wanted["metadata"]
         return await self._request(
             "POST", _path(wanted["kind"], meta.get("namespace", "")), f"creating {wanted['kind']}", wanted

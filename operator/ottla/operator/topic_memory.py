@@ -17,8 +17,8 @@ class Keeper(Protocol):
     async def get(self, kind: str, namespace: str, name: str) -> Object | None:
         """One object; None where there is none, or none of its kind."""
 
-    async def apply(self, wanted: Object, observed: Object | None = None) -> Object:
-        """Server-side apply."""
+    async def create(self, wanted: Object) -> Object:
+        """Makes an object that isn't there yet. Raises KubeError (409) where there is one."""
 
     async def merge(self, kind: str, namespace: str, name: str, patch: Object, subresource: str = "") -> Object:
         """A JSON merge patch."""
@@ -50,7 +50,7 @@ class TopicMemory:
             )
         wanted = record(before.cluster, before.cluster_uid, kept | added)
         if before.found is None:
-            await self._kube.apply(wanted)
+            await self._kube.create(wanted)
             return
         meta = wanted["metadata"]
         seen = {name: before.found["metadata"][name] for name in ("uid", "resourceVersion")}

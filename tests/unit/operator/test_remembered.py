@@ -134,3 +134,23 @@ def test_a_record_that_has_changed_since_it_was_read_is_not_written() -> None:
         assert not (await memory.read(MAIN, "c-1")).has(C)
 
     asyncio.run(scene())
+
+
+def test_a_record_that_was_made_since_none_was_found_is_not_written() -> None:
+    """As when Kubernetes is restored between a look that found no record and the write that follows from it: the
+    record became what the operator had in memory, and Topics that Kubernetes had never had counted as deleted."""
+
+    async def scene() -> None:
+        kube = KubeStandIn()
+        memory = TopicMemory(kube)
+        await memory.remember(await memory.read(MAIN, "c-1"), [A], [A])
+        backup = kube.backup()
+        kube.objects.clear()
+        seen = await memory.read(MAIN, "c-1")
+        kube.restore(backup)
+        with pytest.raises(KubeError):
+            await memory.remember(seen, [B], [A, B])
+        now = await memory.read(MAIN, "c-1")
+        assert (now.has(A), now.has(B)) == (True, False)
+
+    asyncio.run(scene())
