@@ -10,11 +10,22 @@ from ottla.operator.objects import Object, going
 from ottla.operator.plan import broker_pods, names
 from ottla.operator.plan.broker_pods import BROKER
 from ottla.operator.plan.observed import broker_sets
-from ottla.operator.plan.storage import Storage
-from ottla.operator.plan.volumes import DRAINED, EMPTIED_FOR, come_back, leaving, left_behind, with_volumes
+from ottla.operator.plan.storage import NEVER_MADE, Storage
+from ottla.operator.plan.volumes import (
+    DRAINED,
+    EMPTIED_FOR,
+    come_back,
+    given_up_without_pods,
+    leaving,
+    left_behind,
+    never_made_ones,
+    with_volumes,
+)
 from ottla.operator.refusals import Refusals
 from ottla.operator.spec.cluster import Cluster, Pool
 from ottla.operator.visit import Visit, ordinal
+
+CLAIM = "PersistentVolumeClaim"
 
 
 class BrokerSets:
@@ -29,7 +40,8 @@ class BrokerSets:
         refusals = Refusals()
         for pool in cluster.pools:
             with refusals.gathered():
-                claims, pods = found.by_name("PersistentVolumeClaim", BROKER), found.by_name("Pod", BROKER)
+                await self._give_up(visit, pool)
+                claims, pods = found.by_name(CLAIM, BROKER), found.by_name("Pod", BROKER)
                 wanted = _wanted(visit, pool, max(pool.replicas, _there(found, cluster, pool)))
                 present = found.get("StatefulSet", wanted["metadata"]["name"])
                 sets = [wanted] if present is None else [present, wanted]
@@ -44,7 +56,7 @@ class BrokerSets:
         """Takes the pods of drained brokers away; a pool that isn't in the spec any more goes with its last one."""
         cluster, found = visit.cluster, visit.found
         pods = visit.pod_names()
-        claims = found.by_name("PersistentVolumeClaim", BROKER)
+        claims = found.by_name(CLAIM, BROKER)
         await self._note(visit, left_behind((pods[broker] for broker in visit.leaving & pods.keys()), claims), DRAINED)
         pools = {names.broker_set(cluster, pool): pool for pool in cluster.pools}
         for item in found.all("StatefulSet", BROKER):
@@ -59,12 +71,26 @@ class BrokerSets:
                 # It goes after its pods: without it they would be nobody's, and drained no longer while they run.
                 await self._kube.delete("StatefulSet", cluster.namespace, name, uid=uid, propagation="Foreground")
 
+    async def _give_up(self, visit: Visit, pool: Pool) -> None:
+        """Notes which of a pool's volumes were never made, and aren't wanted any more.
+
+        A pod may have got its volume, and be gone, since the claims were listed. So the claim of a pod that is missing
+        is read once more before its note counts.
+        """
+        cluster, found = visit.cluster, visit.found
+        claims, pods = found.by_name(CLAIM, BROKER), found.by_name("Pod", BROKER)
+        present = found.get("StatefulSet", names.broker_set(cluster, pool))
+        for claim in never_made_ones(cluster, pool, present, claims, pods, visit.now):
+            await found.annotate(CLAIM, claim, NEVER_MADE, "true")
+        for name in given_up_without_pods(cluster, pool, claims, pods):
+            await found.read_again(CLAIM, name)
+
     async def _note(self, visit: Visit, claims: Iterable[Object], emptied_for: str) -> None:
         """Says of claims for whom they were emptied."""
         for claim in claims:
             meta = claim["metadata"]
             patch = {"metadata": {"uid": meta["uid"], "annotations": {EMPTIED_FOR: emptied_for}}}
-            await self._kube.merge("PersistentVolumeClaim", visit.cluster.namespace, meta["name"], patch)
+            await self._kube.merge(CLAIM, visit.cluster.namespace, meta["name"], patch)
 
     async def retire_controllers(self, visit: Visit) -> None:
         """Controllers with pods of their own go once every broker's process stands for controller."""
@@ -80,7 +106,7 @@ class BrokerSets:
 def _wanted(visit: Visit, pool: Pool, replicas: int) -> Object:
     """A pool's StatefulSet, with the volumes that have to stay for now."""
     cluster, found = visit.cluster, visit.found
-    claims = found.by_name("PersistentVolumeClaim", BROKER)
+    claims = found.by_name(CLAIM, BROKER)
     kept = leaving(cluster, pool, claims, found.by_name("Pod", BROKER), visit.now)
     name = names.broker_set(cluster, pool)
     with_kept = with_volumes(pool, name, kept, found.get("StatefulSet", name), claims)

@@ -129,6 +129,20 @@ class Found:
         self.applied.add((kind, name))
         return done
 
+    async def annotate(self, kind: str, item: Object, name: str, value: str) -> None:
+        """Annotates an object, if it is still as it was read. Raises KubeError."""
+        meta = item["metadata"]
+        seen = {part: meta[part] for part in ("uid", "resourceVersion")}
+        patch = {"metadata": {**seen, "annotations": {name: value}}}
+        self._objects[kind][meta["name"]] = await self._kube.merge(kind, self._cluster.namespace, meta["name"], patch)
+
+    async def read_again(self, kind: str, name: str) -> None:
+        """Reads one object once more. Raises KubeError."""
+        if (now := await self._kube.get(kind, self._cluster.namespace, name)) is not None:
+            self._objects[kind][name] = now
+        else:
+            self._objects[kind].pop(name, None)
+
     async def apply_each(self, wanted: Iterable[Object]) -> None:
         """Applies all of them, whatever becomes of one. Raises Retry with the first refusal."""
         refusals = Refusals()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -13,6 +14,7 @@ import pytest
 from ottla.operator.kafka import Unreachable
 from ottla.operator.kube import KubeError
 from ottla.operator.plan.roll import Report
+from ottla.operator.plan.storage import NEVER_MADE
 from ottla.operator.plan.volumes import DRAINED, EMPTIED_FOR, LogDirectory, come_back, emptied
 from ottla.operator.spec.cluster import Pool, Volume
 from ottla.placement import PartitionName
@@ -304,6 +306,166 @@ def test_a_volume_that_was_never_made_is_taken_away_again(storage: Any, correcte
     assert {tuple(disks.paths(pod)) for pod in scene.pods()} == {wanted}
     assert scene.condition("Ready") == ("True", "BrokersServe")
     assert said(scene) == ("True", "AsWanted", ""), "the claims that nobody waits for any more are no trouble"
+
+
+def _with_a_claim_that_was_never_made(storage: Any) -> tuple[Scene, Disks]:
+    """The claim of a mistyped class is left, and all brokers serve without it."""
+    scene, disks = storage({"size": "1Gi"})
+    scene.world.missing_classes = {"fsat"}
+    store(scene, volumes=[{"size": "1Gi", "id": 0}, {"id": 1, "size": "1Gi", "className": "fsat"}])
+    scene.rounds(6)
+    store(scene, volumes=[{"size": "1Gi", "id": 0}])
+    scene.rounds(2)
+    scene.now += timedelta(minutes=2)
+    scene.rounds(10)
+    assert scene.condition("Ready") == ("True", "BrokersServe")
+    assert "data-1-k-broker-0" in claims(scene)
+    return scene, disks
+
+
+def volumes_of_set(scene: Scene) -> list[str]:
+    templates = scene.world.objects["StatefulSet", "shop", "k-broker"]["spec"]["volumeClaimTemplates"]
+    return [template["metadata"]["name"] for template in templates]
+
+
+def test_a_volume_that_was_never_made_stays_away_when_its_brokers_pod_is_missing_for_a_look(storage: Any) -> None:
+    """Its claim counted as full, so the StatefulSet was made anew with it, and the broker's next pod waited for it."""
+    scene, disks = _with_a_claim_that_was_never_made(storage)
+    del scene.world.objects["Pod", "shop", "k-broker-0"]  # evicted
+    scene.reconcile()
+    assert volumes_of_set(scene) == ["data-0"]
+    assert said(scene) == ("True", "AsWanted", ""), "nobody waits for that claim"
+    scene.world.settle()
+    scene.rounds(1)
+    assert disks.paths("k-broker-0") == ["/data/0/log"]
+    assert scene.condition("Ready") == ("True", "BrokersServe")
+
+
+def test_a_volume_that_was_never_made_stays_away_when_the_statefulset_is_made_anew_and_a_pod_is_missing(
+    storage: Any,
+) -> None:
+    scene, disks = _with_a_claim_that_was_never_made(storage)
+    store(scene, volumes=[{"size": "3Gi", "id": 0}])
+    scene.reconcile()
+    assert ("StatefulSet", "shop", "k-broker") not in scene.world.objects
+    del scene.world.objects["Pod", "shop", "k-broker-0"]
+    scene.rounds(2)
+    assert volumes_of_set(scene) == ["data-0"]
+    assert {tuple(disks.paths(pod)) for pod in scene.pods()} == {("/data/0/log",)}
+
+
+def test_a_volume_that_was_never_made_stays_away_while_the_pod_that_waited_for_it_is_restarted(storage: Any) -> None:
+    """StatefulSets make the next pod only some looks after the pod has gone."""
+    scene, disks = storage({"size": "1Gi"})
+    scene.world.missing_classes = {"fsat"}
+    store(scene, volumes=[{"size": "1Gi", "id": 0}, {"id": 1, "size": "1Gi", "className": "fsat"}])
+    scene.rounds(6)
+    store(scene, volumes=[{"size": "1Gi", "id": 0}])
+    scene.now += timedelta(minutes=2)
+    for _ in range(10):
+        scene.reconcile()
+        scene.reconcile()
+        scene.reconcile()
+        scene.world.settle()
+    assert [reason for reason, _ in scene.world.events].count("StatefulSetMadeAnew") == 2
+    assert {tuple(disks.paths(pod)) for pod in scene.pods()} == {("/data/0/log",)}
+
+
+def test_a_claim_that_an_older_operator_gave_up_is_noted_as_never_made(storage: Any) -> None:
+    scene, _ = _with_a_claim_that_was_never_made(storage)
+    del claims(scene)["data-1-k-broker-0"]["metadata"]["annotations"]
+    del scene.world.objects["Pod", "shop", "k-broker-0"]
+    scene.reconcile()
+    assert claims(scene)["data-1-k-broker-0"]["metadata"]["annotations"] == {NEVER_MADE: "true"}
+    assert volumes_of_set(scene) == ["data-0"]
+
+
+def test_a_claim_that_gets_its_volume_after_it_was_noted_as_never_made_counts_as_full(storage: Any) -> None:
+    """Somebody makes the class just then, and the waiting pod starts and gets replicas: they are not left behind."""
+    scene, disks = storage({"size": "1Gi"})
+    scene.world.missing_classes = {"fsat"}
+    store(scene, volumes=[{"size": "1Gi", "id": 0}, {"id": 1, "size": "1Gi", "className": "fsat"}])
+    scene.rounds(6)
+    store(scene, volumes=[{"size": "1Gi", "id": 0}])
+    scene.now += timedelta(minutes=2)
+    scene.reconcile()
+    claim = claims(scene)["data-1-k-broker-0"]
+    assert claim["metadata"]["annotations"] == {NEVER_MADE: "true"}
+    assert ("StatefulSet", "shop", "k-broker") not in scene.world.objects
+    claim["spec"]["volumeName"], claim["status"] = "pv-1", {"phase": "Bound"}
+    disks.lies["k-broker-0", "/data/1/log"] = {("late", 0): GIB}
+    del scene.world.objects["Pod", "shop", "k-broker-0"]  # and the pod is evicted before the next look
+    for _ in range(30):
+        scene.rounds(1)
+        assert disks.lost() == []
+    assert disks.lies["k-broker-0", "/data/0/log"].keys() == {*ORDERS, ("late", 0)}
+    assert {tuple(disks.paths(pod)) for pod in scene.pods()} == {("/data/0/log",)}
+
+
+def test_a_claim_that_changes_while_it_is_noted_as_never_made_is_not_noted(storage: Any) -> None:
+    scene, _ = storage({"size": "1Gi"})
+    scene.world.missing_classes = {"fsat"}
+    store(scene, volumes=[{"size": "1Gi", "id": 0}, {"id": 1, "size": "1Gi", "className": "fsat"}])
+    scene.rounds(6)
+    store(scene, volumes=[{"size": "1Gi", "id": 0}])
+    scene.now += timedelta(minutes=2)
+    listed = scene.world.list
+
+    async def outrun(kind: str, *args: Any) -> list[Object]:
+        found = await listed(kind, *args)
+        if kind == "PersistentVolumeClaim":
+            claims(scene)["data-1-k-broker-0"]["metadata"]["resourceVersion"] = "newer"
+        return found
+
+    with patch.object(scene.world, "list", outrun):
+        scene.reconcile()
+    assert "annotations" not in claims(scene)["data-1-k-broker-0"]["metadata"]
+    assert volumes_of_set(scene) == ["data-0", "data-1"]
+
+
+@pytest.mark.parametrize("source", ["dataSource", "dataSourceRef", "selector"])
+def test_a_claim_that_is_to_get_a_volume_with_something_on_it_is_never_given_up(storage: Any, source: str) -> None:
+    """As somebody makes it to restore a broker's volume from a snapshot: that may take longer than a minute."""
+    scene, _ = storage({"size": "1Gi"})
+    scene.world.missing_classes = {"fsat"}
+    store(scene, volumes=[{"size": "1Gi", "id": 0}, {"id": 1, "size": "1Gi", "className": "fsat"}])
+    scene.rounds(6)
+    claims(scene)["data-1-k-broker-0"]["spec"][source] = {"name": "of-yesterday"}
+    store(scene, volumes=[{"size": "1Gi", "id": 0}])
+    scene.now += timedelta(minutes=2)
+    scene.rounds(6)
+    assert volumes_of_set(scene) == ["data-0", "data-1"]
+    assert "annotations" not in claims(scene)["data-1-k-broker-0"]["metadata"]
+
+
+def test_a_noted_claim_whose_pod_is_missing_is_read_after_the_pods_were_listed(storage: Any) -> None:
+    """The waiting pod gets its volume just after claims are listed, gets replicas, and is gone when pods are."""
+    scene, disks = storage({"size": "1Gi"})
+    scene.world.missing_classes = {"fsat"}
+    store(scene, volumes=[{"size": "1Gi", "id": 0}, {"id": 1, "size": "1Gi", "className": "fsat"}])
+    scene.rounds(6)
+    store(scene, volumes=[{"size": "1Gi", "id": 0}])
+    scene.now += timedelta(minutes=2)
+    scene.reconcile()
+    assert ("StatefulSet", "shop", "k-broker") not in scene.world.objects
+    listed = scene.world.list
+
+    async def pods_last(kind: str, *args: Any) -> list[Object]:
+        if kind == "Pod":
+            for _ in range(9):
+                await asyncio.sleep(0)
+            claim = claims(scene)["data-1-k-broker-0"]
+            claim["spec"]["volumeName"], claim["status"] = "pv-1", {"phase": "Bound"}
+            disks.lies["k-broker-0", "/data/1/log"] = {("late", 0): GIB}
+            scene.world.objects.pop(("Pod", "shop", "k-broker-0"), None)
+        return await listed(kind, *args)
+
+    with patch.object(scene.world, "list", pods_last):
+        scene.reconcile()
+    assert volumes_of_set(scene) == ["data-0", "data-1"]
+    for _ in range(30):
+        scene.rounds(1)
+        assert disks.lost() == []
 
 
 def test_a_first_volume_that_was_never_made_is_replaced_by_one_of_another_id() -> None:

@@ -10,11 +10,13 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from typing import NamedTuple
 
-from ottla.operator.objects import Object, condition, holds, seconds_since
+from ottla.operator.objects import Object, annotation, condition, holds, seconds_since
 from ottla.operator.plan.etcd_pods import size_bytes
 
 GROWS_S_MAX = 300.0
 PENDING_S_MAX = 60.0  # some are made only when their pod has a node
+NEVER_MADE = "ottla.dev/never-made"  # of a claim that was given up without a volume
+_FILLED_BY_OTHERS = ("dataSource", "dataSourceRef", "selector")  # of a claim: the operator's ask for an empty volume
 _REFUSED = frozenset({"ControllerResizeInfeasible", "NodeResizeInfeasible"})
 
 
@@ -71,7 +73,8 @@ def standing(
     sets = {item["metadata"]["name"]: _claim_specs(item) for item in wanted}
     pods = list(pods)
     awaited = {name for pod in pods for name in claims_of(pod)}
-    given_up = {name for pod in pods for name in claims if name.endswith(f"-{pod['metadata']['name']}")} - awaited
+    left = {name for pod in pods for name in claims if name.endswith(f"-{pod['metadata']['name']}")}
+    given_up = (left | {name for name, claim in claims.items() if is_given_up(claim)}) - awaited
     found = [Storage()]
     for name, each in claims.items():
         if _is_pending(each) and name not in given_up:
@@ -91,8 +94,27 @@ def never_made(claim: Object, pod: Object, now: datetime) -> bool:
     A volume that is there already, as after a namespace was deleted, is found within seconds.
     """
     waits = claim["metadata"]["name"] in claims_of(pod) and not pod["spec"].get("nodeName")
-    unbound = _is_pending(claim) and not claim["spec"].get("volumeName")
-    return waits and unbound and seconds_since(claim["metadata"]["creationTimestamp"], now) > PENDING_S_MAX
+    return waits and lacks_a_volume(claim, now)
+
+
+def lacks_a_volume(claim: Object, now: datetime) -> bool:
+    """Whether there has been no volume for a claim for so long that none is on its way."""
+    return _never_bound(claim) and seconds_since(claim["metadata"]["creationTimestamp"], now) > PENDING_S_MAX
+
+
+def is_given_up(claim: Object) -> bool:
+    """Whether a claim says that it was given up without a volume, and still has none.
+
+    The note counts for nothing as soon as the claim has a volume: `spec.volumeName` is set when a claim is bound,
+    before any pod has the volume, and Kubernetes lets nobody change or remove it afterwards.
+    """
+    return bool(annotation(claim, NEVER_MADE)) and _never_bound(claim)
+
+
+def _never_bound(claim: Object) -> bool:
+    """Whether a claim has never had a volume, and is to get an empty one, if any."""
+    spec = claim["spec"]
+    return _is_pending(claim) and not spec.get("volumeName") and not any(map(spec.get, _FILLED_BY_OTHERS))
 
 
 def _is_pending(claim: Object) -> bool:

@@ -6,7 +6,17 @@ says so, for the pod that was asked. When all claims do, the StatefulSet is made
 restarted one by one.
 
 A volume that was never made, because there is no such class for example, is waited for by a pod that can't start, and
-goes at once: nothing lies there.
+goes at once: nothing lies there. Its claim says so before the StatefulSet is made without it. Otherwise it would come
+back as soon as its broker's pod is missing for a moment, and the next pod would wait for it again.
+
+That a claim was never made is a note, which mustn't outlive its truth. The argument:
+
+1. Something lies on a volume only after a pod has run with it, and no pod runs before its claim is bound.
+2. A claim that was bound names its volume for ever, and the note on a claim that names one counts for nothing
+   (`storage.is_given_up`). So a claim that is bound after it was noted counts as full.
+3. The note is written only on the claim as it was read, without a volume.
+4. Where the claim's pod is missing, the claim is read after the pods were listed (`broker_sets.BrokerSets`). If the
+   claim still names no volume then, the pod that is missing hadn't run with it, either.
 
 The rule: a broker is never started without a volume that may hold replicas. What is known of a claim holds only for the
 pod that was asked: one that started since may have put something there. A claim of a broker without a pod counts as
@@ -27,7 +37,7 @@ from ottla.operator.objects import Object, annotation
 from ottla.operator.plan import names
 from ottla.operator.plan.etcd_pods import size_bytes
 from ottla.operator.plan.observed import broker_sets
-from ottla.operator.plan.storage import claims_of, never_made
+from ottla.operator.plan.storage import claims_of, is_given_up, lacks_a_volume, never_made
 from ottla.operator.spec.cluster import Cluster, Pool, Volume
 from ottla.placement import PartitionName
 
@@ -79,11 +89,9 @@ def leaving(
     cluster: Cluster, pool: Pool, claims: Mapping[str, Object], pods: Mapping[str, Object], now: datetime
 ) -> set[int]:
     """The volumes that aren't wanted and may hold replicas. `claims` and `pods` by name."""
-    of = names.broker_set(cluster, pool)
-    members = {f"{of}-{broker}" for broker in pool.ids} | {name for name in pods if name.rpartition("-")[0] == of}
     found = {
         volume
-        for member in members
+        for member in _members(cluster, pool, pods)
         for volume, claim in claims_by_volume(member, claims).items()
         if may_hold_replicas(claim, pods.get(member), now)
     }
@@ -94,10 +102,46 @@ def may_hold_replicas(claim: Object, pod: Object | None, now: datetime) -> bool:
     """Whether replicas may lie on a claim of that pod's."""
     emptied_for = annotation(claim, EMPTIED_FOR)
     if pod is None:
-        return not emptied_for
+        return not emptied_for and not is_given_up(claim)
     if never_made(claim, pod, now):
         return False
     return claim["metadata"]["name"] in claims_of(pod) and emptied_for != pod["metadata"]["uid"]
+
+
+def never_made_ones(
+    cluster: Cluster,
+    pool: Pool,
+    present: Object | None,
+    claims: Mapping[str, Object],
+    pods: Mapping[str, Object],
+    now: datetime,
+) -> list[Object]:
+    """The claims of volumes that aren't wanted and were never made which don't say so yet: a pod waits in vain, or the
+    pool's StatefulSet `present` is without the volume already, and no pod has it. `claims` and `pods` by name."""
+    wanted = {volume.id for volume in pool.volumes}
+    found = []
+    for member in _members(cluster, pool, pods):
+        pod = pods.get(member)
+        for volume, claim in claims_by_volume(member, claims).items():
+            if volume in wanted or is_given_up(claim):
+                continue
+            if pod is not None and volume in mounted(pod):
+                given_up = never_made(claim, pod, now)
+            else:
+                given_up = present is not None and volume not in _of_set(present) and lacks_a_volume(claim, now)
+            if given_up:
+                found.append(claim)
+    return found
+
+
+def given_up_without_pods(
+    cluster: Cluster, pool: Pool, claims: Mapping[str, Object], pods: Mapping[str, Object]
+) -> list[str]:
+    """The names of a pool's claims that say that they were never made, and whose pods are missing. `claims` and `pods`
+    by name."""
+    missing = [member for member in _members(cluster, pool, pods) if member not in pods]
+    held = (claim for member in missing for claim in claims_by_volume(member, claims).values())
+    return [claim["metadata"]["name"] for claim in held if is_given_up(claim)]
 
 
 def left_behind(names_of_pods: Iterable[str], claims: Mapping[str, Object]) -> list[Object]:
@@ -182,6 +226,12 @@ def emptied(directories: Iterable[LogDirectory], going: Iterable[str]) -> EmptyP
         targets[target] -= size if targets[target] >= 0 else 0
         at_once -= 1
     return EmptyPlan({path: tuple(names) for path, names in moves.items()}, left, waits_for)
+
+
+def _members(cluster: Cluster, pool: Pool, pods: Iterable[str]) -> list[str]:
+    """The names of a pool's pods: of those that are wanted, and of those that are there."""
+    of = names.broker_set(cluster, pool)
+    return sorted({f"{of}-{broker}" for broker in pool.ids} | {name for name in pods if name.rpartition("-")[0] == of})
 
 
 def _is_claim(claim: str, volume: str, of: str) -> bool:
