@@ -18,7 +18,7 @@ from ottla.controller.decide import decide, scope_of
 from ottla.controller.elections import Electorate, elected
 from ottla.controller.proposal import Proposal
 from ottla.metadata import keys
-from ottla.metadata.image import Changed
+from ottla.metadata.image import DRAINED, Changed
 from ottla.metadata.keys import ConfigResource
 from ottla.metadata.model import (
     MISSING,
@@ -31,6 +31,8 @@ from ottla.metadata.model import (
     Report,
 )
 from tests.unit.controller.world import T, World
+
+UNCLEAN = "unclean.leader.election.enable"
 
 
 def interrupted(world: World) -> Iterator[World]:
@@ -217,7 +219,7 @@ def test_unclean_election_only_where_it_is_allowed() -> None:
     world.settle()
     assert world.partition().leader == NO_LEADER
     world.changed = Changed()
-    world.put(keys.config(ConfigResource("topic", "t")), Config({"unclean.leader.election.enable": "true"}))
+    world.put(keys.config(ConfigResource("topic", "t")), Config({UNCLEAN: "true"}))
     for proposal in decide(world.image, scope_of(world.image, world.changed), {}):
         assert world.write(proposal.guards, proposal.writes)
     assert (world.partition().leader, world.partition().isr, world.partition().recovering) == (2, (2,), True)
@@ -381,28 +383,51 @@ def everybody_decided(world: World) -> None:
         assert elected(partition, Electorate(brokers)) is partition
 
 
+def grow_isrs(world: World) -> None:
+    """Everybody who may lead is in sync again, wherever somebody leads."""
+    brokers = world.image.brokers
+    for topic_id, states in world.image.partitions.items():
+        for index, state in states.items():
+            if state.leader != NO_LEADER:
+                isr = tuple(each for each in state.replicas if each in brokers and brokers[each].electable)
+                grown = replace(state, isr=isr, isr_epochs=world.epochs(*isr))
+                world.put(keys.partition(topic_id, index), grown)
+
+
 def test_the_changed_parts_are_enough_to_decide_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """What `scope_of` leaves out needs no decision, nor does what a glance shows to be settled: after each event narrow
     and whole scope propose the same."""
     at_a_glance = decide_module._settled
     pick = Random(5)
     world = World()
-    for step in range(300):
+    wishes: dict[str, str] = {}
+    for step in range(600):
         world.changed = Changed()
         broker = pick.randrange(1, 4)
         name = pick.choice("ab")
-        match pick.randrange(5):
+        match pick.randrange(9):
             case 0:
-                world.broker(broker, pick.choice(list(BrokerState)))
+                world.broker(broker, pick.choices(list(BrokerState), [1, 8, 1])[0])
             case 1 if broker in world.image.brokers:
                 world.delete(keys.broker(broker))
             case 2 if name not in world.image.intents:
-                world.topic([[1], [2, 3]], name, UUID(int=step, version=4))
+                world.topic([[1], [2, 3], [3, 1, 2]], name, UUID(int=step, version=4))
             case 3 if name in world.image.intents:
                 world.delete_topic(name)
             case 4 if world.image.tombstones:
                 gone = pick.choice(sorted(world.image.tombstones))
                 world.put(keys.tombstone(gone), replace(world.image.tombstones[gone], pending=()))
+            case 5:
+                grow_isrs(world)
+            case 6:
+                wishes[DRAINED] = ",".join(str(each) for each in range(1, 4) if pick.random() < 0.3)
+                world.put(keys.config(ConfigResource("broker", "")), Config(wishes))
+            case 7:
+                wishes[UNCLEAN] = pick.choice(["true", "false"])
+                world.put(keys.config(ConfigResource("broker", "")), Config(wishes))
+            case 8 if name in world.image.intents:
+                allowed = pick.choice(["true", "false"])
+                world.put(keys.config(ConfigResource("topic", name)), Config({UNCLEAN: allowed}))
         while True:
             narrow = set(decide(world.image, scope_of(world.image, world.changed), {}))
             monkeypatch.setattr(decide_module, "_settled", lambda *_: False)
@@ -451,7 +476,7 @@ def test_what_a_glance_shows_to_be_settled_is(monkeypatch: pytest.MonkeyPatch, s
             world.put(keys.election(T, 0), Election(pick.random() < 0.5))
         defaults = {
             "min.insync.replicas": pick.choice("123"),
-            "unclean.leader.election.enable": pick.choice(["true", "false"]),
+            UNCLEAN: pick.choice(["true", "false"]),
         }
         shown = world.proposals(defaults)
         passed_over += at_a_glance(
