@@ -1,8 +1,8 @@
 """From a frame to its answer: header, version check, the API's handler, counting.
 
 Hot APIs answer from the socket's callback. The others get the decoded request, and a task each unless they await one
-thing at most; what they raise becomes an error answer where the API's response has a place for it, else a closed
-connection, as in Kafka.
+thing at most. A handler makes an answer of every error that it knows. What it raises all the same is a bug: it closes
+the connection, and reaches no other client.
 """
 
 from __future__ import annotations

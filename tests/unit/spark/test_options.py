@@ -6,7 +6,8 @@ import pytest
 
 from ottla.net.names import READ_COMMITTED, TopicPartition
 from ottla.protocol.codecs import Codec
-from ottla.spark.options import LATEST, Offsets, OptionError, Timestamps, read_options, write_options
+from ottla.spark.options import KNOWN, LATEST, Offsets, OptionError, Timestamps, read_options, write_options
+from tests.peers.tools import ROOT
 
 BASE = {"kafka.bootstrap.servers": "localhost:9092"}
 
@@ -25,6 +26,11 @@ def test_defaults() -> None:
     assert batch.fail_on_data_loss
     assert batch.max_trigger_delay_ms == 15 * 60_000
     assert batch.warnings == ()
+
+
+def test_the_page_names_every_option() -> None:
+    page = (ROOT / "docs/spark.md").read_text()
+    assert [name for name in KNOWN if f"`{name}`" not in page] == []
 
 
 def test_names_are_case_insensitive() -> None:
