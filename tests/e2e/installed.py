@@ -24,13 +24,20 @@ class Operator:
         self._ended: dict[tuple[str, int], str] = {}  # by pod and restart, what `_unexpected` says
 
     def install(self, *words: str) -> None:
-        """`helm upgrade --install`, with more of helm's `words`; returns when it is ready."""
+        """`helm upgrade --install`, with more of helm's `words`; returns when it is ready.
+
+        Raises AssertionError with what helm says and, since that is only that pods aren't ready, what events say.
+        """
         self.endings()
         make_namespace(self.target, NAMESPACE)
-        self.target.run(
-            *("helm", "upgrade", "--install", RELEASE, str(CHART), "--namespace", NAMESPACE),
-            *("--reset-values", "--wait", "--timeout", "3m", *words),  # none of the scenario before
-        )
+        try:
+            self.target.run(
+                *("helm", "upgrade", "--install", RELEASE, str(CHART), "--namespace", NAMESPACE),
+                *("--reset-values", "--wait", "--timeout", "3m", *words),  # none of the scenario before
+            )
+        except AssertionError as error:
+            seen = self.kube("get", "pods", "-o", "wide") + self.kube("get", "events", "--sort-by=.lastTimestamp")
+            raise AssertionError(f"{error}\n{seen}") from None
 
     def uninstall(self) -> None:
         """`helm uninstall`; the CRDs stay."""

@@ -18,7 +18,7 @@ from tests.e2e.kubectl import Kubectl
 
 ROOT = Path(__file__).resolve().parents[2]
 NODE = ROOT.parent / "shared" / "kube-node"
-NODE_CONFIG = Path(os.environ.get("KUBE_NODE_DIR", "/var/tmp/kube-node"), "kubeconfig")  # there while the node is up
+NODE_CONFIG = Path(os.environ.get("KUBE_NODE_DIR", "/var/tmp/kube-node"), "kubeconfig")
 VERSION = "0.1.0"
 BROKER_IMAGE, ETCD_IMAGE, SPARK_IMAGE = f"ottla:{VERSION}", f"ottla-etcd:{VERSION}", f"ottla-spark:{VERSION}"
 CLIENTS_IMAGE = f"ottla-e2e:{VERSION}"
@@ -113,7 +113,7 @@ def target() -> Target:
     config = os.environ.get("KUBECONFIG", "")
     started = False
     if not config and (NODE / "up").exists():
-        started = not NODE_CONFIG.exists()
+        started = not _node_runs()
         config = _node(started)
     if not config:
         raise TargetMissing(NO_CLUSTER)
@@ -129,13 +129,24 @@ def target() -> Target:
     return Target(environment, started, _with_docker(Kubectl(environment)("config", "current-context").strip()))
 
 
-def _node(is_ours: bool) -> str:
-    """Starts the node and tells where its kubeconfig is. What didn't start is taken away, if it `is_ours`. Raises
-    NodeMissing.
+def _node_runs() -> bool:
+    """Whether somebody's node is up: the machine may have been switched off, and left its files."""
+    if not NODE_CONFIG.exists():
+        return False
+    kubectl = NODE_CONFIG.parent / "bin" / "kubectl"
+    command = kubectl, "--kubeconfig", NODE_CONFIG, "get", "--raw", "/readyz", "--request-timeout=10s"
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
-    Its programs have seconds to answer, and from a disk that is read for the first time alone the loading takes longer:
+
+def _node(is_ours: bool) -> str:
+    """Starts the node and tells where its kubeconfig is. Raises NodeMissing.
+
+    If it `is_ours`, what is left of a node before it is taken away first, and this one if it doesn't start. Its
+    programs have seconds to answer, and from a disk that is read for the first time alone the loading takes longer:
     `up` goes on where it stopped.
     """
+    if is_ours:
+        _take_away()
     failed: CommandFailed | None = None
     for _ in range(NODE_ATTEMPTS):
         try:
@@ -143,9 +154,13 @@ def _node(is_ours: bool) -> str:
         except CommandFailed as error:
             failed = error
     if is_ours:
-        with suppress(CommandFailed):
-            _said(str(NODE / "down"))
+        _take_away()
     raise NodeMissing(f"the node doesn't start: {failed}")
+
+
+def _take_away() -> None:
+    with suppress(CommandFailed):
+        _said(str(NODE / "down"))
 
 
 def _on_node() -> Builder:
