@@ -307,6 +307,9 @@ class Observer:
                 return f"{name}: ends {sorted(ends)}, high watermarks {sorted(marks)}"
             if not any(partition.leads and node.id == state.leader for node, partition in held):
                 return f"{name}: broker {state.leader} doesn't lead"
+        for key, entry in world.store.entries.items():
+            if key.startswith(keys.TOMBSTONES):
+                return f"a deletion isn't confirmed by all who held the topic: {model.Tombstone.decode(entry)}"
         return ""
 
     def compare_replicas(self) -> None:

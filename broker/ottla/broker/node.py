@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from ottla.broker import descriptors
 from ottla.broker.advertised import ADDRESSES, advertised
 from ottla.broker.api.registry import Api, load_routes
 from ottla.broker.applied_revisions import AppliedRevisions
@@ -29,17 +28,19 @@ from ottla.broker.inspectors import Inspectors
 from ottla.broker.internal_topics import InternalTopics
 from ottla.broker.isr import IsrChanges
 from ottla.broker.lineage_file import keep_known, read_known
-from ottla.broker.log.compactor import CompactionLimits, Compactor
+from ottla.broker.log.compactor import Compactor
 from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.moves import Moves
-from ottla.broker.log.upkeep import Upkeep, UpkeepIntervals
+from ottla.broker.log.owner import Owner
+from ottla.broker.log.upkeep import Upkeep
 from ottla.broker.loop_quota import LoopQuota
 from ottla.broker.making_way import MakingWay, is_led_elsewhere
 from ottla.broker.monitoring import Monitoring
+from ottla.broker.part_settings import compaction_limits, connection_limits, cordoned_paths, upkeep_intervals
 from ottla.broker.partition import Partition
 from ottla.broker.partitions import PartitionTable
 from ottla.broker.producer_id_source import ProducerIdSource
-from ottla.broker.replicas import Replicas
+from ottla.broker.replicas import Listeners, Replicas
 from ottla.broker.replication import Replication
 from ottla.broker.replication_throttle import LEADER, ReplicationThrottle
 from ottla.broker.restore_reports import RestoreReports
@@ -57,7 +58,7 @@ from ottla.metadata.own_store import OwnStore
 from ottla.metadata.patience import Patience
 from ottla.metadata.registration import NodeIdTaken, Registration
 from ottla.metadata.store import ForeignStore, LeaseExpired, Store, StoreUnavailable
-from ottla.net.server import Limits, Server
+from ottla.net.server import Server
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.settings.config import BrokerConfig
 
@@ -75,9 +76,6 @@ GROUPS_TOPIC = "__consumer_offsets"
 PRODUCE = 0
 FETCH = 1
 PIPELINED = frozenset({PRODUCE})
-CHECKPOINT_MS_MIN = 100
-COMPACTION_BACKOFF_MS_MIN = 100
-FLUSH_SCHEDULER_MS_MAX = 1000  # the default is "never", and topics may set flush.ms all the same
 LEADERSHIP_WAIT_SECONDS = 30.0
 INSPECTORS = min(os.cpu_count() or 1, 4)
 FETCH_SESSION_EVICTION_SECONDS = 120.0  # as Kafka; it is no setting there either
@@ -88,7 +86,7 @@ class Broker:
 
     def __init__(self, config: BrokerConfig, store: Store, surroundings: Surroundings | None = None) -> None:
         surroundings = surroundings or Surroundings()
-        now_ms = self._now_ms = surroundings.now_ms
+        now_ms = surroundings.now_ms
         self._renewal = surroundings.renewal
         self.config = config
         self.id = config.node_id
@@ -96,14 +94,43 @@ class Broker:
         self.logs: LogDirectories = LogDirectories(
             [os.path.abspath(path) for path in config.log_dirs],
             now_ms,
+            Owner(
+                high_watermark_of=lambda log: self.replicas.high_watermark_of(log),
+                went_offline=lambda logs: self.replicas.went_offline(logs),
+                room_again=self._room_again,
+                none_left=self._without_logs,
+            ),
             disk=surroundings.disk,
             recovery_threads=config.get_int("num.recovery.threads.per.data.dir"),
             threads=surroundings.threads,
         )
-        self.logs.cordoned = _cordoned(config)
+        self.logs.cordoned = cordoned_paths(config)
         store = self.store = OwnStore(store, read_known(self.logs))
         self.follower = Follower(store, self.id)
-        self.replicas: Replicas = Replicas(self.id, self.partitions, self.logs, config, now_ms, _loop_time)
+        self.upkeep = Upkeep(self.logs, now_ms, upkeep_intervals(config))
+        self.replication: Replication = Replication(
+            self.id,
+            lambda: self.replicas.broker_epoch,
+            lambda: self.image,
+            lambda: self.config,
+            lambda coroutine, name: self.spawn(coroutine, name, vital=True),
+            self.upkeep.shortened,
+            surroundings.connect,
+        )
+        self.replicas: Replicas = Replicas(
+            self.id,
+            self.partitions,
+            self.logs,
+            config,
+            now_ms,
+            self.replication,
+            Listeners(
+                leadership_changed=self._leadership_changed,
+                isr_to_be_looked_at=lambda partition: self.isr_changes.wants(partition),
+                topic_removed=self._topic_removed,
+            ),
+            _loop_time,
+        )
         self.isr_changes: IsrChanges = IsrChanges(
             self.id,
             store,
@@ -113,18 +140,7 @@ class Broker:
             lambda: self.partitions,
             self.replicas.writable,
         )
-        self.replicas.look_at_isr = self.isr_changes.wants
-        self.replication: Replication = Replication(
-            self.id,
-            lambda: self.replicas.broker_epoch,
-            lambda: self.image,
-            lambda: self.config,
-            lambda coroutine, name: self.spawn(coroutine, name, vital=True),
-            surroundings.connect,
-        )
         self.leader_throttle = ReplicationThrottle(LEADER, self.id, lambda: self.image, lambda: self.config)
-        self.replicas.follow = self.replication.follow
-        self.replicas.unfollow = self.replication.unfollow
         self.restore_reports = RestoreReports(self.id, store, self.logs, self.partitions)
         self.intents = Intents(store, self.follower, surroundings.random)
         self.awaited_elections = AwaitedElections(self.id, lambda: self.image, _loop_time)
@@ -158,7 +174,7 @@ class Broker:
         self.dispatcher: Dispatcher = Dispatcher(self, routes)
         self.server: Server = Server(
             self.dispatcher.dispatch,
-            _limits(config),
+            connection_limits(config),
             PIPELINED,
             surroundings.open_socket,
             surroundings.busy_poll_seconds,
@@ -177,7 +193,7 @@ class Broker:
         self.inspectors = Inspectors(surroundings.threads(INSPECTORS), INSPECTORS)  # of producers' batches
         self.loop_quota = LoopQuota(lambda renew: asyncio.get_running_loop().call_soon(renew))
         self.turns: int = 0  # batches that wait for one of them, or for one another
-        self.compactor: Compactor = Compactor(self.logs, now_ms, _compaction(config))
+        self.compactor: Compactor = Compactor(self.logs, now_ms, compaction_limits(config))
         self.moves = Moves(self.logs, lambda: self.config.get_int("replica.alter.log.dirs.io.max.bytes.per.second"))
         self.endpoints: dict[str, Endpoint] = {}
         self._ports: dict[str, int] = {}
@@ -256,11 +272,6 @@ class Broker:
         await asyncio.to_thread(self.logs.open, cluster.id, self.id, lambda topic: self.replicas.rules_of(topic).log)
         check_logs(self.image, ((key, log.last_leader_epoch) for key, log in self.logs.logs.items()))
         self.recovered = True
-        # Before the first log is made: that may write checkpoints, and may find that the last log directory has failed.
-        self.logs.went_offline = self.replicas.went_offline
-        self.logs.room_again = self._room_again
-        self.logs.none_left = self._without_logs
-        self.logs.high_watermark_of = self.replicas.high_watermark_of
         self.follower.prepare(self.replicas.prepare)
         self.follower.listen(self.restore_reports.changed)  # before replicas forget the epochs that they know
         self.follower.listen(self.replicas.changed)
@@ -271,8 +282,6 @@ class Broker:
         self.restore_reports.changed(self.image, everything)
         self.replicas.changed(self.image, everything)
         self.logs.set_aside_unknown(self.replicas.wants)
-        self.replicas.leadership_listeners.append(self._leadership_changed)
-        self.replicas.tombstone_done = self._tombstone_done
         self.spawn(self.follower.run(), "metadata follower", vital=True)
         self.spawn(self._end_with_the_store(), "watch of the store's lineage", vital=True)
         self.spawn(keep_known(self.store, self.logs), "record of the store's lineage")
@@ -283,9 +292,7 @@ class Broker:
         for topic_id, index, target in self.logs.interrupted_moves:
             if topic_id is not None and index is not None and (topic_id, index) in self.logs.logs:
                 self._move((topic_id, index), target)
-        upkeep = Upkeep(self.logs, self._now_ms, _intervals(self.config))
-        self.replication.shortened = upkeep.shortened
-        self.spawn(upkeep.run(), "upkeep of the logs")
+        self.spawn(self.upkeep.run(), "upkeep of the logs")
         if self.config.get_bool("log.cleaner.enable"):
             self.spawn(self.compactor.run(), "compaction")
 
@@ -502,7 +509,7 @@ class Broker:
         self.replicas.log_tried_again(topic_id, index)
         self.restore_reports.logs_opened()
 
-    def _tombstone_done(self, topic_id: UUID) -> None:
+    def _topic_removed(self, topic_id: UUID) -> None:
         self.spawn(self.intents.confirm_deletion(self.id, topic_id), f"deletion of {topic_id}")
 
     def _topics_deleted(self, image: Image, changed: Changed) -> None:
@@ -522,9 +529,9 @@ class Broker:
         if not names:
             return
         logger.info("settings changed: %s", ", ".join(sorted(names)))
-        self.logs.cordoned = _cordoned(config)
-        self.server.limits = _limits(config)
-        self.compactor.limits = _compaction(config)
+        self.logs.cordoned = cordoned_paths(config)
+        self.server.limits = connection_limits(config)
+        self.compactor.limits = compaction_limits(config)
         self.replicas.configured(config)
         if ADDRESSES in names and self._registration is not None:
             self.spawn(self._advertise(), "other addresses")
@@ -550,44 +557,3 @@ class Broker:
 
 def _loop_time() -> float:
     return asyncio.get_running_loop().time()
-
-
-def _intervals(config: BrokerConfig) -> UpkeepIntervals:
-    return UpkeepIntervals(
-        retention_check_ms=config.get_int("log.retention.check.interval.ms"),
-        flush_scheduler_ms=min(config.get_int("log.flush.scheduler.interval.ms"), FLUSH_SCHEDULER_MS_MAX),
-        recovery_point_ms=max(config.get_int("log.flush.offset.checkpoint.interval.ms"), CHECKPOINT_MS_MIN),
-        high_watermark_ms=max(config.get_int("replica.high.watermark.checkpoint.interval.ms"), CHECKPOINT_MS_MIN),
-        producer_expiry_ms=config.get_int("producer.id.expiration.check.interval.ms"),
-    )
-
-
-def _compaction(config: BrokerConfig) -> CompactionLimits:
-    return CompactionLimits(
-        bytes_per_second=config.get_float("log.cleaner.io.max.bytes.per.second"),
-        dedupe_buffer_bytes=config.get_int("log.cleaner.dedupe.buffer.size"),
-        backoff_ms=max(config.get_int("log.cleaner.backoff.ms"), COMPACTION_BACKOFF_MS_MIN),
-    )
-
-
-def _cordoned(config: BrokerConfig) -> frozenset[str]:
-    """The log directories that get no new replicas, as `LogDirectories` names them."""
-    return frozenset(os.path.abspath(path) for path in config.cordoned_log_dirs)
-
-
-def _limits(config: BrokerConfig) -> Limits:
-    return Limits(
-        frame_bytes_max=config.get_int("socket.request.max.bytes"),
-        buffered_memory_bytes=config.get_int("ottla.buffered.memory.bytes.max"),
-        unanswered_max=config.get_int("ottla.connection.unanswered.requests.max"),
-        unanswered_bytes_max=config.get_int("ottla.connection.unanswered.bytes.max"),
-        connections_max=min(config.get_int("max.connections"), descriptors.connections_max()),
-        listener_connections_max=config.listener_connections,
-        inter_broker_listener=config.listeners.inter_broker,
-        connections_per_ip_max=config.get_int("max.connections.per.ip"),
-        connections_per_ip_overrides=config.connection_overrides,
-        idle_seconds_max=config.get_int("connections.max.idle.ms") / 1000,
-        send_buffer_bytes=config.get_int("socket.send.buffer.bytes"),
-        receive_buffer_bytes=config.get_int("socket.receive.buffer.bytes"),
-        backlog=config.get_int("socket.listen.backlog.size"),
-    )

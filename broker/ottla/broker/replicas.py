@@ -15,6 +15,8 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
 from uuid import UUID
 
 from ottla.broker.admission import AdmissionRules
@@ -54,8 +56,30 @@ class _TopicRules:
         self.unclean = topic.get_bool("unclean.leader.election.enable")
 
 
+class Following(Protocol):
+    """Copies from leaders: `Replication`."""
+
+    def follow(self, partition: Partition) -> None:
+        """The partition has a leader to copy from; told for each leader and epoch."""
+
+    def unfollow(self, partition: Partition) -> None:
+        """The partition has none any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """Who hears, on the event loop, what becomes of replicas."""
+
+    leadership_changed: Callable[[Partition, bool], None]
+    """This broker leads the partition from now on, or leads it no longer."""
+    isr_to_be_looked_at: Callable[[Partition], None]
+    """Whether this broker can write the partition, or who else may, has changed."""
+    topic_removed: Callable[[UUID], None]
+    """Nothing is left here of a topic that was deleted."""
+
+
 class Replicas:
-    """Keeps a `PartitionTable` in step with the image. Listeners for leadership hear of every change of it."""
+    """Keeps a `PartitionTable` in step with the image."""
 
     def __init__(
         self,
@@ -64,15 +88,14 @@ class Replicas:
         logs: LogDirectories,
         config: BrokerConfig,
         now_ms: Callable[[], int],
+        following: Following,
+        listeners: Listeners,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.broker_epoch = -1  # of the present registration; set by the node
         self.counters: dict[str, TopicCounters] = {}
-        self.leadership_listeners: list[Callable[[Partition, bool], None]] = []
-        self.tombstone_done: Callable[[UUID], None] = lambda topic_id: None
-        self.follow: Callable[[Partition], None] = lambda partition: None  # for each leader and epoch
-        self.unfollow: Callable[[Partition], None] = lambda partition: None
-        self.look_at_isr: Callable[[Partition], None] = lambda partition: None  # that the partition leads
+        self._following = following
+        self._listeners = listeners
         self._broker_id = broker_id
         self._table = table
         self._logs = logs
@@ -172,17 +195,14 @@ class Replicas:
         lost = set(logs)
         for partition in self._table:
             if partition.log in lost and not partition.offline:
-                self.unfollow(partition)
+                self._following.unfollow(partition)
                 partition.go_offline()
-                self._tell(partition, False)
-                self.look_at_isr(partition)
+                self._listeners.leadership_changed(partition, False)
+                self._listeners.isr_to_be_looked_at(partition)
 
     def writable(self, partition: Partition) -> bool:
         """Whether the log is there and has room."""
         return not partition.offline and self._logs.directory_of(partition.log) not in self._logs.full
-
-    def _look_at_isr(self, partition: Partition) -> None:
-        self.look_at_isr(partition)
 
     def high_watermark_of(self, log: Log) -> int:
         """What to checkpoint for a log."""
@@ -218,7 +238,7 @@ class Replicas:
         self._create_again()
         for partition in self._table:
             if partition.leads:
-                self.look_at_isr(partition)  # a leader that can't write admits nobody
+                self._listeners.isr_to_be_looked_at(partition)  # a leader that can't write admits nobody
 
     def log_tried_again(self, topic_id: UUID, index: int) -> None:
         """A log that couldn't be opened for want of room is open, or couldn't be opened again. One that isn't this
@@ -282,9 +302,9 @@ class Replicas:
         counters = self.counters.get(intent.name)
         if counters is None:
             counters = self.counters[intent.name] = TopicCounters()
-        partition = Partition(intent.name, topic_id, index, log, counters, self._now_ms, self._clock)
+        write_failed = self._listeners.isr_to_be_looked_at
+        partition = Partition(intent.name, topic_id, index, log, counters, self._now_ms, write_failed, self._clock)
         partition.high_watermark = self._checkpointed(log)
-        partition.written_in_vain = self._look_at_isr
         self._apply_rules(partition)
         self._table.add(partition)
         return partition
@@ -304,29 +324,25 @@ class Replicas:
         if partition.offline:
             partition.epoch = state.leader_epoch
             if state.leads(self._broker_id, self.broker_epoch):
-                self.look_at_isr(partition)
+                self._listeners.isr_to_be_looked_at(partition)
             return
         if state.leads(self._broker_id, self.broker_epoch):
-            self.unfollow(partition)
+            self._following.unfollow(partition)
             partition.become_leader(state)
             if not led or partition.leader_epoch != epoch:
-                self._tell(partition, True)
+                self._listeners.leadership_changed(partition, True)
             if state.recovering or len(state.isr) < len(state.replicas):
-                self.look_at_isr(partition)
+                self._listeners.isr_to_be_looked_at(partition)
             return
         followed = (partition.leader, partition.epoch)
         partition.become_follower(state)
         if led:
-            self._tell(partition, False)
+            self._listeners.leadership_changed(partition, False)
         if state.leader in (model.NO_LEADER, self._broker_id):
             partition.leader = model.NO_LEADER  # nor does this broker serve anybody by a registration that is gone
-            self.unfollow(partition)
+            self._following.unfollow(partition)
         elif followed != (state.leader, state.leader_epoch):
-            self.follow(partition)
-
-    def _tell(self, partition: Partition, leads: bool) -> None:
-        for listener in self.leadership_listeners:
-            listener(partition, leads)
+            self._following.follow(partition)
 
     def _reconfigure(self, topic: str) -> None:
         self._rules.pop(topic, None)
@@ -350,13 +366,13 @@ class Replicas:
         self._logs.delete_topic(topic_id)
         if not self._table.of_topic(tombstone.name):
             self.counters.pop(tombstone.name, None)
-        self.tombstone_done(topic_id)
+        self._listeners.topic_removed(topic_id)
 
     def _retire(self, partition: Partition, reason: str) -> None:
         """This broker has no part in the partition any more."""
         led = partition.leads
-        self.unfollow(partition)
+        self._following.unfollow(partition)
         self._table.remove(partition)
         partition.leave(reason)
         if led:
-            self._tell(partition, False)
+            self._listeners.leadership_changed(partition, False)

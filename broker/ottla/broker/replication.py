@@ -34,6 +34,7 @@ class Replication:
         image: Callable[[], Image],
         config: Callable[[], BrokerConfig],
         spawn: Spawn,
+        shortened: Callable[[Log], None],
         connect: Connect = connect_tcp,
     ) -> None:
         self.broker_id = broker_id
@@ -41,7 +42,7 @@ class Replication:
         self.image = image
         self.config = config
         self.connect = connect
-        self.shortened: Callable[[Log], None] = lambda _: None  # it lost what its checkpoints count on
+        self.shortened = shortened  # hears of a log that lost what its checkpoints count on
         self.bytes_in = 0
         self.throttle = ReplicationThrottle(FOLLOWER, broker_id, image, config)
         self._spawn = spawn

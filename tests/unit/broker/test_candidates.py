@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 from uuid import UUID
 
 import pytest
@@ -33,7 +34,7 @@ class Leader:
     def __init__(self, folder: Path, *, isr: tuple[int, ...] = (0,), min_isr: int = 1, lag_s: float = LAG_S) -> None:
         self.now = 1000.0
         self.partition = Partition(
-            "t", TOPIC_ID, 0, Workbench(folder).log(), TopicCounters(), lambda: 1_000_000, lambda: self.now
+            "t", TOPIC_ID, 0, Workbench(folder).log(), TopicCounters(), lambda: 1_000_000, Mock(), lambda: self.now
         )
         self.partition.min_isr = min_isr
         brokers = {id: Broker(id, 10 + id, {}, state=BrokerState.RUNNING, revision=20 + id) for id in REPLICAS}

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 from uuid import UUID
 
 import pytest
@@ -26,6 +27,7 @@ from ottla.broker.replica.follower import CorruptBatch
 from ottla.protocol.batches import Record, build_batch, read_header
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.settings import own
+from tests.unit.broker.log.workbench import ALONE
 
 TOPIC_ID = UUID(int=1)
 NOW_MS = 1_000_000
@@ -36,14 +38,14 @@ class World:
     """A broker with one log of a hundred records, in many segments, as far as its answer needs it."""
 
     def __init__(self, path: Path) -> None:
-        self.logs = LogDirectories([str(path)], lambda: NOW_MS)
+        self.logs = LogDirectories([str(path)], lambda: NOW_MS, ALONE)
         self.logs.open("c", 1, lambda topic: CONFIG)
         self.log = self.logs.open_or_create("t", 0, TOPIC_ID, CONFIG)
         for number in range(100):
             base = self.log.log_end_offset
             batch = bytearray(build_batch([Record(base, 0, b"%d" % (number % 5), b"value")], base_offset=base))
             self.log.append(batch, read_header(batch), base, 0)
-        self.partition = Partition("t", TOPIC_ID, 0, self.log, TopicCounters(), lambda: NOW_MS)
+        self.partition = Partition("t", TOPIC_ID, 0, self.log, TopicCounters(), lambda: NOW_MS, Mock())
         self.partition.high_watermark = self.log.log_end_offset
         self.compactor = Compactor(self.logs, lambda: NOW_MS, CompactionLimits(backoff_ms=50))
         self.refused: list[tuple[Partition, int, CorruptBatch]] = []

@@ -14,11 +14,12 @@ from ottla.broker.log.disk import RealDisk
 from ottla.broker.log.names import LINEAGE
 from ottla.metadata.lineage import Known
 from ottla.metadata.own_store import OwnStore
+from tests.unit.broker.log.workbench import ALONE
 from tests.unit.metadata.faulty import FaultyStore
 
 
 def directories(folder: Path, disk: RealDisk | None = None) -> LogDirectories:
-    return LogDirectories([str(folder / "a"), str(folder / "b")], lambda: 1000, disk=disk)
+    return LogDirectories([str(folder / "a"), str(folder / "b")], lambda: 1000, ALONE, disk=disk)
 
 
 def read(folder: Path) -> Known | None:

@@ -13,7 +13,6 @@ import pytest
 
 from ottla.broker import node
 from ottla.metadata.image import Image
-from ottla.metadata.patience import Patience
 
 
 def broker_of_mocks(image: Image) -> node.Broker:
@@ -95,32 +94,3 @@ def test_a_stop_waits_for_what_others_can_do_without_it(state: tuple[int, tuple[
     (find, _), _ = broker.follower.wait.call_args
     assert (find(image) is None) == waits
     assert find(image_of(state, restored=True)), "nobody takes it out of an ISR that only a backup has"
-
-
-def test_a_log_directory_that_fails_while_the_first_logs_are_made_ends_the_broker(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    broker = broker_of_mocks(Image())
-    for part in ("isr_changes", "restore_reports", "applied_revisions", "awaited_elections"):
-        setattr(broker, part, Mock())
-    broker.follower.start = AsyncMock()  # type: ignore[method-assign]
-    broker.failed = asyncio.Event()
-    broker.logs.cluster_id = None
-    broker.logs.logs = {}
-
-    async def join(*_: object, may_begin: bool) -> object:
-        return SimpleNamespace(id="c")
-
-    class StartedSoFar(Exception):
-        pass
-
-    def first_logs(*_: object) -> None:
-        assert broker.logs.high_watermark_of == broker.replicas.high_watermark_of
-        broker.logs.none_left()
-        raise StartedSoFar
-
-    monkeypatch.setattr(node, "join_cluster", join)
-    broker.replicas.changed.side_effect = first_logs  # type: ignore[attr-defined]
-    with pytest.raises(StartedSoFar):
-        asyncio.run(broker.open(Patience(0, asyncio.Event())))
-    assert broker.failed.is_set()

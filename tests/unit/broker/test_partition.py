@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 from uuid import UUID
 
 import pytest
@@ -27,7 +28,7 @@ TOPIC_ID = UUID(int=7)
 
 
 def partition_of(folder: Path) -> Partition:
-    return Partition("t", TOPIC_ID, 0, Workbench(folder).log(), TopicCounters(), lambda: 1_000_000)
+    return Partition("t", TOPIC_ID, 0, Workbench(folder).log(), TopicCounters(), lambda: 1_000_000, Mock())
 
 
 def state(epoch: int, leader: int = 0, *isr: int) -> model.Partition:
@@ -110,12 +111,12 @@ def test_a_repeat_is_answered_when_the_first_is_committed(tmp_path: Path) -> Non
 
 def test_a_damaged_batch_is_that_partitions_affair_and_not_its_directorys(tmp_path: Path) -> None:
     bench = Workbench(tmp_path)
-    partition = Partition("t", TOPIC_ID, 0, bench.log(), TopicCounters(), lambda: 1_000_000)
+    partition = Partition("t", TOPIC_ID, 0, bench.log(), TopicCounters(), lambda: 1_000_000, Mock())
     partition.become_leader(state(0, 0, 0))
     for sequence in range(3):
         produce(partition, sequence)
     partition.log.close()
-    partition = Partition("t", TOPIC_ID, 0, bench.log(), TopicCounters(), lambda: 1_000_000)
+    partition = Partition("t", TOPIC_ID, 0, bench.log(), TopicCounters(), lambda: 1_000_000, Mock())
     partition.become_leader(state(1, 0, 0))
     with Path(partition.log.active.path).open("r+b") as file:
         file.seek(8)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 from uuid import UUID
 
 import pytest
@@ -18,10 +19,11 @@ from ottla.broker.log.config import LogConfig
 from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.disk import File, RealDisk
 from ottla.broker.log.log import Log
+from ottla.broker.log.owner import Owner
 from ottla.broker.log.segment import DamagedSegment
 from ottla.broker.log.without_room import BeingOpened
 from ottla.broker.partitions import PartitionTable
-from ottla.broker.replicas import LOOKED_AT_AT_ONCE, Replicas
+from ottla.broker.replicas import LOOKED_AT_AT_ONCE, Listeners, Replicas
 from ottla.metadata.keys import ConfigResource
 from ottla.metadata.model import Partition, Tombstone
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -48,10 +50,18 @@ class World:
     def __init__(self, folder: Path, *properties: str, disk: FullDisk | None = None) -> None:
         self.disk = disk or FullDisk()
         self.table = PartitionTable()
-        self.logs = LogDirectories([str(folder)], lambda: 1000, disk=self.disk)
+        self.looked_at: list[Any] = []
+        self.removed: list[UUID] = []
+        owner = Owner(
+            high_watermark_of=lambda log: self.replicas.high_watermark_of(log),
+            went_offline=lambda logs: self.replicas.went_offline(logs),
+            room_again=lambda: self.replicas.open_again(),
+            none_left=lambda: None,
+        )
+        self.logs = LogDirectories([str(folder)], lambda: 1000, owner, disk=self.disk)
         config = BrokerConfig.from_sources("\n".join(["node.id=0", f"log.dirs={folder}", *properties]))
-        self.replicas = Replicas(0, self.table, self.logs, config, lambda: 1000)
-        self.logs.room_again = self.replicas.open_again
+        listeners = Listeners(lambda partition, leads: None, self.looked_at.append, self.removed.append)
+        self.replicas = Replicas(0, self.table, self.logs, config, lambda: 1000, Mock(), listeners)
         self.tried: list[Log | None] = []
         self.logs.open("c", 0, lambda topic: self.replicas.rules_of(topic).log)
         self.configs: dict[ConfigResource, Any] = {}
@@ -319,12 +329,10 @@ def test_room_while_a_thread_makes_a_log_makes_no_second_one(tmp_path: Path, mon
 def test_who_waits_to_join_an_isr_may_when_the_leader_has_room_again(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.changed(partitions=[(TOPIC_ID, 0)])
-    looked_at: list[Any] = []
-    world.replicas.look_at_isr = looked_at.append
     world.logs.directory_failed(str(tmp_path), OSError(errno.ENOSPC, "no room"))
-    assert looked_at == []
+    assert world.looked_at == []
     world.logs.look_for_room()
-    assert looked_at == [world.table.get("t", 0)]
+    assert world.looked_at == [world.table.get("t", 0)]
 
 
 @pytest.mark.parametrize(("setting", "any_takes_turns"), [("producer", False), ("lz4", True), ("uncompressed", True)])
@@ -364,7 +372,6 @@ def test_whether_anybody_may_lead_is_the_topics_setting(tmp_path: Path) -> None:
 
 def test_a_partition_whose_log_directory_failed_can_be_given_to_others(tmp_path: Path) -> None:
     world = World(tmp_path)
-    world.logs.went_offline = world.replicas.went_offline
     world.changed(partitions=[(TOPIC_ID, 0)])
     partition = world.table.get("t", 0)
     assert partition is not None
@@ -380,7 +387,6 @@ def test_a_replica_whose_log_turns_out_to_be_damaged_is_offline_and_comes_back_b
 ) -> None:
     """A follower that had to truncate it answered KAFKA_STORAGE_ERROR to itself for ever."""
     world = World(tmp_path)
-    world.logs.went_offline = world.replicas.went_offline
     world.changed(partitions=[(TOPIC_ID, 0)])
     partition = world.table.get("t", 0)
     assert partition is not None
@@ -407,7 +413,6 @@ def test_a_replica_whose_log_turns_out_to_be_damaged_is_offline_and_comes_back_b
 
 def test_who_waits_at_a_follower_hears_that_its_log_directory_failed(tmp_path: Path) -> None:
     world = World(tmp_path)
-    world.logs.went_offline = world.replicas.went_offline
     world.state = replace(world.state, replicas=(0, 1), isr=(0, 1), isr_epochs=(-1, 5), leader=1)
     world.changed(partitions=[(TOPIC_ID, 0)])
     partition = world.table.get("t", 0)
@@ -424,13 +429,11 @@ def test_a_deleted_topics_replica_goes_also_where_nobody_expected_one(tmp_path: 
     """Who deletes a topic while it is moved names the brokers that held it in an image that may be old."""
     world = World(tmp_path)
     world.changed(partitions=[(TOPIC_ID, 0)])
-    confirmed: list[UUID] = []
-    world.replicas.tombstone_done = confirmed.append
     world.tombstones[TOPIC_ID] = Tombstone(TOPIC_ID, "t", pending)
     world.changed(tombstones=[TOPIC_ID])
     assert world.table.get("t", 0) is None
     assert world.logs.get(TOPIC_ID, 0) is None
-    assert confirmed == [TOPIC_ID]
+    assert world.removed == [TOPIC_ID]
 
 
 def test_a_new_registration_ends_thousands_of_leaderships_with_pauses(tmp_path: Path) -> None:

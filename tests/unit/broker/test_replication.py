@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -38,13 +39,20 @@ class World:
         self.topic_settings: dict[str, str] = {}
         self.tasks: list[asyncio.Task[Any]] = []
         self.broker_epoch = 99
+        self.shortened: list[Log] = []
         self.replication = Replication(
-            0, lambda: self.broker_epoch, self._image, lambda: self.config, self._spawn, self.leader.connect
+            0,
+            lambda: self.broker_epoch,
+            self._image,
+            lambda: self.config,
+            self._spawn,
+            self.shortened.append,
+            self.leader.connect,
         )
         (folder / "follower").mkdir()
         self.benches = [Workbench(folder / "follower" / str(index)) for index in range(partitions)]
         self.partitions = [
-            Partition("t", TOPIC_ID, index, bench.log(), TopicCounters(), lambda: 1000)
+            Partition("t", TOPIC_ID, index, bench.log(), TopicCounters(), lambda: 1000, Mock())
             for index, bench in enumerate(self.benches)
         ]
 
@@ -232,8 +240,6 @@ def test_a_compacted_log_starts_anew_where_nobody_elects_its_replica(
 @pytest.mark.parametrize("synced", [False, True])
 def test_a_truncation_below_what_is_checkpointed_is_told(tmp_path: Path, synced: bool) -> None:
     async def scene(world: World) -> None:
-        told: list[Log] = []
-        world.replication.shortened = told.append
         for log in (world.leader.logs[0], world.partitions[0].log):
             append(log, batch_of([b"shared"]), 1)
         append(world.partitions[0].log, batch_of([b"lost"]), 1)
@@ -243,7 +249,7 @@ def test_a_truncation_below_what_is_checkpointed_is_told(tmp_path: Path, synced:
         world.write(0, b"kept", epoch=2)
         world.follow(epoch=2)
         await eventually(world.alike)
-        assert bool(told) == synced
+        assert bool(world.shortened) == synced
 
     run(scene, tmp_path)
 

@@ -156,7 +156,7 @@ class Compactor:
         """What of a log may be compacted now."""
         config = log.config
         unstable = log.producers.first_unstable_offset()
-        high_watermark = self._logs.high_watermark_of(log)
+        high_watermark = self._logs.owner.high_watermark_of(log)
         return cleanable(
             _sizes(log, timestamps=config.min_compaction_lag_ms > 0 or config.max_compaction_lag_ms < MAX_LONG),
             first_dirty=max(log.compacted_to, log.log_start_offset),

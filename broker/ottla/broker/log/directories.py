@@ -37,6 +37,7 @@ from .disk import NO_ROOM, OUT_OF_RESOURCES, Disk, RealDisk
 from .home import UNKNOWN_EPOCH, ForeignDirectory, Home, common_epoch, emptiest
 from .log import Log
 from .offset_files import OffsetFile, OffsetFiles
+from .owner import Owner
 from .recovery import BadLog, Opened, open_log
 from .segment import DamagedSegment, OpenFiles, files_to_keep_open
 from .surroundings import LogSurroundings
@@ -60,6 +61,7 @@ class LogDirectories:
         self,
         paths: Sequence[str],
         now_ms: Callable[[], int],
+        owner: Owner,
         *,
         disk: Disk | None = None,
         open_files_max: int | None = None,
@@ -80,12 +82,9 @@ class LogDirectories:
         self.offset_files = OffsetFiles(self.disk)
         self._bad = BadLogs(self.offset_files)
         self.high_watermarks: Offsets = {}  # as checkpointed before this start
-        self.high_watermark_of: Callable[[Log], int] = lambda log: log.log_end_offset
-        self.none_left: Callable[[], None] = lambda: None  # every log directory has failed
-        self.went_offline: Callable[[list[Log]], None] = lambda logs: None
-        self.room_again: Callable[[], None] = lambda: None
+        self.owner = owner
         self.wanting_flush: dict[Log, None] = {}
-        self.flush_wanted: Callable[[], None] = lambda: None
+        self.flush_wanted = asyncio.Event()  # there is one of them
         self.deletions = Deletions()
         self.interrupted_moves: list[InterruptedMove] = []
         self.flushes = FlushCounters()
@@ -133,7 +132,7 @@ class LogDirectories:
 
     def _wants_flush(self, log: Log) -> None:
         self.wanting_flush[log] = None
-        self.flush_wanted()
+        self.flush_wanted.set()
 
     @property
     def online_paths(self) -> list[str]:
@@ -473,7 +472,7 @@ class LogDirectories:
             self.stopped_epoch = UNKNOWN_EPOCH
             self.lost[key] = error
             self.wanting_flush.pop(log, None)
-            self.went_offline([log])
+            self.owner.went_offline([log])
 
     def directory_failed(self, path: str, error: OSError) -> None:
         """Hears of an OSError. A full directory serves reads and waits for room; what the process lacks passes; what is
@@ -498,8 +497,8 @@ class LogDirectories:
         self.stopped_epoch = UNKNOWN_EPOCH
         logger.error("log directory %s has failed: %s; its partitions are offline", path, error)
         self._drop_offline()
-        if not self._online():
-            self.none_left()
+        if self._opened and not self._online():
+            self.owner.none_left()
 
     def _drop_offline(self) -> None:
         offline = {key: log for key, log in self.logs.items() if self.directory_of(log) in self.failed}
@@ -510,7 +509,7 @@ class LogDirectories:
             self.lost[key] = self.failed[self.directory_of(log)]
             self.wanting_flush.pop(log, None)
         if offline:
-            self.went_offline(list(offline.values()))
+            self.owner.went_offline(list(offline.values()))
 
     def look_for_room(self) -> None:
         """Notices that a full log directory has room again."""
@@ -523,7 +522,7 @@ class LogDirectories:
             if room:
                 del self.full[path]
                 logger.warning("log directory %s has room again", path)
-                self.room_again()
+                self.owner.room_again()
 
     # ---- checkpoints and the end
 
@@ -542,7 +541,7 @@ class LogDirectories:
         return [self._high_watermarks(home.path) for home in self._online()]
 
     def _high_watermarks(self, path: str) -> OffsetFile:
-        return self.offset_files.high_watermarks(path, self._logs_in(path), self.high_watermark_of)
+        return self.offset_files.high_watermarks(path, self._logs_in(path), self.owner.high_watermark_of)
 
     def _outdated(self, wanted: Iterable[tuple[Home, str, int]]) -> list[OffsetFile]:
         """The checkpoints to be written before these logs are made, because they have lines about earlier ones."""

@@ -50,14 +50,12 @@ class Upkeep:
         self._logs = logs
         self._now_ms = now_ms
         self.intervals = intervals
-        self._flush_wanted = asyncio.Event()
         self._shortened = asyncio.Event()
         self._lowered: list[Log] = []  # their checkpoints are to be lowered, for which they have to be synced
         self._unremoved: set[str] = set()  # deleted files that are still there
 
     async def run(self) -> None:
         """Does all duties until cancelled."""
-        self._logs.flush_wanted = self._flush_wanted.set
         intervals = self.intervals
         async with asyncio.TaskGroup() as duties:
             duties.create_task(self._flush_sealed())
@@ -81,8 +79,8 @@ class Upkeep:
 
     async def _flush_sealed(self) -> None:
         while True:
-            await self._flush_wanted.wait()
-            self._flush_wanted.clear()
+            await self._logs.flush_wanted.wait()
+            self._logs.flush_wanted.clear()
             wanting, self._logs.wanting_flush = self._logs.wanting_flush, {}
             for log in wanting:
                 await self._sync(log, log.active.base_offset)
@@ -136,7 +134,7 @@ class Upkeep:
     async def _retain(self, log: Log) -> dict[str, int]:
         """How many segments of a log were deleted, by the reason."""
         deleted: dict[str, int] = {}
-        while gone := log.retention(self._now_ms(), self._logs.high_watermark_of(log), _SEGMENTS_PER_TURN):
+        while gone := log.retention(self._now_ms(), self._logs.owner.high_watermark_of(log), _SEGMENTS_PER_TURN):
             count, reason = gone
             deleted[reason] = deleted.get(reason, 0) + count
             await asyncio.sleep(0)

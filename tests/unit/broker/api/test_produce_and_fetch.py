@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 from uuid import UUID
 
 import pytest
@@ -79,7 +80,7 @@ class Stage:
         self.logs = []
         for index in (0, 1):
             log = Workbench(folder / str(index)).log()
-            partition = Partition("t", TOPIC_ID, index, log, self.counters, lambda: 1_000_000)
+            partition = Partition("t", TOPIC_ID, index, log, self.counters, lambda: 1_000_000, Mock())
             partition.become_leader(model.Partition(TOPIC_ID, index, (0,), (0,), (1,), 0))
             self.partitions.add(partition)
             self.logs.append(log)
@@ -623,7 +624,7 @@ def test_records_of_internal_topics_cant_be_deleted(play: Any, topic: str) -> No
     async def body(stage: Stage) -> None:
         partition = stage.partitions.find("t", 0)
         stage.broker.image = SimpleNamespace(topics={topic: SimpleNamespace(partitions=[0, 1])})
-        led = Partition(topic, UUID(int=9), 0, partition.log, TopicCounters(), lambda: 0)
+        led = Partition(topic, UUID(int=9), 0, partition.log, TopicCounters(), lambda: 0, Mock())
         led.become_leader(model.Partition(UUID(int=9), 0, (0,), (0,), (1,), 0))
         stage.partitions.add(led)
         stage.produce({0: batch_of([b"x"])})

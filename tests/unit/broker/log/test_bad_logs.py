@@ -10,6 +10,7 @@ import errno
 import os
 import shutil
 import struct
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from uuid import UUID
@@ -22,7 +23,7 @@ from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.disk import Entry, RealDisk
 from ottla.broker.log.log import Log
 from ottla.broker.log.segment import DamagedSegment
-from tests.unit.broker.log.workbench import contents, crash, fill, open_directories
+from tests.unit.broker.log.workbench import ALONE, contents, crash, fill, open_directories
 
 CONFIG = LogConfig(segment_bytes=4000, index_interval_bytes=200)
 opened = partial(open_directories, config=CONFIG)
@@ -200,31 +201,31 @@ def test_what_an_index_misleads_is_one_log(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def damaged(tmp_path: Path) -> tuple[LogDirectories, Log]:
-    """A log of which a truncation has just found that an index names nothing; the log, which is offline."""
+def damaged(tmp_path: Path) -> tuple[LogDirectories, Log, list[Log]]:
+    """A log of which a truncation has just found that an index names nothing; the log, which is offline; who was told
+    to be."""
     logs = filled(tmp_path)
     index = indexes(logs)[0]
     logs.close()
     content = bytearray(index.read_bytes())
     content[4:8] = struct.pack(">i", -7)  # the first of several entries
     index.write_bytes(content)
-    logs = opened(tmp_path)
-    logs.gone = []  # type: ignore[attr-defined]
-    logs.went_offline = logs.gone.extend  # type: ignore[attr-defined]
+    gone: list[Log] = []
+    logs = opened(tmp_path, owner=replace(ALONE, went_offline=gone.extend))
     log = logs.logs[IDS[1], 1]
     with pytest.raises(DamagedSegment) as caught:
         log.truncate_to(struct.unpack_from(">i", content)[0] + 1)
     log.directory_failed(caught.value)
     log.directory_failed(caught.value)
-    return logs, log
+    return logs, log, gone
 
 
 def test_a_log_that_is_damaged_while_the_broker_runs_is_offline_alone(
-    tmp_path: Path, damaged: tuple[LogDirectories, Log], caplog: pytest.LogCaptureFixture
+    tmp_path: Path, damaged: tuple[LogDirectories, Log, list[Log]], caplog: pytest.LogCaptureFixture
 ) -> None:
     """It was only said: its follower tried to truncate it again for ever, and nobody counted it."""
-    logs, log = damaged
-    assert logs.gone == [log]  # type: ignore[attr-defined]
+    logs, log, gone = damaged
+    assert gone == [log]
     assert set(logs.logs) == {(IDS[0], 0), (IDS[2], 2)}
     assert set(logs.lost) == {(IDS[1], 1)}
     assert not logs.failed
@@ -243,10 +244,10 @@ def test_a_log_that_is_damaged_while_the_broker_runs_is_offline_alone(
 
 @pytest.mark.parametrize("whole_topic", [True, False])
 def test_a_damaged_log_that_is_deleted_gives_way_to_a_new_one(
-    tmp_path: Path, damaged: tuple[LogDirectories, Log], whole_topic: bool
+    tmp_path: Path, damaged: tuple[LogDirectories, Log, list[Log]], whole_topic: bool
 ) -> None:
     """So a replica is restored by reassigning it away and back."""
-    logs, log = damaged
+    logs, log, _ = damaged
     if whole_topic:
         logs.delete_topic(IDS[1])
     else:
@@ -258,8 +259,10 @@ def test_a_damaged_log_that_is_deleted_gives_way_to_a_new_one(
     assert (tmp_path / ".kafka_cleanshutdown").exists()
 
 
-def test_a_damaged_log_in_a_directory_that_fails_later_is_lost_with_it(damaged: tuple[LogDirectories, Log]) -> None:
-    logs, log = damaged
+def test_a_damaged_log_in_a_directory_that_fails_later_is_lost_with_it(
+    damaged: tuple[LogDirectories, Log, list[Log]],
+) -> None:
+    logs, log, _ = damaged
     logs.directory_failed(logs.directory_of(log), OSError(errno.EIO, "broken"))
     logs.delete(IDS[1], 1)
     assert set(logs.lost) == {(topic_id, index) for index, topic_id in enumerate(IDS)}

@@ -37,7 +37,7 @@ from ottla.broker.log.disk import RealDisk
 from ottla.broker.log.log import Log
 from ottla.protocol.batches import Record, assign, build_batch, iterate_headers, read_header, records
 from ottla.protocol.codecs import Codec
-from tests.unit.broker.log.workbench import Workbench
+from tests.unit.broker.log.workbench import ALONE, Workbench
 
 HORIZON = 1000
 CONFIG = LogConfig(
@@ -365,7 +365,7 @@ def test_the_throttle_keeps_its_rate() -> None:
 
 @pytest.fixture
 def logs(tmp_path: Path) -> LogDirectories:
-    logs = LogDirectories([str(tmp_path / "data")], lambda: 1_000_000)
+    logs = LogDirectories([str(tmp_path / "data")], lambda: 1_000_000, ALONE)
     logs.open("c", 1, lambda topic: CONFIG)
     return logs
 
@@ -397,7 +397,7 @@ def test_the_compactor_compacts_and_remembers(logs: LogDirectories) -> None:
     logs.close()
     home = logs.directory_of(log)
     assert (Path(home) / "cleaner-offset-checkpoint").read_text().splitlines()[2] == f"t 0 {log.compacted_to}"
-    again = LogDirectories([home], lambda: 1_000_000)
+    again = LogDirectories([home], lambda: 1_000_000, ALONE)
     again.open("c", 1, lambda topic: CONFIG)
     assert asyncio.run(Compactor(again, lambda: 1_000_000, CompactionLimits()).choose()) == (None, None)
     reopened = again.logs[UUID(int=1), 0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -23,7 +24,7 @@ from ottla.broker.log.home import ForeignDirectory
 from ottla.broker.log.log import Log
 from ottla.broker.log.segment import DamagedSegment
 from ottla.broker.log.upkeep import Upkeep, UpkeepIntervals
-from tests.unit.broker.log.workbench import append, batch_of, contents, crash, fill, open_directories
+from tests.unit.broker.log.workbench import ALONE, append, batch_of, contents, crash, fill, open_directories
 
 TOPIC_ID = UUID(int=77)
 CONFIG = LogConfig(segment_bytes=1000, file_delete_delay_ms=1000)
@@ -159,7 +160,7 @@ def test_the_recovery_point_is_what_was_synced(tmp_path: Path) -> None:
         task = asyncio.create_task(upkeep.run())
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        upkeep._flush_wanted.set()
+        logs.flush_wanted.set()
         while log.recovery_point < log.active.base_offset:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         await upkeep.checkpoint_recovery_points()
@@ -206,11 +207,11 @@ def test_a_start_that_fails_before_the_logs_are_open_leaves_them_as_they_were(tm
     logs = opened(tmp_path)
     fill(logs.open_or_create("t", 0, TOPIC_ID, CONFIG), 10)
     crash(logs)
-    LogDirectories([str(tmp_path)], lambda: 5000).close(broker_epoch=-1)  # the metadata store couldn't be read
+    LogDirectories([str(tmp_path)], lambda: 5000, ALONE).close(broker_epoch=-1)  # the metadata store couldn't be read
     assert not (tmp_path / ".kafka_cleanshutdown").exists()
     opened(tmp_path).close(broker_epoch=7)
     before = (tmp_path / "replication-offset-checkpoint").read_text()
-    LogDirectories([str(tmp_path)], lambda: 5000).close(broker_epoch=-1)
+    LogDirectories([str(tmp_path)], lambda: 5000, ALONE).close(broker_epoch=-1)
     assert (tmp_path / "replication-offset-checkpoint").read_text() == before
     opened(tmp_path).close(broker_epoch=-1)  # it never registered
     assert opened(tmp_path).stopped_epoch == 7
@@ -261,13 +262,12 @@ def test_a_directory_of_another_topic_id_is_set_aside_not_removed(tmp_path: Path
 
 
 def test_partitions_spread_over_directories_and_one_may_fail(tmp_path: Path) -> None:
-    logs = opened(tmp_path / "a", tmp_path / "b")
+    gone: list[Log] = []
+    logs = opened(tmp_path / "a", tmp_path / "b", owner=replace(ALONE, went_offline=gone.extend))
     for index in range(6):
         append(logs.open_or_create("t", index, TOPIC_ID, CONFIG), batch_of([b"x"]))
     homes = [logs.directory_of(log) for log in logs.logs.values()]
     assert homes.count(str(tmp_path / "a")) == homes.count(str(tmp_path / "b")) == 3
-    gone: list[Log] = []
-    logs.went_offline = gone.extend
     next(iter(logs.logs.values())).directory_failed(OSError(errno.ENOSPC, "full"))
     assert (len(logs.full), len(logs.failed), gone) == (1, 0, [])
     next(iter(logs.logs.values())).directory_failed(OSError(errno.EIO, "broken"))
@@ -275,6 +275,14 @@ def test_partitions_spread_over_directories_and_one_may_fail(tmp_path: Path) -> 
     logs.open_or_create("u", 0, UUID(int=99), CONFIG)
     logs.close()
     assert sorted(path.parent.name for path in tmp_path.glob("*/.kafka_cleanshutdown")) == ["b"]
+
+
+def test_who_has_no_log_directory_left_is_told_once_they_were_open(tmp_path: Path) -> None:
+    """The start looks at `failed` itself."""
+    told: list[bool] = []
+    logs = opened(tmp_path, owner=replace(ALONE, none_left=lambda: told.append(True)))
+    logs.directory_failed(str(tmp_path), OSError(errno.EIO, "broken"))
+    assert told == [True]
 
 
 def test_a_cordoned_directory_gets_no_new_logs_while_there_is_another(tmp_path: Path) -> None:

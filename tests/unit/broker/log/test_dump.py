@@ -26,7 +26,7 @@ from ottla.broker.log.dump import (
 from ottla.broker.log.home import ForeignDirectory
 from ottla.broker.log.verification import verify
 from ottla.protocol.codecs import Codec
-from tests.unit.broker.log.workbench import Workbench, append, batch_of, contents, fill
+from tests.unit.broker.log.workbench import ALONE, Workbench, append, batch_of, contents, fill
 
 CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=200)
 
@@ -95,7 +95,7 @@ def test_any_changed_byte_under_the_crc_or_in_an_index_is_found(partition: Path,
 
 
 def test_a_directory_is_surveyed_and_claimed(tmp_path: Path) -> None:
-    theirs = LogDirectories([str(tmp_path)], lambda: 0)
+    theirs = LogDirectories([str(tmp_path)], lambda: 0, ALONE)
     theirs.open("theirs", 5, lambda topic: CONFIG)
     for index in (0, 2):
         fill(theirs.open_or_create("orders", index, UUID(int=7), CONFIG), 10)
@@ -111,10 +111,10 @@ def test_a_directory_is_surveyed_and_claimed(tmp_path: Path) -> None:
     assert topic.partitions[2].high_watermark == before[-1][0] + 1
     assert "nobody-0" in found.problems[0]
     with pytest.raises(ForeignDirectory):
-        LogDirectories([str(tmp_path)], lambda: 0).open("ours", 1, lambda topic: CONFIG)
+        LogDirectories([str(tmp_path)], lambda: 0, ALONE).open("ours", 1, lambda topic: CONFIG)
     for _ in range(2):
         adopt.claim(RealDisk(), str(tmp_path), "ours", 1)
-    ours = LogDirectories([str(tmp_path)], lambda: 0)
+    ours = LogDirectories([str(tmp_path)], lambda: 0, ALONE)
     ours.open("ours", 1, lambda topic: CONFIG)
     assert contents(ours.logs[UUID(int=7), 2]) == before
     assert "cluster.id=theirs" in (tmp_path / "meta.properties.kafka").read_text()

@@ -10,7 +10,7 @@ import pytest
 
 from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.disk import File, RealDisk
-from tests.unit.broker.log.workbench import Workbench, append, batch_of, contents, fill
+from tests.unit.broker.log.workbench import ALONE, Workbench, append, batch_of, contents, fill
 
 
 class NoMoreIndexes(RealDisk):
@@ -62,7 +62,7 @@ def test_an_empty_segment_among_the_offsets_of_another_is_removed(tmp_path: Path
 
 
 def test_what_the_process_lacks_does_not_fail_a_directory(tmp_path: Path) -> None:
-    logs = LogDirectories([str(tmp_path)], lambda: 1000)
+    logs = LogDirectories([str(tmp_path)], lambda: 1000, ALONE)
     lack = OSError(errno.EMFILE, "too many open files")
     logs.open("c", 1, lambda topic: Workbench(tmp_path / "x").config)
     logs.directory_failed(str(tmp_path), lack)
@@ -74,6 +74,6 @@ def test_what_cannot_be_looked_at_when_opening_counts_as_lost(tmp_path: Path) ->
         def list(self, path: str):
             raise OSError(errno.EMFILE, "too many open files")
 
-    logs = LogDirectories([str(tmp_path)], lambda: 1000, disk=Lacking())
+    logs = LogDirectories([str(tmp_path)], lambda: 1000, ALONE, disk=Lacking())
     with pytest.raises(OSError, match="every log directory has failed"):
         logs.open("c", 1, lambda topic: Workbench(tmp_path / "x").config)

@@ -21,7 +21,7 @@ from ottla.broker.log.future import FutureLog, Pass
 from ottla.broker.log.log import Log
 from ottla.broker.log.moves import Moves
 from ottla.protocol.received import Buffer
-from tests.unit.broker.log.workbench import append, batch_of, contents, crash, fill
+from tests.unit.broker.log.workbench import ALONE, append, batch_of, contents, crash, fill
 
 TOPIC_ID = UUID(int=77)
 KEY = TOPIC_ID, 0
@@ -41,7 +41,7 @@ class Directories:
         self.moves = Moves(self.logs, lambda: UNLIMITED)
 
     def _open(self) -> LogDirectories:
-        logs = LogDirectories([self.one, self.two], lambda: 5000, disk=self.disk)
+        logs = LogDirectories([self.one, self.two], lambda: 5000, ALONE, disk=self.disk)
         logs.open("c", 1, lambda topic: CONFIG)
         return logs
 

@@ -29,6 +29,7 @@ from ottla.broker.log.upkeep import Upkeep, UpkeepIntervals
 from ottla.broker.metrics.replicas import METRICS
 from ottla.protocol.batches import Record, build_batch, read_header, records
 from tests.crash.volumes import fill, small_volume
+from tests.unit.broker.log.workbench import ALONE
 
 CONFIG = LogConfig(
     segment_bytes=900, index_interval_bytes=150, cleanup_policy=frozenset({"compact"}), min_cleanable_dirty_ratio=0.0
@@ -39,7 +40,7 @@ TRIED_WITHIN_S = 30.0
 
 @pytest.fixture
 def logs(tmp_path: Path) -> LogDirectories:
-    logs = LogDirectories([str(tmp_path / "data")], lambda: NOW_MS)
+    logs = LogDirectories([str(tmp_path / "data")], lambda: NOW_MS, ALONE)
     logs.open("c", 1, lambda topic: CONFIG)
     return logs
 
@@ -134,7 +135,7 @@ def test_a_compaction_on_a_full_disk_leaves_no_file_and_is_tried_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with small_volume(tmp_path / "data", 4 << 20) as volume:
-        logs = LogDirectories([str(volume)], lambda: NOW_MS)
+        logs = LogDirectories([str(volume)], lambda: NOW_MS, ALONE)
         logs.open("c", 1, lambda topic: CONFIG)
         log = log_of(logs, 0)
         compactor = compactor_of(logs)
@@ -171,7 +172,7 @@ def test_a_compacted_segment_that_cant_take_its_place_for_want_of_room_costs_no_
     """The log went on, and believed in files that had other names by then."""
     disk = NoRoomForNames()
     path = tmp_path / "data"
-    logs = LogDirectories([str(path)], lambda: NOW_MS, disk=disk)
+    logs = LogDirectories([str(path)], lambda: NOW_MS, ALONE, disk=disk)
     logs.open("c", 1, lambda topic: CONFIG)
     log = log_of(logs, 0)
     newest = {record.key: record.value for record in records_of(log)}
@@ -180,7 +181,7 @@ def test_a_compacted_segment_that_cant_take_its_place_for_want_of_room_costs_no_
         compact_once(logs, log)
     assert (list(logs.failed), list(logs.full)) == (([str(path)], []) if renamed else ([], [str(path)]))
     logs.close()
-    again = LogDirectories([str(path)], lambda: NOW_MS)
+    again = LogDirectories([str(path)], lambda: NOW_MS, ALONE)
     again.open("c", 1, lambda topic: CONFIG)
     found = again.logs[UUID(int=1), 0]
     assert found.log_end_offset == 100
@@ -194,7 +195,7 @@ def test_retention_without_room_for_longer_names_fails_no_directory_and_goes_on_
 ) -> None:
     """A full disk ended the broker in the very duty that would have made room, at each start anew."""
     disk = NoRoomForNames()
-    logs = LogDirectories([str(tmp_path / "data")], lambda: NOW_MS, disk=disk)
+    logs = LogDirectories([str(tmp_path / "data")], lambda: NOW_MS, ALONE, disk=disk)
     logs.open("c", 1, lambda topic: CONFIG)
     log = log_of(logs, 0, replace(CONFIG, cleanup_policy=frozenset({"delete"}), retention_bytes=1000))
     upkeep = Upkeep(logs, lambda: NOW_MS, UpkeepIntervals())
@@ -334,7 +335,7 @@ def test_one_unexpected_error_ends_no_other_logs_closing(logs: LogDirectories, m
     assert sound.recovery_point == sound.log_end_offset
     assert not Path(logs.paths[0], ".kafka_cleanshutdown").exists()
     monkeypatch.undo()
-    again = LogDirectories(logs.paths, lambda: NOW_MS)
+    again = LogDirectories(logs.paths, lambda: NOW_MS, ALONE)
     again.open("c", 1, lambda topic: CONFIG)
     assert [again.logs[UUID(int=1), index].log_end_offset for index in (0, 1)] == [100, 100]
 
@@ -350,7 +351,7 @@ def test_a_deleted_file_that_cant_be_removed_is_tried_again(tmp_path: Path, capl
 
     disk = Busy()
     now_ms = NOW_MS
-    logs = LogDirectories([str(tmp_path / "data")], lambda: now_ms, disk=disk)
+    logs = LogDirectories([str(tmp_path / "data")], lambda: now_ms, ALONE, disk=disk)
     logs.open("c", 1, lambda topic: CONFIG)
     path = tmp_path / "data" / "0.log.deleted"
     path.touch()

@@ -24,7 +24,7 @@ from ottla.broker.log.producers import FrozenProducers, Producers
 from ottla.broker.log.segment import Segment
 from ottla.broker.log.upkeep import Upkeep, UpkeepIntervals
 from ottla.protocol.batches import BatchHeader
-from tests.unit.broker.log.workbench import append, batch_of
+from tests.unit.broker.log.workbench import ALONE, append, batch_of
 
 NOW_MS = 1_000_000_000
 CONFIG = LogConfig(segment_bytes=100, retention_ms=-1)
@@ -45,7 +45,7 @@ def disk() -> CountingDisk:
 
 @pytest.fixture
 def log(tmp_path: Path, disk: CountingDisk) -> Iterator[tuple[LogDirectories, Log]]:
-    logs = LogDirectories([str(tmp_path / "data")], lambda: NOW_MS, disk=disk)
+    logs = LogDirectories([str(tmp_path / "data")], lambda: NOW_MS, ALONE, disk=disk)
     logs.open("c", 1, lambda topic: CONFIG)
     log = logs.open_or_create("t", 0, UUID(int=1), CONFIG)
     yield logs, log

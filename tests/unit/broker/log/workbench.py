@@ -11,6 +11,7 @@ from ottla.broker.log.deletion import Deletions, remove
 from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.disk import Disk, RealDisk
 from ottla.broker.log.log import Log
+from ottla.broker.log.owner import Owner
 from ottla.broker.log.recovery import Opened, open_log
 from ottla.broker.log.segment import OpenFiles
 from ottla.broker.log.surroundings import LogSurroundings
@@ -24,6 +25,14 @@ from ottla.protocol.batches import (
     stamp_append_time,
 )
 from ottla.protocol.codecs import Codec
+
+ALONE = Owner(
+    high_watermark_of=lambda log: log.log_end_offset,
+    went_offline=lambda logs: None,
+    room_again=lambda: None,
+    none_left=lambda: None,
+)
+"""Log directories that no broker hears of; all that they hold is committed."""
 
 
 @dataclass
@@ -80,10 +89,15 @@ class Workbench:
 
 
 def open_directories(
-    *paths: Path, config: LogConfig, disk: Disk | None = None, cluster_id: str = "c", node_id: int = 1
+    *paths: Path,
+    config: LogConfig,
+    disk: Disk | None = None,
+    cluster_id: str = "c",
+    node_id: int = 1,
+    owner: Owner = ALONE,
 ) -> LogDirectories:
     """A broker's log directories, opened, whose clock stands at 5 s."""
-    logs = LogDirectories([str(path) for path in paths], lambda: 5000, disk=disk)
+    logs = LogDirectories([str(path) for path in paths], lambda: 5000, owner, disk=disk)
     logs.open(cluster_id, node_id, lambda topic: config)
     return logs
 

@@ -1,0 +1,62 @@
+"""What the broker's settings mean for its parts, in the types that these parts take.
+
+The broker asks anew whenever a setting has changed that is dynamic.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ottla.broker import descriptors
+from ottla.broker.log.compactor import CompactionLimits
+from ottla.broker.log.upkeep import UpkeepIntervals
+from ottla.net.server import Limits
+from ottla.settings.config import BrokerConfig
+
+_CHECKPOINT_MS_MIN = 100
+_COMPACTION_BACKOFF_MS_MIN = 100
+_FLUSH_SCHEDULER_MS_MAX = 1000  # the default is "never", and topics may set flush.ms all the same
+
+
+def upkeep_intervals(config: BrokerConfig) -> UpkeepIntervals:
+    """How often the logs are looked after."""
+    return UpkeepIntervals(
+        retention_check_ms=config.get_int("log.retention.check.interval.ms"),
+        flush_scheduler_ms=min(config.get_int("log.flush.scheduler.interval.ms"), _FLUSH_SCHEDULER_MS_MAX),
+        recovery_point_ms=max(config.get_int("log.flush.offset.checkpoint.interval.ms"), _CHECKPOINT_MS_MIN),
+        high_watermark_ms=max(config.get_int("replica.high.watermark.checkpoint.interval.ms"), _CHECKPOINT_MS_MIN),
+        producer_expiry_ms=config.get_int("producer.id.expiration.check.interval.ms"),
+    )
+
+
+def compaction_limits(config: BrokerConfig) -> CompactionLimits:
+    """What compaction may take of the machine."""
+    return CompactionLimits(
+        bytes_per_second=config.get_float("log.cleaner.io.max.bytes.per.second"),
+        dedupe_buffer_bytes=config.get_int("log.cleaner.dedupe.buffer.size"),
+        backoff_ms=max(config.get_int("log.cleaner.backoff.ms"), _COMPACTION_BACKOFF_MS_MIN),
+    )
+
+
+def cordoned_paths(config: BrokerConfig) -> frozenset[str]:
+    """The log directories that get no new replicas, as `LogDirectories` names them."""
+    return frozenset(os.path.abspath(path) for path in config.cordoned_log_dirs)
+
+
+def connection_limits(config: BrokerConfig) -> Limits:
+    """What clients and their connections may take of the process."""
+    return Limits(
+        frame_bytes_max=config.get_int("socket.request.max.bytes"),
+        buffered_memory_bytes=config.get_int("ottla.buffered.memory.bytes.max"),
+        unanswered_max=config.get_int("ottla.connection.unanswered.requests.max"),
+        unanswered_bytes_max=config.get_int("ottla.connection.unanswered.bytes.max"),
+        connections_max=min(config.get_int("max.connections"), descriptors.connections_max()),
+        listener_connections_max=config.listener_connections,
+        inter_broker_listener=config.listeners.inter_broker,
+        connections_per_ip_max=config.get_int("max.connections.per.ip"),
+        connections_per_ip_overrides=config.connection_overrides,
+        idle_seconds_max=config.get_int("connections.max.idle.ms") / 1000,
+        send_buffer_bytes=config.get_int("socket.send.buffer.bytes"),
+        receive_buffer_bytes=config.get_int("socket.receive.buffer.bytes"),
+        backlog=config.get_int("socket.listen.backlog.size"),
+    )
