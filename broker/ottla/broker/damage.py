@@ -10,10 +10,33 @@ the start cut off is told apart (`log/cuts.py`): it isn't there any more.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Broker
+    from ottla.broker.log.compactor import Compactor
+    from ottla.broker.log.directories import LogDirectories
+    from ottla.broker.partitions import PartitionTable
+    from ottla.broker.replication import Replication
+
+
+class Source(Protocol):
+    """A broker, as far as it meets damage."""
+
+    @property
+    def logs(self) -> LogDirectories:
+        """Its log directories."""
+
+    @property
+    def partitions(self) -> PartitionTable:
+        """The replicas that it holds."""
+
+    @property
+    def compactor(self) -> Compactor:
+        """Who reads all of a log."""
+
+    @property
+    def replication(self) -> Replication:
+        """Who checks what it copies."""
 
 
 class Damage(NamedTuple):
@@ -26,7 +49,7 @@ class Damage(NamedTuple):
     trouble: str
 
 
-def damages(broker: Broker) -> Iterator[Damage]:
+def damages(broker: Source) -> Iterator[Damage]:
     """All that is known now. What is whole again, or isn't there any more, is left out."""
     for topic, index, error in broker.logs.damaged():
         yield Damage(topic, index, None, f"offline on this broker: {error.strerror or error}")

@@ -9,28 +9,33 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from ottla.broker.elections import Elections
+from ottla.broker import restart_pages
 from ottla.broker.exposition import CONTENT_TYPE, lines
 from ottla.broker.http import HttpServer, Request, Response
-from ottla.broker.loop_lag import LoopLag
+from ottla.broker.metrics import catalogue
 from ottla.broker.metrics.catalogue import METRICS
-from ottla.broker.restart_pages import RestartPages
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Broker
+    from ottla.metadata.follower import Follower
 
 TURN_SECONDS = 0.002  # for so long a page of metrics may hold the loop
+
+
+class Source(catalogue.Source, restart_pages.Source, Protocol):
+    """A broker, as far as its pages show it."""
+
+    @property
+    def follower(self) -> Follower:
+        """Who tells of changes of the metadata."""
 
 
 class Monitoring:
     """Started before the logs are recovered, so that recovery can be watched, and stopped last."""
 
-    def __init__(self, broker: Broker) -> None:
-        self.loop_lag: LoopLag = LoopLag(lambda: broker.server.busy_poll.looked_seconds)
-        self.elections: Elections = Elections(lambda: broker.controls)
-        restart = RestartPages(broker)
+    def __init__(self, broker: Source) -> None:
+        restart = restart_pages.RestartPages(broker)
         self.http = HttpServer(
             {
                 ("GET", "/metrics"): self._metrics,
@@ -44,14 +49,14 @@ class Monitoring:
 
     async def start(self) -> None:
         """Begins to watch the loop, and opens `ottla.http.listener` where there is one. Raises OSError."""
-        self.loop_lag.start()
-        self._broker.follower.listen(self.elections.changed)
+        self._broker.loop_lag.start()
+        self._broker.follower.listen(self._broker.elections.changed)
         await self.http.start_at(self._broker.config.get_str("ottla.http.listener"))
 
     async def stop(self) -> None:
         """Closes the port."""
         await self.http.stop()
-        self.loop_lag.stop()
+        self._broker.loop_lag.stop()
 
     async def _metrics(self, request: Request) -> Response:
         return Response(200, render(self._broker), CONTENT_TYPE)
@@ -64,7 +69,7 @@ class Monitoring:
         return Response(503 if missing else 200, f"{missing or 'ready'}\n".encode())
 
 
-async def render(broker: Broker) -> AsyncIterator[bytes]:
+async def render(broker: catalogue.Source) -> AsyncIterator[bytes]:
     """The whole page of metrics in pieces; between two of them others have their turn."""
     piece: list[str] = []
     turn_ends = perf_counter() + TURN_SECONDS

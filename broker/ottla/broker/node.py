@@ -23,6 +23,7 @@ from ottla.broker.awaited_elections import AwaitedElections
 from ottla.broker.cold_reads import ColdReads
 from ottla.broker.coordinator import GroupService
 from ottla.broker.dispatch import Dispatcher
+from ottla.broker.elections import Elections
 from ottla.broker.fetch_sessions import FetchSessionCache
 from ottla.broker.inspectors import Inspectors
 from ottla.broker.internal_topics import InternalTopics
@@ -33,6 +34,7 @@ from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.moves import Moves
 from ottla.broker.log.owner import Owner
 from ottla.broker.log.upkeep import Upkeep
+from ottla.broker.loop_lag import LoopLag
 from ottla.broker.loop_quota import LoopQuota
 from ottla.broker.making_way import MakingWay, is_led_elsewhere
 from ottla.broker.monitoring import Monitoring
@@ -197,6 +199,8 @@ class Broker:
         self.moves = Moves(self.logs, lambda: self.config.get_int("replica.alter.log.dirs.io.max.bytes.per.second"))
         self.endpoints: dict[str, Endpoint] = {}
         self._ports: dict[str, int] = {}
+        self.loop_lag: LoopLag = LoopLag(lambda: self.server.busy_poll.looked_seconds)
+        self.elections: Elections = Elections(lambda: self.controls)
         self.monitoring: Monitoring = Monitoring(self)
         self.controller_name = ""  # of the controller in this process, where there is one
         self.recovered = False

@@ -12,7 +12,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Set
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ottla.broker.http import Request, Response
 from ottla.broker.restart_risk import Held, Risk, in_sync, replicas_of, risk, without_leader
@@ -20,8 +20,11 @@ from ottla.metadata import keys
 from ottla.metadata.store import StoreUnavailable
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Broker
+    from ottla.broker.partitions import PartitionTable
+    from ottla.broker.replicas import Replicas
     from ottla.metadata.image import Image
+    from ottla.metadata.store import Store
+    from ottla.settings.config import BrokerConfig
 
 JSON = "application/json"
 TURN_SECONDS = 0.002  # for so long a page may hold the loop
@@ -29,10 +32,46 @@ STORE_SECONDS_MAX = 2.0
 BROKERS_MAX = 1000  # that a query may name
 
 
+class Source(Protocol):
+    """A broker that may be restarted."""
+
+    @property
+    def id(self) -> int:
+        """Its id."""
+
+    @property
+    def config(self) -> BrokerConfig:
+        """Its settings."""
+
+    @property
+    def image(self) -> Image:
+        """The metadata as it knows them."""
+
+    @property
+    def controls(self) -> bool:
+        """Whether the controller in its process holds the lease."""
+
+    @property
+    def not_ready_because(self) -> str:
+        """What is missing until clients can be served; empty when nothing is."""
+
+    @property
+    def partitions(self) -> PartitionTable:
+        """The replicas that it holds."""
+
+    @property
+    def replicas(self) -> Replicas:
+        """Who knows the topics' settings."""
+
+    @property
+    def store(self) -> Store:
+        """The metadata store."""
+
+
 class RestartPages:
     """The answers of one broker."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Source) -> None:
         self._broker = broker
 
     async def restart_risk(self, request: Request) -> Response:

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
 
 from ottla.broker.metrics import controller, groups, process, replicas, replication, traffic
 from ottla.broker.metrics.metric import Metric
 
-SECTIONS: tuple[tuple[str, tuple[Metric, ...]], ...] = (
+
+class Source(
+    traffic.Source, replicas.Source, replication.Source, controller.Source, groups.Source, process.Source, Protocol
+):
+    """A broker, as far as any metric looks."""
+
+
+SECTIONS: tuple[tuple[str, tuple[Metric[Source], ...]], ...] = (
     ("Topics, requests, connections", traffic.METRICS),
     ("Replicas and logs", replicas.METRICS),
     ("Replication", replication.METRICS),
@@ -65,7 +73,7 @@ def _sections() -> Iterator[str]:
         yield f"| `{_cell(mbean)}` | {why} |"
 
 
-def _table(metrics: Iterable[Metric]) -> Iterator[str]:
+def _table(metrics: Iterable[Metric[Any]]) -> Iterator[str]:
     yield "| metric | type | labels | MBean of Kafka | what it is |\n|---|---|---|---|---|"
     for metric in metrics:
         labels = ", ".join(f"`{label}`" for label in metric.labels)

@@ -3,23 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.exposition import Sample
 from ottla.broker.metrics.metric import COUNTER, GAUGE, NO_LABELS, Metric, single
 from ottla.metadata.model import BrokerState
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Broker
+    from ottla.broker.elections import Elections
     from ottla.metadata import model
+    from ottla.metadata.image import Image
 
 _CONTROLLER = "kafka.controller:type=KafkaController,name="
 
 
-def _by_state(holds: Callable[[model.Partition], bool]) -> Callable[[Broker], Iterator[Sample]]:
+class Source(Protocol):
+    """A process that may be the controller."""
+
+    @property
+    def controls(self) -> bool:
+        """Whether it decides."""
+
+    @property
+    def image(self) -> Image:
+        """The metadata as it knows them."""
+
+    @property
+    def elections(self) -> Elections:
+        """Those that it saw while it decided."""
+
+
+def _by_state(holds: Callable[[model.Partition], bool]) -> Callable[[Source], Iterator[Sample]]:
     """On the controller's broker: the partitions of the cluster that a condition holds for; elsewhere 0."""
 
-    def collect(broker: Broker) -> Iterator[Sample]:
+    def collect(broker: Source) -> Iterator[Sample]:
         count = 0
         if broker.controls:
             for states in broker.image.partitions.values():
@@ -29,15 +46,15 @@ def _by_state(holds: Callable[[model.Partition], bool]) -> Callable[[Broker], It
     return collect
 
 
-def _brokers(registered: Callable[[BrokerState], bool]) -> Callable[[Broker], Iterator[Sample]]:
-    def collect(broker: Broker) -> Iterator[Sample]:
+def _brokers(registered: Callable[[BrokerState], bool]) -> Callable[[Source], Iterator[Sample]]:
+    def collect(broker: Source) -> Iterator[Sample]:
         brokers = broker.image.brokers.values() if broker.controls else ()
         yield NO_LABELS, sum(1 for other in brokers if registered(other.state))
 
     return collect
 
 
-METRICS = (
+METRICS: tuple[Metric[Source], ...] = (
     Metric(
         "kafka_controller_kafkacontroller_activecontrollercount", GAUGE,
         "1 where the controller's lease is held, else 0.",
@@ -77,13 +94,13 @@ METRICS = (
     Metric(
         "kafka_controller_controllerstats_leaderelections_total", COUNTER,
         "Leaders elected while this process was the controller. How long each took is not measured.",
-        single(lambda broker: broker.monitoring.elections.clean + broker.monitoring.elections.unclean),
+        single(lambda broker: broker.elections.clean + broker.elections.unclean),
         "kafka.controller:type=ControllerStats,name=LeaderElectionRateAndTimeMs",
     ),
     Metric(
         "kafka_controller_controllerstats_uncleanleaderelections_total", COUNTER,
         "Leaders elected from outside the in-sync replicas while this process was the controller.",
-        single(lambda broker: broker.monitoring.elections.unclean),
+        single(lambda broker: broker.elections.unclean),
         "kafka.controller:type=ControllerStats,name=UncleanLeaderElectionsPerSec",
     ),
 )  # fmt: skip

@@ -8,14 +8,14 @@ import time
 from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.exposition import Sample, powers_of_two
 from ottla.broker.metrics.metric import COUNTER, GAUGE, HISTOGRAM, NO_LABELS, Metric, single
 from ottla.protocol import record_walk
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Broker
+    from ottla.broker.loop_lag import LoopLag
 
 MICROSECOND = 1e-6
 LOWEST_LAG_BUCKET = 7  # 128 µs
@@ -24,15 +24,27 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
-def _lag(broker: Broker) -> Iterator[Sample]:
-    lag = broker.monitoring.loop_lag
+class Source(Protocol):
+    """The process of a broker."""
+
+    @property
+    def id(self) -> int:
+        """The broker's."""
+
+    @property
+    def loop_lag(self) -> LoopLag:
+        """The watch of its event loop."""
+
+
+def _lag(broker: Source) -> Iterator[Sample]:
+    lag = broker.loop_lag
     yield (
         NO_LABELS,
         powers_of_two(lag.buckets, LOWEST_LAG_BUCKET, HIGHEST_LAG_BUCKET, MICROSECOND, lag.lag_microseconds),
     )
 
 
-def _cpu_seconds(_: Broker) -> float:
+def _cpu_seconds(_: Source) -> float:
     """With the child processes that have ended."""
     return sum(os.times()[:4])
 
@@ -44,17 +56,17 @@ def _start_seconds() -> float:
         return time.time() - float(uptime.read().split()[0]) + ticks / _TICKS
 
 
-def _resident_bytes(_: Broker) -> int:
+def _resident_bytes(_: Source) -> int:
     with open("/proc/self/statm") as statm:
         return int(statm.read().split()[1]) * _PAGE_BYTES
 
 
-def _collections(_: Broker) -> Iterator[Sample]:
+def _collections(_: Source) -> Iterator[Sample]:
     for generation, stats in enumerate(gc.get_stats()):
         yield (("generation", str(generation)),), stats["collections"]
 
 
-def _build(broker: Broker) -> Iterator[Sample]:
+def _build(broker: Source) -> Iterator[Sample]:
     try:
         release = version("ottla")
     except PackageNotFoundError:
@@ -62,14 +74,14 @@ def _build(broker: Broker) -> Iterator[Sample]:
     yield (("version", release), ("broker", str(broker.id))), 1
 
 
-METRICS = (
+METRICS: tuple[Metric[Source], ...] = (
     Metric(
         "ottla_event_loop_lag_seconds", HISTOGRAM,
         "How late a timer of the event loop fires, ten times a second.", _lag,
     ),
     Metric(
         "ottla_event_loop_lag_longest_seconds", GAUGE, "The longest of these since the start.",
-        single(lambda broker: broker.monitoring.loop_lag.longest_seconds),
+        single(lambda broker: broker.loop_lag.longest_seconds),
     ),
     Metric("ottla_broker_info", GAUGE, "Always 1; the labels say what runs.", _build, "", ("version", "broker")),
     Metric(

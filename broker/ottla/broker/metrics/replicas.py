@@ -4,21 +4,47 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from ottla.broker.damage import damages
+from ottla.broker import damage
 from ottla.broker.exposition import Sample, powers_of_two
 from ottla.broker.metrics.metric import COUNTER, GAUGE, HISTOGRAM, NO_LABELS, Metric, by_partition, count_of, single
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Broker
+    from ottla.broker.applied_revisions import AppliedRevisions
+    from ottla.broker.isr import IsrChanges
     from ottla.broker.partition import Partition
+    from ottla.metadata.image import Image
 
 _REPLICAS = "kafka.server:type=ReplicaManager,name="
 _LOG = "kafka.log:type=Log,topic=*,partition=*,name="
 
 
-def _reassigning(broker: Broker) -> int:
+class Source(damage.Source, Protocol):
+    """A broker and its replicas."""
+
+    @property
+    def id(self) -> int:
+        """The broker's."""
+
+    @property
+    def image(self) -> Image:
+        """The metadata as the broker knows them."""
+
+    @property
+    def isr_changes(self) -> IsrChanges:
+        """What it writes of the ISRs that it leads."""
+
+    @property
+    def applied_revisions(self) -> AppliedRevisions:
+        """What it knows of the others' metadata."""
+
+    @property
+    def store_silence_seconds(self) -> float:
+        """Since when the metadata store hasn't confirmed its registration."""
+
+
+def _reassigning(broker: Source) -> int:
     """Partitions that this broker leads and whose replicas are being changed."""
     count = 0
     for partition in broker.partitions:
@@ -28,7 +54,7 @@ def _reassigning(broker: Broker) -> int:
     return count
 
 
-def _offline(broker: Broker) -> int:
+def _offline(broker: Source) -> int:
     """The replicas that were lost while the broker ran, and those that it couldn't open at its start."""
     count = sum(partition.offline for partition in broker.partitions)
     for key in broker.logs.lost:
@@ -38,18 +64,18 @@ def _offline(broker: Broker) -> int:
     return count
 
 
-def _uncleanable(broker: Broker) -> Iterator[Sample]:
+def _uncleanable(broker: Source) -> Iterator[Sample]:
     directories = Counter(broker.logs.directory_of(log) for log in broker.compactor.uncleanable())
     for path in broker.logs.paths:
         yield (("logdirectory", path),), directories[path]
 
 
-def _troubles(broker: Broker) -> Iterator[Sample]:
+def _troubles(broker: Source) -> Iterator[Sample]:
     for duty, count in sorted(broker.logs.troubles.counts.items()):
         yield (("duty", duty),), count
 
 
-def _flushes(broker: Broker) -> Iterator[Sample]:
+def _flushes(broker: Source) -> Iterator[Sample]:
     counters = broker.logs.flushes
     yield NO_LABELS, powers_of_two(counters.latency_buckets, 6, 24, 1e-3, counters.latency_microseconds)
 
@@ -63,7 +89,7 @@ def _min_isr(partition: Partition) -> int:
     return min(partition.min_isr, len(partition.replicas))
 
 
-METRICS = (
+METRICS: tuple[Metric[Source], ...] = (
     Metric(
         "kafka_server_replicamanager_partitioncount", GAUGE, "Replicas on this broker.",
         single(lambda broker: len(broker.partitions)), _REPLICAS + "PartitionCount",
@@ -163,7 +189,7 @@ METRICS = (
     ),
     Metric(
         "ottla_logs_damaged", GAUGE, "Replicas in whose log this broker has met what can't be read.",
-        single(lambda broker: len({(damage.topic, damage.partition) for damage in damages(broker)})),
+        single(lambda broker: len({(met.topic, met.partition) for met in damage.damages(broker)})),
     ),
     Metric(
         "ottla_recovery_cut_logs", GAUGE, "Logs that ended earlier after this broker's start than before it.",

@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.exposition import Sample
 from ottla.broker.metrics.metric import COUNTER, GAUGE, Metric, single
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Broker
+    from ottla.broker.replication import Replication
 
 _FETCHERS = "kafka.server:type=ReplicaFetcherManager,clientId=Replica,name="
 
 
-def _lags(broker: Broker) -> Iterator[Sample]:
+class Source(Protocol):
+    """A broker that copies from others, and they from it."""
+
+    @property
+    def replication(self) -> Replication:
+        """What it copies."""
+
+    @property
+    def replication_bytes_out(self) -> int:
+        """How much others have copied."""
+
+
+def _lags(broker: Source) -> Iterator[Sample]:
     for partition, lag in list(broker.replication.lags()):
         yield (("topic", partition.topic), ("partition", str(partition.index))), lag
 
 
-METRICS = (
+METRICS: tuple[Metric[Source], ...] = (
     Metric(
         "kafka_server_replicafetchermanager_maxlag", GAUGE,
         "Records that the replica here that is furthest behind its leader lacks of what is committed.",

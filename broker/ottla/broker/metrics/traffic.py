@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.exposition import Histogram, Sample, Sum, powers_of_two
 from ottla.broker.metrics.metric import COUNTER, GAUGE, HISTOGRAM, SUMMARY, Metric, single
@@ -11,7 +11,10 @@ from ottla.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from ottla.broker.counters import ApiCounters, TopicCounters
-    from ottla.broker.node import Broker
+    from ottla.broker.dispatch import Dispatcher
+    from ottla.broker.fetch_sessions import FetchSessionCache
+    from ottla.broker.loop_lag import LoopLag
+    from ottla.net.server import Server
 
 LOWEST_BUCKET = 3  # 8 µs
 HIGHEST_BUCKET = 25  # 34 s
@@ -19,16 +22,40 @@ TIMED_APIS = ("Produce", "Fetch")
 MILLISECOND = 1e-3  # in the unit of the counters, µs
 
 
-def _by_topic(value: Callable[[TopicCounters], int]) -> Callable[[Broker], Iterator[Sample]]:
-    def collect(broker: Broker) -> Iterator[Sample]:
+class Source(Protocol):
+    """A broker that serves clients."""
+
+    @property
+    def counters(self) -> Mapping[str, TopicCounters]:
+        """What was written and read, by topic."""
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        """Who counts requests."""
+
+    @property
+    def server(self) -> Server:
+        """Its connections."""
+
+    @property
+    def fetch_sessions(self) -> FetchSessionCache:
+        """What clients fetch again and again."""
+
+    @property
+    def loop_lag(self) -> LoopLag:
+        """The watch of its event loop."""
+
+
+def _by_topic(value: Callable[[TopicCounters], int]) -> Callable[[Source], Iterator[Sample]]:
+    def collect(broker: Source) -> Iterator[Sample]:
         for topic, counters in list(broker.counters.items()):
             yield (("topic", topic),), value(counters)
 
     return collect
 
 
-def _by_api(value: Callable[[ApiCounters], int | float | Histogram | Sum]) -> Callable[[Broker], Iterator[Sample]]:
-    def collect(broker: Broker) -> Iterator[Sample]:
+def _by_api(value: Callable[[ApiCounters], int | float | Histogram | Sum]) -> Callable[[Source], Iterator[Sample]]:
+    def collect(broker: Source) -> Iterator[Sample]:
         dispatcher = broker.dispatcher
         for key, counters in dispatcher.counters.items():
             if counters.requests:
@@ -37,12 +64,12 @@ def _by_api(value: Callable[[ApiCounters], int | float | Histogram | Sum]) -> Ca
     return collect
 
 
-def _by_timed_api(value: Callable[[ApiCounters], Sum]) -> Callable[[Broker], Iterator[Sample]]:
+def _by_timed_api(value: Callable[[ApiCounters], Sum]) -> Callable[[Source], Iterator[Sample]]:
     """Of the hot APIs only: what the others do and what they wait for isn't told apart."""
     return lambda broker: (sample for sample in _by_api(value)(broker) if sample[0][0][1] in TIMED_APIS)
 
 
-def _errors(broker: Broker) -> Iterator[Sample]:
+def _errors(broker: Source) -> Iterator[Sample]:
     for key, counters in broker.dispatcher.counters.items():
         for error, count in list(counters.errors.items()):
             name = ErrorCode(error).name.upper()
@@ -54,12 +81,12 @@ def _latency(counters: ApiCounters) -> Histogram:
     return powers_of_two(counters.latency_buckets, LOWEST_BUCKET, HIGHEST_BUCKET, MILLISECOND, total)
 
 
-def _connections(broker: Broker) -> Iterator[Sample]:
+def _connections(broker: Source) -> Iterator[Sample]:
     for name, listener in broker.server.listeners.items():
         yield (("listener", name),), len(listener.connections)
 
 
-def _unanswered(broker: Broker) -> int:
+def _unanswered(broker: Source) -> int:
     listeners = broker.server.listeners.values()
     return sum(connection.unanswered for listener in listeners for connection in listener.connections)
 
@@ -67,7 +94,7 @@ def _unanswered(broker: Broker) -> int:
 _TOPIC = "kafka.server:type=BrokerTopicMetrics,topic=*,name="
 _REQUEST = "kafka.network:type=RequestMetrics,request=*,name="
 
-METRICS = (
+METRICS: tuple[Metric[Source], ...] = (
     Metric(
         "kafka_server_brokertopicmetrics_messagesin_total", COUNTER, "Records appended by producers.",
         _by_topic(lambda topic: topic.messages_in), _TOPIC + "MessagesInPerSec", ("topic",),
@@ -142,13 +169,13 @@ METRICS = (
         "kafka_network_socketserver_networkprocessoravgidle_percent", GAUGE,
         "Part of the last minute (0 to 1) in which the event loop only waited. One loop does what Kafka's network and "
         "request threads do.",
-        single(lambda broker: broker.monitoring.loop_lag.idle_ratio),
+        single(lambda broker: broker.loop_lag.idle_ratio),
         "kafka.network:type=SocketServer,name=NetworkProcessorAvgIdlePercent",
     ),
     Metric(
         "kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent", GAUGE,
         "The same, under the name that alerts look for.",
-        single(lambda broker: broker.monitoring.loop_lag.idle_ratio),
+        single(lambda broker: broker.loop_lag.idle_ratio),
         "kafka.server:type=KafkaRequestHandlerPool,name=RequestHandlerAvgIdlePercent",
     ),
     Metric(
