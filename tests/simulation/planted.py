@@ -16,7 +16,7 @@ from ottla.broker import isr, replica_fetcher
 from ottla.broker.api import await_revision, produce
 from ottla.broker.applied_revisions import AppliedRevisions
 from ottla.broker.candidates import Candidates
-from ottla.broker.coordinator import GroupService
+from ottla.broker.coordination.runtime import Runtime
 from ottla.broker.group.classic import ClassicGroup
 from ottla.broker.group.offsets import Offsets
 from ottla.broker.log import compaction, compactor, pending_snapshot, producers, recovery
@@ -113,10 +113,10 @@ def consumers_read_what_isnt_committed() -> None:
 
 @bug
 def a_coordinator_answers_before_the_commit_is_committed() -> None:
-    async def committed(self: GroupService, shard: Any, offset: int) -> None:
+    async def committed(self: Runtime[Any], led: Any, offset: int) -> None:
         return
 
-    GroupService._committed = committed  # type: ignore[method-assign]
+    Runtime.committed = committed  # type: ignore[method-assign]
 
 
 @bug

@@ -31,22 +31,13 @@ class InternalTopics:
         self._attempts: dict[str, asyncio.Task[None]] = {}
         self._complained_at = -COMPLAIN_EVERY_SECONDS
 
-    def want_offsets_topic(self) -> None:
-        """Sees to it that `__consumer_offsets` exists before long."""
-        settings = self._settings
-        configs = {
-            "cleanup.policy": "compact",
-            "compression.type": "producer",
-            "segment.bytes": str(settings.get_int("offsets.topic.segment.bytes")),
-        }
-        self._want(
-            NewTopic(
-                OFFSETS_TOPIC,
-                settings.get_int("offsets.topic.num.partitions"),
-                settings.get_int("offsets.topic.replication.factor"),
-                configs=configs,
-            )
-        )
+    def want(self, name: str) -> None:
+        """Sees to it that an internal topic exists before long."""
+        if name not in self._attempts:
+            topic = _OF_THE_CLUSTER[name](self._settings)
+            attempt = asyncio.get_running_loop().create_task(self._create(topic), name=f"create {name}")
+            self._attempts[name] = attempt
+            attempt.add_done_callback(lambda _: self._attempts.pop(name, None))
 
     async def stop(self) -> None:
         """Gives up whatever is on its way."""
@@ -54,12 +45,6 @@ class InternalTopics:
         for attempt in attempts:
             attempt.cancel()
         await asyncio.gather(*attempts, return_exceptions=True)
-
-    def _want(self, topic: NewTopic) -> None:
-        if topic.name not in self._attempts:
-            attempt = asyncio.get_running_loop().create_task(self._create(topic), name=f"create {topic.name}")
-            self._attempts[topic.name] = attempt
-            attempt.add_done_callback(lambda _: self._attempts.pop(topic.name, None))
 
     async def _create(self, topic: NewTopic) -> None:
         try:
@@ -75,3 +60,21 @@ class InternalTopics:
         if now - self._complained_at >= COMPLAIN_EVERY_SECONDS:
             self._complained_at = now
             logger.warning("%s can't be created yet, so clients wait: %s", topic.name, error)
+
+
+def _offsets_topic(settings: BrokerConfig) -> NewTopic:
+    configs = {
+        "cleanup.policy": "compact",
+        "compression.type": "producer",
+        "segment.bytes": str(settings.get_int("offsets.topic.segment.bytes")),
+    }
+    return NewTopic(
+        OFFSETS_TOPIC,
+        settings.get_int("offsets.topic.num.partitions"),
+        settings.get_int("offsets.topic.replication.factor"),
+        configs=configs,
+    )
+
+
+_OF_THE_CLUSTER = {OFFSETS_TOPIC: _offsets_topic}
+"""How each internal topic is made."""

@@ -21,10 +21,11 @@ from ottla.broker.api.registry import Api, load_routes
 from ottla.broker.applied_revisions import AppliedRevisions
 from ottla.broker.awaited_elections import AwaitedElections
 from ottla.broker.cold_reads import ColdReads
-from ottla.broker.coordinator import GroupService
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.elections import Elections
 from ottla.broker.fetch_sessions import FetchSessionCache
+from ottla.broker.group.partitioning import OFFSETS_TOPIC
+from ottla.broker.group_service import GroupService
 from ottla.broker.inspectors import Inspectors
 from ottla.broker.internal_topics import InternalTopics
 from ottla.broker.isr import IsrChanges
@@ -74,7 +75,6 @@ _HANDING_OVER_S = 15.0
 # meanwhile are told, with the new leader.
 _LINGERING_S = 0.5
 
-GROUPS_TOPIC = "__consumer_offsets"
 PRODUCE = 0
 FETCH = 1
 PIPELINED = frozenset({PRODUCE})
@@ -164,6 +164,7 @@ class Broker:
             self.cold_reads,
             leads_for_sure=lambda: self.store_silence_seconds < self.session_seconds,
         )
+        self._coordinators = {OFFSETS_TOPIC: self.groups}
         self.producer_ids = ProducerIdSource(store)
         self.fetch_sessions: FetchSessionCache = FetchSessionCache(
             config.get_int("max.incremental.fetch.session.cache.slots"),
@@ -491,16 +492,17 @@ class Broker:
         self.failed.set()
 
     def _group_partition_count(self) -> int:
-        topic = self.image.topics.get(GROUPS_TOPIC)
+        topic = self.image.topics.get(OFFSETS_TOPIC)
         return self.config.get_int("offsets.topic.num.partitions") if topic is None else len(topic.partitions)
 
     def _leadership_changed(self, partition: Partition, leads: bool) -> None:
-        if partition.topic != GROUPS_TOPIC:
+        coordinator = self._coordinators.get(partition.topic)
+        if coordinator is None:
             return
         if leads:
-            self.groups.became_leader(partition)
+            coordinator.became_leader(partition)
         else:
-            self.groups.resigned(partition.index)
+            coordinator.lost_leadership(partition.index)
 
     def _room_again(self) -> None:
         self.replicas.open_again()

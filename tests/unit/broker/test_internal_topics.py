@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ottla.broker.group.partitioning import OFFSETS_TOPIC
 from ottla.broker.internal_topics import InternalTopics
 from ottla.metadata.intents import NewTopic
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -33,7 +34,7 @@ def test_one_attempt_at_a_time(caplog: pytest.LogCaptureFixture) -> None:
         intents: Any = RefusingIntents(KafkaError(ErrorCode.invalid_replication_factor, "1 of 3 brokers"))
         topics = InternalTopics(intents, BrokerConfig({"node.id": "1", "offsets.topic.num.partitions": "7"}))
         for _ in range(5):
-            topics.want_offsets_topic()
+            topics.want(OFFSETS_TOPIC)
             await asyncio.sleep(0)
         (topic,) = intents.asked
         assert (topic.name, topic.partition_count, topic.replication_factor) == ("__consumer_offsets", 7, 3)
@@ -42,7 +43,7 @@ def test_one_attempt_at_a_time(caplog: pytest.LogCaptureFixture) -> None:
         intents.ready.set()
         for _ in range(5):
             await asyncio.sleep(0)
-            topics.want_offsets_topic()
+            topics.want(OFFSETS_TOPIC)
         assert len(intents.asked) > 1
         await topics.stop()
 

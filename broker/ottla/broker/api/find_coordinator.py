@@ -62,7 +62,7 @@ def _coordinator(broker: Broker, context: RequestContext, key_type: int, key: st
     image = broker.image
     topic = image.topics.get(OFFSETS_TOPIC)
     if topic is None:
-        broker.internal_topics.want_offsets_topic()
+        broker.internal_topics.want(OFFSETS_TOPIC)
         return _refused(ErrorCode.coordinator_not_available)
     partition = topic.partitions[partition_for(key, len(topic.partitions))]
     leader = image.brokers.get(partition.leader)

@@ -114,7 +114,7 @@ async def _find(broker: Broker, create: bool, deadline: float, name: str) -> Top
     if not create or name == METADATA_TOPIC:
         return ErrorCode.unknown_topic_or_partition
     if name == OFFSETS_TOPIC:
-        broker.internal_topics.want_offsets_topic()  # to its own measure
+        broker.internal_topics.want(name)  # to its own measure
     elif name in INTERNAL_TOPICS or not await _create(broker, name, deadline):
         return ErrorCode.unknown_topic_or_partition
     try:

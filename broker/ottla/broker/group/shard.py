@@ -273,6 +273,15 @@ class GroupShard:
             self.offsets.replayed(about, committed, producer_id)
         return True
 
+    def decided(self, producer_id: int, committed: bool) -> None:
+        """A transaction's marker was read back: its offsets count, or don't."""
+        self.offsets.decided(producer_id, committed)
+
+    @property
+    def unshown(self) -> Offsets:
+        """The offsets, which know what isn't committed yet."""
+        return self.offsets
+
     def unload(self, error: ErrorCode) -> Effects:
         """This broker no longer looks after the shard."""
         effects = Effects()

@@ -10,7 +10,7 @@ from ottla.broker.group.states import State
 from ottla.broker.metrics.metric import COUNTER, GAUGE, Metric, single
 
 if TYPE_CHECKING:
-    from ottla.broker.coordinator import GroupService
+    from ottla.broker.group_service import GroupService
 
 _COORDINATOR = "kafka.server:type=group-coordinator-metrics,"
 

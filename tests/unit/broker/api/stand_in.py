@@ -90,7 +90,7 @@ async def broker_stand_in(folder: Path, settings: str = "", *, controlled: bool 
         follower=follower,
         intents=Intents(store, follower, Random(1)),
         encoded_topics=EncodedTopics(),
-        internal_topics=SimpleNamespace(want_offsets_topic=lambda: None),
+        internal_topics=SimpleNamespace(want=lambda name: None),
         awaited_elections=AwaitedElections(0, lambda: follower.image, asyncio.get_running_loop().time),
         applied_revisions=SimpleNamespace(everywhere=_nobody_else),
     )

@@ -32,8 +32,8 @@ from ottla.protocol.messages import read_request, write_request
 from tests.unit.broker.api.test_produce_and_fetch import TOPIC_ID, Stage, answer_of, asked, batch_of
 from tests.unit.broker.log.cold_disk import PAGE, ColdDisk
 from tests.unit.broker.log.workbench import Workbench, append
-from tests.unit.broker.test_coordinator import PARTITIONS, MemoryPartition, loaded
-from tests.unit.broker.test_coordinator import Stage as Groups
+from tests.unit.broker.test_group_service import PARTITIONS, MemoryPartition, loaded
+from tests.unit.broker.test_group_service import Stage as Groups
 from tests.unit.waiting import until
 
 LIST_OFFSETS = 2
@@ -648,7 +648,7 @@ def test_loading_groups_from_a_stuck_disk_holds_nobody(tmp_path: Path) -> None:
         disk.answers.clear()
         groups = Groups(**{"offsets.load.buffer.size": 1 << 20})
         partition: Any = MemoryPartition(partition_for("g", PARTITIONS), log)  # type: ignore[arg-type]
-        groups.service._cold_reads = ColdReads(VolumeThreads())
+        groups.service._runtime._cold_reads = ColdReads(VolumeThreads())
         groups.partitions = [partition]
         groups.lead()
         await asyncio.sleep(0.1)
@@ -675,7 +675,7 @@ def test_groups_are_loaded_on_the_loop_where_no_thread_can_be_begun(
         monkeypatch.setattr(threading.Thread, "start", refused)
         groups = Groups(**{"offsets.load.buffer.size": 1 << 20})
         partition: Any = MemoryPartition(partition_for("g", PARTITIONS), log)  # type: ignore[arg-type]
-        groups.service._cold_reads = ColdReads(VolumeThreads())
+        groups.service._runtime._cold_reads = ColdReads(VolumeThreads())
         groups.partitions = [partition]
         groups.lead()
         await loaded(groups)

@@ -24,16 +24,16 @@ from ottla.broker.api import (
 )
 from ottla.broker.api.registry import RequestContext
 from ottla.broker.cold_reads import ColdReads
-from ottla.broker.coordinator import GroupService
 from ottla.broker.group.partitioning import OFFSETS_TOPIC
 from ottla.broker.group.states import HEARTBEAT, State
+from ottla.broker.group_service import GroupService
 from ottla.metadata.model import Endpoint
 from ottla.net.pending import Pending
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import read_request, read_response, write_request, write_response
 from tests.peers.group_scenes import RECORDED, TOPIC, play
 from tests.simulation.machine import LoopThreads
-from tests.unit.broker.test_coordinator import SETTINGS, MemoryPartition, virtually
+from tests.unit.broker.test_group_service import SETTINGS, MemoryPartition, virtually
 
 PARTITIONS = 50
 MODULES = (

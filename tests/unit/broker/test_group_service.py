@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from ottla.broker import group_replay
 from ottla.broker.cold_reads import ColdReads
-from ottla.broker.coordinator import BATCH_RECORDS_MAX, GroupService
+from ottla.broker.coordination import replay
+from ottla.broker.coordination.runtime import BATCH_RECORDS_MAX, Runtime
 from ottla.broker.group.classic import ClassicGroup
 from ottla.broker.group.effects import Join, Leaver, Sync
 from ottla.broker.group.offsets import Offsets
@@ -21,6 +21,7 @@ from ottla.broker.group.partitioning import partition_for
 from ottla.broker.group.records import Committed, GroupKey, OffsetKey, group_key, offset_key, offset_value, read_key
 from ottla.broker.group.shard import GroupShard, OffsetToCommit
 from ottla.broker.group.states import State
+from ottla.broker.group_service import GroupService
 from ottla.broker.log.config import LogConfig
 from ottla.broker.log.segment import Segment
 from ottla.protocol.batches import Record, assign, build_batch, iterate_headers, records
@@ -318,7 +319,7 @@ def test_a_group_that_only_commits_costs_no_memory_for_each_commit() -> None:
     async def scene() -> None:
         stage = Stage()
         stage.lead()
-        shard = stage.service._shards[stage.of("g").index]
+        shard = stage.service._runtime.partitions[stage.of("g").index]
         for number in range(300):
             await asyncio.gather(*(stage.commit("g", number, partition) for partition in range(20)))
             assert shard.core.offsets.unshown_count == 0
@@ -345,7 +346,7 @@ def test_an_offset_fetch_that_waits_is_sent_away_by_a_resignation() -> None:
         stage.of("g").replicate()
         read = asyncio.ensure_future(stage.fetch("g"))
         await asyncio.sleep(0)
-        stage.service.resigned(stage.of("g").index)
+        stage.service.lost_leadership(stage.of("g").index)
         with pytest.raises(KafkaError) as error:
             await read
         assert error.value.code is ErrorCode.not_coordinator
@@ -370,7 +371,7 @@ def test_an_offset_fetch_whose_coordinator_resigns_as_the_wait_ends_is_sent_away
         await turns()
         assert not read.done()
         stage.of("g").replicate()
-        stage.service.resigned(stage.of("g").index)
+        stage.service.lost_leadership(stage.of("g").index)
         if again:
             stage.service.became_leader(stage.of("g"))
         with pytest.raises(KafkaError) as error:
@@ -441,7 +442,7 @@ def test_resigning_sends_everybody_away() -> None:
         newcomer = stage.join("g")
         await turns()
         assert stage.service.heartbeat("g", member, 1, None) is ErrorCode.rebalance_in_progress
-        stage.service.resigned(stage.of("g").index)
+        stage.service.lost_leadership(stage.of("g").index)
         assert (await newcomer)["error_code"] is ErrorCode.not_coordinator
         assert stage.service.heartbeat("g", member, 1, None) is ErrorCode.not_coordinator
         with pytest.raises(KafkaError) as error:
@@ -497,20 +498,20 @@ def test_idle_consumers_are_nearly_free(monkeypatch: pytest.MonkeyPatch) -> None
         stage = Stage()
         stage.lead()
         members = {group: await stage.stable(group) for group in (f"g{number}" for number in range(1_000))}
-        wake = stage.service._wakeups._wake
+        wake = stage.service._timers._wakeups._wake
 
         def counted(seat: Any) -> None:
             nonlocal woken
             woken += 1
             wake(seat)
 
-        monkeypatch.setattr(stage.service._wakeups, "_wake", counted)
+        monkeypatch.setattr(stage.service._timers._wakeups, "_wake", counted)
         assert len(asyncio.all_tasks()) < 5
         for _ in range(20):  # a minute of heartbeats, every three seconds
             await asyncio.sleep(3)
             for group, member in members.items():
                 assert stage.service.heartbeat(group, member, 1, None) is ErrorCode.none
-        assert len(stage.service._wakeups._heap) < 4 * 1_000
+        assert len(stage.service._timers._wakeups._heap) < 4 * 1_000
 
     virtually(scene)
     assert 0 < woken <= 10 * 1_000  # at most one for each session length and group, of 20 heartbeats each
@@ -568,7 +569,7 @@ def test_many_offsets_of_deleted_topics_go_in_many_turns() -> None:
 
 async def loaded(stage: Stage) -> None:
     for _ in range(10_000):
-        if not any(shard.loading for shard in stage.service._shards.values()):
+        if not any(shard.loading for shard in stage.service._runtime.partitions.values()):
             return
         await asyncio.sleep(0.001)
     raise AssertionError("never loaded")
@@ -664,7 +665,7 @@ def test_loading_leaves_the_loop_to_others() -> None:
         stage.lead()
         loop = asyncio.get_running_loop()
         ticks, began = 0, loop.time()
-        while any(shard.loading for shard in stage.service._shards.values()):
+        while any(shard.loading for shard in stage.service._runtime.partitions.values()):
             await asyncio.sleep(0)
             ticks += 1
         assert ticks > (loop.time() - began) / 0.020
@@ -791,16 +792,16 @@ def test_a_load_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> No
         await stage.service.stop()
 
     failures = iter([RuntimeError("one"), ValueError("two")])
-    run = group_replay.Replay.run
+    run = replay.Replay.run
 
-    async def failing(self: group_replay.Replay) -> None:
+    async def failing(self: replay.Replay) -> None:
         error = next(failures, None)
         if error is not None:
             raise error
         await run(self)
 
-    monkeypatch.setattr(group_replay.Replay, "run", failing)
-    monkeypatch.setattr("ottla.broker.coordinator.LOAD_AGAIN_SECONDS", 0.5)
+    monkeypatch.setattr(replay.Replay, "run", failing)
+    monkeypatch.setattr("ottla.broker.coordination.runtime.LOAD_AGAIN_SECONDS", 0.5)
     asyncio.run(scene())
 
 
@@ -883,45 +884,45 @@ def test_an_unexpected_error_of_one_group_ends_neither_expiry_nor_time_outs_of_t
 # --- the tests above are shown to see ---
 
 
-async def _waits_for_nothing(self: GroupService, shard: Any, offset: int) -> None:
+async def _waits_for_nothing(self: Runtime[Any], led: Any, offset: int) -> None:
     return
 
 
-def _appends_in_any_epoch(self: GroupService, shard: Any, changes: Any, *encoded: Any) -> int:
-    shard.leader_epoch = shard.partition.leader_epoch
-    return _append(self, shard, changes, *encoded)
+def _appends_in_any_epoch(self: Runtime[Any], led: Any, changes: Any, encoded: Any) -> int:
+    led.leader_epoch = led.partition.leader_epoch
+    return _append(self, led, changes, encoded)
 
 
-def _follows_before_it_appends(self: GroupService, shard: Any, changes: Any, *encoded: Any) -> int:
-    shard.core.appended(changes, shard.partition.log.log_end_offset)
-    return _append(self, shard, changes, *encoded)
+def _follows_before_it_appends(self: Runtime[Any], led: Any, changes: Any, encoded: Any) -> int:
+    led.core.appended(changes, led.partition.log.log_end_offset)
+    return _append(self, led, changes, encoded)
 
 
-def _commits_one_by_one(self: GroupService, shard: Any) -> None:
-    commits, shard.commits = shard.commits, []
+def _commits_one_by_one(self: Runtime[Any], led: Any) -> None:
+    commits, led.gathered = led.gathered, []
     for commit in commits:
-        shard.commits = [commit]
-        _flush(self, shard)
+        led.gathered = [commit]
+        _flush(self, led)
 
 
 def _forgets_tombstones(self: GroupShard, key: bytes, value: bytes | None, *rest: Any) -> bool:
     return value is None or _replayed(self, key, value, *rest)
 
 
-_append, _flush, _replayed = GroupService._append, GroupService._flush, GroupShard.replayed
+_append, _flush, _replayed = Runtime.append, Runtime.flush, GroupShard.replayed
 
 
 @pytest.mark.parametrize(
     ("owner", "name", "broken", "test"),
     [
         (Offsets, "show", Offsets.latest, test_an_answer_waits_for_the_high_watermark),
-        (GroupService, "_committed", _waits_for_nothing, test_an_answer_waits_for_the_high_watermark),
-        (GroupService, "_committed", _waits_for_nothing, test_an_assignment_waits_for_the_high_watermark),
-        (GroupService, "_append", _appends_in_any_epoch, test_appends_carry_the_epoch_that_was_loaded),
-        (GroupService, "_append", _follows_before_it_appends, test_an_append_that_fails_changes_nothing),
-        (GroupService, "_flush", _commits_one_by_one, test_commits_of_one_turn_are_one_batch),
+        (Runtime, "committed", _waits_for_nothing, test_an_answer_waits_for_the_high_watermark),
+        (Runtime, "committed", _waits_for_nothing, test_an_assignment_waits_for_the_high_watermark),
+        (Runtime, "append", _appends_in_any_epoch, test_appends_carry_the_epoch_that_was_loaded),
+        (Runtime, "append", _follows_before_it_appends, test_an_append_that_fails_changes_nothing),
+        (Runtime, "flush", _commits_one_by_one, test_commits_of_one_turn_are_one_batch),
         (GroupShard, "replayed", _forgets_tombstones, test_a_restart_is_a_replay),
-        (group_replay, "SLICE_SECONDS", 1e9, test_loading_leaves_the_loop_to_others),
+        (replay, "SLICE_SECONDS", 1e9, test_loading_leaves_the_loop_to_others),
     ],
 )
 def test_planted_bugs_are_found(

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from ottla.broker import committed_view
 from ottla.broker.commits import Commits
-from ottla.broker.committed_view import CommittedView
+from ottla.broker.coordination import committed_view
+from ottla.broker.coordination.committed_view import CommittedView
 from ottla.broker.group.offsets import Offsets
 from ottla.broker.group.records import Committed, OffsetKey
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -207,7 +207,7 @@ def test_a_replica_that_leads_again_goes_on() -> None:
 
 
 def _lets_out_everything(self: Any) -> None:
-    self._offsets.committed(self._partition.high_watermark)
+    self._unshown.committed(self._partition.high_watermark)
     self._go_on()
 
 

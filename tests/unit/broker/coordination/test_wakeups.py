@@ -7,8 +7,8 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.broker.wakeups import BURST, Wakeups
-from tests.unit.broker.test_coordinator import virtually
+from ottla.broker.coordination.wakeups import BURST, Wakeups
+from tests.unit.broker.test_group_service import virtually
 
 
 async def _woken(asks: list[tuple[str, int]], forgotten: frozenset[str] = frozenset()) -> dict[str, int]:

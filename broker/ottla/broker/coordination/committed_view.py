@@ -1,8 +1,8 @@
-"""Moves what OffsetFetch shows of one partition of `__consumer_offsets` along with that partition's high watermark.
+"""Moves what readers are shown of one partition of an internal topic along with that partition's high watermark.
 
-A record that was appended waits in `Offsets` until the high watermark has passed it. This module lets it out, and no
-request does: a group that only commits would otherwise grow the list with each commit, and the first OffsetFetch would
-pay for all of them at once. Three rules bound the list and the time for which the event loop is held:
+A record that was appended waits in the core (`Unshown`) until the high watermark has passed it. This module lets it
+out, and no request does: a group that only commits would otherwise grow the list with each commit, and the first read
+would pay for all of them at once. Three rules bound the list and the time for which the event loop is held:
 
 1. Each append lets out up to twice as many records as it brought, as far as the high watermark has passed them. So the
    list of records that are committed and don't show yet never grows by appends.
@@ -18,7 +18,6 @@ import asyncio
 from typing import Protocol
 
 from ottla.broker.commits import Commits, failed
-from ottla.broker.group.offsets import Offsets
 from ottla.protocol.errors import KafkaError
 
 SLICE_RECORDS = 1_000  # two or three milliseconds
@@ -32,21 +31,32 @@ class WatermarkPartition(Protocol):
     def committed(self, offset: int) -> asyncio.Future[None]: ...
 
 
+class Unshown(Protocol):
+    """What was appended to a partition and doesn't show yet, in the order of its offsets."""
+
+    @property
+    def first_unshown(self) -> int | None:
+        """The log offset of the oldest such record; None where all show."""
+
+    def committed(self, high_watermark: int, records_max: int | None = None) -> None:
+        """What lies below `high_watermark` shows from now on: all of it, or the `records_max` oldest records."""
+
+
 class CommittedView:
     """One shard's. All methods run on the event loop."""
 
-    __slots__ = ("_offsets", "_partition", "_reads", "_resigned", "_under_way")
+    __slots__ = ("_partition", "_reads", "_resigned", "_under_way", "_unshown")
 
-    def __init__(self, partition: WatermarkPartition, offsets: Offsets) -> None:
+    def __init__(self, partition: WatermarkPartition, unshown: Unshown) -> None:
         self._partition = partition
-        self._offsets = offsets
+        self._unshown = unshown
         self._reads = Commits()
         self._under_way = False  # a slice is called, or the high watermark is waited for
         self._resigned: KafkaError | None = None
 
     def appended(self, records: int) -> None:
-        """So many records were appended, or replayed from above the high watermark; `Offsets` knows them already."""
-        self._offsets.committed(self._partition.high_watermark, 2 * records)
+        """So many records were appended, or replayed from above the high watermark; the core knows them already."""
+        self._unshown.committed(self._partition.high_watermark, 2 * records)
         if not self._under_way:
             self._go_on()
 
@@ -65,14 +75,14 @@ class CommittedView:
         self._reads.fail(error)
 
     def _shown_below(self, high_watermark: int) -> int:
-        first = self._offsets.first_unshown
+        first = self._unshown.first_unshown
         return high_watermark if first is None else min(first, high_watermark)
 
     def _go_on(self) -> None:
         """Whatever comes next for the oldest record that doesn't show: a slice, or the wait for its commit."""
         high_watermark = self._partition.high_watermark
         self._reads.reached(self._shown_below(high_watermark))
-        first = self._offsets.first_unshown
+        first = self._unshown.first_unshown
         self._under_way = first is not None and self._resigned is None
         if first is None or self._resigned is not None:
             return
@@ -91,5 +101,5 @@ class CommittedView:
             self._reads.fail(error)
 
     def _slice(self) -> None:
-        self._offsets.committed(self._partition.high_watermark, SLICE_RECORDS)
+        self._unshown.committed(self._partition.high_watermark, SLICE_RECORDS)
         self._go_on()

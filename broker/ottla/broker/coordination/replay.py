@@ -1,12 +1,12 @@
-"""Brings the groups of one partition of `__consumer_offsets` back from its log.
+"""Brings what is coordinated in one partition of an internal topic back from its log.
 
 Reads in chunks off the loop and decodes in slices of a few milliseconds on it, so that a broker that takes over a large
 partition serves the others meanwhile. Records above the high watermark count as appended, not as committed.
 
 What can't be read is left out, said and counted, and the replay goes on behind it: a record, the rest of a batch, the
-rest of a segment where not even a batch's header makes sense. The state of every other group is worth more than a
-refusal to serve any. So is a record that breaks a rule of ours. Kafka (CoordinatorLoaderImpl, the source of the rest)
-skips kinds of records that it doesn't know, and gives the whole partition up at a record that it can't read.
+rest of a segment where not even a batch's header makes sense. The state of every other group (or transaction) is worth
+more than a refusal to serve any. So is a record that breaks a rule of ours. Kafka (CoordinatorLoaderImpl, the source of
+the rest) skips kinds of records that it doesn't know, and gives the whole partition up at a record that it can't read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from ottla.broker.cold_reads import ColdReads, ReadLog
-from ottla.broker.group.shard import GroupShard
 from ottla.broker.log.segment import DamagedSegment
 from ottla.protocol.batches import BatchHeader, Record, iterate_headers, records
 from ottla.protocol.errors import ErrorCode, KafkaError, ProtocolError
@@ -76,14 +75,29 @@ class ReplayPartition(Protocol):
     def failed(self, error: OSError) -> KafkaError: ...
 
 
+class Replayed(Protocol):
+    """The core that follows."""
+
+    def replayed(self, key: bytes, value: bytes | None, producer_id: int, uncommitted_at: int | None) -> bool:
+        """One record was read back; False where it is of a kind that isn't the core's. A producer id says that the
+        record belongs to a transaction, and `uncommitted_at` is its offset where that is above the high watermark.
+        Raises ProtocolError at malformed bytes."""
+
+    def decided(self, producer_id: int, committed: bool) -> None:
+        """A transaction's marker was read back."""
+
+
 class Replay:
     """One replay; `run` may be cancelled. Afterwards `replayed`, `foreign` and `unreadable` count records, where
     `unreadable` counts the rest of a segment that can't be walked as one."""
 
-    def __init__(self, partition: ReplayPartition, shard: GroupShard, chunk_bytes: int, cold_reads: ColdReads) -> None:
+    def __init__(
+        self, topic: str, partition: ReplayPartition, core: Replayed, chunk_bytes: int, cold_reads: ColdReads
+    ) -> None:
+        self._topic = topic
         self._cold_reads = cold_reads
         self._partition = partition
-        self._shard = shard
+        self._core = core
         self._chunk_bytes = chunk_bytes
         self._offset = 0
         self._slice_end = 0.0
@@ -120,7 +134,8 @@ class Replay:
             self._offset = max(following, self._offset)
         if self.unreadable:
             logger.error(
-                "__consumer_offsets-%d: %d records could not be read and were left out",
+                "%s-%d: %d records could not be read and were left out",
+                self._topic,
                 self._partition.index,
                 self.unreadable,
             )
@@ -166,7 +181,7 @@ class Replay:
     def _replay(self, header: BatchHeader, record: Record) -> None:
         try:
             self._record(header, record)
-        except Exception as error:  # whatever this record breaks, the other groups aren't to wait for it
+        except Exception as error:  # whatever this record breaks, others aren't to wait for it
             self._leave_out(1, f"the record at offset {record.offset} can't be read: {error!r}")
 
     def _record(self, header: BatchHeader, record: Record) -> None:
@@ -176,20 +191,20 @@ class Replay:
             if len(record.key) < _control_key.size:
                 raise ProtocolError("a transaction's marker ends too early")
             _, kind = _control_key.unpack_from(record.key)
-            self._shard.offsets.decided(header.producer_id, kind == _COMMIT_MARKER)
+            self._core.decided(header.producer_id, kind == _COMMIT_MARKER)
             return
         producer_id = header.producer_id if header.is_transactional else -1
         uncommitted_at = record.offset if record.offset >= self._partition.high_watermark else None
-        ours = self._shard.replayed(record.key, record.value, producer_id, uncommitted_at)
+        ours = self._core.replayed(record.key, record.value, producer_id, uncommitted_at)
         self.replayed += ours
         self.foreign += not ours
 
     def _leave_out_damaged(self, count: int, why: str) -> None:
-        self._partition.damage_met = self._offset, f"left out of the groups' state: {why}"
+        self._partition.damage_met = self._offset, f"left out of the coordinator's state: {why}"
         self._leave_out(count, why)
 
     def _leave_out(self, count: int, why: str) -> None:
         self.unreadable += count
         if self._told < TOLD_MAX:
             self._told += 1
-            logger.error("__consumer_offsets-%d: %s; it is left out", self._partition.index, why)
+            logger.error("%s-%d: %s; it is left out", self._topic, self._partition.index, why)

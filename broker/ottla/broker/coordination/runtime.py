@@ -1,0 +1,312 @@
+"""Leads the partitions of one internal topic for a coordinator: loads, appends, waits for commits, resigns.
+
+What is coordinated is pure (`led.Core`), and what is special about it is the coordinator's (`Kind`). The runtime sees
+to the rules that all of them share:
+
+1. An append that fails changes nothing: the core follows only after it succeeded. Appends carry the leader epoch that
+   was loaded.
+2. An append that isn't committed in time is answered COORDINATOR_NOT_AVAILABLE, but stays: it may be committed yet.
+3. When this broker stops leading, everything here about the partition is dropped, and whoever waits is told
+   NOT_COORDINATOR. The next leader replays what was committed.
+
+What is gathered in one turn of the event loop is appended as one batch.
+
+An error that nobody foresaw ends what it happened in, and nothing else: a request, a timer, a load that is tried again.
+It is said in the log and counted.
+
+Source: Kafka's CoordinatorRuntime.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol
+
+from ottla.broker.cold_reads import ColdReads
+from ottla.broker.coordination.committed_view import CommittedView
+from ottla.broker.coordination.led import C, Encoded, Gathered, Led
+from ottla.broker.coordination.replay import Replay, ReplayPartition
+from ottla.protocol.batches import Record, build_batch
+from ottla.protocol.errors import ErrorCode, KafkaError
+
+logger = logging.getLogger(__name__)
+
+BATCH_RECORDS_MAX = 1_000  # gathered in one append
+CONCURRENT_LOADS = 4
+LOAD_AGAIN_SECONDS = 1.0  # and twice as long after each failure more, up to LOAD_AGAIN_SECONDS_MAX
+LOAD_AGAIN_SECONDS_MAX = 60.0
+
+
+class Kind(Protocol[C]):
+    """A coordinator, as the runtime sees it."""
+
+    def empty(self) -> C:
+        """The core of a partition without a record."""
+
+    async def loaded(self, led: Led[C], replay: Replay) -> None:
+        """All that is committed of the partition is in its core; requests are taken from now on."""
+
+    def resigned(self, led: Led[C]) -> None:
+        """This broker leads the partition no longer: whoever waits is to hear NOT_COORDINATOR."""
+
+    def told(self, error: KafkaError) -> KafkaError:
+        """What a client hears of an append that failed."""
+
+
+@dataclass(slots=True)
+class RuntimeCounters:
+    """Plain counters, collected at scrape."""
+
+    unreadable_records: int = 0
+    errors: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeLimits:
+    """What the settings of an internal topic mean here."""
+
+    commit_timeout_s: float
+    load_chunk_bytes: int
+    codec: int
+
+
+class Runtime(Generic[C]):
+    """The partitions of `topic` that this broker leads, by index in `partitions`. All methods run on the event loop.
+
+    `wall_ms` is the time since 1970.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        kind: Kind[C],
+        limits: RuntimeLimits,
+        counters: RuntimeCounters,
+        wall_ms: Callable[[], int],
+        cold_reads: ColdReads,
+    ) -> None:
+        self.topic = topic
+        self.partitions: dict[int, Led[C]] = {}
+        self.counters = counters
+        self.accepting = False
+        self._kind = kind
+        self._limits = limits
+        self._wall_ms = wall_ms
+        self._cold_reads = cold_reads
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._load_slots = asyncio.Semaphore(CONCURRENT_LOADS)
+
+    # --- life ---
+
+    def start(self) -> None:
+        """Takes requests from now on."""
+        self.accepting = True
+
+    async def stop(self) -> None:
+        """Lets go of every partition; whoever waits is told to look for another coordinator."""
+        self.accepting = False
+        for index in list(self.partitions):
+            self.resigned(index)
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def became_leader(self, partition: ReplayPartition) -> None:
+        """This broker leads `partition`, in its `leader_epoch`: loads it."""
+        led = self.partitions.get(partition.index)
+        if led is not None and led.partition is partition:
+            led.leader_epoch = partition.leader_epoch  # it led all the while: nothing was truncated
+            return
+        if led is not None:
+            self.resigned(partition.index)
+        core = self._kind.empty()
+        led = Led(partition, partition.leader_epoch, core, CommittedView(partition, core.unshown))
+        self.partitions[partition.index] = led
+        if partition.log.log_start_offset == partition.log.log_end_offset:
+            led.loading = False
+        else:
+            self.spawn(self._load(led))
+
+    def resigned(self, index: int) -> None:
+        """This broker leads partition `index` no longer."""
+        led = self.partitions.pop(index, None)
+        if led is None:
+            return
+        self._kind.resigned(led)
+        led.view.resign(KafkaError(ErrorCode.not_coordinator))
+        gathered, led.gathered = led.gathered, []
+        for each in gathered:
+            each.fail(KafkaError(ErrorCode.not_coordinator))
+
+    def holds(self, led: Led[C]) -> bool:
+        """Whether the partition is led still, without a break."""
+        return self.partitions.get(led.partition.index) is led
+
+    def serving(self, index: int) -> Led[C]:
+        """A loaded partition. Raises the code that sends the client elsewhere, or lets it wait."""
+        if not self.accepting:
+            raise KafkaError(ErrorCode.coordinator_not_available)
+        led = self.partitions.get(index)
+        if led is None:
+            raise KafkaError(ErrorCode.not_coordinator)
+        if led.loading:
+            raise KafkaError(ErrorCode.coordinator_load_in_progress)
+        return led
+
+    def all_serving(self) -> list[Led[C]]:
+        """All partitions. Raises COORDINATOR_LOAD_IN_PROGRESS while some are unknown."""
+        if not self.accepting:
+            raise KafkaError(ErrorCode.coordinator_not_available)
+        if any(led.loading for led in self.partitions.values()):
+            raise KafkaError(ErrorCode.coordinator_load_in_progress)
+        return list(self.partitions.values())
+
+    def states(self) -> dict[str, int]:
+        """How many partitions led here are loading, active, failed (to be loaded again)."""
+        states = dict.fromkeys(("loading", "active", "failed"), 0)
+        for led in self.partitions.values():
+            states["active" if not led.loading else "failed" if led.failures else "loading"] += 1
+        return states
+
+    # --- writing ---
+
+    def append(self, led: Led[C], changes: Sequence[Any], encoded: Sequence[Encoded]) -> int:
+        """Appends one batch and lets the core follow; the last record's offset. Raises KafkaError, nothing changed."""
+        now_ms = self._wall_ms()
+        entries = [Record(offset, now_ms, key, value) for offset, (key, value) in enumerate(encoded)]
+        batch = bytearray(build_batch(entries, codec=self._limits.codec))
+        base_offset = led.partition.append_batch(batch, led.leader_epoch)
+        led.core.appended(changes, base_offset)
+        led.view.appended(len(changes))
+        led.last_appended = base_offset + len(changes) - 1
+        return led.last_appended
+
+    async def write_gathered(self, led: Led[C], changes: Sequence[Any], encoded: Sequence[Encoded]) -> None:
+        """Appends in one batch with what else comes in this turn of the event loop, and waits until it is committed.
+        Raises KafkaError for clients."""
+        written: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        if not led.gathered:
+            asyncio.get_running_loop().call_soon(self.flush, led)
+        led.gathered.append(Gathered(changes, encoded, written))
+        if len(led.gathered) >= BATCH_RECORDS_MAX:
+            self.flush(led)
+        await self.committed(led, await written)
+
+    def flush(self, led: Led[C]) -> None:
+        """Appends what was gathered. Whatever is planned from the core's state is planned after this."""
+        gathered, led.gathered = led.gathered, []
+        if not gathered:
+            return
+        failure = KafkaError(ErrorCode.unknown_server_error)
+        with self.surviving(f"{len(gathered)} writes to {self.topic}-{led.partition.index}"):
+            try:
+                offset = self.append(
+                    led,
+                    [change for each in gathered for change in each.changes],
+                    [record for each in gathered for record in each.encoded],
+                )
+            except KafkaError as error:
+                failure = self._kind.told(error)
+            else:
+                for each in gathered:
+                    if not each.written.done():
+                        each.written.set_result(offset)
+                return
+        for each in gathered:
+            each.fail(failure)
+
+    async def committed(self, led: Led[C], offset: int) -> None:
+        """Waits until the record at `offset` is committed. Raises KafkaError for clients."""
+        if led.partition.high_watermark > offset:
+            return
+        try:
+            async with asyncio.timeout(self._limits.commit_timeout_s):
+                await led.partition.committed(offset)
+        except TimeoutError:
+            raise KafkaError(ErrorCode.coordinator_not_available, "not replicated in time") from None
+        except KafkaError as error:
+            raise self._kind.told(error) from error
+
+    async def shown(self, led: Led[C]) -> None:
+        """Waits until all that is committed now shows. Raises KafkaError for clients."""
+        try:
+            await led.view.shown()
+        except KafkaError as error:
+            raise self._kind.told(error) from error
+        if not self.holds(led):  # another coordinator may have told more since
+            raise KafkaError(ErrorCode.not_coordinator)
+
+    # --- loading ---
+
+    async def _load(self, led: Led[C]) -> None:
+        partition = led.partition
+        replay = Replay(self.topic, partition, led.core, self._limits.load_chunk_bytes, self._cold_reads)
+        async with self._load_slots:
+            if not self.holds(led):
+                return
+            try:
+                await replay.run()
+            except OSError as error:
+                partition.failed(error)  # if that is the log directory's end, the partition is gone with it
+                logger.error("%s-%d can't be read: %s", self.topic, partition.index, error)
+                self.spawn(self._load_again(led))
+                return
+            except Exception:  # its groups aren't to wait for the next election, nor others for them
+                logger.exception("%s-%d could not be loaded", self.topic, partition.index)
+                self.counters.errors += 1
+                self.spawn(self._load_again(led))
+                return
+        if not self.holds(led):
+            return
+        # A new leader doesn't know at once how much its predecessor told clients was committed (as KIP-207 for logs).
+        end = partition.log.log_end_offset
+        try:
+            await partition.committed(end - 1)
+            led.view.appended(0)
+            await led.view.shown()
+        except KafkaError:
+            return
+        if not self.holds(led):
+            return
+        led.last_appended = end - 1
+        led.loading = False
+        self.counters.unreadable_records += replay.unreadable
+        await self._kind.loaded(led, replay)
+
+    async def _load_again(self, led: Led[C]) -> None:
+        """What was wanting (descriptors, memory) may be there later."""
+        led.failures += 1
+        await asyncio.sleep(min(LOAD_AGAIN_SECONDS * 2 ** (led.failures - 1), LOAD_AGAIN_SECONDS_MAX))
+        if self.holds(led):
+            self.resigned(led.partition.index)
+            self.became_leader(led.partition)
+            self.partitions[led.partition.index].failures = led.failures
+
+    # --- errors that nobody foresaw ---
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs `work` until it ends, or the runtime stops."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("a coordinator's task failed", exc_info=task.exception())
+            self.counters.errors += 1
+
+    @contextmanager
+    def surviving(self, what: str) -> Iterator[None]:
+        """Around what concerns one group or one request: an error that nobody foresaw is said and counted, and ends
+        nothing else."""
+        try:
+            yield
+        except Exception:
+            logger.exception("a coordinator's work on %s failed", what)
+            self.counters.errors += 1

@@ -1,0 +1,70 @@
+"""Wakes things that live in led partitions: a group whose session ends, a transaction that has gone on for too long.
+
+A thing that meets an error when it is woken is woken again later, for as long as its partition is led.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from ottla.broker.coordination.led import C, Led
+from ottla.broker.coordination.runtime import Runtime
+from ottla.broker.coordination.wakeups import Wakeups
+
+T = TypeVar("T", bound=Hashable)
+
+WAKE_AGAIN_MS = 10_000
+
+
+def steady_ms() -> int:
+    """The event loop's clock, in which deadlines are."""
+    return int(asyncio.get_running_loop().time() * 1000)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Seat(Generic[C, T]):
+    """A thing in its partition."""
+
+    led: Led[C]
+    thing: T
+
+
+class Timers(Generic[C, T]):
+    """One timer for all things of a runtime. `woken` acts on a thing; `named` says what the log calls its time-outs."""
+
+    def __init__(self, runtime: Runtime[C], woken: Callable[[Led[C], T], None], named: Callable[[T], str]) -> None:
+        self._runtime = runtime
+        self._woken = woken
+        self._named = named
+        self._seats: dict[T, _Seat[C, T]] = {}
+        self._wakeups: Wakeups[_Seat[C, T]] = Wakeups(steady_ms, self._wake)
+
+    def ask(self, led: Led[C], thing: T, at_ms: int) -> None:
+        """Wakes `thing` at `at_ms` of the event loop's clock, unless it is woken earlier anyway."""
+        seat = self._seats.get(thing)
+        if seat is None:
+            seat = self._seats[thing] = _Seat(led, thing)
+        self._wakeups.ask(seat, at_ms)
+
+    def forget(self, thing: T) -> None:
+        """Wakes `thing` no more."""
+        seat = self._seats.pop(thing, None)
+        if seat is not None:
+            self._wakeups.forget(seat)
+
+    def stop(self) -> None:
+        """Wakes nothing any more."""
+        self._wakeups.stop()
+
+    def _wake(self, seat: _Seat[C, T]) -> None:
+        thing = seat.thing
+        del self._seats[thing]
+        with self._runtime.surviving(self._named(thing)):
+            self._woken(seat.led, thing)
+            return
+        if thing not in self._seats and self._runtime.holds(seat.led):
+            self._seats[thing] = seat
+            self._wakeups.ask(seat, steady_ms() + WAKE_AGAIN_MS)

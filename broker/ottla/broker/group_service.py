@@ -1,0 +1,457 @@
+"""Runs the groups whose partitions of `__consumer_offsets` this broker leads.
+
+The shell around `group.shard`, on the runtime of all coordinators: it takes requests to the right shard, performs what
+the core decides in order, and arms one timer for all groups. What is decided becomes records; the core hears of them as
+soon as they are appended, and the answer leaves when the high watermark has passed them.
+
+An OffsetFetch that waits too long for what is being written is told UNSTABLE_OFFSET_COMMIT, and asks again here. Kafka
+says NOT_COORDINATOR, after which librdkafka (2.16, its issue 5586) never asks again, and its consumer reads nothing for
+good. NOT_COORDINATOR is told here only while the metadata store is silent: another broker may lead by then, and clients
+are to look for it.
+
+Source: Kafka's GroupCoordinatorService.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ottla.broker.cold_reads import ColdReads
+from ottla.broker.coordination.led import Encoded, Led
+from ottla.broker.coordination.replay import Replay, ReplayPartition
+from ottla.broker.coordination.runtime import BATCH_RECORDS_MAX, Runtime, RuntimeCounters, RuntimeLimits
+from ottla.broker.coordination.timers import Timers, steady_ms
+from ottla.broker.group.classic import ClassicGroup
+from ottla.broker.group.effects import NEVER_MS, Answer, Effects, Join, Leaver, Limits, Now, Store, Sync
+from ottla.broker.group.partitioning import OFFSETS_TOPIC, partition_for
+from ottla.broker.group.records import Committed, GroupKey, OffsetKey
+from ottla.broker.group.shard import Change, GroupShard, OffsetToCommit, Plan, encode
+from ottla.broker.group.states import State, for_clients
+from ottla.protocol.errors import ErrorCode, KafkaError
+
+logger = logging.getLogger(__name__)
+
+LOADED_PER_TURN = 200  # groups whose sessions begin, before other work gets its turn
+
+Shard = Led[GroupShard]
+
+
+class Settings(Protocol):
+    """The broker's settings by name."""
+
+    def __getitem__(self, name: str, /) -> Any: ...
+
+
+@dataclass(slots=True)
+class GroupCounters(RuntimeCounters):
+    """Plain counters, collected at scrape."""
+
+    offset_commits: int = 0
+    offset_deletions: int = 0
+    offset_expirations: int = 0
+    completed_rebalances: int = 0
+
+
+class GroupService:
+    """What `broker.groups` is. All methods run on the event loop; requests raise KafkaError for their error code.
+
+    `partition_count` tells how many partitions `__consumer_offsets` has (or will have); `wall_ms` is the time since
+    1970; `leads_for_sure` whether nobody else can have been elected of whom this broker hasn't heard.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        partition_count: Callable[[], int],
+        wall_ms: Callable[[], int],
+        cold_reads: ColdReads,
+        leads_for_sure: Callable[[], bool],
+    ) -> None:
+        self.counters = GroupCounters()
+        self._leads_for_sure = leads_for_sure
+        self._partition_count = partition_count
+        self._wall_ms = wall_ms
+        self._limits = _limits_of(settings)
+        self._expiry_interval_s = settings["offsets.retention.check.interval.ms"] / 1000
+        self._runtime: Runtime[GroupShard] = Runtime(
+            OFFSETS_TOPIC,
+            self,
+            RuntimeLimits(
+                commit_timeout_s=settings["offsets.commit.timeout.ms"] / 1000,
+                load_chunk_bytes=settings["offsets.load.buffer.size"],
+                codec=settings["offsets.topic.compression.codec"],
+            ),
+            self.counters,
+            wall_ms,
+            cold_reads,
+        )
+        self._timers: Timers[GroupShard, ClassicGroup] = Timers(
+            self._runtime, self._time_passed, lambda group: f"the time-outs of group {group.group_id}"
+        )
+
+    # --- life ---
+
+    def start(self) -> None:
+        """Takes requests from now on, and expires offsets."""
+        self._runtime.start()
+        self._runtime.spawn(self._expire_forever())
+
+    async def stop(self) -> None:
+        """Lets go of every shard; whoever waits is told to look for another coordinator."""
+        self._timers.stop()
+        await self._runtime.stop()
+
+    def became_leader(self, partition: ReplayPartition) -> None:
+        """This broker leads `partition` of `__consumer_offsets`, in its `leader_epoch`: loads its groups."""
+        self._runtime.became_leader(partition)
+
+    def lost_leadership(self, index: int) -> None:
+        """This broker leads partition `index` no longer."""
+        self._runtime.resigned(index)
+
+    def topics_deleted(self, topics: Iterable[str]) -> None:
+        """Topics are gone: so are the offsets that groups committed for them."""
+        names = list(topics)
+        for shard in list(self._runtime.partitions.values()):
+            with self._runtime.surviving(f"the offsets of the deleted topics {', '.join(names)}"):
+                if not shard.loading:
+                    self._delete(shard, shard.core.topics_deleted(names, BATCH_RECORDS_MAX))
+
+    def _delete(self, shard: Shard, plans: Iterator[Plan]) -> None:
+        with self._runtime.surviving("the offsets of deleted topics"):
+            self._runtime.flush(shard)
+            plan = next(plans, None) if self._runtime.holds(shard) else None
+            if plan is not None:
+                self.counters.offset_deletions += len(plan.changes)
+                self._append_unwatched(shard, plan)
+                asyncio.get_running_loop().call_soon(self._delete, shard, plans)  # others have their turn
+
+    # --- membership ---
+
+    def join(self, group_id: str, join: Join) -> asyncio.Future[Answer]:
+        """A JoinGroup; `join.ticket` is from `ticket()`. The answer comes with the rebalance."""
+        shard = self._shard_of(group_id)
+        effects = shard.core.join(group_id, join, self._now())
+        self._perform(shard, shard.core.groups.get(group_id), effects)
+        ticket: asyncio.Future[Answer] = join.ticket
+        return ticket
+
+    def sync(self, group_id: str, sync: Sync) -> asyncio.Future[Answer]:
+        """A SyncGroup; the answer comes with the leader's assignment."""
+        shard = self._shard_of(group_id)
+        effects = shard.core.sync(group_id, sync, self._now())
+        self._perform(shard, shard.core.groups.get(group_id), effects)
+        ticket: asyncio.Future[Answer] = sync.ticket
+        return ticket
+
+    def heartbeat(self, group_id: str, member_id: str, generation: int, instance_id: str | None) -> ErrorCode:
+        """A Heartbeat; while the group is loading every heartbeat is good."""
+        try:
+            shard = self._shard_of(group_id)
+        except KafkaError as error:
+            return ErrorCode.none if error.code is ErrorCode.coordinator_load_in_progress else error.code
+        code = shard.core.heartbeat(group_id, member_id, generation, instance_id, self._now())
+        group = shard.core.groups.get(group_id)
+        if group is not None:
+            self._arm(shard, group)
+        return code
+
+    async def leave(self, group_id: str, leavers: Sequence[Leaver]) -> list[Answer]:
+        """A LeaveGroup: an answer for each leaver, once it is written that the group is empty if it is."""
+        shard = self._shard_of(group_id)
+        answers, effects = shard.core.leave(group_id, leavers, self._now())
+        before = shard.last_appended
+        self._perform(shard, shard.core.groups.get(group_id), effects)
+        if shard.last_appended > before:
+            await self._runtime.committed(shard, shard.last_appended)
+        return answers
+
+    def ticket(self) -> asyncio.Future[Answer]:
+        """What a parked request waits on."""
+        return asyncio.get_running_loop().create_future()
+
+    # --- offsets ---
+
+    async def commit(
+        self,
+        group_id: str,
+        member_id: str,
+        generation: int,
+        instance_id: str | None,
+        offsets: Sequence[OffsetToCommit],
+        retention_ms: int = -1,
+    ) -> list[ErrorCode]:
+        """An OffsetCommit: an error code for each offset, once they are committed."""
+        shard = self._shard_of(group_id, allow_empty=True)
+        plan = shard.core.commit(group_id, member_id, generation, instance_id, offsets, retention_ms, self._now())
+        if plan.changes:
+            encoded = _encoded(plan.changes)
+            self.counters.offset_commits += len(plan.changes)
+            await self._runtime.write_gathered(shard, plan.changes, encoded)
+        response: list[ErrorCode] = plan.response
+        return response
+
+    async def fetch(
+        self, group_id: str, partitions: Sequence[tuple[str, int]], require_stable: bool
+    ) -> list[Committed | ErrorCode | None]:
+        """An OffsetFetch: for each (topic, partition) what is committed, None for nothing.
+
+        With `require_stable` what is being written is waited for, and UNSTABLE_OFFSET_COMMIT stands for a partition
+        that an undecided transaction has an offset for, or for all where what is being written takes too long.
+        """
+        try:
+            shard = await self._settled(group_id, require_stable)
+        except KafkaError as error:
+            if error.code is not ErrorCode.unstable_offset_commit:
+                raise
+            return [ErrorCode.unstable_offset_commit] * len(partitions)
+        offsets = shard.core.offsets
+        keys = [OffsetKey(group_id, topic, partition) for topic, partition in partitions]
+        return [
+            ErrorCode.unstable_offset_commit if require_stable and offsets.undecided(key) else offsets.show(key)
+            for key in keys
+        ]
+
+    async def fetch_all(self, group_id: str, require_stable: bool) -> dict[str, dict[int, Committed]]:
+        """An OffsetFetch for everything that a group has, by topic and partition."""
+        try:
+            shard = await self._settled(group_id, require_stable)
+        except KafkaError as error:
+            if error.code is not ErrorCode.unstable_offset_commit:
+                raise
+            raise KafkaError(ErrorCode.not_coordinator) from None  # which partitions there are isn't known
+        return shard.core.offsets.show_all(group_id)
+
+    async def delete_offsets(self, group_id: str, partitions: Sequence[tuple[str, int]]) -> list[ErrorCode]:
+        """An OffsetDelete: an error code for each (topic, partition)."""
+        shard = self._shard_of(group_id)
+        self._runtime.flush(shard)
+        plan = shard.core.delete_offsets(group_id, partitions)
+        self.counters.offset_deletions += len(plan.changes)
+        await self._write(shard, plan)
+        response: list[ErrorCode] = plan.response
+        return response
+
+    async def delete_group(self, group_id: str) -> ErrorCode:
+        """A DeleteGroups, for one group."""
+        try:
+            shard = self._shard_of(group_id, allow_empty=True)
+            self._runtime.flush(shard)
+            plan = shard.core.delete_groups([group_id])
+            await self._write(shard, plan)
+        except KafkaError as error:
+            return error.code
+        code: ErrorCode = plan.response[0]
+        return code
+
+    # --- looking ---
+
+    def group(self, group_id: str) -> ClassicGroup | None:
+        """The group, if it exists; for reading only."""
+        return self._shard_of(group_id, allow_empty=True).core.groups.get(group_id)
+
+    def groups(self) -> list[ClassicGroup]:
+        """All groups of this broker; for reading only. Raises COORDINATOR_LOAD_IN_PROGRESS while some are unknown."""
+        return [group for shard in self._runtime.all_serving() for group in shard.core.groups.values()]
+
+    def partition_states(self) -> dict[str, int]:
+        """How many partitions of `__consumer_offsets` led here are loading, active, failed (to be loaded again)."""
+        return self._runtime.states()
+
+    def counts(self) -> dict[State, int]:
+        """How many groups are in each state."""
+        counts = dict.fromkeys(State, 0)
+        for shard in self._runtime.partitions.values():
+            for group in shard.core.groups.values():
+                counts[group.state] += 1
+        return counts
+
+    @property
+    def offset_count(self) -> int:
+        """How many offsets are kept."""
+        return sum(len(shard.core.offsets) for shard in self._runtime.partitions.values())
+
+    # --- what the runtime asks and tells ---
+
+    def empty(self) -> GroupShard:
+        """The core of a partition without a record."""
+        return GroupShard(self._limits)
+
+    async def loaded(self, led: Shard, replay: Replay) -> None:
+        """The sessions of a partition's groups begin anew."""
+        groups = led.core.groups
+        logger.info(
+            "%s-%d: loaded %d groups from %d records (%d of other kinds)",
+            OFFSETS_TOPIC, led.partition.index, len(groups), replay.replayed, replay.foreign,
+        )  # fmt: skip
+        for count, group in enumerate(list(groups.values())):
+            if count % LOADED_PER_TURN == LOADED_PER_TURN - 1:
+                await asyncio.sleep(0)
+            if self._runtime.holds(led) and groups.get(group.group_id) is group:
+                with self._runtime.surviving(f"group {group.group_id}, which was loaded,"):
+                    self._perform(led, group, group.loaded(self._now()))
+
+    def resigned(self, led: Shard) -> None:
+        """Whoever waits for a group is told NOT_COORDINATOR."""
+        for group in led.core.groups.values():
+            self._timers.forget(group)
+        self._perform(led, None, led.core.unload(ErrorCode.not_coordinator))
+
+    def told(self, error: KafkaError) -> KafkaError:
+        """What a client hears of an append that failed."""
+        return for_clients(error)
+
+    # --- performing ---
+
+    def _perform(self, shard: Shard, group: ClassicGroup | None, effects: Effects) -> None:
+        for ticket, answer in effects.answers:
+            if not ticket.done():
+                ticket.set_result(answer)
+        if group is None:
+            return
+        for old, new, generation, why in effects.transitions:
+            logger.info("group %s: %s to %s, generation %d: %s", group.group_id, old.value, new.value, generation, why)
+            self.counters.completed_rebalances += new is State.STABLE
+        for store in effects.stores:
+            self._store(shard, group, store)
+        if group.state is State.DEAD:
+            self._timers.forget(group)
+        else:
+            self._arm(shard, group)
+
+    def _arm(self, shard: Shard, group: ClassicGroup) -> None:
+        if group.wake_ms != NEVER_MS:
+            self._timers.ask(shard, group, group.wake_ms)
+
+    def _store(self, shard: Shard, group: ClassicGroup, store: Store) -> None:
+        try:
+            offset = self._append(shard, [(GroupKey(group.group_id), store.value)])
+        except KafkaError as error:
+            self._stored(shard, group, store, error.code)
+            return
+        if shard.partition.high_watermark > offset:
+            self._stored(shard, group, store, ErrorCode.none)
+        else:
+            self._runtime.spawn(self._store_committed(shard, group, store, offset))
+
+    async def _store_committed(self, shard: Shard, group: ClassicGroup, store: Store, offset: int) -> None:
+        try:
+            await self._runtime.committed(shard, offset)
+        except KafkaError as error:
+            self._stored(shard, group, store, error.code)
+        else:
+            self._stored(shard, group, store, ErrorCode.none)
+
+    def _stored(self, shard: Shard, group: ClassicGroup, store: Store, error: ErrorCode) -> None:
+        if error is not ErrorCode.none:
+            logger.warning("group %s: its metadata could not be stored: %s", group.group_id, error.name)
+        self._perform(shard, group, shard.core.stored(group, store, error, self._now()))
+
+    def _time_passed(self, shard: Shard, group: ClassicGroup) -> None:
+        if group.state is not State.DEAD:
+            self._perform(shard, group, group.time_passed(self._now()))
+
+    # --- writing ---
+
+    def _append(self, shard: Shard, changes: Sequence[Change]) -> int:
+        """Appends one batch; groups that it deletes are woken no more. Raises KafkaError, nothing changed."""
+        deleted = [shard.core.groups.get(key.group) for key, value in changes if _is_deletion(key, value)]
+        offset = self._runtime.append(shard, changes, _encoded(changes))
+        for group in deleted:
+            if group is not None:
+                self._timers.forget(group)
+        return offset
+
+    def _append_unwatched(self, shard: Shard, plan: Plan) -> None:
+        """Appends what nobody waits for. What a plan was made from must be flushed before it is made."""
+        for start in range(0, len(plan.changes), BATCH_RECORDS_MAX):
+            try:
+                self._append(shard, plan.changes[start : start + BATCH_RECORDS_MAX])
+            except KafkaError as error:
+                logger.warning(
+                    "__consumer_offsets-%d: tombstones could not be written: %s", shard.partition.index, error
+                )
+                return
+
+    async def _write(self, shard: Shard, plan: Plan) -> None:
+        """Appends a plan's records and waits until they are committed."""
+        if not plan.changes:
+            return
+        try:
+            offset = self._append(shard, plan.changes)
+        except KafkaError as error:
+            raise for_clients(error) from error
+        await self._runtime.committed(shard, offset)
+
+    async def _settled(self, group_id: str, require_stable: bool) -> Shard:
+        """The group's shard, showing all that is committed now; with `require_stable` all that was written before."""
+        shard = self._shard_of(group_id, allow_empty=True)
+        if require_stable:
+            self._runtime.flush(shard)
+            try:
+                await self._runtime.committed(shard, shard.last_appended)
+            except KafkaError as error:
+                late = error.code is ErrorCode.coordinator_not_available and self._leads_for_sure()
+                # Older consumers know no other code that makes them look for the coordinator and try again.
+                code = ErrorCode.unstable_offset_commit if late else ErrorCode.not_coordinator
+                raise KafkaError(code) from None
+        await self._runtime.shown(shard)
+        return shard
+
+    # --- finding, expiring ---
+
+    def _shard_of(self, group_id: str, allow_empty: bool = False) -> Shard:
+        """The loaded shard of a group. Raises the code that sends the client elsewhere, or lets it wait."""
+        if not group_id and not allow_empty and self._runtime.accepting:
+            raise KafkaError(ErrorCode.invalid_group_id)
+        return self._runtime.serving(partition_for(group_id, self._partition_count()))
+
+    async def _expire_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self._expiry_interval_s)
+            await self.expire()
+
+    async def expire(self) -> None:
+        """Writes tombstones for offsets and groups that have outlived their retention."""
+        for shard in list(self._runtime.partitions.values()):
+            for group_id in [] if shard.loading else list(shard.core.groups):
+                if not self._runtime.holds(shard):
+                    break
+                with self._runtime.surviving(f"the expiry of group {group_id}'s offsets"):
+                    self._runtime.flush(shard)
+                    plan = shard.core.expire(group_id, self._now())
+                    if plan.changes:
+                        self.counters.offset_expirations += sum(isinstance(key, OffsetKey) for key, _ in plan.changes)
+                        self._append_unwatched(shard, plan)
+                await asyncio.sleep(0)
+
+    def _now(self) -> Now:
+        return Now(steady_ms(), self._wall_ms())
+
+
+def _limits_of(settings: Settings) -> Limits:
+    return Limits(
+        group_min_session_timeout_ms=settings["group.min.session.timeout.ms"],
+        group_max_session_timeout_ms=settings["group.max.session.timeout.ms"],
+        group_initial_rebalance_delay_ms=settings["group.initial.rebalance.delay.ms"],
+        group_max_size=settings["group.max.size"],
+        offset_metadata_max_bytes=settings["offset.metadata.max.bytes"],
+        offsets_retention_ms=settings["offsets.retention.minutes"] * 60_000,
+    )
+
+
+def _encoded(changes: Sequence[Change]) -> list[Encoded]:
+    """The records of `changes`. Raises KafkaError where a text is too long for one (clients may send such)."""
+    try:
+        return [encode(change) for change in changes]
+    except struct.error:
+        raise KafkaError(ErrorCode.unknown_server_error, "a group's id or a text of its members is too long") from None
+
+
+def _is_deletion(key: OffsetKey | GroupKey, value: object) -> bool:
+    return value is None and isinstance(key, GroupKey)
