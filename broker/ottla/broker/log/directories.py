@@ -23,8 +23,6 @@ from functools import partial
 from itertools import chain
 from uuid import UUID
 
-from ottla.broker.counters import FlushCounters
-
 from . import names
 from .bad_logs import BadLogs
 from .checkpoints import Offsets, read_properties, write_clean_marker
@@ -34,6 +32,7 @@ from .creation import NewLog, create, create_all
 from .cuts import Cuts
 from .deletion import Deletions
 from .disk import NO_ROOM, OUT_OF_RESOURCES, Disk, RealDisk
+from .flush_counters import FlushCounters
 from .home import UNKNOWN_EPOCH, ForeignDirectory, Home, common_epoch, emptiest
 from .log import Log
 from .offset_files import OffsetFile, OffsetFiles

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ottla.broker.counters import FlushCounters
-
 from .deletion import Deletions
 from .disk import Disk
+from .flush_counters import FlushCounters
 from .segment import OpenFiles
 
 if TYPE_CHECKING:
