@@ -24,7 +24,7 @@ from ottla.broker.awaited_elections import AwaitedElections
 from ottla.broker.cold_reads import ColdReads
 from ottla.broker.coordinator import GroupService
 from ottla.broker.dispatch import Dispatcher
-from ottla.broker.fetch_sessions import FetchSessionCache
+from ottla.broker.fetch_session_cache import FetchSessionCache
 from ottla.broker.inspectors import Inspectors
 from ottla.broker.internal_topics import InternalTopics
 from ottla.broker.isr import IsrChanges

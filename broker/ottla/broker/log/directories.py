@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from itertools import chain
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from . import names
 from .bad_logs import BadLogs
@@ -419,7 +419,7 @@ class LogDirectories:
     def _doom(self, directory: str, log: Log) -> str:
         """Renames a log's directory for its removal; its new path."""
         home = directory.rpartition("/")[0]
-        target = f"{home}/{names.renamed_partition_name(log.topic, log.index, names.DELETE_DIRECTORY)}"
+        target = f"{home}/{names.renamed_partition_name(log.topic, log.index, names.DELETE_DIRECTORY, uuid4())}"
         try:
             self.disk.rename(directory, target)
         except OSError as error:
@@ -448,7 +448,7 @@ class LogDirectories:
         self, directory: str, topic: str, index: int, reason: str = "the cluster doesn't know this partition"
     ) -> str:
         home = directory.rpartition("/")[0]
-        target = f"{home}/{names.renamed_partition_name(topic, index, names.STRAY_DIRECTORY)}"
+        target = f"{home}/{names.renamed_partition_name(topic, index, names.STRAY_DIRECTORY, uuid4())}"
         self.disk.rename(directory, target)
         self._without_room.gone(directory)
         logger.warning("%s: %s; it is set aside as %s", directory, reason, target)
