@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from ottla.broker.elections import Elections
+from ottla.broker.election_counts import ElectionCounts
 from ottla.broker.exposition import CONTENT_TYPE, lines
 from ottla.broker.http import HttpServer, Request, Response
 from ottla.broker.loop_lag import LoopLag
@@ -29,7 +29,7 @@ class Monitoring:
 
     def __init__(self, broker: Broker) -> None:
         self.loop_lag: LoopLag = LoopLag(lambda: broker.server.busy_poll.looked_seconds)
-        self.elections: Elections = Elections(lambda: broker.controls)
+        self.elections: ElectionCounts = ElectionCounts(lambda: broker.controls)
         restart = RestartPages(broker)
         self.http = HttpServer(
             {
