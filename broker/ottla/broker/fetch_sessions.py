@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from ottla.broker.partition import Partition
 
-INVALID_SESSION = 0
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 
