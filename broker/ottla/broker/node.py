@@ -34,6 +34,7 @@ from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.moves import Moves
 from ottla.broker.log.upkeep import Upkeep, UpkeepIntervals
 from ottla.broker.loop_quota import LoopQuota
+from ottla.broker.machine import Machine
 from ottla.broker.making_way import MakingWay, is_led_elsewhere
 from ottla.broker.monitoring import Monitoring
 from ottla.broker.partition import Partition
@@ -43,7 +44,6 @@ from ottla.broker.replicas import Replicas
 from ottla.broker.replication import Replication
 from ottla.broker.replication_throttle import LEADER, ReplicationThrottle
 from ottla.broker.restore_reports import RestoreReports
-from ottla.broker.surroundings import Surroundings
 from ottla.broker.topic_descriptions import EncodedTopics
 from ottla.metadata.cluster import join_cluster
 from ottla.metadata.follower import Follower
@@ -86,8 +86,8 @@ FETCH_SESSION_EVICTION_SECONDS = 120.0  # as Kafka; it is no setting there eithe
 class Broker:
     """A running broker. `open`, `register`, `serve`, then `stop`; the process's main function calls them in order."""
 
-    def __init__(self, config: BrokerConfig, store: Store, surroundings: Surroundings | None = None) -> None:
-        surroundings = surroundings or Surroundings()
+    def __init__(self, config: BrokerConfig, store: Store, surroundings: Machine | None = None) -> None:
+        surroundings = surroundings or Machine()
         now_ms = self._now_ms = surroundings.now_ms
         self._renewal = surroundings.renewal
         self.config = config

@@ -17,10 +17,10 @@ from uuid import UUID
 
 from .checkpoints import write_topic_id_unsynced
 from .config import LogConfig
+from .directory_services import DirectoryServices
 from .disk import Disk, File
 from .log import Log
 from .recovery import open_log
-from .surroundings import LogSurroundings
 
 logger = logging.getLogger(__name__)
 
@@ -37,13 +37,13 @@ class NewLog(NamedTuple):
 class _Begun(NamedTuple):
     """A directory with nothing in it but whose it is; `sync` returns when that is on the disk, or raises OSError."""
 
-    surroundings: LogSurroundings
+    surroundings: DirectoryServices
     directory: str
     new: NewLog
     sync: Callable[[], object]
 
 
-def create(surroundings: LogSurroundings, directory: str, new: NewLog) -> Log:
+def create(surroundings: DirectoryServices, directory: str, new: NewLog) -> Log:
     """A log in a directory that doesn't exist yet, and doesn't afterwards where it couldn't be made. Blocks.
 
     Raises OSError.
@@ -53,7 +53,7 @@ def create(surroundings: LogSurroundings, directory: str, new: NewLog) -> Log:
 
 
 def create_all(
-    wanted: Iterable[tuple[LogSurroundings, str, NewLog]], pool: Executor, syncs: int
+    wanted: Iterable[tuple[DirectoryServices, str, NewLog]], pool: Executor, syncs: int
 ) -> list[tuple[NewLog, Log]]:
     """Logs in their directories, with `syncs` syncs at a time in `pool`; after the first that can't be begun, no more
     are. Blocks.

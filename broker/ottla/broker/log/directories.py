@@ -31,6 +31,7 @@ from .config import LogConfig
 from .creation import NewLog, create, create_all
 from .cuts import Cuts
 from .deletion import Deletions
+from .directory_services import DirectoryServices
 from .disk import NO_ROOM, OUT_OF_RESOURCES, Disk, RealDisk
 from .flush_counters import FlushCounters
 from .home import UNKNOWN_EPOCH, ForeignDirectory, Home, common_epoch, emptiest
@@ -38,7 +39,6 @@ from .log import Log
 from .offset_files import OffsetFile, OffsetFiles
 from .recovery import BadLog, Opened, open_log
 from .segment import DamagedSegment, OpenFiles, files_to_keep_open
-from .surroundings import LogSurroundings
 from .survey import FoundLog, InterruptedMove, survey
 from .troubles import Troubles
 from .without_room import BeingOpened, WithoutRoom, has_room
@@ -108,7 +108,7 @@ class LogDirectories:
             raise
 
     def _home(self, path: str, open_files: OpenFiles) -> Home:
-        surroundings = LogSurroundings(
+        surroundings = DirectoryServices(
             self.disk, self.deletions, open_files, self._now_ms, self._wants_flush, self._log_failed, self.flushes
         )
         home = Home(path, surroundings)

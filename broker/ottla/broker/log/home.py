@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from . import names
 from .checkpoints import Offsets, encode_uuid, read_properties, take_clean_marker, write_properties
-from .surroundings import LogSurroundings
+from .directory_services import DirectoryServices
 
 UNKNOWN_EPOCH = -1
 _VERSION = "1"  # of meta.properties; Kafka's earlier one was ZooKeeper's, without a node id
@@ -24,7 +24,7 @@ class Home:
 
     __slots__ = ("clean", "compacted", "lock", "log_starts", "path", "recovery_points", "stopped_epoch", "surroundings")
 
-    def __init__(self, path: str, surroundings: LogSurroundings) -> None:
+    def __init__(self, path: str, surroundings: DirectoryServices) -> None:
         self.path = path
         self.surroundings = surroundings
         self.clean = False

@@ -18,6 +18,7 @@ from ottla.protocol.received import Buffer
 
 from . import names
 from .config import MAX_RELATIVE_OFFSET, LogConfig
+from .directory_services import DirectoryServices
 from .disk import all_or_unusable
 from .epochs import LeaderEpochs
 from .pending_flush import PendingFlush
@@ -26,7 +27,6 @@ from .replay import note_marker, producers_at
 from .retention import deletable
 from .segment import FileRange, FoundRecord, Segment
 from .snapshots import Snapshots
-from .surroundings import LogSurroundings
 from .swapping import put_in_place
 from .timestamps import first_from, first_of_greatest
 from .unsynced import Unsynced
@@ -68,7 +68,7 @@ class Log:
 
     def __init__(
         self,
-        surroundings: LogSurroundings,
+        surroundings: DirectoryServices,
         directory: str,
         topic: str,
         index: int,
@@ -417,7 +417,7 @@ class Log:
         for segment in self.segments:
             segment.let_go()
 
-    def moved(self, surroundings: LogSurroundings, directory: str, recovery_point: int) -> None:
+    def moved(self, surroundings: DirectoryServices, directory: str, recovery_point: int) -> None:
         """The same files lie in `directory` now, those below `recovery_point` synced."""
         self._snapshots.moved()
         self._surroundings = surroundings

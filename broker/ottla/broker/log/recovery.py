@@ -26,13 +26,13 @@ from . import epochs as leader_epochs
 from . import names
 from .config import MAX_RELATIVE_OFFSET, LogConfig
 from .cuts import Cut
+from .directory_services import DirectoryServices
 from .disk import Disk, Entry, unless_full
 from .epochs import LeaderEpochs
 from .log import Log
 from .producers import Producers
 from .replay import note_marker, replay_producers, restore_snapshot, write_snapshot
 from .segment import DamagedSegment, Segment
-from .surroundings import LogSurroundings
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ class Opened(NamedTuple):
 
 
 def open_log(
-    surroundings: LogSurroundings,
+    surroundings: DirectoryServices,
     directory: str,
     topic: str,
     index: int,
@@ -124,7 +124,7 @@ class _Opening:
 
     def __init__(
         self,
-        surroundings: LogSurroundings,
+        surroundings: DirectoryServices,
         directory: str,
         topic: str,
         index: int,

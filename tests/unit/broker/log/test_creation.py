@@ -14,8 +14,8 @@ import pytest
 
 from ottla.broker.log.config import LogConfig
 from ottla.broker.log.creation import NewLog, create, create_all
+from ottla.broker.log.directory_services import DirectoryServices
 from ottla.broker.log.disk import File, RealDisk, RealFile
-from ottla.broker.log.surroundings import LogSurroundings
 
 from .workbench import Workbench, append, batch_of
 
@@ -56,11 +56,11 @@ class NoThreads(Executor):
         raise RuntimeError("can't start new thread")
 
 
-def surroundings(folder: Path, disk: WatchedDisk) -> LogSurroundings:
+def surroundings(folder: Path, disk: WatchedDisk) -> DirectoryServices:
     return Workbench(folder, disk=disk).surroundings
 
 
-def wanted(around: LogSurroundings, folder: Path, count: int) -> list[tuple[LogSurroundings, str, NewLog]]:
+def wanted(around: DirectoryServices, folder: Path, count: int) -> list[tuple[DirectoryServices, str, NewLog]]:
     return [(around, f"{folder}/t-{index}", NewLog("t", index, UUID(int=7), LogConfig())) for index in range(count)]
 
 

@@ -9,11 +9,11 @@ from ottla.broker.log.compaction_child import Job, compact
 from ottla.broker.log.config import LogConfig
 from ottla.broker.log.deletion import Deletions, remove
 from ottla.broker.log.directories import LogDirectories
+from ottla.broker.log.directory_services import DirectoryServices
 from ottla.broker.log.disk import Disk, RealDisk
 from ottla.broker.log.log import Log
 from ottla.broker.log.recovery import Opened, open_log
 from ottla.broker.log.segment import OpenFiles
-from ottla.broker.log.surroundings import LogSurroundings
 from ottla.protocol.batches import (
     Record,
     assign,
@@ -41,7 +41,7 @@ class Workbench:
         self.wanting: list[Log] = []
         self.errors: list[OSError] = []
         self.path.mkdir(exist_ok=True)
-        self.surroundings = LogSurroundings(
+        self.surroundings = DirectoryServices(
             self.disk,
             self.deletions,
             OpenFiles(self.open_files),
