@@ -86,19 +86,19 @@ FETCH_SESSION_EVICTION_SECONDS = 120.0  # as Kafka; it is no setting there eithe
 class Broker:
     """A running broker. `open`, `register`, `serve`, then `stop`; the process's main function calls them in order."""
 
-    def __init__(self, config: BrokerConfig, store: Store, surroundings: Machine | None = None) -> None:
-        surroundings = surroundings or Machine()
-        now_ms = self._now_ms = surroundings.now_ms
-        self._renewal = surroundings.renewal
+    def __init__(self, config: BrokerConfig, store: Store, machine: Machine | None = None) -> None:
+        machine = machine or Machine()
+        now_ms = self._now_ms = machine.now_ms
+        self._renewal = machine.renewal
         self.config = config
         self.id = config.node_id
         self.partitions: PartitionTable = PartitionTable()
         self.logs: LogDirectories = LogDirectories(
             [os.path.abspath(path) for path in config.log_dirs],
             now_ms,
-            disk=surroundings.disk,
+            disk=machine.disk,
             recovery_threads=config.get_int("num.recovery.threads.per.data.dir"),
-            threads=surroundings.threads,
+            threads=machine.threads,
         )
         self.logs.cordoned = _cordoned(config)
         store = self.store = OwnStore(store, read_known(self.logs))
@@ -120,13 +120,13 @@ class Broker:
             lambda: self.image,
             lambda: self.config,
             lambda coroutine, name: self.spawn(coroutine, name, vital=True),
-            surroundings.connect,
+            machine.connect,
         )
         self.leader_throttle = ReplicationThrottle(LEADER, self.id, lambda: self.image, lambda: self.config)
         self.replicas.follow = self.replication.follow
         self.replicas.unfollow = self.replication.unfollow
         self.restore_reports = RestoreReports(self.id, store, self.logs, self.partitions)
-        self.intents = Intents(store, self.follower, surroundings.random)
+        self.intents = Intents(store, self.follower, machine.random)
         self.awaited_elections = AwaitedElections(self.id, lambda: self.image, _loop_time)
         self.applied_revisions: AppliedRevisions = AppliedRevisions(
             self.id,
@@ -134,11 +134,11 @@ class Broker:
             config.listeners.inter_broker,
             self.awaited_elections,
             self.spawn,
-            surroundings.connect,
+            machine.connect,
         )
         self.encoded_topics = EncodedTopics()
         self.internal_topics = InternalTopics(self.intents, config)
-        self.cold_reads: ColdReads = ColdReads(surroundings.disk_threads)
+        self.cold_reads: ColdReads = ColdReads(machine.disk_threads)
         self.groups: GroupService = GroupService(
             config,
             self._group_partition_count,
@@ -150,7 +150,7 @@ class Broker:
         self.fetch_sessions: FetchSessionCache = FetchSessionCache(
             config.get_int("max.incremental.fetch.session.cache.slots"),
             FETCH_SESSION_EVICTION_SECONDS,
-            surroundings.random,
+            machine.random,
         )
         routes = load_routes()
         apis = (route.api for route in routes.values() if not route.api.own_name)
@@ -160,21 +160,21 @@ class Broker:
             self.dispatcher.dispatch,
             _limits(config),
             PIPELINED,
-            surroundings.open_socket,
-            surroundings.busy_poll_seconds,
-            surroundings.disk_threads,
+            machine.open_socket,
+            machine.busy_poll_seconds,
+            machine.disk_threads,
         )
         self.making_way: MakingWay = MakingWay(
             self.server,
             silence_s=lambda: self.store_silence_seconds,
             session_s=lambda: self.session_seconds,
             is_led_elsewhere=lambda: is_led_elsewhere(
-                self.id, self.image, config.listeners.inter_broker, surroundings.connect
+                self.id, self.image, config.listeners.inter_broker, machine.connect
             ),
             is_registered=self._is_seen_registered,
             let_go=self._let_go,
         )
-        self.inspectors = Inspectors(surroundings.threads(INSPECTORS), INSPECTORS)  # of producers' batches
+        self.inspectors = Inspectors(machine.threads(INSPECTORS), INSPECTORS)  # of producers' batches
         self.loop_quota = LoopQuota(lambda renew: asyncio.get_running_loop().call_soon(renew))
         self.turns: int = 0  # batches that wait for one of them, or for one another
         self.compactor: Compactor = Compactor(self.logs, now_ms, _compaction(config))

@@ -108,10 +108,10 @@ class LogDirectories:
             raise
 
     def _home(self, path: str, open_files: OpenFiles) -> Home:
-        surroundings = DirectoryServices(
+        services = DirectoryServices(
             self.disk, self.deletions, open_files, self._now_ms, self._wants_flush, self._log_failed, self.flushes
         )
-        home = Home(path, surroundings)
+        home = Home(path, services)
         try:
             if not self.disk.exists(path):
                 self.disk.make_directory(path)
@@ -253,7 +253,7 @@ class LogDirectories:
     def _open_log(self, home: Home, item: FoundLog, config: LogConfig) -> Opened:
         key = item.topic, item.partition
         return open_log(
-            home.surroundings,
+            home.services,
             item.directory,
             item.topic,
             item.partition,
@@ -301,7 +301,7 @@ class LogDirectories:
         try:
             self._make_room(directory, topic, index)
             self.offset_files.write_all(self._outdated([(home, topic, index)]))
-            log = create(home.surroundings, directory, new)
+            log = create(home.services, directory, new)
         except OSError as error:
             self.directory_failed(home.path, error)
             raise
@@ -341,7 +341,7 @@ class LogDirectories:
         except OSError as error:
             logger.warning("no log can be created ahead: %s", error)
             return []
-        places = ((home.surroundings, _directory(home, item), item) for home, item in wanted)
+        places = ((home.services, _directory(home, item), item) for home, item in wanted)
         with self._threads(_THREADS) as pool:
             return create_all(places, pool, _THREADS)
 
@@ -378,7 +378,7 @@ class LogDirectories:
         self.offset_files.write_all(self._outdated([(self._homes[target], log.topic, log.index)]))
         self.disk.rename(copy, directory)
         source = log.directory
-        log.moved(self._homes[target].surroundings, directory, recovery_point)
+        log.moved(self._homes[target].services, directory, recovery_point)
         self._doom(source, log)
 
     def delete_topic(self, topic_id: UUID) -> None:

@@ -41,7 +41,7 @@ class Workbench:
         self.wanting: list[Log] = []
         self.errors: list[OSError] = []
         self.path.mkdir(exist_ok=True)
-        self.surroundings = DirectoryServices(
+        self.services = DirectoryServices(
             self.disk,
             self.deletions,
             OpenFiles(self.open_files),
@@ -54,7 +54,7 @@ class Workbench:
         self, *, clean: bool = True, recovery_point: int = 0, log_start_offset: int = 0, compacted_to: int = 0
     ) -> Opened:
         return open_log(
-            self.surroundings,
+            self.services,
             str(self.path),
             "topic",
             0,
