@@ -98,7 +98,7 @@ class Partition:
         "topic",
         "topic_id",
         "waiters",
-        "written_in_vain",
+        "write_failed",
     )
 
     def __init__(
@@ -136,7 +136,7 @@ class Partition:
         self.elr: Sequence[int] = ()  # may be elected too (KIP-966): they have what is committed
         self.offline = False
         self.damage_met: tuple[int, str] | None = None  # last: where, and what doesn't go on, with the reason
-        self.written_in_vain: Callable[[Partition], None] = lambda partition: None  # somebody else should lead
+        self.write_failed: Callable[[Partition], None] = lambda partition: None  # somebody else should lead
         self.waiters: list[Waiter] = []  # for more that is committed
         self.follower_waiters: list[Waiter] = []  # for more at the end
         self._commits = Commits()
@@ -416,7 +416,7 @@ class Partition:
     def failed(self, error: OSError) -> KafkaError:
         """A write failed: nothing was appended. Disk full passes; anything else is for the log directory to judge."""
         self.log.directory_failed(error)
-        self.written_in_vain(self)
+        self.write_failed(self)
         return KafkaError(ErrorCode.kafka_storage_error, f"{self.log.directory}: {error.strerror or error}")
 
     def flush(self) -> asyncio.Future[None]:

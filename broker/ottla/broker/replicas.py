@@ -284,7 +284,7 @@ class Replicas:
             counters = self.counters[intent.name] = TopicCounters()
         partition = Partition(intent.name, topic_id, index, log, counters, self._now_ms, self._clock)
         partition.high_watermark = self._checkpointed(log)
-        partition.written_in_vain = self._look_at_isr
+        partition.write_failed = self._look_at_isr
         self._apply_rules(partition)
         self._table.add(partition)
         return partition
