@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from ottla.broker.elections import Elections
+from ottla.broker.election_counts import ElectionCounts
 from ottla.broker.exposition import CONTENT_TYPE, lines
 from ottla.broker.http import HttpServer, Request, Response
 from ottla.broker.metrics import controller as metrics
@@ -45,7 +45,7 @@ class ControllerProcess:
     ) -> None:
         self.name = f"controller-{config.node_id}"
         self.failed = asyncio.Event()
-        self.elections = Elections(lambda: self.controls)
+        self.elections = ElectionCounts(lambda: self.controls)
         self._config = config
         self._waits = False  # for a cluster
         store = self.store = OwnStore(store, None)  # what this process has seen is forgotten when it ends

@@ -540,18 +540,6 @@ class LineageRow(_Value):
         return cls(document.pop("words"), entry.mod_revision, format=version, unknown=document)
 
 
-def with_leader(partition: Partition, leader: int, isr: tuple[int, ...], isr_epochs: tuple[int, ...]) -> Partition:
-    """The partition after an election: both epochs grow by one. `leader` may be NO_LEADER."""
-    return replace(
-        partition,
-        leader=leader,
-        isr=isr,
-        isr_epochs=isr_epochs,
-        leader_epoch=partition.leader_epoch + 1,
-        partition_epoch=partition.partition_epoch + 1,
-    )
-
-
 def with_isr(partition: Partition, isr: tuple[int, ...], isr_epochs: tuple[int, ...]) -> Partition:
     """The partition with another ISR under the same leader: only the partition epoch grows."""
     return replace(partition, isr=isr, isr_epochs=isr_epochs, partition_epoch=partition.partition_epoch + 1)

@@ -1,5 +1,7 @@
 """The port to what the cluster agrees on: read, watch from a revision, guarded transactions, leases.
 
+Pure: the port and its values; the stores that implement it do the work.
+
 Every store counts revisions: each transaction that changes something makes the next one, and all its changes carry that
 number. A reader takes a snapshot at one revision and watches from there; it then passes through the same sequence of
 states as everyone else. Nothing is written but by `transact`, whose guards are compared and whose writes are applied at

@@ -1,15 +1,14 @@
-"""Java's .properties syntax: text to pairs and pairs to text.
+"""Java's .properties syntax: text to pairs.
 
 Pure. Source: the format in the documentation of java.util.Properties.load: comments, continuation lines, three
 separators, escapes. Of a name given twice the last value counts, as in Java.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 _BLANKS = " \t\f"
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-_ESCAPED = {"\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f", "\\": "\\\\"}
 
 
 def parse_properties(text: str) -> dict[str, str]:
@@ -27,11 +26,6 @@ def parse_properties(text: str) -> dict[str, str]:
 def properties_checksum(text: str) -> str:
     """By which a .properties text is known again: whoever wrote it sees whether a process was started with it."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def format_properties(properties: Mapping[str, str]) -> str:
-    """Text that `parse_properties` reads back as the same pairs."""
-    return "".join(f"{_escape(name, '=:#! ')}={_escape_value(value)}\n" for name, value in properties.items())
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
@@ -95,14 +89,3 @@ def _unescape(text: str) -> str:
         parts.append(character)
     # Characters beyond 16 bits are written as two \u escapes, a surrogate pair.
     return "".join(parts).encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
-
-
-def _escape(text: str, special: str) -> str:
-    return "".join(
-        _ESCAPED.get(character) or ("\\" + character if character in special else character) for character in text
-    )
-
-
-def _escape_value(value: str) -> str:
-    blanks = len(value) - len(value.lstrip(" "))
-    return "\\ " * blanks + _escape(value[blanks:], "")

@@ -167,8 +167,9 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     )
 
 
-def read_names(options: Mapping[str, str]) -> bool:
-    """Checks names and subscription, which batch and streaming reads share, and returns whether headers are wanted."""
+def wants_headers(options: Mapping[str, str]) -> bool:
+    """Whether a read, of a batch or a stream, has the column of headers. Raises OptionError where an option isn't known
+    or the subscription is wrong."""
     own, _ = _split(options, "consumer")
     _subscription(own)
     return _boolean(own, "includeHeaders", False)

@@ -24,7 +24,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from . import offsets
-from .options import OptionError, ReadOptions, read_names, read_options, write_options
+from .options import OptionError, ReadOptions, read_options, wants_headers, write_options
 from .planning import batch_ranges, open_client
 from .pushdown import Bounds, push
 from .schema import COLUMNS, HEADERS, arrow_schema, ddl
@@ -43,7 +43,7 @@ class DefaultSource(DataSource):
 
     def schema(self) -> str:
         """Kafka's columns, with headers where includeHeaders is true."""
-        return ddl(read_names(self.options))
+        return ddl(wants_headers(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch reader of the columns in `schema`."""

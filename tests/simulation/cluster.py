@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.broker.log.compaction_child import Job, Result, compact
 from ottla.broker.log.compactor import CompactionFailed
+from ottla.broker.machine import Machine
 from ottla.broker.node import Broker
 from ottla.broker.partition import Partition
-from ottla.broker.surroundings import Surroundings
 from ottla.cli.server import stand_for_controller
 from ottla.metadata.patience import GivenUp, Patience
 from ottla.metadata.registration import NodeIdTaken
@@ -173,7 +173,7 @@ class Node:
         broker = Broker(
             config,
             store,
-            Surroundings(
+            Machine(
                 self.now_ms,
                 world.random,
                 self.disk,

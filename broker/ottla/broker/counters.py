@@ -73,19 +73,3 @@ class ApiCounters:
     def failed(self, error: int) -> None:
         """One answer carried an error code."""
         self.errors[error] = self.errors.get(error, 0) + 1
-
-
-class FlushCounters:
-    """Syncs of logs to the disk: how many, how long they took. Counted in the threads that sync: of two that end at the
-    same instant one may be lost, which a statistic bears."""
-
-    __slots__ = ("latency_buckets", "latency_microseconds")
-
-    def __init__(self) -> None:
-        self.latency_microseconds = 0
-        self.latency_buckets = [0] * LATENCY_BUCKETS
-
-    def flushed(self, microseconds: int) -> None:
-        """One sync took this long."""
-        self.latency_microseconds += microseconds
-        self.latency_buckets[microseconds.bit_length()] += 1

@@ -1,30 +1,19 @@
-"""Incremental fetch sessions (KIP-227): a bounded cache, and what of an answer a session's client hasn't seen. Pure.
+"""An incremental fetch session (KIP-227): what its client asked for, and what of an answer it hasn't seen. Pure.
 
 A session remembers for each partition what the client asked and what it was last told. An incremental answer then
 carries only partitions with records, with an error, or whose high watermark or log start offset moved. Partitions that
 had something move to the end of the session, so that none starves behind a greedy one. Which partitions have to be
-looked at when the client comes back is `unread`, kept with the help of `fetch_watch`.
-
-Cache, as Kafka's `FetchSessionCache`: `max.incremental.fetch.session.cache.slots` sessions; a full cache gives up a
-session unused for `min.incremental.fetch.session.eviction.ms`, or for a privileged (follower's) one a larger or less
-privileged one; otherwise the new client goes without a session.
+looked at when the client comes back is `unread`; the session's `watch` adds a partition there that has moved.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
-
-from ottla.broker.fetch_watch import SessionWatch
-from ottla.protocol.errors import ErrorCode, KafkaError
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from random import Random
-
     from ottla.broker.partition import Partition
 
-INVALID_SESSION = 0
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 
@@ -91,8 +80,34 @@ class FetchPartition:
         return changed
 
 
+class Waiting(Protocol):
+    """A request that waits for more."""
+
+    def moved(self, partition: Partition, new_bytes: int) -> None:
+        """There is more to read, or (0) the partition changed in another way."""
+        ...
+
+
+class Watch(Protocol):
+    """The port to the partitions: what is added to it is put into its session's `unread` when it moves."""
+
+    request: Waiting | None  # is told of every move, while it waits
+
+    def add(self, key: PartitionKey, partition: Partition) -> None:
+        """The session has read this partition to its end."""
+        ...
+
+    def forget(self, key: PartitionKey) -> None:
+        """The partition isn't watched any more."""
+        ...
+
+    def close(self) -> None:
+        """The session is over."""
+        ...
+
+
 class FetchSession:
-    """What one client fetches again and again."""
+    """What one client fetches again and again. `watch_of` makes its watch, for it and the replica's id."""
 
     __slots__ = (
         "created",
@@ -114,12 +129,13 @@ class FetchSession:
         replica_id: int,
         uses_topic_ids: bool,
         now: float,
+        watch_of: Callable[[FetchSession, int], Watch],
     ) -> None:
         self.id = session_id
         self.epoch = 1
         self.partitions = partitions
         self.unread: dict[PartitionKey, None] = dict.fromkeys(partitions)  # in the order in which they are served
-        self.watch = SessionWatch(self, replica_id)
+        self.watch = watch_of(self, replica_id)
         self.privileged = replica_id >= 0
         self.replica_epoch = -1  # of the follower's registration, as it said last
         self.uses_topic_ids = uses_topic_ids
@@ -156,69 +172,3 @@ class FetchSession:
         """Nothing is left to read there until it moves, or the client asks anew."""
         self.watch.add(key, partition)
         self.unread.pop(key, None)
-
-
-class FetchSessionCache:
-    """All sessions of a broker. Times are seconds of a clock that doesn't go back."""
-
-    def __init__(self, slots_max: int, eviction_seconds: float, random: Random) -> None:
-        self.slots_max = slots_max
-        self.eviction_seconds = eviction_seconds
-        self.evictions = 0
-        self._random = random
-        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()  # least recently used first
-
-    def __len__(self) -> int:
-        return len(self._sessions)
-
-    def create(
-        self, partitions: dict[PartitionKey, FetchPartition], replica_id: int, uses_topic_ids: bool, now: float
-    ) -> FetchSession | None:
-        """A new session, of a follower or (`replica_id` −1) a consumer; None where there is no room for it."""
-        if not self._make_room(len(partitions), replica_id >= 0, now):
-            return None
-        while (session_id := self._random.randint(1, 2**31 - 1)) in self._sessions:
-            pass
-        session = FetchSession(session_id, partitions, replica_id, uses_topic_ids, now)
-        self._sessions[session_id] = session
-        return session
-
-    def resume(self, session_id: int, epoch: int, uses_topic_ids: bool, now: float) -> FetchSession:
-        """The session that an incremental request continues. Raises KafkaError 70, 71 or 106."""
-        session = self._sessions.get(session_id)
-        if session is None:
-            raise KafkaError(ErrorCode.fetch_session_id_not_found)
-        if session.epoch != epoch:
-            raise KafkaError(ErrorCode.invalid_fetch_session_epoch)
-        if session.uses_topic_ids != uses_topic_ids:
-            raise KafkaError(ErrorCode.fetch_session_topic_id_error)
-        session.epoch = 1 if epoch == 2**31 - 1 else epoch + 1
-        session.last_used = now
-        self._sessions.move_to_end(session_id)
-        return session
-
-    def remove(self, session_id: int) -> None:
-        """Ends a session, if it is there."""
-        session = self._sessions.pop(session_id, None)
-        if session is not None:
-            session.watch.close()
-
-    def _make_room(self, size: int, privileged: bool, now: float) -> bool:
-        if self.slots_max <= 0:
-            return False
-        if len(self._sessions) < self.slots_max:
-            return True
-        oldest = next(iter(self._sessions.values()))
-        if now - oldest.last_used > self.eviction_seconds:
-            return self._evict(oldest)
-        settled = [s for s in self._sessions.values() if now - s.created > self.eviction_seconds]
-        candidate = min(settled, key=lambda s: (s.privileged, len(s.partitions)), default=None)
-        if candidate is not None and (candidate.privileged, len(candidate.partitions)) < (privileged, size):
-            return self._evict(candidate)
-        return False
-
-    def _evict(self, session: FetchSession) -> bool:
-        del self._sessions[session.id]
-        session.watch.close()
-        self.evictions += 1
-        return True

@@ -10,15 +10,11 @@ writers nothing.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ottla.broker.fetch_sessions import FetchSession, PartitionKey
+    from ottla.broker.fetch_sessions import FetchSession, PartitionKey, Waiting
     from ottla.broker.partition import Partition
-
-
-class _Waiting(Protocol):
-    def moved(self, partition: Partition, new_bytes: int) -> None: ...
 
 
 class SessionWatch:
@@ -30,7 +26,7 @@ class SessionWatch:
         self._session = session
         self._replica_id = replica_id
         self._watched: dict[PartitionKey, Partition] = {}
-        self.request: _Waiting | None = None  # that waits for more
+        self.request: Waiting | None = None  # that waits for more
 
     def add(self, key: PartitionKey, partition: Partition) -> None:
         """Is told when the partition moves."""

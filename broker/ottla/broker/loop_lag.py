@@ -29,7 +29,6 @@ class LoopLag:
         self.buckets = [0] * LAG_BUCKETS
         self.lag_microseconds = 0
         self.longest_seconds = 0.0
-        self.last_beat = 0.0  # the loop's time of the last sample
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
         self._seen: deque[tuple[float, float]] = deque(maxlen=WINDOW)  # (wall, busy CPU seconds of the loop's thread)
@@ -65,7 +64,6 @@ class LoopLag:
         microseconds = int(lag * 1e6)
         self.buckets[min(microseconds.bit_length(), LAG_BUCKETS - 1)] += 1
         self.lag_microseconds += microseconds
-        self.last_beat = now
         if lag > self.longest_seconds:
             self.longest_seconds = lag
             if lag > WARN_SECONDS:

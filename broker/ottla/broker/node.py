@@ -22,8 +22,8 @@ from ottla.broker.applied_revisions import AppliedRevisions
 from ottla.broker.awaited_elections import AwaitedElections
 from ottla.broker.cold_reads import ColdReads
 from ottla.broker.dispatch import Dispatcher
-from ottla.broker.elections import Elections
-from ottla.broker.fetch_sessions import FetchSessionCache
+from ottla.broker.election_counts import ElectionCounts
+from ottla.broker.fetch_session_cache import FetchSessionCache
 from ottla.broker.group.partitioning import OFFSETS_TOPIC
 from ottla.broker.group_service import GroupService
 from ottla.broker.inspectors import Inspectors
@@ -37,6 +37,7 @@ from ottla.broker.log.owner import Owner
 from ottla.broker.log.upkeep import Upkeep
 from ottla.broker.loop_lag import LoopLag
 from ottla.broker.loop_quota import LoopQuota
+from ottla.broker.machine import Machine
 from ottla.broker.making_way import MakingWay, is_led_elsewhere
 from ottla.broker.monitoring import Monitoring
 from ottla.broker.part_settings import compaction_limits, connection_limits, cordoned_paths, upkeep_intervals
@@ -47,7 +48,6 @@ from ottla.broker.replicas import Listeners, Replicas
 from ottla.broker.replication import Replication
 from ottla.broker.replication_throttle import LEADER, ReplicationThrottle
 from ottla.broker.restore_reports import RestoreReports
-from ottla.broker.surroundings import Surroundings
 from ottla.broker.topic_descriptions import EncodedTopics
 from ottla.metadata.cluster import join_cluster
 from ottla.metadata.follower import Follower
@@ -86,10 +86,10 @@ FETCH_SESSION_EVICTION_SECONDS = 120.0  # as Kafka; it is no setting there eithe
 class Broker:
     """A running broker. `open`, `register`, `serve`, then `stop`; the process's main function calls them in order."""
 
-    def __init__(self, config: BrokerConfig, store: Store, surroundings: Surroundings | None = None) -> None:
-        surroundings = surroundings or Surroundings()
-        now_ms = surroundings.now_ms
-        self._renewal = surroundings.renewal
+    def __init__(self, config: BrokerConfig, store: Store, machine: Machine | None = None) -> None:
+        machine = machine or Machine()
+        now_ms = machine.now_ms
+        self._renewal = machine.renewal
         self.config = config
         self.id = config.node_id
         self.partitions: PartitionTable = PartitionTable()
@@ -102,9 +102,9 @@ class Broker:
                 room_again=self._room_again,
                 none_left=self._without_logs,
             ),
-            disk=surroundings.disk,
+            disk=machine.disk,
             recovery_threads=config.get_int("num.recovery.threads.per.data.dir"),
-            threads=surroundings.threads,
+            threads=machine.threads,
         )
         self.logs.cordoned = cordoned_paths(config)
         store = self.store = OwnStore(store, read_known(self.logs))
@@ -117,7 +117,7 @@ class Broker:
             lambda: self.config,
             lambda coroutine, name: self.spawn(coroutine, name, vital=True),
             self.upkeep.shortened,
-            surroundings.connect,
+            machine.connect,
         )
         self.replicas: Replicas = Replicas(
             self.id,
@@ -144,7 +144,7 @@ class Broker:
         )
         self.leader_throttle = ReplicationThrottle(LEADER, self.id, lambda: self.image, lambda: self.config)
         self.restore_reports = RestoreReports(self.id, store, self.logs, self.partitions)
-        self.intents = Intents(store, self.follower, surroundings.random)
+        self.intents = Intents(store, self.follower, machine.random)
         self.awaited_elections = AwaitedElections(self.id, lambda: self.image, _loop_time)
         self.applied_revisions: AppliedRevisions = AppliedRevisions(
             self.id,
@@ -152,11 +152,11 @@ class Broker:
             config.listeners.inter_broker,
             self.awaited_elections,
             self.spawn,
-            surroundings.connect,
+            machine.connect,
         )
         self.encoded_topics = EncodedTopics()
         self.internal_topics = InternalTopics(self.intents, config)
-        self.cold_reads: ColdReads = ColdReads(surroundings.disk_threads)
+        self.cold_reads: ColdReads = ColdReads(machine.disk_threads)
         self.groups: GroupService = GroupService(
             config,
             self._group_partition_count,
@@ -169,7 +169,7 @@ class Broker:
         self.fetch_sessions: FetchSessionCache = FetchSessionCache(
             config.get_int("max.incremental.fetch.session.cache.slots"),
             FETCH_SESSION_EVICTION_SECONDS,
-            surroundings.random,
+            machine.random,
         )
         routes = load_routes()
         apis = (route.api for route in routes.values() if not route.api.own_name)
@@ -179,21 +179,21 @@ class Broker:
             self.dispatcher.dispatch,
             connection_limits(config),
             PIPELINED,
-            surroundings.open_socket,
-            surroundings.busy_poll_seconds,
-            surroundings.disk_threads,
+            machine.open_socket,
+            machine.busy_poll_seconds,
+            machine.disk_threads,
         )
         self.making_way: MakingWay = MakingWay(
             self.server,
             silence_s=lambda: self.store_silence_seconds,
             session_s=lambda: self.session_seconds,
             is_led_elsewhere=lambda: is_led_elsewhere(
-                self.id, self.image, config.listeners.inter_broker, surroundings.connect
+                self.id, self.image, config.listeners.inter_broker, machine.connect
             ),
             is_registered=self._is_seen_registered,
             let_go=self._let_go,
         )
-        self.inspectors = Inspectors(surroundings.threads(INSPECTORS), INSPECTORS)  # of producers' batches
+        self.inspectors = Inspectors(machine.threads(INSPECTORS), INSPECTORS)  # of producers' batches
         self.loop_quota = LoopQuota(lambda renew: asyncio.get_running_loop().call_soon(renew))
         self.turns: int = 0  # batches that wait for one of them, or for one another
         self.compactor: Compactor = Compactor(self.logs, now_ms, compaction_limits(config))
@@ -201,7 +201,7 @@ class Broker:
         self.endpoints: dict[str, Endpoint] = {}
         self._ports: dict[str, int] = {}
         self.loop_lag: LoopLag = LoopLag(lambda: self.server.busy_poll.looked_seconds)
-        self.elections: Elections = Elections(lambda: self.controls)
+        self.elections = ElectionCounts(lambda: self.controls)
         self.monitoring: Monitoring = Monitoring(self)
         self.controller_name = ""  # of the controller in this process, where there is one
         self.recovered = False

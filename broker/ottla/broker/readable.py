@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from ottla.net.pending import Part
+if TYPE_CHECKING:
+    from ottla.net.pending import Part
 
 
 class Readable(NamedTuple):

@@ -85,7 +85,6 @@ class Controller:
         """`defaults` are settings by Kafka's names; `broker_id` is the broker in the same process, or an id below
         NO_BROKER of a process without one, and `address` where that listens."""
         self.active = False  # whether this process decides now
-        self.transaction_count = 0
         self.rejected_count = 0
         self._store = store
         self._follower = follower
@@ -301,7 +300,6 @@ class Controller:
         results: list[_Outcome] = []
         while batch:
             guards, writes = _merged(batch)
-            self.transaction_count += 1
             try:
                 result = await self._store.transact([self._term, *guards], writes)
             except UnknownOutcome as unknown:

@@ -10,7 +10,8 @@ from pathlib import Path
 from random import Random
 from uuid import UUID
 
-from ottla.broker.fetch_sessions import INITIAL_EPOCH, FetchPartition, FetchSessionCache
+from ottla.broker.fetch_session_cache import FetchSessionCache
+from ottla.broker.fetch_sessions import INITIAL_EPOCH, FetchPartition
 from ottla.broker.log.log import Log
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.fetch import NO_TAGS, PartitionAnswer, diverging_epoch_tags, write_fetch_answer

@@ -32,7 +32,6 @@ from ottla.metadata.model import (
     TopicIntent,
     UnsupportedFormat,
     with_isr,
-    with_leader,
 )
 from ottla.metadata.store import Entry
 
@@ -136,7 +135,5 @@ def test_epochs() -> None:
     assert partition.leads(1, 10)
     assert not partition.leads(1, 11)
     assert not partition.leads(2, 20)
-    led = with_leader(partition, 2, (2,), (20,))
-    assert (led.leader_epoch, led.partition_epoch) == (6, 8)
     shrunk = with_isr(partition, (1,), (10,))
     assert (shrunk.leader_epoch, shrunk.partition_epoch) == (5, 8)

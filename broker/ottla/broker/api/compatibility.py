@@ -7,10 +7,12 @@ compares both with what Apache Kafka advertises, another fails when the page isn
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from kio.schema.index import api_key_map
 
-from ottla.broker.api.registry import Api
+if TYPE_CHECKING:
+    from ottla.broker.api.registry import Api
 
 LEFT_OUT: dict[str, frozenset[int]] = {
     "Transactions come later": frozenset({24, 25, 26, 27, 28, 65, 66}),

@@ -13,7 +13,7 @@ Source: Kafka's OffsetMetadataManager; KIP-211 and KIP-496 (expiry).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from .classic import ClassicGroup
 from .records import Committed, OffsetKey
@@ -165,15 +165,6 @@ class Offsets:
                 if now_ms >= due_ms and not self.undecided(key):
                     found.append(key)
         return found
-
-    def as_mapping(self) -> Mapping[OffsetKey, Committed]:
-        """The latest view as one flat mapping, to compare states."""
-        return {
-            OffsetKey(group, topic, partition): value
-            for group, topics in self._latest.items()
-            for topic, partitions in topics.items()
-            for partition, value in partitions.items()
-        }
 
     def _put(self, key: OffsetKey, value: Committed | None) -> None:
         if value is not None:

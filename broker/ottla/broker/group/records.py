@@ -11,7 +11,7 @@ Source: Kafka's OffsetCommitKey/Value.json, GroupMetadataKey/Value.json, GroupCo
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
@@ -77,10 +77,6 @@ class GroupMetadata:
     leader: str | None = None
     state_timestamp_ms: int = -1
     members: tuple[MemberMetadata, ...] = ()
-
-    def without_times(self) -> GroupMetadata:
-        """The same without the timestamp, to compare states."""
-        return replace(self, state_timestamp_ms=-1)
 
 
 # --- writing ---

@@ -70,7 +70,6 @@ class Compactor:
     def __init__(self, logs: LogDirectories, now_ms: Callable[[], int], limits: CompactionLimits) -> None:
         self.limits = limits
         self.compacted = 0  # logs, since the start
-        self.bytes_reclaimed = 0
         self.too_large = 0  # batches that a round left as they were, for their size; of all rounds
         self._logs = logs
         self._now_ms = now_ms
@@ -205,7 +204,6 @@ class Compactor:
             return
         log.compacted_to = result.end_offset
         self.compacted += 1
-        self.bytes_reclaimed += result.bytes_before - result.bytes_after
         logger.info(
             "%r: compacted to offset %d, from %d to %d bytes",
             log, result.end_offset, result.bytes_before, result.bytes_after,

@@ -17,10 +17,10 @@ from uuid import UUID
 
 from .checkpoints import write_topic_id_unsynced
 from .config import LogConfig
+from .directory_services import DirectoryServices
 from .disk import Disk, File
 from .log import Log
 from .recovery import open_log
-from .surroundings import LogSurroundings
 
 logger = logging.getLogger(__name__)
 
@@ -37,23 +37,23 @@ class NewLog(NamedTuple):
 class _Begun(NamedTuple):
     """A directory with nothing in it but whose it is; `sync` returns when that is on the disk, or raises OSError."""
 
-    surroundings: LogSurroundings
+    services: DirectoryServices
     directory: str
     new: NewLog
     sync: Callable[[], object]
 
 
-def create(surroundings: LogSurroundings, directory: str, new: NewLog) -> Log:
+def create(services: DirectoryServices, directory: str, new: NewLog) -> Log:
     """A log in a directory that doesn't exist yet, and doesn't afterwards where it couldn't be made. Blocks.
 
     Raises OSError.
     """
-    identity = _begin(surroundings.disk, directory, new)
-    return _finish(_Begun(surroundings, directory, new, identity.fsync))
+    identity = _begin(services.disk, directory, new)
+    return _finish(_Begun(services, directory, new, identity.fsync))
 
 
 def create_all(
-    wanted: Iterable[tuple[LogSurroundings, str, NewLog]], pool: Executor, syncs: int
+    wanted: Iterable[tuple[DirectoryServices, str, NewLog]], pool: Executor, syncs: int
 ) -> list[tuple[NewLog, Log]]:
     """Logs in their directories, with `syncs` syncs at a time in `pool`; after the first that can't be begun, no more
     are. Blocks.
@@ -71,17 +71,17 @@ def create_all(
         except OSError as error:
             failed.append((first.directory, error))
 
-    for surroundings, directory, new in wanted:
+    for services, directory, new in wanted:
         if failed:
             break
-        if surroundings.disk.exists(directory):
+        if services.disk.exists(directory):
             continue
         try:
-            identity = _begin(surroundings.disk, directory, new)
+            identity = _begin(services.disk, directory, new)
         except OSError as error:
             failed.append((directory, error))
             break
-        begun.append(_Begun(surroundings, directory, new, _syncing(identity, pool)))
+        begun.append(_Begun(services, directory, new, _syncing(identity, pool)))
         if len(begun) > 2 * syncs:
             finish_first()
     while begun:
@@ -107,10 +107,10 @@ def _syncing(file: File, pool: Executor) -> Callable[[], object]:
 
 
 def _finish(begun: _Begun) -> Log:
-    surroundings, directory, new, sync = begun
-    with _removed_on_error(surroundings.disk, directory):
+    services, directory, new, sync = begun
+    with _removed_on_error(services.disk, directory):
         sync()
-        return open_log(surroundings, directory, new.topic, new.partition, new.config, clean=True).log
+        return open_log(services, directory, new.topic, new.partition, new.config, clean=True).log
 
 
 @contextlib.contextmanager

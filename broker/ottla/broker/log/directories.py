@@ -21,9 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from itertools import chain
-from uuid import UUID
-
-from ottla.broker.counters import FlushCounters
+from uuid import UUID, uuid4
 
 from . import names
 from .bad_logs import BadLogs
@@ -33,14 +31,15 @@ from .config import LogConfig
 from .creation import NewLog, create, create_all
 from .cuts import Cuts
 from .deletion import Deletions
+from .directory_services import DirectoryServices
 from .disk import NO_ROOM, OUT_OF_RESOURCES, Disk, RealDisk
+from .flush_counters import FlushCounters
 from .home import UNKNOWN_EPOCH, ForeignDirectory, Home, common_epoch, emptiest
 from .log import Log
 from .offset_files import OffsetFile, OffsetFiles
 from .owner import Owner
 from .recovery import BadLog, Opened, open_log
 from .segment import DamagedSegment, OpenFiles, files_to_keep_open
-from .surroundings import LogSurroundings
 from .survey import FoundLog, InterruptedMove, survey
 from .troubles import Troubles
 from .without_room import BeingOpened, WithoutRoom, has_room
@@ -108,10 +107,10 @@ class LogDirectories:
             raise
 
     def _home(self, path: str, open_files: OpenFiles) -> Home:
-        surroundings = LogSurroundings(
+        services = DirectoryServices(
             self.disk, self.deletions, open_files, self._now_ms, self._wants_flush, self._log_failed, self.flushes
         )
-        home = Home(path, surroundings)
+        home = Home(path, services)
         try:
             if not self.disk.exists(path):
                 self.disk.make_directory(path)
@@ -253,7 +252,7 @@ class LogDirectories:
     def _open_log(self, home: Home, item: FoundLog, config: LogConfig) -> Opened:
         key = item.topic, item.partition
         return open_log(
-            home.surroundings,
+            home.services,
             item.directory,
             item.topic,
             item.partition,
@@ -301,7 +300,7 @@ class LogDirectories:
         try:
             self._make_room(directory, topic, index)
             self.offset_files.write_all(self._outdated([(home, topic, index)]))
-            log = create(home.surroundings, directory, new)
+            log = create(home.services, directory, new)
         except OSError as error:
             self.directory_failed(home.path, error)
             raise
@@ -341,7 +340,7 @@ class LogDirectories:
         except OSError as error:
             logger.warning("no log can be created ahead: %s", error)
             return []
-        places = ((home.surroundings, _directory(home, item), item) for home, item in wanted)
+        places = ((home.services, _directory(home, item), item) for home, item in wanted)
         with self._threads(_THREADS) as pool:
             return create_all(places, pool, _THREADS)
 
@@ -378,7 +377,7 @@ class LogDirectories:
         self.offset_files.write_all(self._outdated([(self._homes[target], log.topic, log.index)]))
         self.disk.rename(copy, directory)
         source = log.directory
-        log.moved(self._homes[target].surroundings, directory, recovery_point)
+        log.moved(self._homes[target].services, directory, recovery_point)
         self._doom(source, log)
 
     def delete_topic(self, topic_id: UUID) -> None:
@@ -419,7 +418,7 @@ class LogDirectories:
     def _doom(self, directory: str, log: Log) -> str:
         """Renames a log's directory for its removal; its new path."""
         home = directory.rpartition("/")[0]
-        target = f"{home}/{names.renamed_partition_name(log.topic, log.index, names.DELETE_DIRECTORY)}"
+        target = f"{home}/{names.renamed_partition_name(log.topic, log.index, names.DELETE_DIRECTORY, uuid4())}"
         try:
             self.disk.rename(directory, target)
         except OSError as error:
@@ -448,7 +447,7 @@ class LogDirectories:
         self, directory: str, topic: str, index: int, reason: str = "the cluster doesn't know this partition"
     ) -> str:
         home = directory.rpartition("/")[0]
-        target = f"{home}/{names.renamed_partition_name(topic, index, names.STRAY_DIRECTORY)}"
+        target = f"{home}/{names.renamed_partition_name(topic, index, names.STRAY_DIRECTORY, uuid4())}"
         self.disk.rename(directory, target)
         self._without_room.gone(directory)
         logger.warning("%s: %s; it is set aside as %s", directory, reason, target)

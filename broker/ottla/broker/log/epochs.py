@@ -77,11 +77,6 @@ class LeaderEpochs:
         self._keep(keep)
         return forgotten
 
-    def start_of(self, epoch: int) -> int | None:
-        """Where exactly this epoch began."""
-        at = bisect_left(self.epochs, epoch)
-        return self._starts[at] if at < len(self.epochs) and self.epochs[at] == epoch else None
-
     def epoch_of(self, offset: int) -> int:
         """The epoch of the record at `offset`; −1 where that isn't known."""
         at = bisect_right(self._starts, offset) - 1

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from . import names
 from .checkpoints import Offsets, encode_uuid, read_properties, take_clean_marker, write_properties
-from .surroundings import LogSurroundings
+from .directory_services import DirectoryServices
 
 UNKNOWN_EPOCH = -1
 _VERSION = "1"  # of meta.properties; Kafka's earlier one was ZooKeeper's, without a node id
@@ -22,11 +22,11 @@ class ForeignDirectory(OSError):
 class Home:
     """`clean`: the last stop was a clean one, of the broker epoch `stopped_epoch`."""
 
-    __slots__ = ("clean", "compacted", "lock", "log_starts", "path", "recovery_points", "stopped_epoch", "surroundings")
+    __slots__ = ("clean", "compacted", "lock", "log_starts", "path", "recovery_points", "services", "stopped_epoch")
 
-    def __init__(self, path: str, surroundings: LogSurroundings) -> None:
+    def __init__(self, path: str, services: DirectoryServices) -> None:
         self.path = path
-        self.surroundings = surroundings
+        self.services = services
         self.clean = False
         self.stopped_epoch = UNKNOWN_EPOCH
         self.recovery_points: Offsets = {}
@@ -36,7 +36,7 @@ class Home:
 
     def identify(self, cluster_id: str, node_id: int) -> None:
         """Makes sure that it is this broker's, and marks a new one as that. Raises ForeignDirectory, OSError."""
-        disk = self.surroundings.disk
+        disk = self.services.disk
         properties = read_properties(disk, self.path)
         version = properties.get("version", _VERSION)
         if version != _VERSION:
@@ -57,7 +57,7 @@ class Home:
 
     def take_marker(self) -> None:
         """Learns how it was left, and consumes the marker that says so. Raises OSError."""
-        epoch = take_clean_marker(self.surroundings.disk, self.path)
+        epoch = take_clean_marker(self.services.disk, self.path)
         self.clean = epoch is not None
         self.stopped_epoch = UNKNOWN_EPOCH if epoch is None else epoch
 

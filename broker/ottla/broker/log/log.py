@@ -18,6 +18,7 @@ from ottla.protocol.received import Buffer
 
 from . import names
 from .config import MAX_RELATIVE_OFFSET, LogConfig
+from .directory_services import DirectoryServices
 from .disk import all_or_unusable
 from .epochs import LeaderEpochs
 from .pending_flush import PendingFlush
@@ -26,7 +27,6 @@ from .replay import note_marker, producers_at
 from .retention import deletable
 from .segment import FileRange, FoundRecord, Segment
 from .snapshots import Snapshots
-from .surroundings import LogSurroundings
 from .swapping import put_in_place
 from .timestamps import first_from, first_of_greatest
 from .unsynced import Unsynced
@@ -47,8 +47,8 @@ class Log:
         "_active",
         "_bases",
         "_boundaries",
+        "_services",
         "_snapshots",
-        "_surroundings",
         "compacted_to",
         "config",
         "directory",
@@ -68,7 +68,7 @@ class Log:
 
     def __init__(
         self,
-        surroundings: LogSurroundings,
+        services: DirectoryServices,
         directory: str,
         topic: str,
         index: int,
@@ -83,7 +83,7 @@ class Log:
         producers: Producers,
         snapshots: list[int],
     ) -> None:
-        self._surroundings = surroundings
+        self._services = services
         self.directory = directory
         self.topic = topic
         self.index = index
@@ -101,7 +101,7 @@ class Log:
         self.compacted_to = compacted_to
         self.epochs = epochs
         self.producers = producers
-        self.last_flush_ms = surroundings.now_ms()
+        self.last_flush_ms = services.now_ms()
         self.retired = False  # the broker doesn't hold this partition any more
 
     def __repr__(self) -> str:
@@ -131,7 +131,7 @@ class Log:
         """Reports an OSError of this log's files to whoever looks after the log directory. One that says that the log
         is damaged takes this log alone offline."""
         if not self.retired:
-            self._surroundings.failed(self, error)
+            self._services.failed(self, error)
 
     # ---- appending
 
@@ -219,7 +219,7 @@ class Log:
         limit = self.config.roll_ms
         if timestamp >= 0 and segment.first_timestamp >= 0:
             return timestamp - segment.first_timestamp > limit
-        return self._surroundings.now_ms() - segment.created_ms > limit
+        return self._services.now_ms() - segment.created_ms > limit
 
     def _roll_for(self, base_offset: int, last_offset: int) -> Segment:
         """A new segment for these offsets: it begins where the log ends, also where the leader's compaction has taken
@@ -238,22 +238,22 @@ class Log:
             return old
         old.seal()
         segment = self._new_segment(start)
-        self._snapshots.write_later(self._surroundings.disk, self.directory, self.log_end_offset, self.producers)
+        self._snapshots.write_later(self._services.disk, self.directory, self.log_end_offset, self.producers)
         self.segments.append(segment)
         self._bases.append(start)
         self._active = segment
         self._boundaries.clear()
-        self._surroundings.wants_flush(self)
+        self._services.wants_flush(self)
         return segment
 
     def _new_segment(self, base_offset: int) -> Segment:
-        surroundings = self._surroundings
+        services = self._services
         segment = Segment(
-            surroundings.disk,
+            services.disk,
             self.directory,
             base_offset,
-            open_files=surroundings.open_files,
-            created_ms=surroundings.now_ms(),
+            open_files=services.open_files,
+            created_ms=services.now_ms(),
         )
         try:
             segment.begin()
@@ -366,9 +366,11 @@ class Log:
 
     def begin_flush(self, end_offset: int | None = None) -> PendingFlush:
         """What to sync so that everything below `end_offset` (default: the end) is durable."""
-        around, generation = self._surroundings, self.generation
+        services, generation = self._services, self.generation
         if self.retired:
-            return PendingFlush(around.disk, (self.directory,), (), (), self.recovery_point, generation, around.flushes)
+            return PendingFlush(
+                services.disk, (self.directory,), (), (), self.recovery_point, generation, services.flushes
+            )
         end = self.log_end_offset if end_offset is None else end_offset
         first = self._segment_index(self.recovery_point)
         segments = [segment for segment in self.segments[first:] if segment.base_offset < end]
@@ -377,7 +379,7 @@ class Log:
         self.epochs.write_out()
         for segment in segments:
             segment.write_out()
-        disk = around.disk
+        disk = services.disk
         files = [file for segment in segments for file in segment.files()]
         directories = [self.directory]
         if self.recovery_point <= self.segments[0].base_offset:  # is durable yet, not even whose it is
@@ -388,8 +390,8 @@ class Log:
             if self.recovery_point <= offset <= end:
                 with contextlib.suppress(FileNotFoundError):  # a recovery does without, and replays more
                     files.append(disk.open(f"{self.directory}/{names.offset_name(offset, names.PRODUCER_SNAPSHOT)}"))
-        self.last_flush_ms = around.now_ms()
-        return PendingFlush(disk, directories, files, self._snapshots.pending(end), end, generation, around.flushes)
+        self.last_flush_ms = services.now_ms()
+        return PendingFlush(disk, directories, files, self._snapshots.pending(end), end, generation, services.flushes)
 
     def flushed(self, flush: PendingFlush) -> None:
         """A flush has run without error: the recovery point moves."""
@@ -409,7 +411,7 @@ class Log:
         if self._active.size:
             self._active.seal()
         if self.log_end_offset > self.log_start_offset:
-            self._snapshots.write_later(self._surroundings.disk, self.directory, self.log_end_offset, self.producers)
+            self._snapshots.write_later(self._services.disk, self.directory, self.log_end_offset, self.producers)
         self._snapshots.write_out()
         self.epochs.close()
         if self.log_end_offset > self.recovery_point or self.unsynced:
@@ -417,10 +419,10 @@ class Log:
         for segment in self.segments:
             segment.let_go()
 
-    def moved(self, surroundings: LogSurroundings, directory: str, recovery_point: int) -> None:
+    def moved(self, services: DirectoryServices, directory: str, recovery_point: int) -> None:
         """The same files lie in `directory` now, those below `recovery_point` synced."""
         self._snapshots.moved()
-        self._surroundings = surroundings
+        self._services = services
         self.directory = directory
         self.generation += 1
         self.recovery_point = recovery_point
@@ -455,9 +457,9 @@ class Log:
             return True
         # What may fail for want of descriptors comes first: then the log is as it was.
         position, end = self.segments[at := self._segment_index(offset)].cut_for(offset)
-        around, keep_ms = self._surroundings, self.config.producer_id_expiration_ms
+        disk, now_ms, keep_ms = self._services.disk, self._services.now_ms(), self.config.producer_id_expiration_ms
         producers = producers_at(
-            end, self.producers, around.disk, self.directory, self.snapshots, self.segments, around.now_ms(), keep_ms
+            end, self.producers, disk, self.directory, self.snapshots, self.segments, now_ms, keep_ms
         )
         with all_or_unusable():
             self._drop(at + 1, None, from_end=True)
@@ -473,7 +475,7 @@ class Log:
     def was_cut(self, segment: Segment) -> None:
         """A segment was shortened: until that is synced, a loss of power may bring back what it lost."""
         self.unsynced.segments[segment] = None
-        self._surroundings.wants_flush(self)
+        self._services.wants_flush(self)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drops everything; the log is empty and begins at `offset`."""
@@ -552,13 +554,13 @@ class Log:
                 self._doom(names.offset_name(segment.base_offset, suffix) for suffix in names.SEGMENT_SUFFIXES)
                 segment.doomed()
 
-        disk = self._surroundings.disk
+        disk = self._services.disk
         put_in_place(disk, f"{self.directory}/{old_bases[0]:020d}", take_away)
         new = Segment(
             disk,
             self.directory,
             old_bases[0],
-            open_files=self._surroundings.open_files,
+            open_files=self._services.open_files,
             size=sizes[0],
             created_ms=old[-1].created_ms,
             index_bytes=sizes[1],
@@ -588,10 +590,10 @@ class Log:
         self._doom(names.offset_name(offset, names.PRODUCER_SNAPSHOT) for offset in gone)
 
     def _doom(self, file_names: Iterable[str]) -> None:
-        surroundings = self._surroundings
-        due = surroundings.now_ms() + self.config.file_delete_delay_ms
+        services = self._services
+        due = services.now_ms() + self.config.file_delete_delay_ms
         for name in file_names:
             path = f"{self.directory}/{name}"
             with contextlib.suppress(FileNotFoundError):
-                surroundings.disk.rename(path, path + names.DELETED)
-                surroundings.deletions.add(due, path + names.DELETED)
+                services.disk.rename(path, path + names.DELETED)
+                services.deletions.add(due, path + names.DELETED)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from uuid import uuid4
 
 from . import names
 from .directories import LogDirectories, LogKey
@@ -78,7 +79,7 @@ class Moves:
                 raise
 
     async def _move(self, key: LogKey, log: Log, target: str) -> None:
-        name = names.renamed_partition_name(log.topic, log.index, names.FUTURE_DIRECTORY)
+        name = names.renamed_partition_name(log.topic, log.index, names.FUTURE_DIRECTORY, uuid4())
         directory = f"{target}/{name}"
         try:
             future = FutureLog(self._logs.disk, log, key[0], directory)

@@ -6,7 +6,7 @@ Source: Kafka's LogFileUtils, UnifiedLog and LocalLog.
 from __future__ import annotations
 
 import re
-from uuid import UUID, uuid4
+from uuid import UUID
 
 LOG = ".log"
 OFFSET_INDEX = ".index"
@@ -70,7 +70,8 @@ def renamed_partition_index(name: str) -> int | None:
     return int(match[2]) if match else None
 
 
-def renamed_partition_name(topic: str, index: int, suffix: str, unique: UUID | None = None) -> str:
-    """The directory of a partition that waits for deletion or for a person: unique, at most 255 characters."""
-    tail = f"-{index}.{(unique or uuid4()).hex}{suffix}"
+def renamed_partition_name(topic: str, index: int, suffix: str, unique: UUID) -> str:
+    """The directory of a partition that is being moved, or waits for deletion or for a person: at most 255 characters.
+    `unique` tells it from other directories of the same partition."""
+    tail = f"-{index}.{unique.hex}{suffix}"
     return topic[: _DIRECTORY_NAME_MAX - len(tail)] + tail

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from time import perf_counter_ns
 from typing import NamedTuple
 
-from ottla.broker.counters import FlushCounters
-
 from .disk import Disk, File, unless_full
+from .flush_counters import FlushCounters
 from .pending_snapshot import PendingSnapshot
 
 

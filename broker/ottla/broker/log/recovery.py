@@ -26,13 +26,13 @@ from . import epochs as leader_epochs
 from . import names
 from .config import MAX_RELATIVE_OFFSET, LogConfig
 from .cuts import Cut
+from .directory_services import DirectoryServices
 from .disk import Disk, Entry, unless_full
 from .epochs import LeaderEpochs
 from .log import Log
 from .producers import Producers
 from .replay import note_marker, replay_producers, restore_snapshot, write_snapshot
 from .segment import DamagedSegment, Segment
-from .surroundings import LogSurroundings
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ class Opened(NamedTuple):
 
 
 def open_log(
-    surroundings: LogSurroundings,
+    services: DirectoryServices,
     directory: str,
     topic: str,
     index: int,
@@ -109,7 +109,7 @@ def open_log(
     """
     told = recovery_point, log_start_offset, compacted_to
     try:
-        return _Opening(surroundings, directory, topic, index, config, *told).run(clean)
+        return _Opening(services, directory, topic, index, config, *told).run(clean)
     except MemoryError:
         raise
     except Exception as error:
@@ -124,7 +124,7 @@ class _Opening:
 
     def __init__(
         self,
-        surroundings: LogSurroundings,
+        services: DirectoryServices,
         directory: str,
         topic: str,
         index: int,
@@ -133,8 +133,8 @@ class _Opening:
         log_start_offset: int,
         compacted_to: int,
     ) -> None:
-        self.surroundings = surroundings
-        self.disk: Disk = surroundings.disk
+        self.services = services
+        self.disk: Disk = services.disk
         self.directory = directory
         self.topic = topic
         self.index = index
@@ -152,7 +152,7 @@ class _Opening:
         self.cut: Segment | None = None
 
     def run(self, clean: bool) -> Opened:
-        now_ms = self.surroundings.now_ms()
+        now_ms = self.services.now_ms()
         files = finish_interrupted(self.disk, self.directory)
         unindexed = self._load_segments(files)
         first = min(unindexed, default=len(self.segments))
@@ -179,7 +179,7 @@ class _Opening:
         replay_producers(self.producers, self.segments, replay_from, end)
         self.producers.expire(now_ms, self.config.producer_id_expiration_ms)
         log = Log(
-            self.surroundings,
+            self.services,
             self.directory,
             self.topic,
             self.index,
@@ -241,7 +241,7 @@ class _Opening:
             self.disk,
             self.directory,
             offset,
-            open_files=self.surroundings.open_files,
+            open_files=self.services.open_files,
             size=log.size,
             created_ms=log.modified_ms,
             index_bytes=index.size if index else 0,
@@ -379,8 +379,8 @@ class _Opening:
             self.disk,
             self.directory,
             self.log_start_offset,
-            open_files=self.surroundings.open_files,
-            created_ms=self.surroundings.now_ms(),
+            open_files=self.services.open_files,
+            created_ms=self.services.now_ms(),
         )
         segment.begin()
         self.segments.append(segment)

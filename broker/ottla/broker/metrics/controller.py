@@ -10,7 +10,7 @@ from ottla.broker.metrics.metric import COUNTER, GAUGE, NO_LABELS, Metric, singl
 from ottla.metadata.model import BrokerState
 
 if TYPE_CHECKING:
-    from ottla.broker.elections import Elections
+    from ottla.broker.election_counts import ElectionCounts
     from ottla.metadata import model
     from ottla.metadata.image import Image
 
@@ -29,7 +29,7 @@ class Source(Protocol):
         """The metadata as it knows them."""
 
     @property
-    def elections(self) -> Elections:
+    def elections(self) -> ElectionCounts:
         """Those that it saw while it decided."""
 
 

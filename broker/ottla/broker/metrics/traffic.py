@@ -12,7 +12,7 @@ from ottla.protocol.errors import ErrorCode
 if TYPE_CHECKING:
     from ottla.broker.counters import ApiCounters, TopicCounters
     from ottla.broker.dispatch import Dispatcher
-    from ottla.broker.fetch_sessions import FetchSessionCache
+    from ottla.broker.fetch_session_cache import FetchSessionCache
     from ottla.broker.loop_lag import LoopLag
     from ottla.net.server import Server
 

@@ -610,7 +610,7 @@ def test_a_segment_that_goes_during_a_lookup_by_time_fails_no_log_directory(
 
     async def body(stage: ColdStage) -> None:
         log, errors, loop = stage.cold_log, list[OSError](), asyncio.get_running_loop()
-        log._surroundings.failed = lambda log, error: errors.append(error)
+        log._services.failed = lambda log, error: errors.append(error)
 
         async def retain() -> None:
             log.delete_records_before(150)

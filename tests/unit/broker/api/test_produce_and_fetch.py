@@ -20,7 +20,7 @@ import pytest
 from ottla.broker.api import delete_records, fetch, produce
 from ottla.broker.cold_reads import ColdReads
 from ottla.broker.counters import TopicCounters
-from ottla.broker.fetch_sessions import FetchSessionCache
+from ottla.broker.fetch_session_cache import FetchSessionCache
 from ottla.broker.inspectors import Inspectors
 from ottla.broker.loop_quota import LoopQuota
 from ottla.broker.partition import Partition

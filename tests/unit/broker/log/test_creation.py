@@ -14,8 +14,8 @@ import pytest
 
 from ottla.broker.log.config import LogConfig
 from ottla.broker.log.creation import NewLog, create, create_all
+from ottla.broker.log.directory_services import DirectoryServices
 from ottla.broker.log.disk import File, RealDisk, RealFile
-from ottla.broker.log.surroundings import LogSurroundings
 
 from .workbench import Workbench, append, batch_of
 
@@ -56,19 +56,19 @@ class NoThreads(Executor):
         raise RuntimeError("can't start new thread")
 
 
-def surroundings(folder: Path, disk: WatchedDisk) -> LogSurroundings:
-    return Workbench(folder, disk=disk).surroundings
+def services_in(folder: Path, disk: WatchedDisk) -> DirectoryServices:
+    return Workbench(folder, disk=disk).services
 
 
-def wanted(around: LogSurroundings, folder: Path, count: int) -> list[tuple[LogSurroundings, str, NewLog]]:
-    return [(around, f"{folder}/t-{index}", NewLog("t", index, UUID(int=7), LogConfig())) for index in range(count)]
+def wanted(services: DirectoryServices, folder: Path, count: int) -> list[tuple[DirectoryServices, str, NewLog]]:
+    return [(services, f"{folder}/t-{index}", NewLog("t", index, UUID(int=7), LogConfig())) for index in range(count)]
 
 
 @pytest.mark.parametrize("pool", [ThreadPoolExecutor(SYNCS), NoThreads()], ids=["threads", "no threads"])
 def test_whose_a_log_is_is_synced_before_anything_else_is_made(tmp_path: Path, pool: Executor) -> None:
     disk = WatchedDisk()
     with pool:
-        created = create_all(wanted(surroundings(tmp_path, disk), tmp_path, 20), pool, SYNCS)
+        created = create_all(wanted(services_in(tmp_path, disk), tmp_path, 20), pool, SYNCS)
     assert [(new.partition, log.directory) for new, log in created] == [(at, f"{tmp_path}/t-{at}") for at in range(20)]
     waiting = most = 0
     for index in range(20):
@@ -89,7 +89,7 @@ def test_after_one_that_fails_those_begun_are_finished_and_no_more_begun(
 ) -> None:
     disk = WatchedDisk("t-3/partition.metadata")
     with caplog.at_level(logging.WARNING), ThreadPoolExecutor(SYNCS) as pool:
-        created = create_all(wanted(surroundings(tmp_path, disk), tmp_path, 20), pool, SYNCS)
+        created = create_all(wanted(services_in(tmp_path, disk), tmp_path, 20), pool, SYNCS)
     made = [new.partition for new, _ in created]
     assert made == [index for index in range(made[-1] + 1) if index != 3]
     assert 3 < made[-1] < 19
@@ -103,16 +103,16 @@ def test_a_directory_that_exists_is_left_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "t-1").mkdir()
     (tmp_path / "t-1" / "records").write_bytes(b"somebody's")
     with ThreadPoolExecutor(SYNCS) as pool:
-        created = create_all(wanted(surroundings(tmp_path, WatchedDisk()), tmp_path, 3), pool, SYNCS)
+        created = create_all(wanted(services_in(tmp_path, WatchedDisk()), tmp_path, 3), pool, SYNCS)
     assert [new.partition for new, _ in created] == [0, 2]
     assert [item.name for item in (tmp_path / "t-1").iterdir()] == ["records"]
 
 
 @pytest.mark.parametrize("failing", ["partition.metadata", "00000000000000000000.log"])
 def test_what_can_not_be_made_leaves_nothing(tmp_path: Path, failing: str) -> None:
-    around = surroundings(tmp_path, WatchedDisk(f"t-0/{failing}"))
+    services = services_in(tmp_path, WatchedDisk(f"t-0/{failing}"))
     with pytest.raises(OSError, match=r"can't be (synced|opened)"):
-        create(*wanted(around, tmp_path, 1)[0])
+        create(*wanted(services, tmp_path, 1)[0])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -126,5 +126,5 @@ def test_a_directory_that_can_not_be_made_is_not_removed(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(disk, "make_directory", refused)
     with pytest.raises(FileExistsError):
-        create(*wanted(surroundings(tmp_path, disk), tmp_path, 1)[0])
+        create(*wanted(services_in(tmp_path, disk), tmp_path, 1)[0])
     assert (tmp_path / "t-0").is_dir()

@@ -103,7 +103,7 @@ def test_a_compaction_stopped_at_any_step(tmp_path: Path) -> None:
         shutil.copytree(original.path, target)
         bench = Workbench(target, config=CONFIG)
         bench.disk = disk = StoppingDisk(10**9)
-        bench.surroundings.disk = disk
+        bench.services.disk = disk
         _, swap = compacted(bench)
         disk.left = after
         try:
@@ -115,7 +115,7 @@ def test_a_compaction_stopped_at_any_step(tmp_path: Path) -> None:
         for again in range(3):  # the first two starts are stopped as well
             restarted = Workbench(target, config=CONFIG)
             if again < 2:
-                restarted.surroundings.disk = StoppingDisk(again * 3)
+                restarted.services.disk = StoppingDisk(again * 3)
             try:
                 opened = restarted.open(clean=False, recovery_point=end)
             except Stopped:
@@ -152,7 +152,7 @@ def test_a_roll_or_truncation_stopped_at_any_step(tmp_path: Path) -> None:
             shutil.copytree(original.path, target)
             bench = Workbench(target, config=CONFIG)
             log = bench.log(clean=False)
-            bench.surroundings.disk = StoppingDisk(after)
+            bench.services.disk = StoppingDisk(after)
             try:
                 change(log)
             except Stopped:

@@ -9,12 +9,12 @@ from ottla.broker.log.compaction_child import Job, compact
 from ottla.broker.log.config import LogConfig
 from ottla.broker.log.deletion import Deletions, remove
 from ottla.broker.log.directories import LogDirectories
+from ottla.broker.log.directory_services import DirectoryServices
 from ottla.broker.log.disk import Disk, RealDisk
 from ottla.broker.log.log import Log
 from ottla.broker.log.owner import Owner
 from ottla.broker.log.recovery import Opened, open_log
 from ottla.broker.log.segment import OpenFiles
-from ottla.broker.log.surroundings import LogSurroundings
 from ottla.protocol.batches import (
     Record,
     assign,
@@ -50,7 +50,7 @@ class Workbench:
         self.wanting: list[Log] = []
         self.errors: list[OSError] = []
         self.path.mkdir(exist_ok=True)
-        self.surroundings = LogSurroundings(
+        self.services = DirectoryServices(
             self.disk,
             self.deletions,
             OpenFiles(self.open_files),
@@ -63,7 +63,7 @@ class Workbench:
         self, *, clean: bool = True, recovery_point: int = 0, log_start_offset: int = 0, compacted_to: int = 0
     ) -> Opened:
         return open_log(
-            self.surroundings,
+            self.services,
             str(self.path),
             "topic",
             0,

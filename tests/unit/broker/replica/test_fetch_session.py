@@ -8,7 +8,8 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.broker.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, FetchPartition, FetchSession, FetchSessionCache
+from ottla.broker.fetch_session_cache import FetchSessionCache
+from ottla.broker.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, FetchPartition, FetchSession
 from ottla.broker.replica.fetch_session import FollowerSession, Position, Request
 from ottla.protocol.errors import ErrorCode, KafkaError
 

@@ -1,4 +1,5 @@
-"""What a broker touches of the world outside it. The simulation puts worlds of its own in place of the real one.
+"""The machine that a broker runs on, as far as the broker touches it. The simulation puts machines of its own in place
+of the real one.
 
 The metadata store is not among it: it is a port of its own, and given to the broker. Threads are the event loop's,
 those of `threads` and `disk_threads`, the one that waits for a compaction's process and that of `renewal`. Time that
@@ -35,8 +36,8 @@ def now_ms() -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """The clock, the dice, the disk, the sockets and the threads of one broker; by default the machine's."""
+class Machine:
+    """The clock, the dice, the disk, the sockets and the threads of one broker; by default the real ones."""
 
     now_ms: Callable[[], int] = now_ms
     random: Random = field(default_factory=SystemRandom)

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from ottla.metadata.image import Changed, Image
 
 
-class Elections:
-    """A listener of the image. `controls` tells whether this process is the active controller."""
+class ElectionCounts:
+    """How many elections were clean, and how many unclean. A listener of the image. `controls` tells whether this
+    process is the active controller."""
 
     def __init__(self, controls: Callable[[], bool]) -> None:
         self.clean = 0

@@ -1,21 +1,20 @@
-"""What the logs of one log directory have in common: its disk, and whom they tell what they need."""
+"""What a log directory does for its logs: its disk, the files they have open or delete later, and whom they tell."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ottla.broker.counters import FlushCounters
-
 from .deletion import Deletions
 from .disk import Disk
+from .flush_counters import FlushCounters
 from .segment import OpenFiles
 
 if TYPE_CHECKING:
     from .log import Log
 
 
-class LogSurroundings:
+class DirectoryServices:
     """What the logs of one log directory share. `now_ms` is the wall clock; `wants_flush` is told of a log that has
     something to sync (a sealed segment); `failed` hears of every OSError, and of which log, and decides what it
     means."""
