@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.config_resources import ResourceType, broker_id, check_broker_name
+from ottla.broker.api.config_resources import ConfigResourceType, broker_id, check_broker_name
 from ottla.broker.api.registry import Api, RequestContext
 from ottla.broker.damage import damages
 from ottla.broker.log_levels import log_levels
@@ -97,14 +97,14 @@ async def _traffic(broker: Broker) -> str:
 async def _describe(broker: Broker, kind: int, name: str, keys: Sequence[str] | None) -> Iterable[Description]:
     image = broker.image
     alone = keys[0] if keys is not None and len(keys) == 1 else None
-    if kind == ResourceType.TOPIC:
+    if kind == ConfigResourceType.TOPIC:
         check_topic_name(name)
         if name not in image.topics:
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
         if alone == own.OVERRIDES:
             return [describe_overrides(image.config("topic", name))]
         return describe_topic(broker.config, image.config("topic", name))
-    if kind == ResourceType.BROKER:
+    if kind == ConfigResourceType.BROKER:
         if not name:
             return describe_cluster_default(broker.config)
         if alone == own.OVERRIDES:
@@ -118,16 +118,16 @@ async def _describe(broker: Broker, kind: int, name: str, keys: Sequence[str] | 
         if alone == own.LOAD:
             return [describe_load(time.process_time(), await _traffic(broker))]
         return describe_broker(broker.config)
-    if kind == ResourceType.BROKER_LOGGER:
+    if kind == ConfigResourceType.BROKER_LOGGER:
         if not name:
             raise KafkaError(ErrorCode.invalid_request, "Broker id must not be empty")
         check_broker_name(name, broker.id, "Unexpected broker id, expected {} but received {}")
         return describe_loggers(log_levels())
-    if kind == ResourceType.GROUP:
+    if kind == ConfigResourceType.GROUP:
         if not name:
             raise KafkaError(ErrorCode.invalid_request, "Group name must not be empty")
         return describe_group(broker.config, image.config("group", name))
-    if kind == ResourceType.CLIENT_METRICS:
+    if kind == ConfigResourceType.CLIENT_METRICS:
         if not name:
             raise KafkaError(ErrorCode.invalid_request, "Client metrics subscription name must not be empty")
         return describe_client_metrics(image.config("client-metrics", name))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.config_resources import ResourceType, alter, answer_each, check_broker_name
+from ottla.broker.api.config_resources import ConfigResourceType, alter, answer_each, check_broker_name
 from ottla.broker.api.registry import Api, RequestContext
 from ottla.broker.log_levels import check_log_level, set_log_level
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -26,7 +26,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[
 
     async def change(kind: int, name: str, configs: Any) -> None:
         edits = [Edit(config.name, config.config_operation, config.value) for config in configs]
-        if kind == ResourceType.BROKER_LOGGER:
+        if kind == ConfigResourceType.BROKER_LOGGER:
             _alter_log_levels(broker, name, edits, request.validate_only)
         else:
             await _alter_settings(broker, kind, name, edits, request.validate_only)
