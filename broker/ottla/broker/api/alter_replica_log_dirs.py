@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.registry import Api, RequestContext
+from ottla.broker.api.registry import Api
+from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -21,10 +22,10 @@ API = Api(
 )
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
     """Each replica's move begins, or its error."""
     results: dict[str, list[dict[str, Any]]] = {}
-    for directory in request.dirs:
+    for directory in body.dirs:
         for topic in directory.topics:
             for index in topic.partitions:
                 code = ErrorCode.none

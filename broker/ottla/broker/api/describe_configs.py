@@ -9,9 +9,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.config_resources import ConfigResourceType, broker_id, check_broker_name
-from ottla.broker.api.registry import Api, RequestContext
+from ottla.broker.api.registry import Api
 from ottla.broker.damage import damages
 from ottla.broker.log_levels import log_levels
+from ottla.broker.request import Request
 from ottla.metadata.naming import check_topic_name
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.settings import own
@@ -49,10 +50,10 @@ _PARTITIONS_PER_TURN = 500
 _DAMAGES_MAX = 200
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
     """Each resource's settings, or its error. Of unknown names among those asked for nothing is said, as in Kafka."""
     results = []
-    for resource in request.resources:
+    for resource in body.resources:
         result: dict[str, Any] = {
             "resource_type": resource.resource_type,
             "resource_name": resource.resource_name,
@@ -62,17 +63,17 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[
         try:
             keys = resource.configuration_keys
             found = only(await _describe(broker, resource.resource_type, resource.resource_name, keys), keys)
-            result["configs"] = [_asked(entry, request) for entry in found]
+            result["configs"] = [_asked(entry, body) for entry in found]
         except KafkaError as error:
             result |= {"error_code": error.code, "error_message": error.message}
         results.append(result)
     return {"results": results}
 
 
-def _asked(description: Description, request: Any) -> Description:
+def _asked(description: Description, body: Any) -> Description:
     """Without what the client did not ask for."""
-    synonyms = description.get("synonyms", []) if request.include_synonyms else []
-    documentation = description.get("documentation") if request.include_documentation else None
+    synonyms = description.get("synonyms", []) if body.include_synonyms else []
+    documentation = description.get("documentation") if body.include_documentation else None
     return {**description, "synonyms": synonyms, "documentation": documentation}
 
 

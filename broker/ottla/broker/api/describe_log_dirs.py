@@ -9,7 +9,8 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.registry import Api, RequestContext
+from ottla.broker.api.registry import Api
+from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -24,11 +25,11 @@ API = Api(
 )
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
     """One result for each log directory; a failed one answers KAFKA_STORAGE_ERROR."""
     wanted = None
-    if request.topics is not None:
-        wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
+    if body.topics is not None:
+        wanted = {(topic.topic, index) for topic in body.topics for index in topic.partitions}
     by_directory: dict[str, list[Partition]] = {path: [] for path in broker.logs.paths}
     for partition in broker.partitions:
         if wanted is None or (partition.topic, partition.index) in wanted:

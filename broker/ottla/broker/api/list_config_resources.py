@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.config_resources import METADATA_TYPES, ConfigResourceType
-from ottla.broker.api.registry import Api, RequestContext
+from ottla.broker.api.registry import Api
+from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -15,12 +16,12 @@ if TYPE_CHECKING:
 API = Api(key=74, versions=(0, 1))
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
     """Topics and live brokers, groups and subscriptions that have settings; of the types asked for, or of all."""
     types = (
         [ConfigResourceType.CLIENT_METRICS]
-        if context.api_version == 0
-        else request.resource_types or list(ConfigResourceType)
+        if request.api_version == 0
+        else body.resource_types or list(ConfigResourceType)
     )
     if any(kind not in list(ConfigResourceType) for kind in types):
         return {"error_code": ErrorCode.unsupported_version, "config_resources": []}

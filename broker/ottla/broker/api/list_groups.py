@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
 
-from .registry import Api, RequestContext
+from .registry import Api
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
@@ -19,14 +20,14 @@ API = Api(key=16, versions=(0, 5))
 CLASSIC = "classic"
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
     """Answers the groups, or COORDINATOR_LOAD_IN_PROGRESS while some of them aren't known yet."""
     try:
         groups = broker.groups.groups()
     except KafkaError as error:
         return {"error_code": error.code}
-    states = {name.strip().lower() for name in request.states_filter}
-    types = {name.strip().lower() for name in request.types_filter}
+    states = {name.strip().lower() for name in body.states_filter}
+    types = {name.strip().lower() for name in body.types_filter}
     return {
         "error_code": ErrorCode.none,
         "groups": [

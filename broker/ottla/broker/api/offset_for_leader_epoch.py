@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.registry import Api, RequestContext
+from ottla.broker.api.registry import Api
+from ottla.broker.request import Request
 from ottla.protocol.errors import KafkaError
 
 if TYPE_CHECKING:
@@ -14,10 +15,10 @@ API = Api(key=23, versions=(2, 4))
 UNDEFINED = -1
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
     """(epoch, end offset) of the largest epoch up to the asked one; both −1 where there is none."""
     topics = []
-    for topic in request.topics:
+    for topic in body.topics:
         answers = []
         for asked in topic.partitions:
             answer = {"partition": asked.partition, "leader_epoch": UNDEFINED, "end_offset": UNDEFINED}

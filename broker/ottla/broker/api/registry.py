@@ -3,9 +3,9 @@
 Each module of this package is one API, Kafka's or (one that only brokers ask of one another) our own. It defines
 
     API = Api(key=…, versions=(lowest, highest), gaps=(…))
-    async def handle(broker, context, request) -> dict        # most APIs: decoded in, plain dict out, in a task
-    def handle(broker, context, request) -> Future[dict]      # those that await one thing at most: without a task
-    def serve(broker, connection, header, frame, body, end) -> Reply   # the hot ones: bytes in, bytes out, no task
+    async def handle(broker, request, body) -> dict        # most APIs: a decoded body in, a plain dict out, in a task
+    def handle(broker, request, body) -> Future[dict]      # those that await one thing at most: without a task
+    def serve(broker, request, frame, position, end) -> Reply   # the hot ones: bytes in, bytes out, no task
 
 `docs/compatibility.md` is generated from this table.
 """
@@ -15,19 +15,17 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kio.schema.index import api_key_map
 
-from ottla.protocol.frames import RequestHeader
+from ottla.broker.request import Request
 from ottla.protocol.received import Memory
 
 if TYPE_CHECKING:
     import asyncio
 
     from ottla.broker.node import Broker
-    from ottla.net.connection import Connection
-    from ottla.net.pending import Pending
     from ottla.net.server import Reply
 
 MODULES = (
@@ -99,24 +97,10 @@ class Api:
         return lowest <= version <= highest
 
 
-class RequestContext(NamedTuple):
-    """Who asks, by which way they came in, and the place of the answer among the connection's others."""
-
-    api_key: int
-    api_version: int
-    correlation_id: int
-    client_id: str | None
-    listener: str
-    principal: str
-    client_host: str
-    connection_id: int
-    pending: Pending
-
-
 Response = Mapping[str, Any]
-Handler = Callable[["Broker", RequestContext, Any], Coroutine[Any, Any, Response]]
-TasklessHandler = Callable[["Broker", RequestContext, Any], "asyncio.Future[Response]"]
-HotHandler = Callable[["Broker", "Connection", RequestHeader, Memory, int, int], "Reply"]
+Handler = Callable[["Broker", Request, Any], Coroutine[Any, Any, Response]]
+TasklessHandler = Callable[["Broker", Request, Any], "asyncio.Future[Response]"]
+HotHandler = Callable[["Broker", Request, Memory, int, int], "Reply"]
 
 
 @dataclass(frozen=True, slots=True)

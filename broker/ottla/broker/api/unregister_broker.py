@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.registry import Api, RequestContext
+from ottla.broker.api.registry import Api
+from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -18,9 +19,9 @@ API = Api(
 )
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
     try:
-        await broker.intents.unregister_broker(request.broker_id)
+        await broker.intents.unregister_broker(body.broker_id)
     except KafkaError as error:
         return {"error_code": error.code, "error_message": error.message or None}
     return {"error_code": ErrorCode.none, "error_message": ""}  # as Kafka
