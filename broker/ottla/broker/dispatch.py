@@ -1,4 +1,4 @@
-"""From a frame to its answer: header, version check, the API's handler, counting.
+"""From a frame to its answer: header, version check, the client's rights, the API's handler, counting.
 
 Hot APIs answer from the socket's callback. The others get the decoded request, and a task each unless they await one
 thing at most. A handler makes an answer of every error that it knows. What it raises all the same is a bug: it closes
@@ -19,6 +19,7 @@ from kio.schema.index import api_key_map
 
 from ottla.broker.api import api_versions
 from ottla.broker.api.registry import Handler, Response, Route, TasklessHandler
+from ottla.broker.authorizer import Authorize
 from ottla.broker.counters import ApiCounters
 from ottla.broker.request import Request
 from ottla.net.connection import POSTPONED, Connection
@@ -41,11 +42,12 @@ logger = logging.getLogger(__name__)
 
 
 class Dispatcher:
-    """Serves frames by the routes of the registry."""
+    """Serves frames by the routes of the registry, as far as `authorize` allows it."""
 
-    def __init__(self, broker: Broker, routes: dict[int, Route]) -> None:
+    def __init__(self, broker: Broker, routes: dict[int, Route], authorize: Authorize) -> None:
         self._broker = broker
         self._routes = routes
+        self._authorize = authorize
         self.counters = {key: ApiCounters() for key in routes}
         self._in_task: dict[int, Handler] = {}
         self._taskless: dict[int, TasklessHandler] = {}
@@ -56,7 +58,7 @@ class Dispatcher:
                 self._taskless[key] = cast("TasklessHandler", route.handle)
         self._changing = frozenset(key for key, route in routes.items() if route.api.changes_metadata)
         self._hot = {
-            (key, version): (route.serve, self.counters[key], is_flexible(key, version))
+            (key, version): (route.serve, self.counters[key], is_flexible(key, version), route.api.rights)
             for key, route in routes.items()
             if route.serve is not None
             for version in range((route.api.served or route.api.versions)[0], route.api.versions[1] + 1)
@@ -69,7 +71,9 @@ class Dispatcher:
         request = Request(key, version, correlation_id, client_id, connection)
         hot = self._hot.get((key, version))
         if hot is not None:
-            serve, counters, flexible = hot
+            serve, counters, flexible, rights = hot
+            if rights and not self._authorize(request, rights):
+                return self._refuse(request)
             counters.requests += 1
             counters.request_bytes += end - start
             if flexible:
@@ -87,6 +91,9 @@ class Dispatcher:
         route = self._routes.get(key)
         if route is None or not route.api.serves(version):
             return self._unsupported(request, route)
+        rights = route.api.rights
+        if rights and not self._authorize(request, rights):
+            return self._refuse(request)
         counters = self.counters[key]
         counters.requests += 1
         counters.request_bytes += end - start
@@ -120,6 +127,12 @@ class Dispatcher:
             raise ProtocolError(f"API {request.api_key} ({name}) isn't served here")
         lowest, highest = route.api.served or route.api.versions
         raise ProtocolError(f"version {request.api_version} of {name} isn't served: {lowest} to {highest} are")
+
+    def _refuse(self, request: Request) -> Reply:
+        """The client has none of the API's rights. What Kafka answers instead names the resources that are refused,
+        which only the handler finds in the body; a connection that is closed gives nothing away."""
+        request.connection.close(f"{request.principal} has no right to {self.name_of(request.api_key)}")
+        return None
 
     async def _handle(self, handle: Handler, request: Request, body: object, began: int) -> None:
         try:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.api.registry import Api
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 from ottla.settings.quotas import IP, Entity, Limit, altered_limits, check_entity
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 API = Api(
     key=49,
     versions=(0, 1),
+    needs=(Right(AclOperation.ALTER_CONFIGS, ResourceType.CLUSTER),),
     gaps=("Quotas are stored and described, and not enforced yet.",),
     changes_metadata=True,
 )

@@ -7,12 +7,22 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.api.config_resources import alter, answer_each
 from ottla.broker.api.registry import Api
 from ottla.broker.request import Request
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 from ottla.settings.alteration import Edit, Operation, altered
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
 
-API = Api(key=33, versions=(0, 2), changes_metadata=True)
+API = Api(
+    key=33,
+    versions=(0, 2),
+    needs=(
+        Right(AclOperation.ALTER_CONFIGS, ResourceType.TOPIC),
+        Right(AclOperation.ALTER_CONFIGS, ResourceType.GROUP),
+        Right(AclOperation.ALTER_CONFIGS, ResourceType.CLUSTER),
+    ),
+    changes_metadata=True,
+)
 
 
 async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:

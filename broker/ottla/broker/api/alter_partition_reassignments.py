@@ -13,6 +13,7 @@ from ottla.broker.bounded import gather_bounded
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import milliseconds
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 API = Api(
     key=45,
     versions=(0, 1),
+    needs=(Right(AclOperation.ALTER, ResourceType.CLUSTER),),
     gaps=("A broker that isn't running and has no replica anywhere is unknown: INVALID_REPLICA_ASSIGNMENT.",),
     changes_metadata=True,
 )

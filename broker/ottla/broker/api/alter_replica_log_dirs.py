@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.api.registry import Api
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 API = Api(
     key=34,
     versions=(1, 2),
+    needs=(Right(AclOperation.ALTER, ResourceType.CLUSTER),),
     gaps=(
         "A replica that isn't here yet can't be given a directory in advance; Kafka remembers the wish.",
         "A cordoned directory gets no replicas, but a broker whose directories are all cordoned still takes those that"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.registry import Api
+from ottla.broker.api.registry import Api, NoRightNeeded
 from ottla.broker.request import Request
 from ottla.metadata.eligibility import FEATURE
 from ottla.protocol.errors import ErrorCode
@@ -20,7 +20,7 @@ from ottla.protocol.messages import write_response
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
 
-API = Api(key=18, versions=(0, 4))
+API = Api(key=18, versions=(0, 4), needs=NoRightNeeded("clients ask before they have said who they are"))
 FIRST_VERSION_WITH_LEVEL_0 = 4
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 

@@ -15,12 +15,18 @@ from ottla.protocol.applied_revision import AWAIT_REVISION, VERSION, Question, r
 from ottla.protocol.errors import ProtocolError
 from ottla.protocol.frames import response_frame
 from ottla.protocol.received import Memory
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
     from ottla.net.server import Reply
 
-API = Api(key=AWAIT_REVISION, versions=(VERSION, VERSION), own_name="await_revision")
+API = Api(
+    key=AWAIT_REVISION,
+    versions=(VERSION, VERSION),
+    needs=(Right(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER),),
+    own_name="await_revision",
+)
 WAIT_MS_MAX = 10_000
 
 

@@ -10,11 +10,12 @@ from ottla.broker.bounded import gather_bounded
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import milliseconds
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
 
-API = Api(key=37, versions=(0, 3), changes_metadata=True)
+API = Api(key=37, versions=(0, 3), needs=(Right(AclOperation.ALTER, ResourceType.TOPIC),), changes_metadata=True)
 
 
 async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:

@@ -17,13 +17,23 @@ from ottla.broker.request import Request
 from ottla.metadata.intents import DEFAULT, PARTITIONS_PER_REQUEST_MAX, NewTopic
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import milliseconds
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 from ottla.settings.description import describe_topic
 from ottla.settings.resource_checks import check_topic
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
 
-API = Api(key=19, versions=(2, 7), changes_metadata=True)
+API = Api(
+    key=19,
+    versions=(2, 7),
+    needs=(
+        Right(AclOperation.CREATE, ResourceType.CLUSTER),
+        Right(AclOperation.CREATE, ResourceType.TOPIC),
+        Right(AclOperation.DESCRIBE_CONFIGS, ResourceType.TOPIC),
+    ),
+    changes_metadata=True,
+)
 FIRST_VERSION_WITH_DESCRIPTION = 5
 
 

@@ -6,13 +6,14 @@ from asyncio import gather
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.request import Request
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 from .registry import Api
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
 
-API = Api(key=42, versions=(0, 2))
+API = Api(key=42, versions=(0, 2), needs=(Right(AclOperation.DELETE, ResourceType.GROUP),))
 
 
 async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:

@@ -16,12 +16,13 @@ from ottla.broker.request import Request
 from ottla.metadata.image import INTERNAL_TOPICS
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import milliseconds
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
     from ottla.broker.partition import Partition
 
-API = Api(key=21, versions=(0, 2))
+API = Api(key=21, versions=(0, 2), needs=(Right(AclOperation.DELETE, ResourceType.TOPIC),))
 _PARTITIONS_PER_TURN = 20
 
 

@@ -15,11 +15,12 @@ from ottla.broker.bounded import gather_bounded
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import milliseconds
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
 
-API = Api(key=20, versions=(1, 6), changes_metadata=True)
+API = Api(key=20, versions=(1, 6), needs=(Right(AclOperation.DELETE, ResourceType.TOPIC),), changes_metadata=True)
 FIRST_VERSION_WITH_OWN_ERROR = 3
 
 Answer = dict[str, Any]

@@ -7,12 +7,18 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.api.registry import Api
 from ottla.broker.request import Request
 from ottla.protocol.errors import KafkaError
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 from ottla.settings.quotas import Component, matching
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
 
-API = Api(key=48, versions=(0, 1), gaps=("Quotas are stored and described, and not enforced yet.",))
+API = Api(
+    key=48,
+    versions=(0, 1),
+    needs=(Right(AclOperation.DESCRIBE_CONFIGS, ResourceType.CLUSTER),),
+    gaps=("Quotas are stored and described, and not enforced yet.",),
+)
 
 
 async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:

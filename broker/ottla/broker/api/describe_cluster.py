@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker import authorized_operations
-from ottla.broker.api.registry import Api
+from ottla.broker.api.registry import Api, NoRightNeeded
 from ottla.broker.request import Request
 from ottla.broker.topic_descriptions import alive, controller_for_clients
 from ottla.protocol.errors import ErrorCode
@@ -17,7 +17,7 @@ from ottla.protocol.errors import ErrorCode
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
 
-API = Api(key=60, versions=(0, 2))
+API = Api(key=60, versions=(0, 2), needs=NoRightNeeded("every client may learn which brokers there are"))
 BROKERS, CONTROLLERS = 1, 2
 
 

@@ -15,6 +15,7 @@ from ottla.broker.log_levels import log_levels
 from ottla.broker.request import Request
 from ottla.metadata.naming import check_topic_name
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 from ottla.settings import own
 from ottla.settings.description import (
     Description,
@@ -38,6 +39,11 @@ if TYPE_CHECKING:
 API = Api(
     key=32,
     versions=(1, 4),
+    needs=(
+        Right(AclOperation.DESCRIBE_CONFIGS, ResourceType.TOPIC),
+        Right(AclOperation.DESCRIBE_CONFIGS, ResourceType.GROUP),
+        Right(AclOperation.DESCRIBE_CONFIGS, ResourceType.CLUSTER),
+    ),
     gaps=(
         f"Beyond Kafka: asked for `{own.OVERRIDES}` alone, it tells all that was given to a topic, or to one broker, "
         "which every broker tells of every other; for "

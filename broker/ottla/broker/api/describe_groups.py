@@ -13,13 +13,14 @@ from ottla.broker.group.classic import ClassicGroup
 from ottla.broker.group.states import State
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 from .registry import Api
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
 
-API = Api(key=15, versions=(0, 6))
+API = Api(key=15, versions=(0, 6), needs=(Right(AclOperation.DESCRIBE, ResourceType.GROUP),))
 
 
 async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.api.registry import Api
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 if TYPE_CHECKING:
     from ottla.broker.log.future import FutureLog
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 API = Api(
     key=35,
     versions=(1, 5),
+    needs=(Right(AclOperation.DESCRIBE, ResourceType.CLUSTER),),
     gaps=("Beyond Kafka, where a full directory is a failed one: it has 0 usable bytes until it has room again.",),
 )
 

@@ -15,13 +15,14 @@ from ottla.broker.api.registry import Api
 from ottla.broker.request import Request
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.messages import EncodedArray
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 if TYPE_CHECKING:
     from ottla.broker.log.producers import FrozenProducers
     from ottla.broker.node import Broker
     from ottla.net.pending import Pending
 
-API = Api(key=61, versions=(0, 0))
+API = Api(key=61, versions=(0, 0), needs=(Right(AclOperation.READ, ResourceType.TOPIC),))
 
 _PRODUCERS_PER_TURN = 250
 _A_PARTITIONS_WORK = 5  # about as much as for so many producers

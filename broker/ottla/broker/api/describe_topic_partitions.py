@@ -14,11 +14,12 @@ from ottla.broker.request import Request
 from ottla.broker.topic_descriptions import describe_partition
 from ottla.metadata.naming import check_topic_name
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
 
-API = Api(key=75, versions=(0, 0))
+API = Api(key=75, versions=(0, 0), needs=(Right(AclOperation.DESCRIBE, ResourceType.TOPIC),))
 
 
 async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:

@@ -12,11 +12,12 @@ from ottla.broker.bounded import gather_bounded
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import milliseconds
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
 
-API = Api(key=43, versions=(0, 2), changes_metadata=True)
+API = Api(key=43, versions=(0, 2), needs=(Right(AclOperation.ALTER, ResourceType.CLUSTER),), changes_metadata=True)
 PREFERRED, UNCLEAN = 0, 1
 
 

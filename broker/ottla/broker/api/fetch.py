@@ -31,6 +31,7 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.fetch import NO_TAGS, TOPIC_IDS, PartitionAnswer, diverging_epoch_tags, success, write_fetch_answer
 from ottla.protocol.fetch_request import CONSUMER, FetchRequest, read_fetch_request
 from ottla.protocol.received import Memory
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 API = Api(
     key=1,
     versions=(4, 18),
+    needs=(Right(AclOperation.READ, ResourceType.TOPIC), Right(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER)),
     gaps=("READ_COMMITTED readers see the high watermark as last stable offset until transactions are there.",),
 )
 _Read = tuple[FetchPartition, PartitionAnswer, "Partition | None"]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.group.partitioning import OFFSETS_TOPIC, partition_for
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 from .registry import Api
 
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 API = Api(
     key=10,
     versions=(0, 6),
+    needs=(
+        Right(AclOperation.DESCRIBE, ResourceType.GROUP),
+        Right(AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID),
+    ),
     gaps=(
         "transactional ids (key type 1) are refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED: no transactions yet",
         "share groups (key type 2) are refused with INVALID_REQUEST",

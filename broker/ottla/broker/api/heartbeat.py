@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.request import Request
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 from .at_once import at_once
 from .registry import Api, Response
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from ottla.broker.node import Broker
 
-API = Api(key=12, versions=(0, 4))
+API = Api(key=12, versions=(0, 4), needs=(Right(AclOperation.READ, ResourceType.GROUP),))
 
 
 def handle(broker: Broker, request: Request, body: Any) -> asyncio.Future[Response]:

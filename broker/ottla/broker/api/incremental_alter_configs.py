@@ -9,6 +9,7 @@ from ottla.broker.api.registry import Api
 from ottla.broker.log_levels import check_log_level, set_log_level
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 from ottla.settings.alteration import Edit, Operation, altered
 
 if TYPE_CHECKING:
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
 API = Api(
     key=44,
     versions=(0, 1),
+    needs=(
+        Right(AclOperation.ALTER_CONFIGS, ResourceType.TOPIC),
+        Right(AclOperation.ALTER_CONFIGS, ResourceType.GROUP),
+        Right(AclOperation.ALTER_CONFIGS, ResourceType.CLUSTER),
+    ),
     gaps=("A broker setting that nobody knows is refused with INVALID_CONFIG; Kafka keeps it for plug-ins.",),
     changes_metadata=True,
 )

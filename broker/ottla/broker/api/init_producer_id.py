@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.api.registry import Api
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
 API = Api(
     key=22,
     versions=(0, 5),
+    needs=(
+        Right(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID),
+        Right(AclOperation.IDEMPOTENT_WRITE, ResourceType.CLUSTER),
+        Right(AclOperation.WRITE, ResourceType.TOPIC),
+    ),
     gaps=(
         "Transactional ids are refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED (53) until transactions are there.",
     ),

@@ -16,6 +16,7 @@ from ottla.broker.group.effects import Answer, Join
 from ottla.broker.request import Request
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.messages import milliseconds
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 from .at_once import at_once
 from .registry import Api, Response
@@ -23,7 +24,7 @@ from .registry import Api, Response
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
 
-API = Api(key=11, versions=(0, 9))
+API = Api(key=11, versions=(0, 9), needs=(Right(AclOperation.READ, ResourceType.GROUP),))
 
 
 def handle(broker: Broker, request: Request, body: Any) -> asyncio.Future[Response]:

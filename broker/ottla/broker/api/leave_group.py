@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.group.effects import Leaver
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 from .registry import Api
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
 
-API = Api(key=13, versions=(0, 5))
+API = Api(key=13, versions=(0, 5), needs=(Right(AclOperation.READ, ResourceType.GROUP),))
 
 
 async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:

@@ -9,11 +9,12 @@ from ottla.broker.api.config_resources import METADATA_TYPES, ConfigResourceType
 from ottla.broker.api.registry import Api
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
 
-API = Api(key=74, versions=(0, 1))
+API = Api(key=74, versions=(0, 1), needs=(Right(AclOperation.DESCRIBE_CONFIGS, ResourceType.CLUSTER),))
 
 
 async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:

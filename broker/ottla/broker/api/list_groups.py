@@ -9,13 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 from .registry import Api
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
 
-API = Api(key=16, versions=(0, 5))
+API = Api(
+    key=16,
+    versions=(0, 5),
+    needs=(Right(AclOperation.DESCRIBE, ResourceType.CLUSTER), Right(AclOperation.DESCRIBE, ResourceType.GROUP)),
+)
 
 CLASSIC = "classic"
 

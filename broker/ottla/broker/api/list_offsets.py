@@ -20,11 +20,17 @@ from ottla.broker.log.log import Log
 from ottla.broker.log.segment import DamagedSegment, FoundRecord
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
 
-API = Api(key=2, versions=(1, 11), gaps=("Remote storage isn't there: −5 and −6 answer offset −1.",))
+API = Api(
+    key=2,
+    versions=(1, 11),
+    needs=(Right(AclOperation.DESCRIBE, ResourceType.TOPIC),),
+    gaps=("Remote storage isn't there: −5 and −6 answer offset −1.",),
+)
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 FIRST_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 UNKNOWN = -1

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.registry import Api
 from ottla.broker.request import Request
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
 
-API = Api(key=46, versions=(0, 0))
+API = Api(key=46, versions=(0, 0), needs=(Right(AclOperation.DESCRIBE, ResourceType.CLUSTER),))
 
 
 async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:

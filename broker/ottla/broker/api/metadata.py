@@ -27,13 +27,22 @@ from ottla.metadata.image import INTERNAL_TOPICS, Topic
 from ottla.metadata.intents import NewTopic
 from ottla.metadata.naming import METADATA_TOPIC, check_topic_name
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
 
 logger = logging.getLogger(__name__)
 
-API = Api(key=3, versions=(0, 13))
+API = Api(
+    key=3,
+    versions=(0, 13),
+    needs=(
+        Right(AclOperation.DESCRIBE, ResourceType.TOPIC),
+        Right(AclOperation.CREATE, ResourceType.TOPIC),
+        Right(AclOperation.CREATE, ResourceType.CLUSTER),
+    ),
+)
 FIRST_VERSION_BY_ID = 12
 OPERATIONS = "topic_authorized_operations"
 CREATION_WAIT_SECONDS = 2.0

@@ -13,6 +13,7 @@ from ottla.broker.group.shard import OffsetToCommit
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import milliseconds
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 from .registry import Api
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 API = Api(
     key=8,
     versions=(2, 10),
+    needs=(Right(AclOperation.READ, ResourceType.GROUP), Right(AclOperation.READ, ResourceType.TOPIC)),
     gaps=("members of KIP-848 groups are unknown: those groups don't exist yet",),
 )
 

@@ -9,13 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 from .registry import Api
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
 
-API = Api(key=47, versions=(0, 0))
+API = Api(
+    key=47,
+    versions=(0, 0),
+    needs=(Right(AclOperation.DELETE, ResourceType.GROUP), Right(AclOperation.READ, ResourceType.TOPIC)),
+)
 
 
 async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:

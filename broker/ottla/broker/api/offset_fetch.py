@@ -14,13 +14,19 @@ from uuid import UUID
 from ottla.broker.group.records import Committed
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 from .registry import Api
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
 
-API = Api(key=9, versions=(1, 10), gaps=("member id and epoch (version 9 on) matter to KIP-848 groups only",))
+API = Api(
+    key=9,
+    versions=(1, 10),
+    needs=(Right(AclOperation.DESCRIBE, ResourceType.GROUP), Right(AclOperation.DESCRIBE, ResourceType.TOPIC)),
+    gaps=("member id and epoch (version 9 on) matter to KIP-848 groups only",),
+)
 
 
 async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:

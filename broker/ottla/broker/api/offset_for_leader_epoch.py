@@ -7,11 +7,16 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.api.registry import Api
 from ottla.broker.request import Request
 from ottla.protocol.errors import KafkaError
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
 
-API = Api(key=23, versions=(2, 4))
+API = Api(
+    key=23,
+    versions=(2, 4),
+    needs=(Right(AclOperation.DESCRIBE, ResourceType.TOPIC), Right(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER)),
+)
 UNDEFINED = -1
 
 

@@ -28,6 +28,7 @@ from ottla.protocol.produce import (
     write_produce_answer,
 )
 from ottla.protocol.received import Memory
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 API = Api(
     key=0,
     versions=(0, 13),
+    needs=(Right(AclOperation.WRITE, ResourceType.TOPIC), Right(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID)),
     served=(3, 13),
     gaps=(
         "Versions 0 to 2 are advertised and refused, as Kafka does (KAFKA-18659).",

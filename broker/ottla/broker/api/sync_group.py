@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.group.effects import Sync
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 from .at_once import at_once
 from .registry import Api, Response
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from ottla.broker.node import Broker
 
-API = Api(key=14, versions=(0, 5))
+API = Api(key=14, versions=(0, 5), needs=(Right(AclOperation.READ, ResourceType.GROUP),))
 
 
 def handle(broker: Broker, request: Request, body: Any) -> asyncio.Future[Response]:

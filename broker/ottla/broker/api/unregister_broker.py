@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.api.registry import Api
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 API = Api(
     key=64,
     versions=(0, 0),
+    needs=(Right(AclOperation.ALTER, ResourceType.CLUSTER),),
     gaps=("A broker that runs registers anew at once; one that doesn't has no registration to delete.",),
     changes_metadata=True,
 )

@@ -13,6 +13,7 @@ import pytest
 
 from ottla.broker.api import describe_producers
 from ottla.broker.api.registry import Route
+from ottla.broker.authorizer import allow_everything
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.log.producers import FrozenProducers, Producers
 from ottla.net.pending import Pending
@@ -67,7 +68,9 @@ def answer(partitions: Partitions, indexes: list[int], meanwhile: Callable[[], N
             server=SimpleNamespace(memory=SimpleNamespace(answered=lambda key, size: None)),
             partitions=partitions,
         )
-        dispatcher = Dispatcher(broker, {KEY: Route(describe_producers.API, describe_producers.handle, None)})
+        dispatcher = Dispatcher(
+            broker, {KEY: Route(describe_producers.API, describe_producers.handle, None)}, allow_everything
+        )
         pending = dispatcher.dispatch(client, frame, 0, len(frame))
         assert isinstance(pending, Pending)
         while pending.parts is None:
