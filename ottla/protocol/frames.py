@@ -9,7 +9,6 @@ header is always v0 (KIP-511).
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
 
 from .errors import ProtocolError
 from .messages import is_flexible
@@ -19,21 +18,15 @@ from .varints import read_unsigned_varint
 API_VERSIONS = 18
 _fixed = struct.Struct(">hhih")
 _correlation = struct.Struct(">i")
-_new = tuple.__new__  # a NamedTuple's own constructor is a Python function, and takes twice as long
 
 
-class RequestHeader(NamedTuple):
-    """What stands before a request's body."""
+def read_request_header(
+    frame: Buffer, start: int = 0, stop: int | None = None
+) -> tuple[int, int, int, str | None, int]:
+    """(API key, API version, correlation id, client id, offset of what follows the client id) of the header at `start`.
 
-    api_key: int
-    api_version: int
-    correlation_id: int
-    client_id: str | None
-    end: int  # offset of what follows the client id: tagged fields if the version is flexible, else the body
-
-
-def read_request_header(frame: Buffer, start: int = 0, stop: int | None = None) -> RequestHeader:
-    """The header at `start`, without the tagged fields: the caller knows first whether it serves that API's version.
+    The tagged fields of a flexible version follow the client id, and then the body. They are left to the caller, who
+    knows whether that version of the API is served.
 
     Raises ProtocolError where the frame ends inside it or the client id is not UTF-8.
     """
@@ -47,7 +40,7 @@ def read_request_header(frame: Buffer, start: int = 0, stop: int | None = None) 
             client_id = str(frame[end - length : end], "utf-8")
     except (struct.error, UnicodeDecodeError) as error:
         raise ProtocolError(f"malformed request header: {error}") from error
-    return _new(RequestHeader, (api_key, api_version, correlation_id, client_id, end))
+    return api_key, api_version, correlation_id, client_id, end
 
 
 def skip_tagged_fields(data: Buffer, position: int, end: int | None = None) -> int:

@@ -98,21 +98,16 @@ class ScriptedCluster:
         with connection, connection.makefile("rb") as stream:
             while len(head := stream.read(4)) == 4:
                 frame = stream.read(_size.unpack(head)[0])
-                header = read_request_header(frame)
-                request = read_request(
-                    header.api_key,
-                    header.api_version,
-                    frame,
-                    skip_tagged_fields(frame, header.end)
-                    if is_flexible(header.api_key, header.api_version)
-                    else header.end,
-                )
-                self.asked.append((number, header.api_key))
+                key, version, correlation_id, _, position = read_request_header(frame)
+                if is_flexible(key, version):
+                    position = skip_tagged_fields(frame, position)
+                request = read_request(key, version, frame, position)
+                self.asked.append((number, key))
                 if number in self.silent:
                     continue
-                answer = _ANSWERS[header.api_key](self, number, header.api_version, request)
-                body = write_response(header.api_key, header.api_version, answer)
-                connection.sendall(response_frame(header.api_key, header.api_version, header.correlation_id, body))
+                answer = _ANSWERS[key](self, number, version, request)
+                body = write_response(key, version, answer)
+                connection.sendall(response_frame(key, version, correlation_id, body))
 
     def _versions(self, number: int, version: int, request: Any) -> dict[str, Any]:
         keys = [{"api_key": key, "min_version": low, "max_version": high} for key, (low, high) in _VERSIONS.items()]

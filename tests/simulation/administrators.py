@@ -15,6 +15,7 @@ from uuid import UUID
 from ottla.broker.applied_revisions import AppliedRevisions
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.node import Broker
+from ottla.broker.request import Request
 from ottla.metadata import keys
 from ottla.metadata.image import Image
 from ottla.metadata.model import TopicIntent
@@ -42,12 +43,12 @@ class administrators_watched:  # used as a context manager
             waited[asyncio.current_task()] = (image, behind)
             return behind
 
-        def looked_at(dispatcher: Dispatcher, context: Any, *rest: Any) -> None:
-            broker, response = dispatcher._broker, rest[2]
+        def looked_at(dispatcher: Dispatcher, request: Request, began: int, response: Any, body: bytes) -> None:
+            broker = dispatcher._broker
             image, behind = waited.pop(asyncio.current_task(), (broker.image, frozenset[int]()))
-            if context.api_key in (CREATE_TOPICS, DELETE_TOPICS):
-                self._look(broker, context.api_key, response, image, behind)
-            send(dispatcher, context, *rest)
+            if request.api_key in (CREATE_TOPICS, DELETE_TOPICS):
+                self._look(broker, request.api_key, response, image, behind)
+            send(dispatcher, request, began, response, body)
 
         AppliedRevisions.everywhere = noted  # type: ignore[method-assign]
         Dispatcher._send = looked_at  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""From a frame to its answer: header, version check, the API's handler, counting.
+"""From a frame to its answer: header, version check, the client's rights, the API's handler, counting.
 
 Hot APIs answer from the socket's callback. The others get the decoded request, and a task each unless they await one
 thing at most. A handler makes an answer of every error that it knows. What it raises all the same is a bug: it closes
@@ -18,14 +18,15 @@ from typing import TYPE_CHECKING, Any, cast
 from kio.schema.index import api_key_map
 
 from ottla.broker.api import api_versions
-from ottla.broker.api.registry import Handler, RequestContext, Response, Route, TasklessHandler
+from ottla.broker.api.registry import Handler, Response, Route, TasklessHandler
+from ottla.broker.authorizer import Authorize
 from ottla.broker.counters import ApiCounters
+from ottla.broker.request import Request
 from ottla.net.connection import POSTPONED, Connection
 from ottla.net.pending import Pending
 from ottla.protocol.errors import ProtocolError
 from ottla.protocol.frames import (
     API_VERSIONS,
-    RequestHeader,
     read_request_header,
     response_frame,
     skip_tagged_fields,
@@ -41,11 +42,12 @@ logger = logging.getLogger(__name__)
 
 
 class Dispatcher:
-    """Serves frames by the routes of the registry."""
+    """Serves frames by the routes of the registry, as far as `authorize` allows it."""
 
-    def __init__(self, broker: Broker, routes: dict[int, Route]) -> None:
+    def __init__(self, broker: Broker, routes: dict[int, Route], authorize: Authorize) -> None:
         self._broker = broker
         self._routes = routes
+        self._authorize = authorize
         self.counters = {key: ApiCounters() for key in routes}
         self._in_task: dict[int, Handler] = {}
         self._taskless: dict[int, TasklessHandler] = {}
@@ -56,7 +58,7 @@ class Dispatcher:
                 self._taskless[key] = cast("TasklessHandler", route.handle)
         self._changing = frozenset(key for key, route in routes.items() if route.api.changes_metadata)
         self._hot = {
-            (key, version): (route.serve, self.counters[key], is_flexible(key, version))
+            (key, version): (route.serve, self.counters[key], is_flexible(key, version), route.api.rights)
             for key, route in routes.items()
             if route.serve is not None
             for version in range((route.api.served or route.api.versions)[0], route.api.versions[1] + 1)
@@ -65,16 +67,19 @@ class Dispatcher:
     def dispatch(self, connection: Connection, frame: Memory, start: int, end: int) -> Reply:
         """Serves frame[start:end]. Raises ProtocolError where the peer must be cut off."""
         began = perf_counter_ns()
-        header = read_request_header(frame, start, end)
-        key, version, _, _, body = header
+        key, version, correlation_id, client_id, position = read_request_header(frame, start, end)
+        request = Request(key, version, correlation_id, client_id, connection)
         hot = self._hot.get((key, version))
         if hot is not None:
-            serve, counters, flexible = hot
+            serve, counters, flexible, rights = hot
+            if rights and not self._authorize(request, rights):
+                return self._refuse(request)
             counters.requests += 1
             counters.request_bytes += end - start
             if flexible:
-                body = body + 1 if body < end and frame[body] == 0 else skip_tagged_fields(frame, body, end)
-            reply = serve(self._broker, connection, header, frame, body, end)
+                untagged = position < end and frame[position] == 0
+                position = position + 1 if untagged else skip_tagged_fields(frame, position, end)
+            reply = serve(self._broker, request, frame, position, end)
             if reply is POSTPONED:  # it comes again
                 counters.requests -= 1
                 counters.request_bytes -= end - start
@@ -85,102 +90,84 @@ class Dispatcher:
             return reply
         route = self._routes.get(key)
         if route is None or not route.api.serves(version):
-            return self._unsupported(header, route)
+            return self._unsupported(request, route)
+        rights = route.api.rights
+        if rights and not self._authorize(request, rights):
+            return self._refuse(request)
         counters = self.counters[key]
         counters.requests += 1
         counters.request_bytes += end - start
         if is_flexible(key, version):
-            body = skip_tagged_fields(frame, body, end)
-        request = read_request(key, version, bytes(memoryview(frame)[body:end]))
-        pending = Pending(connection, key)
-        context = RequestContext(
-            key,
-            version,
-            header.correlation_id,
-            header.client_id,
-            connection.listener.name,
-            connection.principal,
-            connection.client_host,
-            connection.id,
-            pending,
-        )
+            position = skip_tagged_fields(frame, position, end)
+        body = read_request(key, version, bytes(memoryview(frame)[position:end]))
         handle = self._in_task.get(key)
         if handle is not None:
-            self._broker.spawn(self._handle(handle, connection, context, request, pending, began))
-            return pending
+            self._broker.spawn(self._handle(handle, request, body, began))
+            return request.pending
         try:
-            answer = self._taskless[key](self._broker, context, request)
+            answer = self._taskless[key](self._broker, request, body)
         except Exception:  # a bug that one client met must not reach the others
-            self._cut_off(connection, context)
+            self._cut_off(request)
             return None
         if answer.done():
-            self._answer(connection, context, pending, began, answer)
+            self._answer(request, began, answer)
         else:
-            answer.add_done_callback(partial(self._answer, connection, context, pending, began))
-        return pending
+            answer.add_done_callback(partial(self._answer, request, began))
+        return request.pending
 
     def name_of(self, key: int) -> str:
         """Kafka's name of a served API, as its metrics and its tools write it: ListOffsets."""
         return "".join(word.capitalize() for word in self._routes[key].api.name.split("_"))
 
-    def _unsupported(self, header: RequestHeader, route: Route | None) -> Reply:
-        if header.api_key == API_VERSIONS:
-            return [response_frame(API_VERSIONS, 0, header.correlation_id, api_versions.unsupported())]
-        name = api_key_map.get(header.api_key, "an unknown API")
+    def _unsupported(self, request: Request, route: Route | None) -> Reply:
+        if request.api_key == API_VERSIONS:
+            return [response_frame(API_VERSIONS, 0, request.correlation_id, api_versions.unsupported())]
+        name = api_key_map.get(request.api_key, "an unknown API")
         if route is None:
-            raise ProtocolError(f"API {header.api_key} ({name}) isn't served here")
+            raise ProtocolError(f"API {request.api_key} ({name}) isn't served here")
         lowest, highest = route.api.served or route.api.versions
-        raise ProtocolError(f"version {header.api_version} of {name} isn't served: {lowest} to {highest} are")
+        raise ProtocolError(f"version {request.api_version} of {name} isn't served: {lowest} to {highest} are")
 
-    async def _handle(
-        self,
-        handle: Handler,
-        connection: Connection,
-        context: RequestContext,
-        request: object,
-        pending: Pending,
-        began: int,
-    ) -> None:
+    def _refuse(self, request: Request) -> Reply:
+        """The client has none of the API's rights. What Kafka answers instead names the resources that are refused,
+        which only the handler finds in the body; a connection that is closed gives nothing away."""
+        request.connection.close(f"{request.principal} has no right to {self.name_of(request.api_key)}")
+        return None
+
+    async def _handle(self, handle: Handler, request: Request, body: object, began: int) -> None:
         try:
-            response = await handle(self._broker, context, request)
-            if context.api_key in self._changing:
+            response = await handle(self._broker, request, body)
+            if request.api_key in self._changing:
                 await self._broker.applied_revisions.everywhere()
-            body = write_response(context.api_key, context.api_version, response)
+            answer = write_response(request.api_key, request.api_version, response)
         except Exception:  # a bug, as above
-            self._cut_off(connection, context)
+            self._cut_off(request)
             return
-        self._send(context, pending, began, response, body)
+        self._send(request, began, response, answer)
 
-    def _answer(
-        self,
-        connection: Connection,
-        context: RequestContext,
-        pending: Pending,
-        began: int,
-        answer: asyncio.Future[Response],
-    ) -> None:
+    def _answer(self, request: Request, began: int, answer: asyncio.Future[Response]) -> None:
         try:
             response = answer.result()
-            body = write_response(context.api_key, context.api_version, response)
+            body = write_response(request.api_key, request.api_version, response)
         except (Exception, asyncio.CancelledError):  # as above; nobody else is told of a future's cancellation
-            self._cut_off(connection, context)
+            self._cut_off(request)
             return
-        self._send(context, pending, began, response, body)
+        self._send(request, began, response, body)
 
-    def _send(self, context: RequestContext, pending: Pending, began: int, response: Response, body: bytes) -> None:
-        key = context.api_key
+    def _send(self, request: Request, began: int, response: Response, body: bytes) -> None:
+        key = request.api_key
         counters = self.counters[key]
         for error in _errors(response):
             counters.failed(error)
         self._broker.server.memory.answered(key, len(body))
-        pending.answer([response_frame(key, context.api_version, context.correlation_id, body)])
+        request.pending.answer([response_frame(key, request.api_version, request.correlation_id, body)])
         counters.answered((perf_counter_ns() - began) // 1000)
 
-    def _cut_off(self, connection: Connection, context: RequestContext) -> None:
+    def _cut_off(self, request: Request) -> None:
         """Without an answer the client would wait: it is cut off, and the others go on."""
-        name = api_key_map[context.api_key]
-        logger.exception("%s version %d from %s failed", name, context.api_version, connection.client_host)
-        connection.close("its request failed inside the broker")
+        name = api_key_map[request.api_key]
+        logger.exception("%s version %d from %s failed", name, request.api_version, request.client_host)
+        request.connection.close("its request failed inside the broker")
 
 
 def _count_later(counters: ApiCounters, began_ns: int, waits_since_ns: int) -> None:

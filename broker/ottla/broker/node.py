@@ -19,6 +19,7 @@ from uuid import UUID
 from ottla.broker.advertised import ADDRESSES, advertised
 from ottla.broker.api.registry import Api, load_routes
 from ottla.broker.applied_revisions import AppliedRevisions
+from ottla.broker.authorizer import allow_everything
 from ottla.broker.awaited_elections import AwaitedElections
 from ottla.broker.cold_reads import ColdReads
 from ottla.broker.dispatch import Dispatcher
@@ -174,7 +175,7 @@ class Broker:
         routes = load_routes()
         apis = (route.api for route in routes.values() if not route.api.own_name)
         self.advertised_apis: list[Api] = sorted(apis, key=lambda api: api.key)
-        self.dispatcher: Dispatcher = Dispatcher(self, routes)
+        self.dispatcher: Dispatcher = Dispatcher(self, routes, allow_everything)
         self.server: Server = Server(
             self.dispatcher.dispatch,
             connection_limits(config),

@@ -59,22 +59,21 @@ class LeaderStandIn:
         return sum(not wire.closed for wire in self.connections)
 
     async def answer(self, frame: bytes) -> bytes:
-        header = read_request_header(frame, 4)
-        key, version = header.api_key, header.api_version
-        body = skip_tagged_fields(frame, header.end)
+        key, version, correlation_id, _, end = read_request_header(frame, 4)
+        body = skip_tagged_fields(frame, end)
         if key == LIST_OFFSETS:
             self.listed += 1
             asked = read_request(key, version, frame, body)
             assert asked.replica_id == 0
             message = {"throttle_time": 0, "topics": [self._listed(topic) for topic in asked.topics]}
-            return response_frame(key, version, header.correlation_id, write_response(key, version, message))
+            return response_frame(key, version, correlation_id, write_response(key, version, message))
         request = read_fetch_request(version, frame, body, len(frame))
         self.requests.append(request)
         self.asked.set()
         if self.held.is_set():
             await asyncio.sleep(self.takes_s)
         await self.held.wait()
-        return self._fetched(version, header.correlation_id, request)
+        return self._fetched(version, correlation_id, request)
 
     def _listed(self, topic: object) -> dict[str, object]:
         partitions = []

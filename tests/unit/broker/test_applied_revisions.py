@@ -38,9 +38,9 @@ class OtherBroker:
             self._moved.notify_all()
 
     async def answer(self, frame: bytes) -> bytes:
-        header = read_request_header(frame, 4)
-        assert header.api_key == AWAIT_REVISION
-        question = read_question(frame, header.end, len(frame))
+        key, _, correlation_id, _, end = read_request_header(frame, 4)
+        assert key == AWAIT_REVISION
+        question = read_question(frame, end, len(frame))
         if not self.knows_the_question:
             raise ConnectionResetError("it doesn't serve that")
         self.questions.append(question.revision)
@@ -48,7 +48,7 @@ class OtherBroker:
             with suppress(TimeoutError):
                 async with asyncio.timeout(question.wait_ms / 1000):
                     await self._moved.wait_for(lambda: self.applied >= question.revision)
-        return response_frame(AWAIT_REVISION, 0, header.correlation_id, write_answer(self.applied))
+        return response_frame(AWAIT_REVISION, 0, correlation_id, write_answer(self.applied))
 
 
 class _Stream:

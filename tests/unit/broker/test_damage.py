@@ -15,7 +15,7 @@ from uuid import UUID
 import pytest
 
 from ottla.broker.api import describe_configs
-from ottla.broker.api.config_resources import ResourceType
+from ottla.broker.api.config_resources import ConfigResourceType
 from ottla.broker.counters import TopicCounters
 from ottla.broker.log.compactor import CompactionLimits, Compactor
 from ottla.broker.log.config import LogConfig
@@ -61,7 +61,7 @@ class World:
             replication=SimpleNamespace(refused=lambda: iter(self.refused)),
         )
         resource = SimpleNamespace(
-            resource_type=ResourceType.BROKER, resource_name="1", configuration_keys=[own.DAMAGED]
+            resource_type=ConfigResourceType.BROKER, resource_name="1", configuration_keys=[own.DAMAGED]
         )
         request: Any = SimpleNamespace(resources=[resource], include_synonyms=False, include_documentation=False)
         answer = asyncio.run(describe_configs.handle(broker, None, request))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Frames that end too early, and handlers that answer now, later or never."""
+"""Frames that end too early, requests without the right, and handlers that answer now, later or never."""
 
 from __future__ import annotations
 
@@ -10,10 +10,14 @@ from typing import Any
 
 import pytest
 
+from ottla.broker.api.api_versions import API as API_VERSIONS
 from ottla.broker.api.delete_topics import API as DELETE_TOPICS
+from ottla.broker.api.fetch import API as FETCH
 from ottla.broker.api.heartbeat import API as HEARTBEAT
-from ottla.broker.api.registry import Route, load_routes
+from ottla.broker.api.registry import Api, Route, load_routes
+from ottla.broker.authorizer import Rights, allow_everything
 from ottla.broker.dispatch import Dispatcher
+from ottla.broker.request import Request
 from ottla.net.pending import Part, Pending
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.messages import write_request
@@ -26,7 +30,7 @@ ROUTES = load_routes()
 @pytest.mark.parametrize("tags", [b"", b"\x01", b"\x01\x05", b"\x01\x05\x7f", b"\x80"])
 def test_a_frame_that_ends_in_its_header_is_malformed(key: int, after: bytes, tags: bytes) -> None:
     broker: Any = SimpleNamespace(spawn=lambda coroutine: pytest.fail("it was served"))
-    dispatcher = Dispatcher(broker, ROUTES)
+    dispatcher = Dispatcher(broker, ROUTES, allow_everything)
     header = struct.pack(">hhih", key, ROUTES[key].api.versions[1], 1, 2) + b"me" + tags
     connection: Any = SimpleNamespace(listener=SimpleNamespace(name="PLAINTEXT"))
     with pytest.raises(ProtocolError):
@@ -59,7 +63,7 @@ def _heartbeat(handle: Callable[..., Any]) -> tuple[Sequence[Part] | None, list[
         memory = SimpleNamespace(answered=lambda key, size: None)
         spawn = asyncio.get_running_loop().create_task
         broker: Any = SimpleNamespace(spawn=spawn, server=SimpleNamespace(memory=memory))
-        dispatcher = Dispatcher(broker, {HEARTBEAT.key: Route(HEARTBEAT, handle, None)})
+        dispatcher = Dispatcher(broker, {HEARTBEAT.key: Route(HEARTBEAT, handle, None)}, allow_everything)
         pending = dispatcher.dispatch(client, frame, 0, len(frame))
         if pending is None:
             return None
@@ -150,7 +154,9 @@ def test_a_change_is_answered_when_every_broker_has_applied_it() -> None:
             applied_revisions=SimpleNamespace(everywhere=applied.wait),
         )
         route = Route(DELETE_TOPICS, _in_task({"responses": []}), None)
-        pending = Dispatcher(broker, {DELETE_TOPICS.key: route}).dispatch(client, frame, 0, len(frame))
+        pending = Dispatcher(broker, {DELETE_TOPICS.key: route}, allow_everything).dispatch(
+            client, frame, 0, len(frame)
+        )
         assert isinstance(pending, Pending)
         for _ in range(5):
             await asyncio.sleep(0)
@@ -162,3 +168,69 @@ def test_a_change_is_answered_when_every_broker_has_applied_it() -> None:
 
     asyncio.run(served())
     assert not client.closed
+
+
+def _asked(key: int, version: int, *, allowed: bool) -> tuple[list[tuple[Any, ...]], list[str], list[str]]:
+    """What the authoriser is asked about a request with an empty body; what handlers are called; why the client is cut
+    off."""
+    asked: list[tuple[Any, ...]] = []
+    called: list[str] = []
+
+    def authorize(request: Request, rights: Rights) -> bool:
+        asked.append((request.api_key, request.principal, request.client_host, request.listener, rights))
+        return allowed
+
+    def serve(*_: object) -> list[bytes]:
+        called.append("hot")
+        return [b"answer"]
+
+    def at_once(*_: object) -> Any:
+        called.append("without a task")
+        return asyncio.get_running_loop().create_future()
+
+    async def in_task(*_: object) -> Any:
+        called.append("in a task")
+        return {}
+
+    async def dispatched() -> None:
+        broker: Any = SimpleNamespace(spawn=lambda coroutine: called.append("in a task") or coroutine.close())
+        routes = {
+            FETCH.key: Route(FETCH, None, serve),
+            HEARTBEAT.key: Route(HEARTBEAT, at_once, None),
+            DELETE_TOPICS.key: Route(DELETE_TOPICS, in_task, None),
+            API_VERSIONS.key: Route(API_VERSIONS, in_task, None),
+        }
+        frame = bytearray(struct.pack(">hhih", key, version, 7, 2) + b"me" + bytes(40))
+        reply = Dispatcher(broker, routes, authorize).dispatch(client, frame, 0, len(frame))
+        assert (reply is None) is not allowed
+
+    client: Any = Client()
+    asyncio.run(dispatched())
+    return asked, called, client.closed
+
+
+GUARDED = pytest.mark.parametrize(
+    ("api", "version", "way"),
+    [(FETCH, 12, "hot"), (HEARTBEAT, 3, "without a task"), (DELETE_TOPICS, 3, "in a task")],
+    ids=["hot", "without-a-task", "in-a-task"],
+)
+
+
+@GUARDED
+def test_rights_are_asked_for_before_a_request_is_handled(api: Api, version: int, way: str) -> None:
+    asked, called, closed = _asked(api.key, version, allowed=True)
+    assert asked == [(api.key, "User:ANONYMOUS", "127.0.0.1", "PLAINTEXT", api.needs)]
+    assert (called, closed) == ([way], [])
+
+
+@GUARDED
+def test_no_handler_sees_a_request_that_is_refused(api: Api, version: int, way: str) -> None:
+    asked, called, [why] = _asked(api.key, version, allowed=False)
+    assert len(asked) == 1
+    assert not called
+    assert why.startswith("User:ANONYMOUS has no right to ")
+
+
+def test_what_needs_no_right_is_asked_of_nobody() -> None:
+    asked, called, closed = _asked(API_VERSIONS.key, 0, allowed=True)
+    assert (asked, called, closed) == ([], ["in a task"], [])

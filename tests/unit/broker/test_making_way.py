@@ -145,8 +145,8 @@ class _Stream:
         self._answer = b""
 
     async def write(self, data: bytes) -> None:
-        header = read_request_header(data, 4)
-        assert (header.api_key, header.api_version) == (METADATA, 8)
+        key, version, correlation_id, _, _ = read_request_header(data, 4)
+        assert (key, version) == (METADATA, 8)
         leader, epoch = self._led
         partition = {
             "error_code": 0, "partition_index": 0, "leader_id": leader, "leader_epoch": epoch, "replica_nodes": [0, 1],
@@ -158,7 +158,7 @@ class _Stream:
             "cluster_authorized_operations": -1,
         }  # fmt: skip
         body = write_response(METADATA, 8, message)
-        self._answer = bytes(response_frame(METADATA, 8, header.correlation_id, body))
+        self._answer = bytes(response_frame(METADATA, 8, correlation_id, body))
 
     async def read_exactly(self, into: memoryview) -> None:
         into[:] = self._answer[: len(into)]

@@ -20,9 +20,9 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, An
 
 async def correlation_id_of(reader: asyncio.StreamReader) -> int:
     (size,) = struct.unpack(">i", await reader.readexactly(4))
-    header = read_request_header(await reader.readexactly(size))
-    assert (header.api_key, header.api_version, header.client_id) == (FETCH, VERSION, "me")
-    return header.correlation_id
+    key, version, correlation_id, client_id, _ = read_request_header(await reader.readexactly(size))
+    assert (key, version, client_id) == (FETCH, VERSION, "me")
+    return correlation_id
 
 
 def with_server(serve: Serve, client: Callable[[Peer], Coroutine[Any, Any, None]]) -> int:

@@ -21,7 +21,6 @@ from ottla.broker.api import (
     incremental_alter_configs,
     list_config_resources,
 )
-from ottla.broker.api.registry import RequestContext
 from ottla.metadata import keys
 from ottla.metadata.embedded import EmbeddedStore
 from ottla.metadata.follower import Follower
@@ -29,11 +28,11 @@ from ottla.metadata.intents import Intents
 from ottla.metadata.model import Broker as Registered
 from ottla.metadata.model import BrokerState, Config, Partition, Ready, TopicIntent
 from ottla.metadata.store import Guard, Put
-from ottla.net.pending import Pending
 from ottla.protocol.messages import read_request, read_response, write_request, write_response
 from ottla.settings.config import BrokerConfig
 from ottla.settings.description import Source
 from tests.peers.config_exchanges import EXCHANGES, RECORDED, plain
+from tests.unit.broker.api.stand_in import request_of
 
 HANDLERS = {
     module.API.key: module.handle
@@ -48,8 +47,6 @@ HANDLERS = {
 }
 TOPIC_ID = UUID(int=7)
 OTHER_DEFAULTS = {"socket.receive.buffer.bytes": ("-1", "102400")}  # ours and Kafka's: docs/decisions.md
-NOWHERE: Any = None  # requests here come over no connection
-CONTEXT = RequestContext(0, 0, 1, "test", "PLAINTEXT", "User:ANONYMOUS", "127.0.0.1", 1, Pending(NOWHERE, 0))
 
 
 class BrokerStandIn:
@@ -92,7 +89,7 @@ async def _answers(folder: Path, properties: str) -> list[Any]:
     answers = []
     for key, version, request in EXCHANGES:
         decoded = read_request(key, version, write_request(key, version, request))
-        response = await HANDLERS[key](broker, CONTEXT._replace(api_version=version), decoded)
+        response = await HANDLERS[key](broker, request_of(key, version), decoded)
         answers.append(plain(asdict(read_response(key, version, write_response(key, version, response)))))
     following.cancel()
     await store.close()

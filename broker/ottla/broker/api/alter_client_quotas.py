@@ -6,8 +6,10 @@ import asyncio
 import socket
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.registry import Api, RequestContext
+from ottla.broker.api.registry import Api
+from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 from ottla.settings.quotas import IP, Entity, Limit, altered_limits, check_entity
 
 if TYPE_CHECKING:
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 API = Api(
     key=49,
     versions=(0, 1),
+    needs=(Right(AclOperation.ALTER_CONFIGS, ResourceType.CLUSTER),),
     gaps=("Quotas are stored and described, and not enforced yet.",),
     changes_metadata=True,
 )
@@ -23,11 +26,11 @@ API = Api(
 RESOLVE_TIMEOUT_SECONDS = 5.0
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
     """Each entity's limits are changed together or not at all. An entity that is named twice is refused."""
-    named = [{part.entity_type: part.entity_name for part in entry.entity} for entry in request.entries]
+    named = [{part.entity_type: part.entity_name for part in entry.entity} for entry in body.entries]
     entries = []
-    for entry, entity in zip(request.entries, named, strict=True):
+    for entry, entity in zip(body.entries, named, strict=True):
         answer: dict[str, Any] = {
             "entity": [{"entity_type": kind, "entity_name": name} for kind, name in entity.items()]
         }
@@ -38,7 +41,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[
             changes = [Limit(op.key, None if op.remove else op.value) for op in entry.ops]
             if len({change.key for change in changes}) != len(changes):
                 raise KafkaError(ErrorCode.invalid_request, "A quota must appear at most once for an entity.")
-            await _alter(broker, check_entity(entity.items()), changes, request.validate_only)
+            await _alter(broker, check_entity(entity.items()), changes, body.validate_only)
         except KafkaError as error:
             answer |= {"error_code": error.code, "error_message": error.message}
     return {"entries": entries}

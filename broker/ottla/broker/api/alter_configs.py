@@ -5,23 +5,34 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.config_resources import alter, answer_each
-from ottla.broker.api.registry import Api, RequestContext
+from ottla.broker.api.registry import Api
+from ottla.broker.request import Request
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 from ottla.settings.alteration import Edit, Operation, altered
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
 
-API = Api(key=33, versions=(0, 2), changes_metadata=True)
+API = Api(
+    key=33,
+    versions=(0, 2),
+    needs=(
+        Right(AclOperation.ALTER_CONFIGS, ResourceType.TOPIC),
+        Right(AclOperation.ALTER_CONFIGS, ResourceType.GROUP),
+        Right(AclOperation.ALTER_CONFIGS, ResourceType.CLUSTER),
+    ),
+    changes_metadata=True,
+)
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
     """Each resource has exactly the given settings afterwards, or is left as it was."""
 
     async def replace(kind: int, name: str, configs: Any) -> None:
         edits = [Edit(config.name, Operation.SET, config.value) for config in configs]
-        await _replace_settings(broker, kind, name, edits, request.validate_only)
+        await _replace_settings(broker, kind, name, edits, body.validate_only)
 
-    return {"responses": await answer_each(request.resources, replace)}
+    return {"responses": await answer_each(body.resources, replace)}
 
 
 async def _replace_settings(broker: Broker, kind: int, name: str, edits: list[Edit], validate_only: bool) -> None:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.registry import Api, RequestContext
+from ottla.broker.api.registry import Api
 from ottla.broker.bounded import gather_bounded
+from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import milliseconds
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
@@ -19,14 +21,15 @@ if TYPE_CHECKING:
 API = Api(
     key=45,
     versions=(0, 1),
+    needs=(Right(AclOperation.ALTER, ResourceType.CLUSTER),),
     gaps=("A broker that isn't running and has no replica anywhere is unknown: INVALID_REPLICA_ASSIGNMENT.",),
     changes_metadata=True,
 )
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
-    timeout_s = milliseconds(request.timeout) / 1000
-    another_factor = request.allow_replication_factor_change
+async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
+    timeout_s = milliseconds(body.timeout) / 1000
+    another_factor = body.allow_replication_factor_change
 
     async def move(name: str, asked: Any) -> dict[str, Any]:
         try:
@@ -39,11 +42,9 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[
             }
         return {"partition_index": asked.partition_index, "error_code": ErrorCode.none}
 
-    all_asked = [(topic.name, asked) for topic in request.topics for asked in topic.partitions]
+    all_asked = [(topic.name, asked) for topic in body.topics for asked in topic.partitions]
     results = iter(await gather_bounded(lambda one: move(*one), all_asked))
-    responses = [
-        {"name": topic.name, "partitions": [next(results) for _ in topic.partitions]} for topic in request.topics
-    ]
+    responses = [{"name": topic.name, "partitions": [next(results) for _ in topic.partitions]} for topic in body.topics]
     return {
         "allow_replication_factor_change": another_factor,
         "error_message": None if responses else "",  # as Kafka

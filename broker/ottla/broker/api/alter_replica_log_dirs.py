@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.registry import Api, RequestContext
+from ottla.broker.api.registry import Api
+from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
 API = Api(
     key=34,
     versions=(1, 2),
+    needs=(Right(AclOperation.ALTER, ResourceType.CLUSTER),),
     gaps=(
         "A replica that isn't here yet can't be given a directory in advance; Kafka remembers the wish.",
         "A cordoned directory gets no replicas, but a broker whose directories are all cordoned still takes those that"
@@ -21,10 +24,10 @@ API = Api(
 )
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
     """Each replica's move begins, or its error."""
     results: dict[str, list[dict[str, Any]]] = {}
-    for directory in request.dirs:
+    for directory in body.dirs:
         for topic in directory.topics:
             for index in topic.partitions:
                 code = ErrorCode.none

@@ -11,7 +11,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.registry import Api, RequestContext
+from ottla.broker.api.registry import Api, NoRightNeeded
+from ottla.broker.request import Request
 from ottla.metadata.eligibility import FEATURE
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import write_response
@@ -19,15 +20,15 @@ from ottla.protocol.messages import write_response
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
 
-API = Api(key=18, versions=(0, 4))
+API = Api(key=18, versions=(0, 4), needs=NoRightNeeded("clients ask before they have said who they are"))
 FIRST_VERSION_WITH_LEVEL_0 = 4
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
     """All APIs with their ranges."""
-    if context.api_version >= 3 and not (
-        _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
+    if request.api_version >= 3 and not (
+        _SOFTWARE.fullmatch(body.client_software_name) and _SOFTWARE.fullmatch(body.client_software_version)
     ):
         return {"error_code": ErrorCode.invalid_request}
     return {
@@ -36,7 +37,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[
             {"api_key": api.key, "min_version": api.versions[0], "max_version": api.versions[1]}
             for api in broker.advertised_apis
         ],
-        **_features(broker, context.api_version),
+        **_features(broker, request.api_version),
     }
 
 

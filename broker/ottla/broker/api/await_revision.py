@@ -10,39 +10,43 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ottla.broker.api.registry import Api
-from ottla.net.pending import Pending
+from ottla.broker.request import Request
 from ottla.protocol.applied_revision import AWAIT_REVISION, VERSION, Question, read_question, write_answer
 from ottla.protocol.errors import ProtocolError
-from ottla.protocol.frames import RequestHeader, response_frame
+from ottla.protocol.frames import response_frame
 from ottla.protocol.received import Memory
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
-    from ottla.net.connection import Connection
     from ottla.net.server import Reply
 
-API = Api(key=AWAIT_REVISION, versions=(VERSION, VERSION), own_name="await_revision")
+API = Api(
+    key=AWAIT_REVISION,
+    versions=(VERSION, VERSION),
+    needs=(Right(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER),),
+    own_name="await_revision",
+)
 WAIT_MS_MAX = 10_000
 
 
-def serve(broker: Broker, connection: Connection, header: RequestHeader, frame: Memory, body: int, end: int) -> Reply:
+def serve(broker: Broker, request: Request, frame: Memory, position: int, end: int) -> Reply:
     """Answers at once where the revision is applied already, else as soon as it is or the question's time is up."""
-    question = read_question(frame, body, end)
-    if connection.listener.name != broker.config.listeners.inter_broker:
+    question = read_question(frame, position, end)
+    if request.listener != broker.config.listeners.inter_broker:
         raise ProtocolError("AwaitRevision is served on the inter-broker listener only")
     if broker.image.revision >= question.revision:
-        return [_answer(broker, header)]
-    pending = Pending(connection, AWAIT_REVISION)
-    broker.spawn(_answer_later(broker, header, question, pending), "answer about a revision")
-    return pending
+        return [_answer(broker, request)]
+    broker.spawn(_answer_later(broker, request, question), "answer about a revision")
+    return request.pending
 
 
-async def _answer_later(broker: Broker, header: RequestHeader, question: Question, pending: Pending) -> None:
+async def _answer_later(broker: Broker, request: Request, question: Question) -> None:
     with suppress(TimeoutError):  # the answer says how far this broker is
         await broker.follower.wait_for_revision(question.revision, min(question.wait_ms, WAIT_MS_MAX) / 1000)
-    pending.answer([_answer(broker, header)])
+    request.pending.answer([_answer(broker, request)])
 
 
-def _answer(broker: Broker, header: RequestHeader) -> bytes:
+def _answer(broker: Broker, request: Request) -> bytes:
     body = write_answer(broker.image.revision)
-    return response_frame(AWAIT_REVISION, header.api_version, header.correlation_id, body)
+    return response_frame(AWAIT_REVISION, request.api_version, request.correlation_id, body)

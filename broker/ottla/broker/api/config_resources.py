@@ -22,7 +22,7 @@ Change = Callable[[int, str, Any], Awaitable[None]]
 """What a request asks of one resource, by its type, its name and the settings that the request holds."""
 
 
-class ResourceType(IntEnum):
+class ConfigResourceType(IntEnum):
     """Whose settings; the numbers are Kafka's ConfigResource.Type."""
 
     TOPIC = 2
@@ -33,10 +33,10 @@ class ResourceType(IntEnum):
 
 
 METADATA_TYPES: dict[int, str] = {
-    ResourceType.TOPIC: "topic",
-    ResourceType.BROKER: "broker",
-    ResourceType.CLIENT_METRICS: "client-metrics",
-    ResourceType.GROUP: "group",
+    ConfigResourceType.TOPIC: "topic",
+    ConfigResourceType.BROKER: "broker",
+    ConfigResourceType.CLIENT_METRICS: "client-metrics",
+    ConfigResourceType.GROUP: "group",
 }
 """Resource types whose settings are kept in the metadata, with their names there."""
 
@@ -87,17 +87,17 @@ def _named(broker: Broker, resource_type: int, name: str) -> Resource:
     """The resource as the metadata names it, if this broker may change it."""
     if resource_type not in METADATA_TYPES:
         raise KafkaError(ErrorCode.invalid_request, f"Unknown resource type {resource_type}")
-    if resource_type == ResourceType.TOPIC:
+    if resource_type == ConfigResourceType.TOPIC:
         if not name:
             raise KafkaError(ErrorCode.invalid_request, "Default topic resources are not allowed.")
         check_topic_name(name)
         if name not in broker.image.topics:
             raise KafkaError(ErrorCode.unknown_topic_or_partition, f"The topic '{name}' does not exist.")
-    elif resource_type == ResourceType.BROKER and name:
+    elif resource_type == ConfigResourceType.BROKER and name:
         check_broker_name(name, broker.id, "Unexpected broker id, expected {}, but received {}", "Node")
         name = str(int(name))
-    elif resource_type == ResourceType.CLIENT_METRICS and not name:
+    elif resource_type == ConfigResourceType.CLIENT_METRICS and not name:
         raise KafkaError(ErrorCode.invalid_request, "Subscription name can't be empty")
-    elif resource_type == ResourceType.GROUP and not name:
+    elif resource_type == ConfigResourceType.GROUP and not name:
         raise KafkaError(ErrorCode.invalid_request, "Default group resources are not allowed.")
     return Resource(METADATA_TYPES[resource_type], name)

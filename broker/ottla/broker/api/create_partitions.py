@@ -5,22 +5,24 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.registry import Api, RequestContext
+from ottla.broker.api.registry import Api
 from ottla.broker.bounded import gather_bounded
+from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import milliseconds
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
 
-API = Api(key=37, versions=(0, 3), changes_metadata=True)
+API = Api(key=37, versions=(0, 3), needs=(Right(AclOperation.ALTER, ResourceType.TOPIC),), changes_metadata=True)
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
-    counts = Counter(topic.name for topic in request.topics)
-    timeout_s = milliseconds(request.timeout) / 1000
-    once = [topic for topic in request.topics if counts[topic.name] == 1]
-    results = await gather_bounded(lambda topic: _grow(broker, topic, timeout_s, request.validate_only), once)
+async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
+    counts = Counter(topic.name for topic in body.topics)
+    timeout_s = milliseconds(body.timeout) / 1000
+    once = [topic for topic in body.topics if counts[topic.name] == 1]
+    results = await gather_bounded(lambda topic: _grow(broker, topic, timeout_s, body.validate_only), once)
     duplicates = [
         {"name": name, "error_code": ErrorCode.invalid_request, "error_message": "Duplicate topic name."}
         for name, count in counts.items()

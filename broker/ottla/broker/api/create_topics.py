@@ -11,31 +11,42 @@ from collections import Counter
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.registry import Api, RequestContext
+from ottla.broker.api.registry import Api
 from ottla.broker.bounded import gather_bounded
+from ottla.broker.request import Request
 from ottla.metadata.intents import DEFAULT, PARTITIONS_PER_REQUEST_MAX, NewTopic
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import milliseconds
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 from ottla.settings.description import describe_topic
 from ottla.settings.resource_checks import check_topic
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
 
-API = Api(key=19, versions=(2, 7), changes_metadata=True)
+API = Api(
+    key=19,
+    versions=(2, 7),
+    needs=(
+        Right(AclOperation.CREATE, ResourceType.CLUSTER),
+        Right(AclOperation.CREATE, ResourceType.TOPIC),
+        Right(AclOperation.DESCRIBE_CONFIGS, ResourceType.TOPIC),
+    ),
+    changes_metadata=True,
+)
 FIRST_VERSION_WITH_DESCRIPTION = 5
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
-    counts = Counter(topic.name for topic in request.topics)
-    once = [topic for topic in request.topics if counts[topic.name] == 1]
+async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
+    counts = Counter(topic.name for topic in body.topics)
+    once = [topic for topic in body.topics if counts[topic.name] == 1]
     total = sum(_partition_count(broker, topic) for topic in once)
     if total > PARTITIONS_PER_REQUEST_MAX:
         too_many = KafkaError(ErrorCode.policy_violation, "Excessively large number of partitions per request.")
         return {"topics": [_failed(name, too_many) for name in counts]}
-    timeout_s = milliseconds(request.timeout) / 1000
+    timeout_s = milliseconds(body.timeout) / 1000
     results = await gather_bounded(
-        lambda topic: _create(broker, topic, timeout_s, request.validate_only, context.api_version), once
+        lambda topic: _create(broker, topic, timeout_s, body.validate_only, request.api_version), once
     )
     duplicate = KafkaError(ErrorCode.invalid_request, "Duplicate topic name.")
     return {"topics": [*results, *(_failed(name, duplicate) for name, count in counts.items() if count > 1)]}

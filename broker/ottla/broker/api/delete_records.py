@@ -11,24 +11,26 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.registry import Api, RequestContext
+from ottla.broker.api.registry import Api
+from ottla.broker.request import Request
 from ottla.metadata.image import INTERNAL_TOPICS
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import milliseconds
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
     from ottla.broker.partition import Partition
 
-API = Api(key=21, versions=(0, 2))
+API = Api(key=21, versions=(0, 2), needs=(Right(AclOperation.DELETE, ResourceType.TOPIC),))
 _PARTITIONS_PER_TURN = 20
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
     """Each partition's new low watermark, or its error."""
     topics = []
     waiting: list[tuple[dict[str, int], Partition, asyncio.Future[None]]] = []
-    for topic in request.topics:
+    for topic in body.topics:
         answers = []
         for count, asked in enumerate(topic.partitions):
             if count % _PARTITIONS_PER_TURN == _PARTITIONS_PER_TURN - 1:
@@ -42,7 +44,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[
             answers.append(answer)
         topics.append({"name": topic.name, "partitions": answers})
     if waiting:
-        await asyncio.wait([future for _, _, future in waiting], timeout=milliseconds(request.timeout) / 1000)
+        await asyncio.wait([future for _, _, future in waiting], timeout=milliseconds(body.timeout) / 1000)
     for answer, partition, future in waiting:
         problem = future.exception() if future.done() else KafkaError(ErrorCode.request_timed_out)
         if isinstance(problem, KafkaError):

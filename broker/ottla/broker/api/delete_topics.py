@@ -10,36 +10,38 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from ottla.broker.api.registry import Api, RequestContext
+from ottla.broker.api.registry import Api
 from ottla.broker.bounded import gather_bounded
+from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import milliseconds
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
 
-API = Api(key=20, versions=(1, 6), changes_metadata=True)
+API = Api(key=20, versions=(1, 6), needs=(Right(AclOperation.DELETE, ResourceType.TOPIC),), changes_metadata=True)
 FIRST_VERSION_WITH_OWN_ERROR = 3
 
 Answer = dict[str, Any]
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
-    asked = _asked(context.api_version, request)
+async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
+    asked = _asked(request.api_version, body)
     if not broker.config.get_bool("delete.topic.enable"):
-        old = context.api_version < FIRST_VERSION_WITH_OWN_ERROR
+        old = request.api_version < FIRST_VERSION_WITH_OWN_ERROR
         code = ErrorCode.invalid_request if old else ErrorCode.topic_deletion_disabled
         return {"responses": [_answer(name, topic_id, code) for name, topic_id in asked]}
     answers, topics = _resolved(broker, asked)
-    timeout_s = milliseconds(request.timeout) / 1000
+    timeout_s = milliseconds(body.timeout) / 1000
     answers += await gather_bounded(lambda topic: _delete(broker, topic[1], topic[0], timeout_s), list(topics.items()))
     return {"responses": answers}
 
 
-def _asked(version: int, request: Any) -> list[tuple[str | None, UUID | None]]:
+def _asked(version: int, body: Any) -> list[tuple[str | None, UUID | None]]:
     if version < 6:
-        return [(name, None) for name in request.topic_names]
-    return [(topic.name, topic.topic_id or None) for topic in request.topics]
+        return [(name, None) for name in body.topic_names]
+    return [(topic.name, topic.topic_id or None) for topic in body.topics]
 
 
 def _resolved(broker: Broker, asked: list[tuple[str | None, UUID | None]]) -> tuple[list[Answer], dict[UUID, str]]:

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.registry import Api, RequestContext
+from ottla.broker.api.registry import Api
+from ottla.broker.request import Request
 from ottla.protocol.errors import KafkaError
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 from ottla.settings.quotas import Component, matching
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
 
-API = Api(key=48, versions=(0, 1), gaps=("Quotas are stored and described, and not enforced yet.",))
+API = Api(
+    key=48,
+    versions=(0, 1),
+    needs=(Right(AclOperation.DESCRIBE_CONFIGS, ResourceType.CLUSTER),),
+    gaps=("Quotas are stored and described, and not enforced yet.",),
+)
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
     """The entities with their limits; a filter without components means all, unless it is strict."""
     quotas = broker.image.quotas
-    components = [Component(part.entity_type, part.match_type, part.match) for part in request.components]
+    components = [Component(part.entity_type, part.match_type, part.match) for part in body.components]
     try:
-        entities = matching(quotas, components, request.strict)
+        entities = matching(quotas, components, body.strict)
     except KafkaError as error:
         return {"error_code": error.code, "error_message": error.message, "entries": None}
     return {

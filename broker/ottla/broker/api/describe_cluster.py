@@ -9,20 +9,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker import authorized_operations
-from ottla.broker.api.registry import Api, RequestContext
+from ottla.broker.api.registry import Api, NoRightNeeded
+from ottla.broker.request import Request
 from ottla.broker.topic_descriptions import alive, controller_for_clients
 from ottla.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
 
-API = Api(key=60, versions=(0, 2))
+API = Api(key=60, versions=(0, 2), needs=NoRightNeeded("every client may learn which brokers there are"))
 BROKERS, CONTROLLERS = 1, 2
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
-    if request.endpoint_type != BROKERS:
-        return _wrong_endpoint(request.endpoint_type)
+async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
+    if body.endpoint_type != BROKERS:
+        return _wrong_endpoint(body.endpoint_type)
     image = broker.image
     brokers = [
         {
@@ -33,10 +34,10 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[
             "is_fenced": not alive(known),
         }
         for known in sorted(image.brokers.values(), key=lambda known: known.id)
-        if (alive(known) or request.include_fenced_brokers)
-        and (endpoint := known.endpoints.get(context.listener)) is not None
+        if (alive(known) or body.include_fenced_brokers)
+        and (endpoint := known.endpoints.get(request.listener)) is not None
     ]
-    asked = request.include_cluster_authorized_operations
+    asked = body.include_cluster_authorized_operations
     return {
         "endpoint_type": BROKERS,
         "cluster_id": image.cluster_id,

@@ -8,12 +8,14 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.config_resources import ResourceType, broker_id, check_broker_name
-from ottla.broker.api.registry import Api, RequestContext
+from ottla.broker.api.config_resources import ConfigResourceType, broker_id, check_broker_name
+from ottla.broker.api.registry import Api
 from ottla.broker.damage import damages
 from ottla.broker.log_levels import log_levels
+from ottla.broker.request import Request
 from ottla.metadata.naming import check_topic_name
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 from ottla.settings import own
 from ottla.settings.description import (
     Description,
@@ -37,6 +39,11 @@ if TYPE_CHECKING:
 API = Api(
     key=32,
     versions=(1, 4),
+    needs=(
+        Right(AclOperation.DESCRIBE_CONFIGS, ResourceType.TOPIC),
+        Right(AclOperation.DESCRIBE_CONFIGS, ResourceType.GROUP),
+        Right(AclOperation.DESCRIBE_CONFIGS, ResourceType.CLUSTER),
+    ),
     gaps=(
         f"Beyond Kafka: asked for `{own.OVERRIDES}` alone, it tells all that was given to a topic, or to one broker, "
         "which every broker tells of every other; for "
@@ -49,10 +56,10 @@ _PARTITIONS_PER_TURN = 500
 _DAMAGES_MAX = 200
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
     """Each resource's settings, or its error. Of unknown names among those asked for nothing is said, as in Kafka."""
     results = []
-    for resource in request.resources:
+    for resource in body.resources:
         result: dict[str, Any] = {
             "resource_type": resource.resource_type,
             "resource_name": resource.resource_name,
@@ -62,17 +69,17 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[
         try:
             keys = resource.configuration_keys
             found = only(await _describe(broker, resource.resource_type, resource.resource_name, keys), keys)
-            result["configs"] = [_asked(entry, request) for entry in found]
+            result["configs"] = [_asked(entry, body) for entry in found]
         except KafkaError as error:
             result |= {"error_code": error.code, "error_message": error.message}
         results.append(result)
     return {"results": results}
 
 
-def _asked(description: Description, request: Any) -> Description:
+def _asked(description: Description, body: Any) -> Description:
     """Without what the client did not ask for."""
-    synonyms = description.get("synonyms", []) if request.include_synonyms else []
-    documentation = description.get("documentation") if request.include_documentation else None
+    synonyms = description.get("synonyms", []) if body.include_synonyms else []
+    documentation = description.get("documentation") if body.include_documentation else None
     return {**description, "synonyms": synonyms, "documentation": documentation}
 
 
@@ -97,14 +104,14 @@ async def _traffic(broker: Broker) -> str:
 async def _describe(broker: Broker, kind: int, name: str, keys: Sequence[str] | None) -> Iterable[Description]:
     image = broker.image
     alone = keys[0] if keys is not None and len(keys) == 1 else None
-    if kind == ResourceType.TOPIC:
+    if kind == ConfigResourceType.TOPIC:
         check_topic_name(name)
         if name not in image.topics:
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
         if alone == own.OVERRIDES:
             return [describe_overrides(image.config("topic", name))]
         return describe_topic(broker.config, image.config("topic", name))
-    if kind == ResourceType.BROKER:
+    if kind == ConfigResourceType.BROKER:
         if not name:
             return describe_cluster_default(broker.config)
         if alone == own.OVERRIDES:
@@ -118,16 +125,16 @@ async def _describe(broker: Broker, kind: int, name: str, keys: Sequence[str] | 
         if alone == own.LOAD:
             return [describe_load(time.process_time(), await _traffic(broker))]
         return describe_broker(broker.config)
-    if kind == ResourceType.BROKER_LOGGER:
+    if kind == ConfigResourceType.BROKER_LOGGER:
         if not name:
             raise KafkaError(ErrorCode.invalid_request, "Broker id must not be empty")
         check_broker_name(name, broker.id, "Unexpected broker id, expected {} but received {}")
         return describe_loggers(log_levels())
-    if kind == ResourceType.GROUP:
+    if kind == ConfigResourceType.GROUP:
         if not name:
             raise KafkaError(ErrorCode.invalid_request, "Group name must not be empty")
         return describe_group(broker.config, image.config("group", name))
-    if kind == ResourceType.CLIENT_METRICS:
+    if kind == ConfigResourceType.CLIENT_METRICS:
         if not name:
             raise KafkaError(ErrorCode.invalid_request, "Client metrics subscription name must not be empty")
         return describe_client_metrics(image.config("client-metrics", name))

@@ -11,26 +11,28 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.authorized_operations import NOT_ASKED, ON_GROUP
 from ottla.broker.group.classic import ClassicGroup
 from ottla.broker.group.states import State
+from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
-from .registry import Api, RequestContext
+from .registry import Api
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
 
-API = Api(key=15, versions=(0, 6))
+API = Api(key=15, versions=(0, 6), needs=(Right(AclOperation.DESCRIBE, ResourceType.GROUP),))
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
     """Answers each group with an error code of its own."""
-    answers = [_describe(broker, context, group_id) for group_id in request.groups]
+    answers = [_describe(broker, request, group_id) for group_id in body.groups]
     for answer in answers:
-        asked = request.include_authorized_operations and not answer.get("error_code")
+        asked = body.include_authorized_operations and not answer.get("error_code")
         answer["authorized_operations"] = ON_GROUP if asked else NOT_ASKED
     return {"groups": answers}
 
 
-def _describe(broker: Broker, context: RequestContext, group_id: str) -> dict[str, Any]:
+def _describe(broker: Broker, request: Request, group_id: str) -> dict[str, Any]:
     answer: dict[str, Any] = {"group_id": group_id}
     try:
         group = broker.groups.group(group_id)
@@ -39,7 +41,7 @@ def _describe(broker: Broker, context: RequestContext, group_id: str) -> dict[st
     if group is not None:
         return {**answer, **_description(group)}
     answer["group_state"] = State.DEAD.value
-    if context.api_version >= 6:
+    if request.api_version >= 6:
         answer["error_code"] = ErrorCode.group_id_not_found
         answer["error_message"] = f"Group {group_id} not found."
     return answer

@@ -9,8 +9,10 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.registry import Api, RequestContext
+from ottla.broker.api.registry import Api
+from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 if TYPE_CHECKING:
     from ottla.broker.log.future import FutureLog
@@ -20,15 +22,16 @@ if TYPE_CHECKING:
 API = Api(
     key=35,
     versions=(1, 5),
+    needs=(Right(AclOperation.DESCRIBE, ResourceType.CLUSTER),),
     gaps=("Beyond Kafka, where a full directory is a failed one: it has 0 usable bytes until it has room again.",),
 )
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
     """One result for each log directory; a failed one answers KAFKA_STORAGE_ERROR."""
     wanted = None
-    if request.topics is not None:
-        wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
+    if body.topics is not None:
+        wanted = {(topic.topic, index) for topic in body.topics for index in topic.partitions}
     by_directory: dict[str, list[Partition]] = {path: [] for path in broker.logs.paths}
     for partition in broker.partitions:
         if wanted is None or (partition.topic, partition.index) in wanted:

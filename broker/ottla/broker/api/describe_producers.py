@@ -11,16 +11,18 @@ import asyncio
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.registry import Api, RequestContext
+from ottla.broker.api.registry import Api
+from ottla.broker.request import Request
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.messages import EncodedArray
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 if TYPE_CHECKING:
     from ottla.broker.log.producers import FrozenProducers
     from ottla.broker.node import Broker
     from ottla.net.pending import Pending
 
-API = Api(key=61, versions=(0, 0))
+API = Api(key=61, versions=(0, 0), needs=(Right(AclOperation.READ, ResourceType.TOPIC),))
 
 _PRODUCERS_PER_TURN = 250
 _A_PARTITIONS_WORK = 5  # about as much as for so many producers
@@ -49,18 +51,18 @@ class _Turn:
                 raise _ClientGone
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
     """Id, epoch, last sequence and last time of each producer."""
     try:
-        return {"topics": await _topics(broker, context, request)}
+        return {"topics": await _topics(broker, request, body)}
     except _ClientGone:
         return {"topics": []}  # which reaches nobody
 
 
-async def _topics(broker: Broker, context: RequestContext, request: Any) -> list[dict[str, Any]]:
+async def _topics(broker: Broker, request: Request, body: Any) -> list[dict[str, Any]]:
     topics = []
-    turn = _Turn(context.pending)
-    for topic in request.topics:
+    turn = _Turn(request.pending)
+    for topic in body.topics:
         answers = []
         for index in topic.partition_indexes:
             answer: dict[str, Any] = {"partition_index": index}
@@ -68,7 +70,7 @@ async def _topics(broker: Broker, context: RequestContext, request: Any) -> list
                 partition = broker.partitions.find(topic.name, index)
                 partition.check_leader_epoch(-1)
                 frozen = partition.log.producers.freeze()
-                answer["active_producers"] = await _encoded(frozen, context.api_version, turn)
+                answer["active_producers"] = await _encoded(frozen, request.api_version, turn)
             except KafkaError as error:
                 answer |= {"error_code": error.code, "error_message": error.message or None}
             answers.append(answer)

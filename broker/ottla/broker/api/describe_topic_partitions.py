@@ -9,26 +9,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker import authorized_operations
-from ottla.broker.api.registry import Api, RequestContext
+from ottla.broker.api.registry import Api
+from ottla.broker.request import Request
 from ottla.broker.topic_descriptions import describe_partition
 from ottla.metadata.naming import check_topic_name
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
 
-API = Api(key=75, versions=(0, 0))
+API = Api(key=75, versions=(0, 0), needs=(Right(AclOperation.DESCRIBE, ResourceType.TOPIC),))
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
     image = broker.image
-    cursor = request.cursor
+    cursor = body.cursor
     first_name = "" if cursor is None else cursor.topic_name
-    named = {topic.name for topic in request.topics}
+    named = {topic.name for topic in body.topics}
     names = sorted(name for name in named or image.topics if name >= first_name)
     if cursor is not None and (cursor.partition_index < 0 or (named and cursor.topic_name not in named)):
-        return {"topics": [_failed(topic.name, ErrorCode.invalid_request) for topic in request.topics]}
-    left = max(1, min(request.response_partition_limit, broker.config.get_int("max.request.partition.size.limit")))
+        return {"topics": [_failed(topic.name, ErrorCode.invalid_request) for topic in body.topics]}
+    left = max(1, min(body.response_partition_limit, broker.config.get_int("max.request.partition.size.limit")))
     topics: list[dict[str, Any]] = []
     for name in names:
         if left == 0:
@@ -42,7 +44,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[
         partitions = []
         for index in range(first, last):
             partition = topic.partitions[index]
-            described = describe_partition(partition, image.brokers, context.listener)
+            described = describe_partition(partition, image.brokers, request.listener)
             described["eligible_leader_replicas"] = partition.elr
             described["last_known_elr"] = partition.last_known_elr
             partitions.append(described)

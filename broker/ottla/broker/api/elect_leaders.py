@@ -7,26 +7,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.registry import Api, RequestContext
+from ottla.broker.api.registry import Api
 from ottla.broker.bounded import gather_bounded
+from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import milliseconds
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
 
-API = Api(key=43, versions=(0, 2), changes_metadata=True)
+API = Api(key=43, versions=(0, 2), needs=(Right(AclOperation.ALTER, ResourceType.CLUSTER),), changes_metadata=True)
 PREFERRED, UNCLEAN = 0, 1
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
-    kind = request.election_type
-    timeout_s = milliseconds(request.timeout) / 1000
-    everything = request.topic_partitions is None
+async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
+    kind = body.election_type
+    timeout_s = milliseconds(body.timeout) / 1000
+    everything = body.topic_partitions is None
     if everything:
         asked = [(name, list(topic.partitions)) for name, topic in broker.image.topics.items()]
     else:
-        asked = [(topic.topic, list(topic.partitions)) for topic in request.topic_partitions]
+        asked = [(topic.topic, list(topic.partitions)) for topic in body.topic_partitions]
     if kind not in (PREFERRED, UNCLEAN):
         error = KafkaError(ErrorCode.invalid_request, f"Unknown election type {kind}")
         topics = [_topic(name, [_result(index, error) for index in indexes]) for name, indexes in asked]

@@ -24,15 +24,14 @@ from ottla.broker.api.registry import Api
 from ottla.broker.current_leaders import CurrentLeaders
 from ottla.broker.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, FetchPartition, FetchSession, PartitionKey
 from ottla.broker.replica.selector import NONE, RACK_AWARE, preferred_replica
-from ottla.net.connection import Connection
+from ottla.broker.request import Request
 from ottla.net.outgoing import READ_BYTES_MAX
-from ottla.net.pending import Pending
 from ottla.protocol.current_leader import FETCH_VERSION, fetch_leader_tags
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.fetch import NO_TAGS, TOPIC_IDS, PartitionAnswer, diverging_epoch_tags, success, write_fetch_answer
 from ottla.protocol.fetch_request import CONSUMER, FetchRequest, read_fetch_request
-from ottla.protocol.frames import RequestHeader
 from ottla.protocol.received import Memory
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
 API = Api(
     key=1,
     versions=(4, 18),
+    needs=(Right(AclOperation.READ, ResourceType.TOPIC), Right(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER)),
     gaps=("READ_COMMITTED readers see the high watermark as last stable offset until transactions are there.",),
 )
 _Read = tuple[FetchPartition, PartitionAnswer, "Partition | None"]
@@ -50,20 +50,20 @@ FOLLOWER_FETCHES = 11  # from this version on consumers may read from followers
 COLD_WAIT_MS = 500  # at least, for a disk: who doesn't wait would ask again at once, and again
 
 
-def serve(broker: Broker, connection: Connection, header: RequestHeader, frame: Memory, body: int, end: int) -> Reply:
+def serve(broker: Broker, request: Request, frame: Memory, position: int, end: int) -> Reply:
     """Answers at once if there is enough to read, else returns a Pending that waits for more."""
-    request = read_fetch_request(header.api_version, frame, body, end)
-    fetch = _Fetch(broker, connection, header, request)
+    body = read_fetch_request(request.api_version, frame, position, end)
+    fetch = _Fetch(broker, request, body)
     try:
         fetch.open()
     except KafkaError as error:
-        return write_fetch_answer(header.api_version, header.correlation_id, error.code, 0, ())
+        return write_fetch_answer(request.api_version, request.correlation_id, error.code, 0, ())
     fetch.read()
-    much = fetch.size >= request.min_bytes or fetch.cut
-    enough = much or request.max_wait_ms <= 0 or fetch.failed or not fetch.wants_anything
+    much = fetch.size >= body.min_bytes or fetch.cut
+    enough = much or body.max_wait_ms <= 0 or fetch.failed or not fetch.wants_anything
     if enough and (fetch.size or fetch.failed or not fetch.cold):
         return fetch.answer()
-    return _Waiting(fetch, connection).pending
+    return _Waiting(fetch).pending
 
 
 class _Fetch:
@@ -72,10 +72,9 @@ class _Fetch:
     __slots__ = (
         "_asked",
         "_broker",
-        "_connection",
-        "_header",
         "_incremental",
         "answers",
+        "body",
         "cold",
         "cut",
         "failed",
@@ -88,16 +87,15 @@ class _Fetch:
         "size",
     )
 
-    def __init__(self, broker: Broker, connection: Connection, header: RequestHeader, request: FetchRequest) -> None:
+    def __init__(self, broker: Broker, request: Request, body: FetchRequest) -> None:
         self._broker = broker
-        self._connection = connection
-        self._header = header
         self.request = request
+        self.body = body
         max_bytes = broker.config.fetch_bytes_max
-        self.max_bytes = request.max_bytes if request.max_bytes < max_bytes else max_bytes
-        self.read_committed = request.isolation_level == 1
-        self.follower = request.replica_id > CONSUMER
-        self.follower_will_do = not self.follower and header.api_version >= FOLLOWER_FETCHES
+        self.max_bytes = body.max_bytes if body.max_bytes < max_bytes else max_bytes
+        self.read_committed = body.isolation_level == 1
+        self.follower = body.replica_id > CONSUMER
+        self.follower_will_do = not self.follower and request.api_version >= FOLLOWER_FETCHES
         self.session: FetchSession | None = None
         self._incremental = False
         self._asked: list[FetchPartition] = []
@@ -112,29 +110,29 @@ class _Fetch:
 
     def open(self) -> None:
         """Finds what is fetched: all that the request names, or its session's partitions. Raises KafkaError."""
-        request = self.request
-        epoch = request.session_epoch
+        body = self.body
+        epoch = body.session_epoch
         asked = self._asked
-        for topic, partitions in request.topics:
+        for topic, partitions in body.topics:
             for partition in partitions:
                 asked.append(FetchPartition(topic, *partition))
-        if epoch == FINAL_EPOCH and not request.session_id:
+        if epoch == FINAL_EPOCH and not body.session_id:
             return
         sessions = self._broker.fetch_sessions
-        by_id = self._header.api_version >= TOPIC_IDS
+        by_id = self.request.api_version >= TOPIC_IDS
         now = asyncio.get_running_loop().time()
         if epoch not in (INITIAL_EPOCH, FINAL_EPOCH):
-            self.session = sessions.resume(request.session_id, epoch, by_id, now)
-            self.session.asked_by(request.replica_epoch)
-            self.session.update(asked, [(topic, index) for topic, indexes in request.forgotten for index in indexes])
+            self.session = sessions.resume(body.session_id, epoch, by_id, now)
+            self.session.asked_by(body.replica_epoch)
+            self.session.update(asked, [(topic, index) for topic, indexes in body.forgotten for index in indexes])
             self._incremental = True
             return
-        if request.session_id:
-            sessions.remove(request.session_id)
+        if body.session_id:
+            sessions.remove(body.session_id)
         if epoch == INITIAL_EPOCH and asked:
-            self.session = sessions.create(_by_key(asked), request.replica_id, by_id, now)
+            self.session = sessions.create(_by_key(asked), body.replica_id, by_id, now)
             if self.session is not None:
-                self.session.asked_by(request.replica_epoch)
+                self.session.asked_by(body.replica_epoch)
 
     def withdraw_session(self) -> None:
         """Ends the session that this request has begun, if it has: its client never learns of it."""
@@ -192,7 +190,7 @@ class _Fetch:
             if self.follower:
                 readable = self._read_as_follower(asked, partition, limit, minimum_one)
             else:
-                if self.request.rack_id and (nearer := self._nearer(partition, asked.fetch_offset)) != NONE:
+                if self.body.rack_id and (nearer := self._nearer(partition, asked.fetch_offset)) != NONE:
                     return asked, self._sent_elsewhere(index, partition, nearer), partition
                 offset = asked.fetch_offset
                 prepared = self._broker.cold_reads.just_read(partition, offset, limit)
@@ -217,7 +215,7 @@ class _Fetch:
         return asked, answer, partition
 
     def _read_as_follower(self, asked: FetchPartition, partition: Partition, limit: int, minimum_one: bool) -> Readable:
-        replica_id = self.request.replica_id
+        replica_id = self.body.replica_id
         if replica_id not in partition.replicas:
             raise KafkaError(ErrorCode.not_leader_or_follower)
         offset = asked.fetch_offset
@@ -234,7 +232,7 @@ class _Fetch:
             readable = self._read_cold(partition, offset, partition.log.log_end_offset, limit, prepared, read)
         throttle.pause_seconds(partition, readable.size, False, now)
         self._broker.replication_bytes_out += readable.size
-        if partition.follower_fetched(replica_id, self.request.replica_epoch, offset, asked.follower_log_start):
+        if partition.follower_fetched(replica_id, self.body.replica_epoch, offset, asked.follower_log_start):
             self._broker.isr_changes.outsider_fetched(partition, replica_id)
         return readable
 
@@ -264,7 +262,7 @@ class _Fetch:
             return NONE
         racks = {broker.id: broker.rack for broker in self._broker.image.brokers.values() if broker.electable}
         return preferred_replica(
-            self.request.rack_id, racks, self._broker.id, offset, partition.leading.in_sync_followers()
+            self.body.rack_id, racks, self._broker.id, offset, partition.leading.in_sync_followers()
         )
 
     def _sent_elsewhere(self, index: int, partition: Partition, replica: int) -> PartitionAnswer:
@@ -304,10 +302,10 @@ class _Fetch:
                 topics.append((asked.topic, answers))
             answers.append(answer)
         session_id = 0 if session is None else session.id
-        version, correlation_id = self._header.api_version, self._header.correlation_id
+        version, correlation_id = self.request.api_version, self.request.correlation_id
         if not self.failed or version < FETCH_VERSION:
             return write_fetch_answer(version, correlation_id, 0, session_id, topics)
-        leaders = CurrentLeaders(self._broker.image, self._connection.listener.name)
+        leaders = CurrentLeaders(self._broker.image, self.request.listener)
         topics = [(topic, leaders.beside(topic, answers, fetch_leader_tags)) for topic, answers in topics]
         return write_fetch_answer(version, correlation_id, 0, session_id, topics, tags=leaders.tags)
 
@@ -317,16 +315,16 @@ class _Waiting:
 
     __slots__ = ("_cold", "_fetch", "_open", "_rerun", "_timer", "_watched", "pending")
 
-    def __init__(self, fetch: _Fetch, connection: Connection) -> None:
+    def __init__(self, fetch: _Fetch) -> None:
         self._fetch = fetch
         self._open = True
         self._rerun = False
         self._watched: list[Partition] = []
-        self.pending = Pending(connection, API.key)
+        self.pending = fetch.request.pending
         self.pending.abandoned = self._abandoned
-        request = fetch.request
+        body = fetch.body
         self._cold = fetch.cold
-        wait_ms = max(request.max_wait_ms, COLD_WAIT_MS) if self._cold else request.max_wait_ms
+        wait_ms = max(body.max_wait_ms, COLD_WAIT_MS) if self._cold else body.max_wait_ms
         self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._finish)
         for read in self._cold:
             read.add_done_callback(self._was_read)
@@ -337,7 +335,7 @@ class _Waiting:
             if session is not None:
                 session.watch.add(key, partition)
             else:
-                partition.watchers(request.replica_id).append(self)
+                partition.watchers(body.replica_id).append(self)
                 self._watched.append(partition)
         if session is not None:
             session.watch.request = self
@@ -346,7 +344,7 @@ class _Waiting:
         """A watched partition has more to read, or can't be read any more."""
         fetch = self._fetch
         fetch.size += new_bytes
-        if not self._rerun and (fetch.size >= fetch.request.min_bytes or not new_bytes):
+        if not self._rerun and (fetch.size >= fetch.body.min_bytes or not new_bytes):
             self._rerun = True
             asyncio.get_running_loop().call_soon(self._finish)
 
@@ -383,7 +381,7 @@ class _Waiting:
         if fetch.session is not None and fetch.session.watch.request is self:
             fetch.session.watch.request = None
         for partition in self._watched:
-            partition.watchers(fetch.request.replica_id).remove(self)
+            partition.watchers(fetch.body.replica_id).remove(self)
         self._watched.clear()
 
 

@@ -14,9 +14,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.group.partitioning import OFFSETS_TOPIC, partition_for
+from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
-from .registry import Api, RequestContext
+from .registry import Api
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
 API = Api(
     key=10,
     versions=(0, 6),
+    needs=(
+        Right(AclOperation.DESCRIBE, ResourceType.GROUP),
+        Right(AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID),
+    ),
     gaps=(
         "transactional ids (key type 1) are refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED: no transactions yet",
         "share groups (key type 2) are refused with INVALID_REQUEST",
@@ -40,21 +46,21 @@ _MESSAGES = {
 }
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
     """Answers the coordinator's address on the listener that the client came in by."""
-    several = context.api_version >= 4
-    asked = request.coordinator_keys if several else [request.key]
+    several = request.api_version >= 4
+    asked = body.coordinator_keys if several else [body.key]
     topic = broker.image.topics.get(OFFSETS_TOPIC)
-    if request.key_type == GROUP and topic is not None:
+    if body.key_type == GROUP and topic is not None:
         indexes = {partition_for(group, len(topic.partitions)) for group in asked}
-        await broker.awaited_elections.settled({topic.id: indexes}, context.pending)
-    found = [_coordinator(broker, context, request.key_type, key) for key in asked]
+        await broker.awaited_elections.settled({topic.id: indexes}, request.pending)
+    found = [_coordinator(broker, request, body.key_type, key) for key in asked]
     if several:
         return {"coordinators": [{"key": key, **each} for key, each in zip(asked, found, strict=True)]}
     return found[0]
 
 
-def _coordinator(broker: Broker, context: RequestContext, key_type: int, key: str) -> dict[str, Any]:
+def _coordinator(broker: Broker, request: Request, key_type: int, key: str) -> dict[str, Any]:
     if key_type == TRANSACTION:
         return _refused(ErrorCode.transactional_id_authorization_failed)
     if key_type != GROUP:
@@ -66,12 +72,12 @@ def _coordinator(broker: Broker, context: RequestContext, key_type: int, key: st
         return _refused(ErrorCode.coordinator_not_available)
     partition = topic.partitions[partition_for(key, len(topic.partitions))]
     leader = image.brokers.get(partition.leader)
-    endpoint = None if leader is None else leader.endpoints.get(context.listener)
+    endpoint = None if leader is None else leader.endpoints.get(request.listener)
     if endpoint is None:
         return _refused(ErrorCode.coordinator_not_available)
     return {
         "error_code": ErrorCode.none,
-        "error_message": "NONE" if context.api_version < 4 else "",  # as Kafka
+        "error_message": "NONE" if request.api_version < 4 else "",  # as Kafka
         "node_id": partition.leader,
         "host": endpoint.host,
         "port": endpoint.port,

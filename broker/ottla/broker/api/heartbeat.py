@@ -8,20 +8,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ottla.broker.request import Request
+from ottla.protocol.rights import AclOperation, ResourceType, Right
+
 from .at_once import at_once
-from .registry import Api, RequestContext, Response
+from .registry import Api, Response
 
 if TYPE_CHECKING:
     import asyncio
 
     from ottla.broker.node import Broker
 
-API = Api(key=12, versions=(0, 4))
+API = Api(key=12, versions=(0, 4), needs=(Right(AclOperation.READ, ResourceType.GROUP),))
 
 
-def handle(broker: Broker, context: RequestContext, request: Any) -> asyncio.Future[Response]:
+def handle(broker: Broker, request: Request, body: Any) -> asyncio.Future[Response]:
     """Answers an error code: REBALANCE_IN_PROGRESS tells the member to join again."""
-    code = broker.groups.heartbeat(
-        request.group_id, request.member_id, request.generation_id, request.group_instance_id
-    )
+    code = broker.groups.heartbeat(body.group_id, body.member_id, body.generation_id, body.group_instance_id)
     return at_once({"error_code": code})

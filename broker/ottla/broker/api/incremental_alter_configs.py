@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.config_resources import ResourceType, alter, answer_each, check_broker_name
-from ottla.broker.api.registry import Api, RequestContext
+from ottla.broker.api.config_resources import ConfigResourceType, alter, answer_each, check_broker_name
+from ottla.broker.api.registry import Api
 from ottla.broker.log_levels import check_log_level, set_log_level
+from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 from ottla.settings.alteration import Edit, Operation, altered
 
 if TYPE_CHECKING:
@@ -16,22 +18,27 @@ if TYPE_CHECKING:
 API = Api(
     key=44,
     versions=(0, 1),
+    needs=(
+        Right(AclOperation.ALTER_CONFIGS, ResourceType.TOPIC),
+        Right(AclOperation.ALTER_CONFIGS, ResourceType.GROUP),
+        Right(AclOperation.ALTER_CONFIGS, ResourceType.CLUSTER),
+    ),
     gaps=("A broker setting that nobody knows is refused with INVALID_CONFIG; Kafka keeps it for plug-ins.",),
     changes_metadata=True,
 )
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
     """Each resource is changed as a whole or not at all."""
 
     async def change(kind: int, name: str, configs: Any) -> None:
         edits = [Edit(config.name, config.config_operation, config.value) for config in configs]
-        if kind == ResourceType.BROKER_LOGGER:
-            _alter_log_levels(broker, name, edits, request.validate_only)
+        if kind == ConfigResourceType.BROKER_LOGGER:
+            _alter_log_levels(broker, name, edits, body.validate_only)
         else:
-            await _alter_settings(broker, kind, name, edits, request.validate_only)
+            await _alter_settings(broker, kind, name, edits, body.validate_only)
 
-    return {"responses": await answer_each(request.resources, change)}
+    return {"responses": await answer_each(body.resources, change)}
 
 
 async def _alter_settings(broker: Broker, kind: int, name: str, edits: list[Edit], validate_only: bool) -> None:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.registry import Api, RequestContext
+from ottla.broker.api.registry import Api
+from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
@@ -16,6 +18,11 @@ if TYPE_CHECKING:
 API = Api(
     key=22,
     versions=(0, 5),
+    needs=(
+        Right(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID),
+        Right(AclOperation.IDEMPOTENT_WRITE, ResourceType.CLUSTER),
+        Right(AclOperation.WRITE, ResourceType.TOPIC),
+    ),
     gaps=(
         "Transactional ids are refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED (53) until transactions are there.",
     ),
@@ -23,13 +30,11 @@ API = Api(
 NO_PRODUCER = {"producer_id": -1, "producer_epoch": -1}
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
     """A fresh id in epoch 0. An idempotent producer that asks with an id it has gets a new one, as from Kafka."""
-    if request.transactional_id is not None:
+    if body.transactional_id is not None:
         # Fatal in every client's transaction state machine; a retriable code would make it ask forever.
-        code = (
-            ErrorCode.transactional_id_authorization_failed if request.transactional_id else ErrorCode.invalid_request
-        )
+        code = ErrorCode.transactional_id_authorization_failed if body.transactional_id else ErrorCode.invalid_request
         return {"error_code": code, **NO_PRODUCER}
     try:
         return {"producer_id": await broker.producer_ids.next(), "producer_epoch": 0}

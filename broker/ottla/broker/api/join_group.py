@@ -13,41 +13,43 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from ottla.broker.group.effects import Answer, Join
+from ottla.broker.request import Request
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.messages import milliseconds
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 from .at_once import at_once
-from .registry import Api, RequestContext, Response
+from .registry import Api, Response
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
 
-API = Api(key=11, versions=(0, 9))
+API = Api(key=11, versions=(0, 9), needs=(Right(AclOperation.READ, ResourceType.GROUP),))
 
 
-def handle(broker: Broker, context: RequestContext, request: Any) -> asyncio.Future[Response]:
+def handle(broker: Broker, request: Request, body: Any) -> asyncio.Future[Response]:
     """Answers when the generation begins; `leader` and `members` are for the leader to assign by."""
-    version = context.api_version
-    session_timeout_ms = milliseconds(request.session_timeout)
+    version = request.api_version
+    session_timeout_ms = milliseconds(body.session_timeout)
     join = Join(
         ticket=broker.groups.ticket(),
-        member_id=request.member_id,
-        new_member_id="" if request.member_id else f"{request.group_instance_id or context.client_id or ''}-{uuid4()}",
-        protocol_type=request.protocol_type,
-        protocols=tuple({protocol.name: protocol.metadata for protocol in request.protocols}.items()),
+        member_id=body.member_id,
+        new_member_id="" if body.member_id else f"{body.group_instance_id or request.client_id or ''}-{uuid4()}",
+        protocol_type=body.protocol_type,
+        protocols=tuple({protocol.name: protocol.metadata for protocol in body.protocols}.items()),
         session_timeout_ms=session_timeout_ms,
-        rebalance_timeout_ms=session_timeout_ms if version == 0 else milliseconds(request.rebalance_timeout),
-        instance_id=request.group_instance_id,
-        client_id=context.client_id or "",
-        client_host=f"/{context.client_host}",
-        reason=request.reason,
+        rebalance_timeout_ms=session_timeout_ms if version == 0 else milliseconds(body.rebalance_timeout),
+        instance_id=body.group_instance_id,
+        client_id=request.client_id or "",
+        client_host=f"/{request.client_host}",
+        reason=body.reason,
         requires_known_id=version >= 4,
         skips_assignment=version >= 9,
     )
     try:
-        joined = broker.groups.join(request.group_id, join)
+        joined = broker.groups.join(body.group_id, join)
     except KafkaError as error:
-        return at_once(_response(version, {"error_code": error.code, "member_id": request.member_id}))
+        return at_once(_response(version, {"error_code": error.code, "member_id": body.member_id}))
     response: asyncio.Future[Response] = joined.get_loop().create_future()
     joined.add_done_callback(partial(_joined, response, version))
     return response

@@ -8,26 +8,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.group.effects import Leaver
+from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
-from .registry import Api, RequestContext
+from .registry import Api
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
 
-API = Api(key=13, versions=(0, 5))
+API = Api(key=13, versions=(0, 5), needs=(Right(AclOperation.READ, ResourceType.GROUP),))
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
     """Answers an error code for each member."""
-    if context.api_version < 3:
-        leavers = [Leaver(request.member_id)]
+    if request.api_version < 3:
+        leavers = [Leaver(body.member_id)]
     else:
-        leavers = [Leaver(item.member_id, item.group_instance_id, item.reason) for item in request.members]
+        leavers = [Leaver(item.member_id, item.group_instance_id, item.reason) for item in body.members]
     try:
-        answers = await broker.groups.leave(request.group_id, leavers)
+        answers = await broker.groups.leave(body.group_id, leavers)
     except KafkaError as error:
         return {"error_code": error.code}
-    if context.api_version < 3:
+    if request.api_version < 3:
         return {"error_code": answers[0]["error_code"]}
     return {"error_code": ErrorCode.none, "members": answers}

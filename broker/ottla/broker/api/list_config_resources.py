@@ -5,20 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.config_resources import METADATA_TYPES, ResourceType
-from ottla.broker.api.registry import Api, RequestContext
+from ottla.broker.api.config_resources import METADATA_TYPES, ConfigResourceType
+from ottla.broker.api.registry import Api
+from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
 
-API = Api(key=74, versions=(0, 1))
+API = Api(key=74, versions=(0, 1), needs=(Right(AclOperation.DESCRIBE_CONFIGS, ResourceType.CLUSTER),))
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
     """Topics and live brokers, groups and subscriptions that have settings; of the types asked for, or of all."""
-    types = [ResourceType.CLIENT_METRICS] if context.api_version == 0 else request.resource_types or list(ResourceType)
-    if any(kind not in list(ResourceType) for kind in types):
+    types = (
+        [ConfigResourceType.CLIENT_METRICS]
+        if request.api_version == 0
+        else body.resource_types or list(ConfigResourceType)
+    )
+    if any(kind not in list(ConfigResourceType) for kind in types):
         return {"error_code": ErrorCode.unsupported_version, "config_resources": []}
     found = [(name, kind) for kind in dict.fromkeys(types) for name in _names(broker, kind)]
     return {"config_resources": [{"resource_name": name, "resource_type": kind} for name, kind in found]}
@@ -26,8 +32,8 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[
 
 def _names(broker: Broker, kind: int) -> Iterable[str]:
     image = broker.image
-    if kind == ResourceType.TOPIC:
+    if kind == ConfigResourceType.TOPIC:
         return list(image.topics)
-    if kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER):
+    if kind in (ConfigResourceType.BROKER, ConfigResourceType.BROKER_LOGGER):
         return [str(broker_id) for broker_id in image.brokers]
     return [resource.name for resource in image.configs if resource.type == METADATA_TYPES[kind]]

@@ -7,26 +7,32 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
-from .registry import Api, RequestContext
+from .registry import Api
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
 
-API = Api(key=16, versions=(0, 5))
+API = Api(
+    key=16,
+    versions=(0, 5),
+    needs=(Right(AclOperation.DESCRIBE, ResourceType.CLUSTER), Right(AclOperation.DESCRIBE, ResourceType.GROUP)),
+)
 
 CLASSIC = "classic"
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
     """Answers the groups, or COORDINATOR_LOAD_IN_PROGRESS while some of them aren't known yet."""
     try:
         groups = broker.groups.groups()
     except KafkaError as error:
         return {"error_code": error.code}
-    states = {name.strip().lower() for name in request.states_filter}
-    types = {name.strip().lower() for name in request.types_filter}
+    states = {name.strip().lower() for name in body.states_filter}
+    types = {name.strip().lower() for name in body.types_filter}
     return {
         "error_code": ErrorCode.none,
         "groups": [

@@ -15,37 +15,44 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.registry import Api, RequestContext
+from ottla.broker.api.registry import Api
 from ottla.broker.log.log import Log
 from ottla.broker.log.segment import DamagedSegment, FoundRecord
+from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
 
-API = Api(key=2, versions=(1, 11), gaps=("Remote storage isn't there: −5 and −6 answer offset −1.",))
+API = Api(
+    key=2,
+    versions=(1, 11),
+    needs=(Right(AclOperation.DESCRIBE, ResourceType.TOPIC),),
+    gaps=("Remote storage isn't there: −5 and −6 answer offset −1.",),
+)
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 FIRST_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 UNKNOWN = -1
 READ_COMMITTED = 1
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
     """Each partition by itself; an error of one doesn't touch the others."""
     counts: dict[tuple[str, int], int] = {}
-    for topic in request.topics:
+    for topic in body.topics:
         for partition in topic.partitions:
             key = (topic.name, partition.partition_index)
             counts[key] = counts.get(key, 0) + 1
     topics = []
-    for topic in request.topics:
+    for topic in body.topics:
         answers = []
         for asked in topic.partitions:
             answer = {"partition_index": asked.partition_index, "timestamp": -1, "offset": UNKNOWN, "leader_epoch": -1}
             try:
                 if counts[topic.name, asked.partition_index] > 1:
                     raise KafkaError(ErrorCode.invalid_request, "the partition is named twice")
-                timestamp, offset, epoch = await _look_up(broker, context, request, topic.name, asked)
+                timestamp, offset, epoch = await _look_up(broker, request, body, topic.name, asked)
                 answer |= {"timestamp": timestamp, "offset": offset, "leader_epoch": epoch}
             except KafkaError as error:
                 answer["error_code"] = error.code
@@ -54,19 +61,17 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[
     return {"topics": topics}
 
 
-async def _look_up(
-    broker: Broker, context: RequestContext, request: Any, topic: str, asked: Any
-) -> tuple[int, int, int]:
+async def _look_up(broker: Broker, request: Request, body: Any, topic: str, asked: Any) -> tuple[int, int, int]:
     """(timestamp, offset, leader epoch); −1 for what isn't known."""
     target = asked.timestamp
-    if context.api_version < FIRST_VERSION.get(target, 0) or target < EARLIEST_PENDING_UPLOAD:
-        raise KafkaError(ErrorCode.unsupported_version, f"timestamp {target} in version {context.api_version}")
+    if request.api_version < FIRST_VERSION.get(target, 0) or target < EARLIEST_PENDING_UPLOAD:
+        raise KafkaError(ErrorCode.unsupported_version, f"timestamp {target} in version {request.api_version}")
     partition = broker.partitions.find(topic, asked.partition_index)
     partition.check_leader_epoch(asked.current_leader_epoch)
     log = partition.log
-    committed = request.isolation_level == READ_COMMITTED
+    committed = body.isolation_level == READ_COMMITTED
     end = partition.last_stable_offset if committed else partition.high_watermark
-    if request.replica_id >= 0:
+    if body.replica_id >= 0:
         end = log.log_end_offset
     elif target == LATEST:
         partition.check_watermark()
@@ -79,7 +84,7 @@ async def _look_up(
     held = list(log.segments)
     work = log.offset_of_max_timestamp if target == MAX_TIMESTAMP else partial(log.offset_for_timestamp, target)
     try:
-        found = await _unless_given_up(broker, context, log, work)
+        found = await _unless_given_up(broker, request, log, work)
     except DamagedSegment as error:  # these bytes make no sense: the directory's others do
         raise KafkaError(ErrorCode.corrupt_message, str(error)) from error
     except OSError as error:
@@ -97,10 +102,10 @@ async def _look_up(
 
 
 async def _unless_given_up(
-    broker: Broker, context: RequestContext, log: Log, work: Callable[[], FoundRecord | None]
+    broker: Broker, request: Request, log: Log, work: Callable[[], FoundRecord | None]
 ) -> FoundRecord | None:
     """What a look-up in a log finds. Raises CancelledError where the client has hung up."""
-    pending = context.pending
+    pending = request.pending
     if not pending.wanted:
         raise asyncio.CancelledError
     looking = broker.cold_reads.run(log, work)

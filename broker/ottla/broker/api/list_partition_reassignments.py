@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.registry import Api, RequestContext
+from ottla.broker.api.registry import Api
+from ottla.broker.request import Request
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
 
-API = Api(key=46, versions=(0, 0))
+API = Api(key=46, versions=(0, 0), needs=(Right(AclOperation.DESCRIBE, ResourceType.CLUSTER),))
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
     image = broker.image
-    if request.topics is None:
+    if body.topics is None:
         asked = [(topic, topic.partitions) for topic in image.topics.values()]
     else:
-        found = [(image.topics.get(wanted.name), wanted.partition_indexes) for wanted in request.topics]
+        found = [(image.topics.get(wanted.name), wanted.partition_indexes) for wanted in body.topics]
         asked = [(topic, indexes) for topic, indexes in found if topic is not None]
     topics = []
     for topic, indexes in asked:

@@ -17,34 +17,44 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from ottla.broker.api.registry import Api, RequestContext
+from ottla.broker.api.registry import Api
 from ottla.broker.authorized_operations import NOT_ASKED, ON_CLUSTER, ON_TOPIC
 from ottla.broker.bounded import gather_bounded
 from ottla.broker.group.partitioning import OFFSETS_TOPIC
+from ottla.broker.request import Request
 from ottla.broker.topic_descriptions import NAMELESS, controller_for_clients, reachable_brokers
 from ottla.metadata.image import INTERNAL_TOPICS, Topic
 from ottla.metadata.intents import NewTopic
 from ottla.metadata.naming import METADATA_TOPIC, check_topic_name
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
 
 logger = logging.getLogger(__name__)
 
-API = Api(key=3, versions=(0, 13))
+API = Api(
+    key=3,
+    versions=(0, 13),
+    needs=(
+        Right(AclOperation.DESCRIBE, ResourceType.TOPIC),
+        Right(AclOperation.CREATE, ResourceType.TOPIC),
+        Right(AclOperation.CREATE, ResourceType.CLUSTER),
+    ),
+)
 FIRST_VERSION_BY_ID = 12
 OPERATIONS = "topic_authorized_operations"
 CREATION_WAIT_SECONDS = 2.0
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
-    asked = request.topics
-    if asked and (refused := _refusal(asked, context.api_version)) is not None:
+async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
+    asked = body.topics
+    if asked and (refused := _refusal(asked, request.api_version)) is not None:
         return refused
-    operations = ON_TOPIC if request.include_topic_authorized_operations else NOT_ASKED
+    operations = ON_TOPIC if body.include_topic_authorized_operations else NOT_ASKED
     missing: list[dict[str, Any]] = []
-    if asked is None or (context.api_version == 0 and not asked):
+    if asked is None or (request.api_version == 0 and not asked):
         topics = list(broker.image.topics.values())
     elif any(topic.topic_id for topic in asked):
         ids = dict.fromkeys(topic.topic_id for topic in asked if topic.topic_id)
@@ -52,7 +62,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[
         missing = [_unknown_id(topic_id) for topic_id in ids if topic_id not in broker.image.topics_by_id]
     else:
         names = list(dict.fromkeys(topic.name for topic in asked))
-        create = request.allow_auto_topic_creation and broker.config.get_bool("auto.create.topics.enable")
+        create = body.allow_auto_topic_creation and broker.config.get_bool("auto.create.topics.enable")
         found = await _find_all(broker, names, create)
         topics = [topic for topic in found if isinstance(topic, Topic)]
         missing = [
@@ -62,17 +72,17 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[
         ]
     if asked and topics:
         named = {topic.id: range(len(topic.partitions)) for topic in topics}
-        await broker.awaited_elections.settled(named, context.pending)
+        await broker.awaited_elections.settled(named, request.pending)
         topics = [broker.image.topics_by_id.get(topic.id, topic) for topic in topics]
     image = broker.image
-    encoded = broker.encoded_topics.of(topics, image, context.listener, context.api_version, operations)
+    encoded = broker.encoded_topics.of(topics, image, request.listener, request.api_version, operations)
     return {
-        "brokers": reachable_brokers([*image.brokers.values(), *broker.awaited_elections.just_died], context.listener),
+        "brokers": reachable_brokers([*image.brokers.values(), *broker.awaited_elections.just_died], request.listener),
         "cluster_id": image.cluster_id,
         "controller_id": controller_for_clients(image, broker.id),
         "topics": [*encoded, *missing],
         "cluster_authorized_operations": ON_CLUSTER
-        if getattr(request, "include_cluster_authorized_operations", False)
+        if getattr(body, "include_cluster_authorized_operations", False)
         else NOT_ASKED,
     }
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.group.shard import OffsetToCommit
+from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import milliseconds
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
-from .registry import Api, RequestContext
+from .registry import Api
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
@@ -21,18 +23,19 @@ if TYPE_CHECKING:
 API = Api(
     key=8,
     versions=(2, 10),
+    needs=(Right(AclOperation.READ, ResourceType.GROUP), Right(AclOperation.READ, ResourceType.TOPIC)),
     gaps=("members of KIP-848 groups are unknown: those groups don't exist yet",),
 )
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
     """Answers an error code for each partition once the offsets are committed."""
-    by_id = context.api_version >= 10
+    by_id = request.api_version >= 10
     image = broker.image
     offsets: list[OffsetToCommit] = []
     slots: list[dict[str, Any]] = []  # the answer of each of `offsets`
     topics: list[dict[str, Any]] = []
-    for requested in request.topics:
+    for requested in body.topics:
         if by_id:
             topic = None if requested.topic_id is None else image.topics_by_id.get(requested.topic_id)
             answer: dict[str, Any] = {"topic_id": requested.topic_id, "partitions": []}
@@ -62,26 +65,24 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[
                 )
             )
     if offsets:
-        for slot, code in zip(slots, await _commit(broker, context, request, offsets), strict=True):
+        for slot, code in zip(slots, await _commit(broker, request, body, offsets), strict=True):
             slot["error_code"] = code
     return {"topics": topics}
 
 
-async def _commit(
-    broker: Broker, context: RequestContext, request: Any, offsets: list[OffsetToCommit]
-) -> list[ErrorCode]:
-    retention_ms = milliseconds(request.retention_time) if context.api_version <= 4 else -1
+async def _commit(broker: Broker, request: Request, body: Any, offsets: list[OffsetToCommit]) -> list[ErrorCode]:
+    retention_ms = milliseconds(body.retention_time) if request.api_version <= 4 else -1
     try:
         return await broker.groups.commit(
-            request.group_id,
-            request.member_id,
-            request.generation_id_or_member_epoch,
-            request.group_instance_id,
+            body.group_id,
+            body.member_id,
+            body.generation_id_or_member_epoch,
+            body.group_instance_id,
             offsets,
             retention_ms,
         )
     except KafkaError as error:
         code = error.code
-        if code is ErrorCode.group_id_not_found and context.api_version < 9:
+        if code is ErrorCode.group_id_not_found and request.api_version < 9:
             code = ErrorCode.illegal_generation
         return [code] * len(offsets)

@@ -7,22 +7,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
-from .registry import Api, RequestContext
+from .registry import Api
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
 
-API = Api(key=47, versions=(0, 0))
+API = Api(
+    key=47,
+    versions=(0, 0),
+    needs=(Right(AclOperation.DELETE, ResourceType.GROUP), Right(AclOperation.READ, ResourceType.TOPIC)),
+)
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
     """Answers an error code for each partition, or one for all."""
     topics: dict[str, dict[str, Any]] = {}
     wanted: list[tuple[str, int]] = []
     slots: list[dict[str, Any]] = []
-    for asked in request.topics:
+    for asked in body.topics:
         topic = broker.image.topics.get(asked.name)
         answer = topics.setdefault(asked.name, {"name": asked.name, "partitions": []})
         for part in asked.partitions:
@@ -35,7 +41,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[
                 wanted.append((asked.name, part.partition_index))
                 slots.append(slot)
     try:
-        codes = await broker.groups.delete_offsets(request.group_id, wanted)
+        codes = await broker.groups.delete_offsets(body.group_id, wanted)
     except KafkaError as error:
         return {"error_code": error.code}
     for slot, code in zip(slots, codes, strict=True):

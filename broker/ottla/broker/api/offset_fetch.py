@@ -12,34 +12,39 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from ottla.broker.group.records import Committed
+from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
-from .registry import Api, RequestContext
+from .registry import Api
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
 
-API = Api(key=9, versions=(1, 10), gaps=("member id and epoch (version 9 on) matter to KIP-848 groups only",))
+API = Api(
+    key=9,
+    versions=(1, 10),
+    needs=(Right(AclOperation.DESCRIBE, ResourceType.GROUP), Right(AclOperation.DESCRIBE, ResourceType.TOPIC)),
+    gaps=("member id and epoch (version 9 on) matter to KIP-848 groups only",),
+)
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
     """Answers what is committed, group by group."""
-    version = context.api_version
+    version = request.api_version
     if version >= 8:
         groups = [
-            await _group(broker, asked.group_id, asked.topics, request.require_stable, by_id=version >= 10)
-            for asked in request.groups
+            await _group(broker, asked.group_id, asked.topics, body.require_stable, by_id=version >= 10)
+            for asked in body.groups
         ]
         return {"groups": groups}
-    answer = await _group(
-        broker, request.group_id, request.topics, version >= 7 and request.require_stable, by_id=False
-    )
+    answer = await _group(broker, body.group_id, body.topics, version >= 7 and body.require_stable, by_id=False)
     code = answer["error_code"]
     if code is not ErrorCode.none and version < 2:  # no place for it but the partitions
         return {
             "topics": [
                 {"name": asked.name, "partitions": [_partition(index, code) for index in asked.partition_indexes]}
-                for asked in request.topics
+                for asked in body.topics
             ]
         }
     return answer

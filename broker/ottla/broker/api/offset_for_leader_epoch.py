@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.registry import Api, RequestContext
+from ottla.broker.api.registry import Api
+from ottla.broker.request import Request
 from ottla.protocol.errors import KafkaError
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
 
-API = Api(key=23, versions=(2, 4))
+API = Api(
+    key=23,
+    versions=(2, 4),
+    needs=(Right(AclOperation.DESCRIBE, ResourceType.TOPIC), Right(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER)),
+)
 UNDEFINED = -1
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
     """(epoch, end offset) of the largest epoch up to the asked one; both −1 where there is none."""
     topics = []
-    for topic in request.topics:
+    for topic in body.topics:
         answers = []
         for asked in topic.partitions:
             answer = {"partition": asked.partition, "leader_epoch": UNDEFINED, "end_offset": UNDEFINED}

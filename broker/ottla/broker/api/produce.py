@@ -15,12 +15,11 @@ from ottla.broker.api.registry import Api
 from ottla.broker.contents import loop_cost, may_leave_loop
 from ottla.broker.current_leaders import CurrentLeaders
 from ottla.broker.loop_quota import PLAIN_BATCH_BYTES, TURN_BYTES, LoopQuota
+from ottla.broker.request import Request
 from ottla.broker.turns import Received, Turn, admit_in_turn, memory_bytes, needs_turn
-from ottla.net.connection import POSTPONED, Connection
-from ottla.net.pending import Pending
+from ottla.net.connection import POSTPONED
 from ottla.protocol.current_leader import PRODUCE_VERSION, produce_leader_tags
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.protocol.frames import RequestHeader
 from ottla.protocol.produce import (
     PartitionAnswer,
     ProduceRequest,
@@ -29,6 +28,7 @@ from ottla.protocol.produce import (
     write_produce_answer,
 )
 from ottla.protocol.received import Memory
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 API = Api(
     key=0,
     versions=(0, 13),
+    needs=(Right(AclOperation.WRITE, ResourceType.TOPIC), Right(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID)),
     served=(3, 13),
     gaps=(
         "Versions 0 to 2 are advertised and refused, as Kafka does (KAFKA-18659).",
@@ -54,19 +55,19 @@ Answers = list[tuple[str | bytes, list[PartitionAnswer]]]
 _Wait = tuple[asyncio.Future[None], list[PartitionAnswer], int]  # and whose answer that is
 
 
-def serve(broker: Broker, connection: Connection, header: RequestHeader, frame: Memory, body: int, end: int) -> Reply:
+def serve(broker: Broker, request: Request, frame: Memory, position: int, end: int) -> Reply:
     """Appends what the request brings; answers at once, or returns a Pending that will, or POSTPONED."""
-    request = read_produce_request(header.api_version, frame, body, end)
-    produce = _Produce(broker, connection, header, request)
-    if _is_one_batch(request):
+    body = read_produce_request(request.api_version, frame, position, end)
+    produce = _Produce(broker, request, body)
+    if _is_one_batch(body):
         pass  # nothing is appended before it is known whether it takes a turn
     elif (
-        _is_suspect(request, frame, end - body, broker.loop_quota) or broker.partitions.any_takes_turns or broker.turns
+        _is_suspect(body, frame, end - position, broker.loop_quota) or broker.partitions.any_takes_turns or broker.turns
     ) and produce.takes_turns(frame):
         return produce.take_turns(frame, 0)
-    version, quota = header.api_version, broker.loop_quota
+    version, quota = request.api_version, broker.loop_quota
     done = 0
-    for topic, sets in request.topics:
+    for topic, sets in body.topics:
         answers: list[PartitionAnswer] = []
         produce.answers.append((topic, answers))
         for index, start, stop in sets:
@@ -79,25 +80,24 @@ def serve(broker: Broker, connection: Connection, header: RequestHeader, frame: 
             except KafkaError as error:
                 answers.append(produce.refused(topic, index, stop - start, error))
             done += 1
-    if request.acks == 0:
+    if body.acks == 0:
         if produce.failed:
-            connection.close("a Produce request with acks=0 failed: closing is the only answer")
+            request.connection.close("a Produce request with acks=0 failed: closing is the only answer")
         return None
     if not produce.waits:
         return [produce.response(produce.answers)]
-    pending = Pending(connection, API.key)
-    broker.spawn(produce.answer_later(pending))
-    return pending
+    broker.spawn(produce.answer_later())
+    return request.pending
 
 
-def _is_one_batch(request: ProduceRequest) -> bool:
-    return len(request.topics) == 1 and len(request.topics[0][1]) == 1
+def _is_one_batch(body: ProduceRequest) -> bool:
+    return len(body.topics) == 1 and len(body.topics[0][1]) == 1
 
 
-def _is_suspect(request: ProduceRequest, frame: Memory, size_bytes: int, quota: LoopQuota) -> bool:
+def _is_suspect(body: ProduceRequest, frame: Memory, size_bytes: int, quota: LoopQuota) -> bool:
     """Whether any of the batches may be more than is left of the event loop's turn, or all together more than one."""
     left = TURN_BYTES - size_bytes
-    for _, partitions in request.topics:
+    for _, partitions in body.topics:
         left -= len(partitions) * PLAIN_BATCH_BYTES
         if left < 0 or any(may_leave_loop(frame, start, stop, quota) for _, start, stop in partitions):
             return True
@@ -118,14 +118,13 @@ class _InTurn(NamedTuple):
 class _Produce:
     """One request under way: what it may do, and the answers so far."""
 
-    __slots__ = ("_broker", "_connection", "_header", "_request", "acks", "answers", "failed", "waits")
+    __slots__ = ("_body", "_broker", "_request", "acks", "answers", "failed", "waits")
 
-    def __init__(self, broker: Broker, connection: Connection, header: RequestHeader, request: ProduceRequest) -> None:
+    def __init__(self, broker: Broker, request: Request, body: ProduceRequest) -> None:
         self._broker = broker
-        self._connection = connection
-        self._header = header
         self._request = request
-        self.acks = request.acks
+        self._body = body
+        self.acks = body.acks
         self.answers: Answers = []
         self.waits: list[_Wait] = []
         self.failed = False
@@ -133,7 +132,7 @@ class _Produce:
     def find(self, topic: str | bytes, index: int) -> Partition:
         """The partition, if this request may write to it. Raises KafkaError."""
         partition = self._broker.partitions.find(topic, index)
-        if partition.internal and self._header.client_id != INTERNAL_WRITER:
+        if partition.internal and self._request.client_id != INTERNAL_WRITER:
             raise KafkaError(ErrorCode.invalid_topic_exception, f"clients may not write to {partition.topic}")
         if self.acks not in KNOWN_ACKS:
             raise KafkaError(ErrorCode.invalid_required_acks)
@@ -165,7 +164,7 @@ class _Produce:
     def _loop_costs(self, frame: Memory) -> Iterator[tuple[int, int] | None]:
         get, quota = self._broker.partitions.find_or_none, self._broker.loop_quota
         plain_left = quota.plain_left_at_arrival
-        for topic, partitions in self._request.topics:
+        for topic, partitions in self._body.topics:
             for index, start, stop in partitions:
                 partition = get(topic, index)
                 if partition is None or start < 0:
@@ -182,7 +181,7 @@ class _Produce:
         broker, get = self._broker, self._broker.partitions.find_or_none
         sets = [
             (place, topic, index, Received(frame, start, stop))
-            for place, (topic, partitions) in enumerate(self._request.topics)
+            for place, (topic, partitions) in enumerate(self._body.topics)
             for index, start, stop in partitions
         ][done:]
         size = beside = 0
@@ -190,13 +189,14 @@ class _Produce:
             size += len(batch.view)
             if (partition := get(topic, index)) is not None:
                 beside = max(beside, memory_bytes(partition, batch.view))
-        kept = self._connection.owns(frame) and 2 * size > len(frame)
-        work = self._connection.begin_work((len(frame) if kept else size) + beside, postponable=not done)
+        connection = self._request.connection
+        kept = connection.owns(frame) and 2 * size > len(frame)
+        work = connection.begin_work((len(frame) if kept else size) + beside, postponable=not done)
         if work is None:
             return POSTPONED
         if not done:
             self.answers = []
-        for topic, _ in self._request.topics[len(self.answers) :]:
+        for topic, _ in self._body.topics[len(self.answers) :]:
             self.answers.append((topic, []))
         left = deque[_InTurn]()
         for place, topic, index, batch in sets:
@@ -204,12 +204,12 @@ class _Produce:
             turn = None if partition is None else partition.take_turn()
             left.append(_InTurn(topic, self.answers[place][1], index, batch if kept else batch.copied(), turn))
         broker.turns += len(left)
-        pending = Pending(self._connection, API.key)
-        broker.spawn(self._append_in_turn(left, work, pending))
-        return pending
+        broker.spawn(self._append_in_turn(left, work))
+        return self._request.pending
 
-    async def _append_in_turn(self, left: deque[_InTurn], work: Work, pending: Pending) -> None:
+    async def _append_in_turn(self, left: deque[_InTurn], work: Work) -> None:
         """Appends one batch after the other, each after those that came before it."""
+        pending = self._request.pending
         try:
             try:
                 while left:
@@ -222,8 +222,8 @@ class _Produce:
                 while left:
                     self._ended(left.popleft())
                 work.end(asyncio.get_running_loop().time())
-            if self._request.acks != 0:
-                await self.answer_later(pending)
+            if self._body.acks != 0:
+                await self.answer_later()
                 return
             if self.failed:
                 pending.close_connection()
@@ -243,10 +243,10 @@ class _Produce:
             admitted = await admit_in_turn(
                 partition,
                 batch,
-                self._header.api_version,
+                self._request.api_version,
                 self._broker.loop_quota,
                 self._broker.inspectors,
-                self._connection,
+                self._request.connection,
             )
             if self.find(topic, index) is not partition:  # deleted and made anew while a thread looked at the batch
                 raise KafkaError(ErrorCode.not_leader_or_follower)
@@ -255,8 +255,9 @@ class _Produce:
         except KafkaError as error:
             answers.append(self.refused(topic, index, len(batch.view), error))
 
-    async def answer_later(self, pending: Pending) -> None:
+    async def answer_later(self) -> None:
         """Waits until everything is committed and flushed, at most the request's time-out: then nobody knows."""
+        pending = self._request.pending
         try:
             pending.answer([await self._outcome()])
         finally:
@@ -265,7 +266,7 @@ class _Produce:
     async def _outcome(self) -> bytes | bytearray:
         """What became of each partition: a producer repeats what failed, and must not repeat what didn't."""
         if self.waits:
-            await asyncio.wait([future for future, _, _ in self.waits], timeout=max(self._request.timeout, 0) / 1000)
+            await asyncio.wait([future for future, _, _ in self.waits], timeout=max(self._body.timeout, 0) / 1000)
         for future, answers, at in self.waits:
             error = ErrorCode.request_timed_out
             if future.done():
@@ -279,9 +280,9 @@ class _Produce:
 
     def response(self, answers: Answers) -> bytes | bytearray:
         """The frame; who asked the wrong broker is told the right one."""
-        version, correlation_id = self._header.api_version, self._header.correlation_id
+        version, correlation_id = self._request.api_version, self._request.correlation_id
         if not self.failed or version < PRODUCE_VERSION:
             return write_produce_answer(version, correlation_id, answers)
-        leaders = CurrentLeaders(self._broker.image, self._connection.listener.name)
+        leaders = CurrentLeaders(self._broker.image, self._request.listener)
         told = [(topic, leaders.beside(topic, partitions, produce_leader_tags)) for topic, partitions in answers]
         return write_produce_answer(version, correlation_id, told, leaders.tags)

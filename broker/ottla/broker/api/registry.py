@@ -2,12 +2,18 @@
 
 Each module of this package is one API, Kafka's or (one that only brokers ask of one another) our own. It defines
 
-    API = Api(key=…, versions=(lowest, highest), gaps=(…))
-    async def handle(broker, context, request) -> dict        # most APIs: decoded in, plain dict out, in a task
-    def handle(broker, context, request) -> Future[dict]      # those that await one thing at most: without a task
-    def serve(broker, connection, header, frame, body, end) -> Reply   # the hot ones: bytes in, bytes out, no task
+    API = Api(key=…, versions=(lowest, highest), needs=(Right(…), …), gaps=(…))
+    async def handle(broker, request, body) -> dict        # most APIs: a decoded body in, a plain dict out, in a task
+    def handle(broker, request, body) -> Future[dict]      # those that await one thing at most: without a task
+    def serve(broker, request, frame, position, end) -> Reply   # the hot ones: bytes in, bytes out, no task
 
 `docs/compatibility.md` is generated from this table.
+
+Each row names the rights that requests of its API need, and dispatch asks the authoriser (`authorizer.py`) before the
+handler gets a request. A row without rights can't be made: where Kafka asks for none, the row gives the reason. A right
+names an operation and a type of resource. For which topics, groups and transactional ids a request needs it stands in
+the request's body, so it will be the handlers that ask about single names, and refuse them one by one as Kafka does.
+No handler asks yet, since everything is allowed.
 """
 
 from __future__ import annotations
@@ -15,19 +21,18 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kio.schema.index import api_key_map
 
-from ottla.protocol.frames import RequestHeader
+from ottla.broker.request import Request
 from ottla.protocol.received import Memory
+from ottla.protocol.rights import Right
 
 if TYPE_CHECKING:
     import asyncio
 
     from ottla.broker.node import Broker
-    from ottla.net.connection import Connection
-    from ottla.net.pending import Pending
     from ottla.net.server import Reply
 
 MODULES = (
@@ -73,9 +78,24 @@ MODULES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Api:
-    """One API: its key, the versions (inclusive) that it is advertised with, and what is missing in them.
+class NoRightNeeded:
+    """In place of the rights that an API needs: Kafka asks for none, for a reason."""
 
+    reason: str
+
+    def __post_init__(self) -> None:
+        if not self.reason:
+            raise ValueError("an API that needs no right has to say why")
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One API: its key, the versions (inclusive) that it is advertised with, the rights that its requests need, and
+    what is missing in the versions. Raises ValueError where no right is named and no reason is given.
+
+    `needs` holds each right that Kafka asks for in some request of the API. A single request may need fewer: one of two
+    (CREATE on the topic or on the cluster), or one for a certain kind of client (CLUSTER_ACTION for followers that
+    fetch).
     `served` differs from `versions` only where Kafka advertises versions that it refuses (Produce 0–2, KAFKA-18659).
     An API that `changes_metadata` is answered when every live broker has applied the change (`applied_revisions.py`).
     One with an `own_name` isn't Kafka's: brokers ask it of one another, and no client is told of it.
@@ -83,10 +103,20 @@ class Api:
 
     key: int
     versions: tuple[int, int]
+    needs: tuple[Right, ...] | NoRightNeeded
     gaps: tuple[str, ...] = ()
     served: tuple[int, int] | None = None
     changes_metadata: bool = False
     own_name: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.needs:
+            raise ValueError(f"API {self.key} names neither the rights that it needs nor why it needs none")
+
+    @property
+    def rights(self) -> tuple[Right, ...]:
+        """The rights that the API needs; empty where Kafka asks for none."""
+        return () if isinstance(self.needs, NoRightNeeded) else self.needs
 
     @property
     def name(self) -> str:
@@ -99,24 +129,10 @@ class Api:
         return lowest <= version <= highest
 
 
-class RequestContext(NamedTuple):
-    """Who asks, by which way they came in, and the place of the answer among the connection's others."""
-
-    api_key: int
-    api_version: int
-    correlation_id: int
-    client_id: str | None
-    listener: str
-    principal: str
-    client_host: str
-    connection_id: int
-    pending: Pending
-
-
 Response = Mapping[str, Any]
-Handler = Callable[["Broker", RequestContext, Any], Coroutine[Any, Any, Response]]
-TasklessHandler = Callable[["Broker", RequestContext, Any], "asyncio.Future[Response]"]
-HotHandler = Callable[["Broker", "Connection", RequestHeader, Memory, int, int], "Reply"]
+Handler = Callable[["Broker", Request, Any], Coroutine[Any, Any, Response]]
+TasklessHandler = Callable[["Broker", Request, Any], "asyncio.Future[Response]"]
+HotHandler = Callable[["Broker", Request, Memory, int, int], "Reply"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,33 +9,35 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.group.effects import Sync
+from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 from .at_once import at_once
-from .registry import Api, RequestContext, Response
+from .registry import Api, Response
 
 if TYPE_CHECKING:
     import asyncio
 
     from ottla.broker.node import Broker
 
-API = Api(key=14, versions=(0, 5))
+API = Api(key=14, versions=(0, 5), needs=(Right(AclOperation.READ, ResourceType.GROUP),))
 
 
-def handle(broker: Broker, context: RequestContext, request: Any) -> asyncio.Future[Response]:
+def handle(broker: Broker, request: Request, body: Any) -> asyncio.Future[Response]:
     """Answers when the assignment is stored."""
-    if context.api_version >= 5 and (request.protocol_type is None or request.protocol_name is None):
+    if request.api_version >= 5 and (body.protocol_type is None or body.protocol_name is None):
         return at_once({"error_code": ErrorCode.inconsistent_group_protocol})
     sync = Sync(
         ticket=broker.groups.ticket(),
-        member_id=request.member_id,
-        generation=request.generation_id,
-        assignments={part.member_id: part.assignment for part in request.assignments},
-        instance_id=request.group_instance_id,
-        protocol_type=request.protocol_type,
-        protocol=request.protocol_name,
+        member_id=body.member_id,
+        generation=body.generation_id,
+        assignments={part.member_id: part.assignment for part in body.assignments},
+        instance_id=body.group_instance_id,
+        protocol_type=body.protocol_type,
+        protocol=body.protocol_name,
     )
     try:
-        return broker.groups.sync(request.group_id, sync)
+        return broker.groups.sync(body.group_id, sync)
     except KafkaError as error:
         return at_once({"error_code": error.code})

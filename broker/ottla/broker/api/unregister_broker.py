@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.registry import Api, RequestContext
+from ottla.broker.api.registry import Api
+from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
@@ -13,14 +15,15 @@ if TYPE_CHECKING:
 API = Api(
     key=64,
     versions=(0, 0),
+    needs=(Right(AclOperation.ALTER, ResourceType.CLUSTER),),
     gaps=("A broker that runs registers anew at once; one that doesn't has no registration to delete.",),
     changes_metadata=True,
 )
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> dict[str, Any]:
+async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
     try:
-        await broker.intents.unregister_broker(request.broker_id)
+        await broker.intents.unregister_broker(body.broker_id)
     except KafkaError as error:
         return {"error_code": error.code, "error_message": error.message or None}
     return {"error_code": ErrorCode.none, "error_message": ""}  # as Kafka

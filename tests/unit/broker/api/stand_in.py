@@ -22,8 +22,8 @@ from ottla.broker.api import (
     metadata,
     unregister_broker,
 )
-from ottla.broker.api.registry import RequestContext
 from ottla.broker.awaited_elections import AwaitedElections
+from ottla.broker.request import Request
 from ottla.broker.topic_descriptions import EncodedTopics
 from ottla.controller.runner import Controller
 from ottla.metadata.cluster import join_cluster
@@ -35,7 +35,6 @@ from ottla.metadata.model import Broker as Registered
 from ottla.metadata.model import BrokerState, Endpoint
 from ottla.metadata.registration import Registration
 from ottla.metadata.renewal import RenewalTask
-from ottla.net.pending import Pending
 from ottla.protocol.messages import read_request, read_response, write_request, write_response
 from ottla.settings.config import BrokerConfig
 
@@ -54,8 +53,17 @@ HANDLERS = {
         unregister_broker,
     )
 }
-NOWHERE: Any = None  # requests here come over no connection
-CONTEXT = RequestContext(0, 0, 1, "test", "PLAINTEXT", "User:ANONYMOUS", "127.0.0.1", 1, Pending(NOWHERE, 0))
+
+
+def request_of(api_key: int, api_version: int, client_id: str = "test") -> Request:
+    """A request that came over a connection on which nothing is sent."""
+    connection: Any = SimpleNamespace(
+        listener=SimpleNamespace(name="PLAINTEXT"),
+        principal="User:ANONYMOUS",
+        client_host="127.0.0.1",
+        answered=lambda: None,
+    )
+    return Request(api_key, api_version, 1, client_id, connection)
 
 
 class BrokerStandIn(SimpleNamespace):
@@ -69,7 +77,7 @@ class BrokerStandIn(SimpleNamespace):
         """What the handler answers, through the bytes both ways: kio's object."""
         decoded = read_request(key, version, write_request(key, version, request))
         broker: Any = self
-        response = await HANDLERS[key](broker, CONTEXT._replace(api_version=version), decoded)
+        response = await HANDLERS[key](broker, request_of(key, version), decoded)
         return read_response(key, version, write_response(key, version, response))
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from ottla.broker.api import await_revision
 from ottla.broker.api.registry import MODULES, load_routes
+from ottla.broker.request import Request
 from ottla.metadata.follower import Follower
 from ottla.metadata.image import Changed, Image
 from ottla.net.pending import Pending
@@ -41,8 +42,8 @@ class Stage:
 
     def ask(self, revision: int, wait_ms: int) -> Any:
         frame = request_frame(AWAIT_REVISION, VERSION, 3, "me", write_question(Question(revision, wait_ms)))
-        header = read_request_header(frame, 4)
-        return await_revision.serve(self.broker, self.connection, header, bytearray(frame), header.end, len(frame))
+        *header, end = read_request_header(frame, 4)
+        return await_revision.serve(self.broker, Request(*header, self.connection), bytearray(frame), end, len(frame))
 
 
 def applied(parts: Any) -> int:

@@ -23,12 +23,14 @@ from ottla.broker.log.config import LogConfig
 from ottla.broker.log.index import OffsetIndex
 from ottla.broker.log.log import Log
 from ottla.broker.loop_quota import LoopQuota
+from ottla.broker.request import Request
 from ottla.metadata.model import Partition as Replicas
 from ottla.net.disk_threads import THREADS_PER_VOLUME, VolumeThreads
 from ottla.net.pending import READ_AHEAD_BYTES, Pending
 from ottla.protocol.batches import Record, build_batch
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import read_request, write_request
+from tests.unit.broker.api.stand_in import request_of
 from tests.unit.broker.api.test_produce_and_fetch import TOPIC_ID, Stage, answer_of, asked, batch_of
 from tests.unit.broker.log.cold_disk import PAGE, ColdDisk
 from tests.unit.broker.log.workbench import Workbench, append
@@ -524,18 +526,12 @@ def test_entries_that_a_thread_looked_at_before_an_append_dont_mislead(play: Any
     play(body)
 
 
-def asked_by(connection: Any = None) -> Pending:
-    """The place of a ListOffsets's answer."""
-    return Pending(connection or SimpleNamespace(answered=lambda: None), LIST_OFFSETS)
-
-
-async def look_up_by_time(stage: ColdStage, index: int, timestamp: int, pending: Pending | None = None) -> Any:
+async def look_up_by_time(stage: ColdStage, index: int, timestamp: int, request: Request | None = None) -> Any:
     """What a ListOffsets answers about one partition."""
     partition = {"partition_index": index, "current_leader_epoch": -1, "timestamp": timestamp}
     message = {"replica_id": -1, "isolation_level": 0, "topics": [{"name": "t", "partitions": [partition]}]}
-    request = read_request(LIST_OFFSETS, 8, write_request(LIST_OFFSETS, 8, message))
-    context: Any = SimpleNamespace(api_version=8, pending=pending or asked_by())
-    answer = await list_offsets.handle(stage.broker, context, request)
+    body = read_request(LIST_OFFSETS, 8, write_request(LIST_OFFSETS, 8, message))
+    answer = await list_offsets.handle(stage.broker, request or request_of(LIST_OFFSETS, 8), body)
     return answer["topics"][0]["partitions"][0]
 
 
@@ -566,12 +562,12 @@ def test_lookups_by_time_of_who_has_gone_wait_for_no_disk(play: Any) -> None:
         stage.cool()
         stage.disk.answers.clear()
         for number in range(50):
-            pending = asked_by()
+            request = request_of(LIST_OFFSETS, 8)
             if number % 2:
-                pending.forget()  # before the request is begun
-            looking = asyncio.ensure_future(look_up_by_time(stage, 0, 1, pending))
+                request.pending.forget()  # before the request is begun
+            looking = asyncio.ensure_future(look_up_by_time(stage, 0, 1, request))
             await asyncio.sleep(0.001)
-            pending.forget()
+            request.pending.forget()
             await asyncio.wait([looking])
             assert looking.cancelled()
         [volume] = stage.broker.cold_reads._threads._volumes.values()

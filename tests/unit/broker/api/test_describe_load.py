@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ottla.broker.api import describe_configs
-from ottla.broker.api.config_resources import ResourceType
+from ottla.broker.api.config_resources import ConfigResourceType
 from ottla.settings import own
 
 
@@ -26,7 +26,9 @@ def loaded(topics: int, partitions: int) -> Any:
 
 
 async def asked(broker: Any) -> dict[str, Any]:
-    resource = SimpleNamespace(resource_type=ResourceType.BROKER, resource_name="3", configuration_keys=[own.LOAD])
+    resource = SimpleNamespace(
+        resource_type=ConfigResourceType.BROKER, resource_name="3", configuration_keys=[own.LOAD]
+    )
     request = SimpleNamespace(resources=[resource], include_synonyms=False, include_documentation=False)
     answer = await describe_configs.handle(broker, None, request)  # type: ignore[arg-type]
     (found,) = answer["results"][0]["configs"]

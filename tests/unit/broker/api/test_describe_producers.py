@@ -13,13 +13,14 @@ import pytest
 
 from ottla.broker.api import describe_producers
 from ottla.broker.api.registry import Route
+from ottla.broker.authorizer import allow_everything
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.log.producers import FrozenProducers, Producers
 from ottla.net.pending import Pending
 from ottla.protocol.batches import BatchHeader
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import EncodedArray, read_response, write_request, write_response
-from tests.unit.broker.api.stand_in import CONTEXT
+from tests.unit.broker.api.stand_in import request_of
 
 KEY = describe_producers.API.key
 
@@ -67,7 +68,9 @@ def answer(partitions: Partitions, indexes: list[int], meanwhile: Callable[[], N
             server=SimpleNamespace(memory=SimpleNamespace(answered=lambda key, size: None)),
             partitions=partitions,
         )
-        dispatcher = Dispatcher(broker, {KEY: Route(describe_producers.API, describe_producers.handle, None)})
+        dispatcher = Dispatcher(
+            broker, {KEY: Route(describe_producers.API, describe_producers.handle, None)}, allow_everything
+        )
         pending = dispatcher.dispatch(client, frame, 0, len(frame))
         assert isinstance(pending, Pending)
         while pending.parts is None:
@@ -148,17 +151,15 @@ def test_no_more_producers_are_looked_up_when_the_client_has_gone(monkeypatch: p
 
     monkeypatch.setattr(FrozenProducers, "items", counted)
     broker: Any = SimpleNamespace(partitions=Partitions(producers_of(5_000)))
-    connection: Any = SimpleNamespace(answered=lambda: None)
-    pending = Pending(connection, KEY)
-    context = CONTEXT._replace(api_key=KEY, pending=pending)
-    request = SimpleNamespace(topics=[SimpleNamespace(name="t", partition_indexes=[0] * 10)])
+    request = request_of(KEY, 0)
+    body = SimpleNamespace(topics=[SimpleNamespace(name="t", partition_indexes=[0] * 10)])
 
     async def scene() -> None:
-        answering = asyncio.ensure_future(describe_producers.handle(broker, context, request))
+        answering = asyncio.ensure_future(describe_producers.handle(broker, request, body))
         for _ in range(5):
             await asyncio.sleep(0)
         assert looked_up
-        pending.forget()
+        request.pending.forget()
         await answering
 
     asyncio.run(scene())

@@ -22,17 +22,16 @@ from ottla.broker.api import (
     offset_fetch,
     sync_group,
 )
-from ottla.broker.api.registry import RequestContext
 from ottla.broker.cold_reads import ColdReads
 from ottla.broker.group.partitioning import OFFSETS_TOPIC
 from ottla.broker.group.states import HEARTBEAT, State
 from ottla.broker.group_service import GroupService
 from ottla.metadata.model import Endpoint
-from ottla.net.pending import Pending
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import read_request, read_response, write_request, write_response
 from tests.peers.group_scenes import RECORDED, TOPIC, play
 from tests.simulation.machine import LoopThreads
+from tests.unit.broker.api.stand_in import request_of
 from tests.unit.broker.test_group_service import SETTINGS, MemoryPartition, virtually
 
 PARTITIONS = 50
@@ -72,10 +71,8 @@ async def _answers() -> dict[str, Any]:
     broker: Any = SimpleNamespace(groups=groups, image=image, awaited_elections=SimpleNamespace(settled=_at_once))
 
     async def ask(key: int, version: int, request: dict[str, Any]) -> Any:
-        pending = Pending(SimpleNamespace(), key)  # type: ignore[arg-type]
-        context = RequestContext(key, version, 1, "wire", "PLAINTEXT", "User:ANONYMOUS", "127.0.0.1", 1, pending)
         decoded = read_request(key, version, write_request(key, version, request))
-        response = await HANDLERS[key](broker, context, decoded)
+        response = await HANDLERS[key](broker, request_of(key, version, "wire"), decoded)
         return read_response(key, version, write_response(key, version, response))
 
     answers = await play(ask)

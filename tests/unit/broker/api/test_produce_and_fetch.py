@@ -26,6 +26,7 @@ from ottla.broker.loop_quota import LoopQuota
 from ottla.broker.partition import Partition
 from ottla.broker.partitions import PartitionTable
 from ottla.broker.replica.selector import RACK_AWARE
+from ottla.broker.request import Request
 from ottla.metadata import model
 from ottla.metadata.image import INTERNAL_TOPICS, Image
 from ottla.metadata.model import BrokerState
@@ -34,13 +35,13 @@ from ottla.net.memory import BufferedMemory, Work
 from ottla.net.pending import Pending
 from ottla.protocol.codecs import Codec
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.frames import RequestHeader
 from ottla.protocol.messages import read_response, write_request
 from ottla.protocol.received import Memory
+from tests.unit.broker.api.stand_in import request_of
 from tests.unit.broker.log.workbench import Workbench, contents
 from tests.unit.broker.log.workbench import batch_of as plain_batch_of
 
-PRODUCE, FETCH = 0, 1
+PRODUCE, FETCH, DELETE_RECORDS = 0, 1, 21
 VERSION = 12
 FOLLOWERS_VERSION = 15  # the first in which a follower says under which registration it asks
 TOPIC_ID = UUID(int=7)
@@ -111,7 +112,7 @@ class Stage:
 
     def ask(self, module: Any, key: int, request: dict[str, Any], version: int = VERSION) -> Any:
         self.frame = body = bytearray(write_request(key, version, request))
-        return module.serve(self.broker, self.client, RequestHeader(key, version, 1, "me", 0), body, 0, len(body))
+        return module.serve(self.broker, Request(key, version, 1, "me", self.client), body, 0, len(body))
 
     def produce(self, written: dict[int, bytearray], acks: int = 1, version: int = VERSION) -> Any:
         partitions = [{"index": index, "records": bytes(batch)} for index, batch in written.items()]
@@ -641,9 +642,8 @@ def test_records_of_internal_topics_cant_be_deleted(play: Any, topic: str) -> No
 async def _deleted(stage: Stage, topic: str, index: int, offset: int) -> tuple[int | None, int]:
     """The code and the low watermark of one partition's answer."""
     partitions = [SimpleNamespace(partition_index=index, offset=offset)]
-    request = SimpleNamespace(topics=[SimpleNamespace(name=topic, partitions=partitions)], timeout=timedelta(seconds=5))
-    context: Any = None
-    answer = await delete_records.handle(stage.broker, context, request)
+    body = SimpleNamespace(topics=[SimpleNamespace(name=topic, partitions=partitions)], timeout=timedelta(seconds=5))
+    answer = await delete_records.handle(stage.broker, request_of(DELETE_RECORDS, 2), body)
     [partition] = answer["topics"][0]["partitions"]
     return partition.get("error_code"), partition["low_watermark"]
 
@@ -654,11 +654,11 @@ def test_records_deleted_where_this_broker_leads_no_longer_when_the_others_are(p
         moved, kept = stage.partitions.find("t", 0), stage.partitions.find("t", 1)
         kept.become_leader(model.Partition(TOPIC_ID, 1, (0, 1), (0, 1), (1, 1), 0))
         partitions = [SimpleNamespace(partition_index=index, offset=1) for index in (0, 1)]
-        request = SimpleNamespace(
+        deletion = SimpleNamespace(
             topics=[SimpleNamespace(name="t", partitions=partitions)], timeout=timedelta(seconds=5)
         )
-        context: Any = None
-        asking = asyncio.ensure_future(delete_records.handle(stage.broker, context, request))
+        request = request_of(DELETE_RECORDS, 2)
+        asking = asyncio.ensure_future(delete_records.handle(stage.broker, request, deletion))
         await asyncio.sleep(0)
         moved.resign("another one leads")
         kept.follower_fetched(1, 1, 1, 1)

@@ -12,8 +12,9 @@ import pytest
 
 from ottla.broker.api import metadata
 from ottla.broker.bounded import AT_A_TIME, gather_bounded
+from ottla.net.pending import Pending
 from ottla.protocol.errors import ErrorCode
-from tests.unit.broker.api.stand_in import CONTEXT, BrokerStandIn, broker_stand_in
+from tests.unit.broker.api.stand_in import BrokerStandIn, broker_stand_in
 
 METADATA, CREATE, DELETE = 3, 19, 20
 
@@ -72,8 +73,8 @@ def test_only_what_is_asked_about_named_topics_waits_for_an_election(tmp_path: P
             topic_id = broker.image.topics["t"].id
             waited: list[Any] = []
 
-            async def settled(wanted: Any, pending: object) -> None:
-                assert pending is CONTEXT.pending
+            async def settled(wanted: Any, pending: Pending) -> None:
+                assert (pending.api_key, pending.wanted) == (METADATA, True)
                 waited.append({topic: list(indexes) for topic, indexes in wanted.items()})
 
             broker.awaited_elections = SimpleNamespace(settled=settled, just_died=[])

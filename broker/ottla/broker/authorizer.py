@@ -1,0 +1,23 @@
+"""The port by which dispatch asks, before a handler gets a request, whether the client has the right to it. Pure.
+
+Ottla has no access control lists yet, so everything is allowed, as in Apache Kafka where `authorizer.class.name` is
+empty. `api/registry.py` says what an authoriser is asked, and what it isn't asked yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ottla.broker.request import Request
+from ottla.protocol.rights import Right
+
+Rights = tuple[Right, ...]
+
+Authorize = Callable[[Request, Rights], bool]
+"""Whether a handler may get the request, whose API needs these rights (`Api.rights`, never empty). Dispatch closes the
+connection of a request that is refused. Called on the event loop for each request, those of Produce and Fetch too."""
+
+
+def allow_everything(_request: Request, _rights: Rights) -> bool:
+    """Everybody may do everything."""
+    return True

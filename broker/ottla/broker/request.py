@@ -1,0 +1,50 @@
+"""A request under way: what it asks for, and with which identity. Hot and cold handlers get the same `Request`.
+
+The identity belongs to the connection: the listener that the client came in by, the principal as which the client is
+known there, and the client's address. It is the same for all requests of a connection that reach a handler, since a
+client that authenticates itself again must remain the same principal (KIP-368). Source: Kafka's RequestContext.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ottla.net.pending import Pending
+
+if TYPE_CHECKING:
+    from ottla.net.connection import Connection
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One request. Its handler gets the body beside it: decoded, or as bytes where the handler is a hot one."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None  # the client's name for itself, which proves nothing
+    connection: Connection
+    _pending: Pending | None = field(default=None, init=False)
+
+    @property
+    def listener(self) -> str:
+        """The name of the listener that the client came in by."""
+        return self.connection.listener.name
+
+    @property
+    def principal(self) -> str:
+        """The client, as Kafka writes it: `User:name`; `User:ANONYMOUS` where clients don't authenticate themselves."""
+        return self.connection.principal
+
+    @property
+    def client_host(self) -> str:
+        """The address that the client's connection comes from."""
+        return self.connection.client_host
+
+    @property
+    def pending(self) -> Pending:
+        """The place of an answer that comes later, among the connection's other answers."""
+        if self._pending is None:
+            self._pending = Pending(self.connection, self.api_key)
+        return self._pending

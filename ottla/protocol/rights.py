@@ -1,0 +1,88 @@
+"""What Kafka grants rights for: an operation on the resources of one type. Pure.
+
+Names and numbers are those of Kafka's `AclOperation` and `ResourceType`, as far as the served APIs need them; which
+operations a type has is `AclEntry.supportedOperations`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class AclOperation(IntEnum):
+    """What a client wants to do."""
+
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9  # what brokers ask of one another
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+
+
+class ResourceType(IntEnum):
+    """What the client wants to do it with. There is one resource of the type CLUSTER, named `kafka-cluster`."""
+
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+
+
+_SUPPORTED = {
+    ResourceType.TOPIC: frozenset(
+        {
+            AclOperation.READ,
+            AclOperation.WRITE,
+            AclOperation.CREATE,
+            AclOperation.DELETE,
+            AclOperation.ALTER,
+            AclOperation.DESCRIBE,
+            AclOperation.DESCRIBE_CONFIGS,
+            AclOperation.ALTER_CONFIGS,
+        }
+    ),
+    ResourceType.GROUP: frozenset(
+        {
+            AclOperation.READ,
+            AclOperation.DELETE,
+            AclOperation.DESCRIBE,
+            AclOperation.DESCRIBE_CONFIGS,
+            AclOperation.ALTER_CONFIGS,
+        }
+    ),
+    ResourceType.CLUSTER: frozenset(
+        {
+            AclOperation.CREATE,
+            AclOperation.ALTER,
+            AclOperation.DESCRIBE,
+            AclOperation.CLUSTER_ACTION,
+            AclOperation.DESCRIBE_CONFIGS,
+            AclOperation.ALTER_CONFIGS,
+            AclOperation.IDEMPOTENT_WRITE,
+        }
+    ),
+    ResourceType.TRANSACTIONAL_ID: frozenset({AclOperation.WRITE, AclOperation.DESCRIBE}),
+}
+
+
+def supported_operations(resource_type: ResourceType) -> frozenset[AclOperation]:
+    """The operations that a resource of this type has."""
+    return _SUPPORTED[resource_type]
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """The right to an operation on resources of a type. Raises ValueError where the type doesn't have the operation."""
+
+    operation: AclOperation
+    resource_type: ResourceType
+
+    def __post_init__(self) -> None:
+        if self.operation not in supported_operations(self.resource_type):
+            raise ValueError(f"a {self.resource_type.name} has no operation {self.operation.name}")
