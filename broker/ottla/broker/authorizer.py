@@ -1,4 +1,4 @@
-"""The port by which dispatch asks, before a handler gets a request, whether the client has the right to it. Pure.
+"""The port by which dispatch asks, before a handler gets a request, whether the client has the right to it.
 
 Ottla has no access control lists yet, so everything is allowed, as in Apache Kafka where `authorizer.class.name` is
 empty. `api/registry.py` says what an authoriser is asked, and what it isn't asked yet.
