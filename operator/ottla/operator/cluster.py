@@ -196,6 +196,7 @@ class ClusterReconciler:
             scaling=noted(cluster, status),
             node_ports=noted_ports(status),
             operator=noted_release(status),
+            strays=found.strays,
         )
 
         async def tell(reason: str, message: str) -> None:
@@ -283,6 +284,9 @@ class ClusterReconciler:
         ready = condition(status, "Ready")
         if _is_news(ready, condition(before, "Ready")) and ready["reason"] in WARNED:
             await self._kube.event(resource, ready["reason"], ready["message"], now, warning=True)
+        strays = condition(status, "PodsOwned")
+        if strays and _is_news(strays, condition(before, "PodsOwned")):
+            await self._kube.event(resource, strays["reason"], strays["message"], now, warning=True)
         for trouble in troubles:
             kind = part_condition(trouble.part)
             if trouble.failed and _is_news(condition(status, kind), condition(before, kind)):

@@ -18,7 +18,7 @@ from ottla.operator.rights import Asked, Right, asked, each
 from ottla.wording import first_named
 
 KUBERNETES_MIN = (1, 30)
-UPGRADE = "helm upgrade ottla-operator charts/ottla-operator"
+UPGRADE = "helm upgrade ottla-operator charts/ottla-operator --namespace ottla-system"
 FIELDS_TOLD = 3
 UNLOOKED_S_MAX = 120.0
 LEASE_S_MAX = 60.0
@@ -174,7 +174,10 @@ def of_rights(
         if lacking:
             told = f"{one.user} may not {', '.join(lacking)} {where}"
             lost = "" if needed else f"; that is only for: {right.why}"
-            remedy = f"{UPGRADE} with rbac.create=true, or bind a role with it to the account"
+            remedy = (
+                f"helm upgrade {one.ref.name} charts/ottla-operator --namespace {one.ref.namespace} --reuse-values "
+                "--set rbac.create=true, or bind a role with it to the account"
+            )
             yield Finding(f"operator {one.ref}", needed, told + lost, remedy)
 
 

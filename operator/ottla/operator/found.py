@@ -18,6 +18,8 @@ from collections.abc import Iterable, Mapping
 from ottla.operator.kube import Kube, KubeError
 from ottla.operator.objects import OPERATOR, Object, going, is_owned_by_one_named
 from ottla.operator.plan import names
+from ottla.operator.plan.broker_pods import BROKER, CONTROLLER
+from ottla.operator.plan.etcd_pods import ETCD
 from ottla.operator.plan.storage import grown, has_to_be_made_again, kept
 from ottla.operator.refusals import Awaited, NameTaken, Refusals
 from ottla.operator.spec.cluster import Cluster
@@ -48,6 +50,7 @@ class Found:
         self._news: list[tuple[str, str]] = []
         self._made: list[str] = []
         self.applied: set[tuple[str, str]] = set()  # kinds and names, at this visit
+        self.strays: tuple[str, ...] = ()  # pods with the labels of the Cluster's own, and of somebody else
         self._objects = defaultdict(dict, objects)  # Secrets aren't looked for: they are read one by one
 
     @classmethod
@@ -66,8 +69,11 @@ class Found:
                 found[kind] = {item["metadata"]["name"]: item for item in items}
         if "Pod" in unread:
             raise unread["Pod"]
-        found |= _pods_and_sets(cluster, sets, found["Pod"].values())
-        return cls(kube, cluster, found, unread)
+        pods = found["Pod"]
+        found |= _pods_and_sets(cluster, sets, pods.values())
+        looked = cls(kube, cluster, found, unread)
+        looked.strays = tuple(sorted(name for name in pods.keys() - found["Pod"].keys() if _runs_as_ours(pods[name])))
+        return looked
 
     async def look_again(self) -> None:
         """Reads StatefulSets and pods once more: what is decided now is about what is there now. Raises KubeError."""
@@ -241,6 +247,14 @@ def _is_made_by(pod: Object, sets: Mapping[str, Object], cluster: Cluster) -> bo
     of, _, ordinal = pod["metadata"]["name"].rpartition("-")
     known = {*sets, *names.sets(cluster)}
     return not pod["metadata"].get("ownerReferences") and of in known and ordinal.isdecimal()
+
+
+def _runs_as_ours(pod: Object) -> bool:
+    """Whether a pod that isn't the Cluster's passes for one of its brokers, or of etcd's members. A job of the
+    operator's has a component of its own."""
+    component = pod["metadata"]["labels"].get(names.COMPONENT)
+    over = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+    return component in (BROKER, CONTROLLER, ETCD) and not over
 
 
 def _is_predecessors(item: Object, cluster: Cluster) -> bool:

@@ -22,7 +22,7 @@ from ottla.operator.exposure import Exposure
 from ottla.operator.found import OWNED, Found
 from ottla.operator.kafka import Unreachable
 from ottla.operator.kube import KubeError
-from ottla.operator.objects import Ref
+from ottla.operator.objects import Ref, condition
 from ottla.operator.plan.etcd_members import Member, StartNow
 from ottla.operator.plan.etcd_upkeep import MemberStatus
 from ottla.operator.plan.roll import Report
@@ -722,8 +722,17 @@ def test_a_stray_pod_with_the_brokers_labels_is_nobodys() -> None:
     scene.world.writes.clear()
     for _ in range(3):
         scene.reconcile()
-    assert scene.world.writes == []
-    assert scene.status == status
+    assert set(scene.world.writes) == {"status k"}
+    assert scene.condition("Ready") == ("True", "BrokersServe")
+    assert scene.status["brokers"] == status["brokers"]
+    assert scene.condition("PodsOwned") == ("False", "StrayPods")
+    told = condition(scene.status, "PodsOwned")["message"]
+    assert "pods ghost-7, k-broker-ghost-0, no-number and 1 more: labelled as the Cluster's own pods" in told
+    assert len([event for event in scene.world.events if event[0] == "StrayPods"]) == 1
+    for name in ("ghost-7", "zz-0", "no-number", "k-broker-ghost-0"):
+        del scene.world.objects["Pod", "shop", name]
+    scene.reconcile()
+    assert not condition(scene.status, "PodsOwned")
 
 
 def test_a_topic_that_is_made_on_a_broker_just_before_it_is_drained_is_not_left_there() -> None:

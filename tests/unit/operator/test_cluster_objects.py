@@ -218,3 +218,16 @@ def test_a_budget_lets_one_go_or_none_and_whoever_is_not_healthy(evictable: bool
     spec = disruption.brokers(_cluster(), evictable=evictable)["spec"]
     assert spec["maxUnavailable"] == int(evictable)
     assert spec["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+
+
+def test_a_budget_counts_no_pod_that_somebody_made_with_the_labels() -> None:
+    """Of two evictions at once both were granted, with such a pod there, and topics fell below their minimal ISR."""
+    cluster = _cluster()
+    for budget in (
+        disruption.brokers(cluster, evictable=True),
+        disruption.controllers(cluster),
+        disruption.etcd(cluster),
+    ):
+        assert budget["spec"]["selector"]["matchExpressions"] == [
+            {"key": "statefulset.kubernetes.io/pod-name", "operator": "Exists"}
+        ]

@@ -24,6 +24,7 @@ from ottla.operator.plan.turns import Release, release_noted
 from ottla.operator.spec.balance import Mode
 from ottla.operator.spec.cluster import Cluster, Etcd
 from ottla.operator.status import Condition, Trouble, conditions
+from ottla.wording import first_named
 
 MESSAGE_MAX = 1024
 UNANSWERED_S_MAX = 20.0  # until a Cluster that was Ready isn't any more because no broker answers
@@ -33,6 +34,7 @@ PASSING = (
     "ListenersReady",
     "SnapshotsTaken",
     "OverridesApplied",
+    "PodsOwned",
 )  # conditions that aren't there at all while they mean nothing
 _RECONCILED = "Reconciled"
 
@@ -62,6 +64,7 @@ class Findings:
     listeners_wait_for: str | None = None  # None: nobody was told
     storage: Storage | None = None  # None: it wasn't looked at
     racks_wait_for: str = ""
+    strays: tuple[str, ...] = ()  # pods with the labels of the Cluster's own, and of somebody else
     brokers_wait_for: str = ""  # why something that was asked of them got no answer
     answers: bool | None = None  # whether a broker answered by Kafka's protocol; None: it isn't known
     refusal: str = ""  # why the spec isn't followed, but the one before it
@@ -227,7 +230,9 @@ def _message(cluster: Cluster, findings: Findings, ready: int, known: int) -> st
         return f"configOverrides: {waiting[0].message}"
     serve = f"{ready} of {known} brokers serve"
     if findings.topics_held is not None:
-        return f"{serve}; topics without their Topics are kept: see the condition TopicsHeld"
+        serve += "; topics without their Topics are kept: see the condition TopicsHeld"
+    if findings.strays:
+        serve += "; somebody else's pods have the brokers' labels: see the condition PodsOwned"
     return serve
 
 
@@ -268,9 +273,19 @@ def _conditions(cluster: Cluster, findings: Findings, message: str, ready: int, 
         found.append(Condition("Paused", True, "SpecPaused", "spec.paused is true: nothing is changed"))
     if findings.topics_held is not None:
         found.append(findings.topics_held)
+    if findings.strays:
+        found.append(Condition("PodsOwned", False, "StrayPods", _strays(findings.strays)))
     for trouble in findings.troubles:
         found.append(Condition(part_condition(trouble.part), False, trouble.reason, trouble.message))
     return found
+
+
+def _strays(pods: tuple[str, ...]) -> str:
+    who, them = ("pods", "them") if len(pods) > 1 else ("pod", "it")
+    return (
+        f"{who} {first_named(pods, 3)}: labelled as the Cluster's own pods, but somebody else made {them}, and Services "
+        f"send clients there, too. Take the labels away, or delete {them}"
+    )
 
 
 def _scaling(scaling: Scaling, how_far: str = "") -> str:

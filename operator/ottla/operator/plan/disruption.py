@@ -1,8 +1,10 @@
 """PodDisruptionBudgets: what a drain of nodes may take away. Pure.
 
 The brokers' allows one pod while every broker says that it may stop, and none otherwise. Kubernetes itself counts who
-is away, so of two evictions at once the second one is refused. A pod that isn't ready may always be evicted: it serves
-nobody, and a node that is drained must not wait for it.
+is away, so of two evictions at once the second one is refused. It counts every pod that a budget's labels find, also
+one that somebody made with the brokers' labels, which would allow one more eviction; so a budget finds only pods that a
+StatefulSet has numbered. A pod that isn't ready may always be evicted: it serves nobody, and a node that is drained
+must not wait for it.
 
 With one broker, and for topics with one replica, an eviction is allowed: otherwise their nodes could never be drained.
 """
@@ -15,6 +17,8 @@ from ottla.operator.plan.broker_pods import BROKER, CONTROLLER
 from ottla.operator.plan.etcd_pods import ETCD
 from ottla.operator.plan.pods import found_by
 from ottla.operator.spec.cluster import Cluster
+
+OF_A_SET = "statefulset.kubernetes.io/pod-name"  # a label that a StatefulSet gives to its pods
 
 
 def brokers(cluster: Cluster, *, evictable: bool) -> Object:
@@ -39,7 +43,10 @@ def _budget(cluster: Cluster, name: str, component: str, unavailable: int) -> Ob
         "metadata": names.metadata(cluster, name, component),
         "spec": {
             "maxUnavailable": unavailable,
-            "selector": {"matchLabels": found_by(cluster, component)},
+            "selector": {
+                "matchLabels": found_by(cluster, component),
+                "matchExpressions": [{"key": OF_A_SET, "operator": "Exists"}],
+            },
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
         },
     }
