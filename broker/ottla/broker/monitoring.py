@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.elections import Elections
 from ottla.broker.exposition import CONTENT_TYPE, lines
-from ottla.broker.http import HttpServer, Request, Response
 from ottla.broker.loop_lag import LoopLag
 from ottla.broker.metrics.catalogue import METRICS
 from ottla.broker.restart_pages import RestartPages
+from ottla.net.http import HttpServer, Request, Response
 
 if TYPE_CHECKING:
     from ottla.broker.node import Broker
