@@ -17,7 +17,6 @@ from typing import Any
 
 from ottla.broker.election_counts import ElectionCounts
 from ottla.broker.exposition import CONTENT_TYPE, lines
-from ottla.broker.http import HttpServer, Request, Response
 from ottla.broker.metrics import controller as metrics
 from ottla.cli.stores import ETCD, on_etcd
 from ottla.controller.quick_death import QuickDeath
@@ -28,6 +27,7 @@ from ottla.metadata.image import Image
 from ottla.metadata.own_store import OwnStore
 from ottla.metadata.patience import Patience
 from ottla.metadata.store import ForeignStore, Store, StoreUnavailable
+from ottla.net.http import HttpServer, Request, Response
 from ottla.net.peer import Connect, connect_tcp
 from ottla.settings.config import BrokerConfig
 

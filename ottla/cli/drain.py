@@ -19,8 +19,6 @@ from ottla.wording import counted
 if TYPE_CHECKING:
     from ottla.cli.connection import Cluster
 
-INCREMENTAL_ALTER_CONFIGS = 44
-BROKER_RESOURCE = 4
 APPEND, SUBTRACT = 2, 3
 _LOOK_S = 0.25
 
@@ -73,29 +71,26 @@ def undrain(cluster: Cluster, output: Output, brokers: BrokersArgument) -> None:
 
 def _alter_list(cluster: Cluster, operation: int, brokers: list[int]) -> None:
     """Changes the setting of all brokers; Kafka's Python client knows only settings of single ones."""
+    from ottla.net.admin import ALTER_CONFIGS, BROKER, refusal, settings_altered
     from ottla.net.blocking import Connection, ConnectionLost, UnsupportedVersion
     from ottla.net.names import Address
 
-    config = {"name": DRAINED, "config_operation": operation, "value": ",".join(map(str, brokers))}
-    resource = {"resource_type": BROKER_RESOURCE, "resource_name": "", "configs": [config]}
+    api_key, newest = ALTER_CONFIGS
+    message = settings_altered(BROKER, {"": [(DRAINED, operation, ",".join(map(str, brokers)))]})
     failure: Exception | None = None
     for host, port in parse_bootstrap(cluster.bootstrap):
         try:
             reached = cluster.route.reach(host, port, cluster.timeout_s)
             connection = Connection(Address(*reached), CLIENT_ID, timeout_s=cluster.timeout_s)
             try:
-                version = connection.version(INCREMENTAL_ALTER_CONFIGS, 0, 1)
-                answer = connection.request(
-                    INCREMENTAL_ALTER_CONFIGS, version, {"resources": [resource], "validate_only": False}
-                )
+                answer = connection.request(api_key, connection.version(api_key, 0, newest), message)
             finally:
                 connection.close()
         except (ConnectionLost, NoWay, UnsupportedVersion) as error:
             failure = error
             continue
-        result = answer.responses[0]
-        if result.error_code:
-            raise explain_code(int(result.error_code), f"setting '{DRAINED}'", result.error_message)
+        if (refused := refusal(answer.responses[0])) is not None:
+            raise explain_code(int(refused.code), f"setting '{DRAINED}'", refused.message)
         return
     raise CommandError(str(failure), "Is the address right?", ExitCode.unreachable)
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from ottla.net.admin import BROKER
 from ottla.operator.emptying import CORDONED
-from ottla.operator.kafka import BROKER, KafkaAdmin, Unreachable, _batches
+from ottla.operator.kafka import KafkaAdmin, Unreachable, _batches
 from ottla.operator.plan.topic import THROTTLE_RATES, Configure, Create, Delete, Grow, Move
 from ottla.operator.plan.volumes import emptied
 from ottla.protocol.errors import ErrorCode, KafkaError

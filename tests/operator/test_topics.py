@@ -12,7 +12,8 @@ from typing import Any
 import kafka
 import pytest
 
-from ottla.operator.kafka import BROKER, KafkaAdmin, Refusals, Unreachable
+from ottla.net.admin import BROKER
+from ottla.operator.kafka import KafkaAdmin, Refusals, Unreachable
 from ottla.operator.kube import KubeError
 from ottla.operator.objects import Ref
 from ottla.operator.plan.topic import THROTTLE_RATES, Configure, Create, Delete, KafkaTopic

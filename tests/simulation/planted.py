@@ -30,10 +30,10 @@ from ottla.broker.partition import Partition
 from ottla.broker.replica import follower
 from ottla.broker.replica.leader import LeaderState
 from ottla.controller import decide as decisions
-from ottla.controller.elections import Electorate
 from ottla.controller.runner import Controller
 from ottla.metadata import follower as follower_of_metadata
 from ottla.metadata import keys, model, own_store
+from ottla.metadata.elections import Electorate
 from ottla.metadata.follower import Follower
 from ottla.metadata.image import Changed, Image
 from ottla.metadata.lineage import Known

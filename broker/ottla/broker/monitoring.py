@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker import restart_pages
 from ottla.broker.exposition import CONTENT_TYPE, lines
-from ottla.broker.http import HttpServer, Request, Response
 from ottla.broker.metrics import catalogue
 from ottla.broker.metrics.catalogue import METRICS
+from ottla.net.http import HttpServer, Request, Response
 
 if TYPE_CHECKING:
     from ottla.metadata.follower import Follower

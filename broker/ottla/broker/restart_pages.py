@@ -14,10 +14,10 @@ from collections.abc import AsyncIterator, Set
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ottla.broker.http import Request, Response
 from ottla.broker.restart_risk import Held, Risk, in_sync, replicas_of, risk, without_leader
 from ottla.metadata import keys
 from ottla.metadata.store import StoreUnavailable
+from ottla.net.http import Request, Response
 
 if TYPE_CHECKING:
     from ottla.broker.partitions import PartitionTable

@@ -2,7 +2,8 @@
 
 Whoever restarts brokers asks before each one and after it: a person, a script, an operator. Who restarts several at
 once asks about all of them together, because what each of them may do alone, two may not. The answers follow from the
-metadata alone, by the rules of `ottla.controller.elections`, with which the tests compare them.
+metadata alone: the rule by which the controller elects leaders (`ottla.metadata.elections`) is applied to the brokers
+that would be left.
 
 Idea: Redpanda's reports before and after a restart.
 """
@@ -13,9 +14,10 @@ import enum
 from collections.abc import Iterator, Set
 from typing import NamedTuple
 
-from ottla.metadata.eligibility import is_enabled
+from ottla.metadata.elections import Electorate, election, surviving
+from ottla.metadata.eligibility import NO_ELR, is_enabled
 from ottla.metadata.image import Image
-from ottla.metadata.model import NO_LEADER, Partition
+from ottla.metadata.model import NO_LEADER, Partition, with_isr
 
 
 class Risk(enum.Enum):
@@ -70,43 +72,27 @@ def risk(image: Image, stopping: Set[int], held: Held, min_isr: int, *, unclean:
     that aren't in sync are missed by nobody, and a partition that has no leader anyway can't lose it.
     """
     state = held.state
-    if state.leader == NO_LEADER or not any(in_sync(image, broker_id, state) for broker_id in stopping):
+    members = surviving(state, Electorate(image.brokers))
+    if state.leader == NO_LEADER or stopping.isdisjoint(members):
         return None
     if len(state.replicas) == 1:
         return Risk.ONLY_COPY
-    left = _left_in_sync(image, stopping, state)
-    if left == 0:
-        return Risk.LOSES_RECORDS if unclean and _others_run(image, stopping, state) else Risk.OFFLINE
-    if left >= min(min_isr, len(state.replicas)):
+    if members != state.isr:  # the controller is about to take the others out of the ISR
+        state = with_isr(state, members, tuple(map(state.epoch_in_isr, members)))
+    # Which brokers are wished to be drained is left out: it changes only which of several replicas leads.
+    left = {
+        replica: broker
+        for replica in state.replicas
+        if replica not in stopping and (broker := image.brokers.get(replica)) is not None
+    }
+    outcome = election(state, Electorate(left, min_isr=min_isr if is_enabled(image) else NO_ELR, unclean=unclean))
+    if outcome.leader == NO_LEADER:
+        return Risk.OFFLINE
+    if outcome.unclean:
+        return Risk.LOSES_RECORDS
+    in_sync_left = len(outcome.isr)
+    if in_sync_left >= min(min_isr, len(state.replicas)):
         return None
     # With all others in sync and a single one that stops there is nothing that anybody could wait for.
-    unavoidable = len(state.replicas) <= min_isr and left == len(state.replicas) - 1
+    unavoidable = len(state.replicas) <= min_isr and in_sync_left == len(state.replicas) - 1
     return Risk.TOO_FEW_REPLICAS if unavoidable else Risk.BELOW_MIN_ISR
-
-
-def _left_in_sync(image: Image, stopping: Set[int], state: Partition) -> int:
-    """How many are in the ISR afterwards, under a leader; 0 where nobody may lead."""
-    alive = [
-        broker
-        for member, epoch in zip(state.isr, state.isr_epochs, strict=True)
-        if member not in stopping and (broker := image.brokers.get(member)) is not None and broker.epoch == epoch
-    ]
-    if able := sum(broker.electable for broker in alive):
-        return able
-    if any(broker.id == state.leader for broker in alive):
-        return len(alive)  # its leader drains, and goes on leading, since nobody can take over
-    if alive:
-        return 0
-    return int(is_enabled(image) and any(_eligible(image, state, each) for each in state.elr if each not in stopping))
-
-
-def _eligible(image: Image, state: Partition, replica: int) -> bool:
-    """Whether an eligible replica (KIP-966) may lead now."""
-    broker = image.brokers.get(replica)
-    epoch = state.elr_epochs[state.elr.index(replica)]
-    return broker is not None and broker.electable and broker.holds_all_since(epoch)
-
-
-def _others_run(image: Image, stopping: Set[int], state: Partition) -> bool:
-    others = (image.brokers.get(replica) for replica in state.replicas if replica not in stopping)
-    return any(broker is not None and broker.electable for broker in others)

@@ -3,7 +3,8 @@
 A proposal is a handful of writes that belong together, with guards on everything it was derived from; the runner packs
 proposals into transactions. Each is right by itself and in any order, and deciding again after any of them was applied
 goes on from there: creation, deletion and moves resume at every midpoint, because what is left to do is read off the
-image. `topics.py` creates and deletes, `elections.py` says who leads, `reassignment.py` moves replicas.
+image. `topics.py` creates and deletes, `ottla.metadata.elections` says who leads, `reassignment.py` moves
+replicas.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from operator import attrgetter
 from uuid import UUID
 
 from ottla.metadata import keys
+from ottla.metadata.elections import Electorate, led, stamped
 from ottla.metadata.eligibility import MIN_ISR, elr_min_isr, with_eligible
 from ottla.metadata.image import Changed, Image
 from ottla.metadata.model import NO_LEADER, Election, Partition, Reassignment
 from ottla.metadata.reports import contenders_ends, waiting_partitions
 from ottla.metadata.store import Delete, Guard, Put, Write
 
-from .elections import Electorate, led, stamped
 from .proposal import Proposal
 from .reassignment import completed, reassigned
 from .recovery import recovered

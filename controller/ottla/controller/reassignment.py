@@ -18,10 +18,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+from ottla.metadata.elections import Electorate, led, surviving
 from ottla.metadata.model import Partition
 from ottla.metadata.reassignment import can_cancel
-
-from .elections import Electorate, led, surviving
 
 
 def reassigned(partition: Partition, target: tuple[int, ...] | None, electorate: Electorate) -> Partition:

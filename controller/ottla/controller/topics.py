@@ -12,11 +12,11 @@ from dataclasses import replace
 from uuid import UUID
 
 from ottla.metadata import keys
+from ottla.metadata.elections import Electorate, first_state
 from ottla.metadata.image import Image
 from ottla.metadata.model import NO_LEADER, Partition, Ready, TopicIntent
 from ottla.metadata.store import Delete, Guard, Put
 
-from .elections import Electorate, first_state
 from .proposal import Proposal
 
 ATOMIC_CREATION_MAX = 100  # a topic of so many partitions is created, states and mark, in one transaction

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ottla.operator.kafka import BROKER as BROKER_RESOURCE
+from ottla.net.admin import BROKER as BROKER_RESOURCE
 from ottla.operator.kafka import KafkaAdmin, Unreachable, admin_of, said
 from ottla.operator.kube import Kube
 from ottla.operator.objects import Object, Ref, annotation, ref_of

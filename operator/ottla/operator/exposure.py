@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ottla.net.admin import BROKER as BROKER_RESOURCE
 from ottla.operator.found import Found
-from ottla.operator.kafka import BROKER as BROKER_RESOURCE
 from ottla.operator.kafka import admin_of, said
 from ottla.operator.kube import Kube, KubeError
 from ottla.operator.objects import Object, Ref, ref_of

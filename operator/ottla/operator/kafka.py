@@ -16,6 +16,16 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
+from ottla.net.admin import (
+    ALTER_CONFIGS,
+    BROKER,
+    DESCRIBE_CONFIGS,
+    TOPIC,
+    ask,
+    refusal,
+    settings_altered,
+    settings_wanted,
+)
 from ottla.net.names import Address, parse_bootstrap
 from ottla.net.peer import Connect, Peer, Stream, connect_tcp
 from ottla.operator.kafka_loads import Loads, ask_loads
@@ -27,15 +37,13 @@ from ottla.operator.queue import Retry, why
 from ottla.operator.spec.cluster import REPLICATION_PORT
 from ottla.placement import PartitionName
 from ottla.protocol.errors import ErrorCode, KafkaError, ProtocolError
-from ottla.protocol.messages import read_response, write_request
 from ottla.settings.alteration import Operation
 from ottla.settings.own import OVERRIDES
 
-METADATA, CREATE_TOPICS, DELETE_TOPICS, DESCRIBE_CONFIGS = (3, 12), (19, 7), (20, 6), (32, 4)
-CREATE_PARTITIONS, ALTER_CONFIGS, REASSIGN, LIST_MOVES = (37, 3), (44, 1), (45, 0), (46, 0)
+METADATA, CREATE_TOPICS, DELETE_TOPICS = (3, 12), (19, 7), (20, 6)
+CREATE_PARTITIONS, REASSIGN, LIST_MOVES = (37, 3), (45, 0), (46, 0)
 DESCRIBE_LOG_DIRS, ALTER_REPLICA_LOG_DIRS = (35, 5), (34, 2)
 _GONE = (ErrorCode.replica_not_available, ErrorCode.unknown_topic_or_partition)
-TOPIC, BROKER = 2, 4  # types of resources that have settings
 REQUEST_MS = 30_000
 CONNECT_S_MAX = 5.0  # an address that nobody answers at may be one that nobody listens at yet
 DESCRIBED_AT_ONCE = 500
@@ -133,7 +141,7 @@ class KafkaAdmin:
                 for step in batch
             ]
             answer = await self._ask(CREATE_TOPICS, {"topics": topics, "timeout": REQUEST_MS, "validate_only": False})
-            done.update((str(topic.name), _refusal(topic)) for topic in answer.topics)
+            done.update((str(topic.name), refusal(topic)) for topic in answer.topics)
         return done
 
     async def configure(self, steps: Sequence[Configure]) -> Refusals:
@@ -145,33 +153,27 @@ class KafkaAdmin:
 
     async def configure_brokers(self, given: Mapping[str, str], reset: Iterable[str] = (), *, broker: str = "") -> None:
         """Changes dynamic settings of all brokers, or of the one that is asked. Raises KafkaError if it refuses."""
-        refusal = (await self._alter(BROKER, {broker: (given, reset)}))[broker]
-        if refusal is not None:
-            raise refusal
+        refused = (await self._alter(BROKER, {broker: (given, reset)}))[broker]
+        if refused is not None:
+            raise refused
 
     async def settings(self, kind: int, name: str) -> dict[str, str]:
         """The dynamic settings of all brokers (BROKER and no name), or of another resource."""
-        resource = {"resource_type": kind, "resource_name": name, "configuration_keys": None}
-        message = {"resources": [resource], "include_synonyms": False, "include_documentation": False}
-        (result,) = (await self._ask(DESCRIBE_CONFIGS, message)).results
-        if result.error_code != ErrorCode.none:
-            raise KafkaError(result.error_code, result.error_message or "")
+        (result,) = (await self._ask(DESCRIBE_CONFIGS, settings_wanted(kind, [name]))).results
+        if (refused := refusal(result)) is not None:
+            raise refused
         return {str(entry.name): str(entry.value or "") for entry in result.configs}
 
     async def own_settings(self, brokers: Iterable[int]) -> dict[int, dict[str, str]] | None:
         """The dynamic settings that each broker has of its own, as any of them tells; None where they are too old."""
         found: dict[int, dict[str, str]] = {}
         for some in slices(sorted(brokers), DESCRIBED_AT_ONCE):
-            resources = [
-                {"resource_type": BROKER, "resource_name": str(broker), "configuration_keys": [OVERRIDES]}
-                for broker in some
-            ]
-            message = {"resources": resources, "include_synonyms": False, "include_documentation": False}
+            message = settings_wanted(BROKER, map(str, some), [OVERRIDES])
             for result in (await self._ask(DESCRIBE_CONFIGS, message)).results:
                 if result.error_code == ErrorCode.invalid_request or not (result.error_code or result.configs):
                     return None
-                if result.error_code != ErrorCode.none:
-                    raise KafkaError(result.error_code, result.error_message or "")
+                if (refused := refusal(result)) is not None:
+                    raise refused
                 given = json.loads(result.configs[0].value)
                 found[int(result.resource_name)] = {name: value or "" for name, value in given.items()}
         return found
@@ -183,7 +185,7 @@ class KafkaAdmin:
             topics = [{"name": step.topic, "count": step.partitions, "assignments": None} for step in batch]
             message = {"topics": topics, "timeout": REQUEST_MS, "validate_only": False}
             answer = await self._ask(CREATE_PARTITIONS, message)
-            done.update((str(result.name), _refusal(result)) for result in answer.results)
+            done.update((str(result.name), refusal(result)) for result in answer.results)
         return done
 
     async def move(self, steps: Sequence[Move]) -> Refusals:
@@ -203,8 +205,8 @@ class KafkaAdmin:
             if answer.error_code != ErrorCode.none:
                 raise Unreachable(f"the moves were refused: {answer.error_message or answer.error_code.name}")
             for topic in answer.responses:
-                refusals = (_refusal(partition) for partition in topic.partitions)
-                done[str(topic.name)] = next((refusal for refusal in refusals if refusal is not None), None)
+                refusals = map(refusal, topic.partitions)
+                done[str(topic.name)] = next((refused for refused in refusals if refused is not None), None)
         return done
 
     async def log_directories(self) -> list[LogDirectory]:
@@ -238,7 +240,7 @@ class KafkaAdmin:
             answer = await self._ask(DELETE_TOPICS, {"topics": topics, "timeout": REQUEST_MS})
             for response in answer.responses:
                 gone = response.error_code == ErrorCode.unknown_topic_id
-                done[names[response.topic_id]] = None if gone else _refusal(response)
+                done[names[response.topic_id]] = None if gone else refusal(response)
         return done
 
     async def _moves(self) -> dict[tuple[str, int], Any]:
@@ -254,11 +256,7 @@ class KafkaAdmin:
     async def _overrides(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
         found: dict[str, dict[str, str]] = {}
         for some in slices(names, DESCRIBED_AT_ONCE):
-            resources = [
-                {"resource_type": TOPIC, "resource_name": name, "configuration_keys": [OVERRIDES]} for name in some
-            ]
-            message = {"resources": resources, "include_synonyms": False, "include_documentation": False}
-            for result in (await self._ask(DESCRIBE_CONFIGS, message)).results:
+            for result in (await self._ask(DESCRIBE_CONFIGS, settings_wanted(TOPIC, some, [OVERRIDES]))).results:
                 if result.error_code == ErrorCode.none:
                     if not result.configs:
                         raise Unreachable("the brokers are older than the operator: they don't know ottla.overrides")
@@ -266,35 +264,22 @@ class KafkaAdmin:
         return found
 
     async def _alter(self, kind: int, changes: Mapping[str, tuple[Mapping[str, str], Iterable[str]]]) -> Refusals:
-        resources = [
-            {
-                "resource_type": kind,
-                "resource_name": name,
-                "configs": [
-                    *(
-                        {"name": setting, "config_operation": Operation.SET.value, "value": value}
-                        for setting, value in given.items()
-                    ),
-                    *(
-                        {"name": setting, "config_operation": Operation.DELETE.value, "value": None}
-                        for setting in reset
-                    ),
-                ],
-            }
+        edits = {
+            name: [
+                *((setting, Operation.SET.value, value) for setting, value in given.items()),
+                *((setting, Operation.DELETE.value, None) for setting in reset),
+            ]
             for name, (given, reset) in changes.items()
-        ]
-        answer = await self._ask(ALTER_CONFIGS, {"resources": resources, "validate_only": False})
-        return {str(response.resource_name): _refusal(response) for response in answer.responses}
+        }
+        answer = await self._ask(ALTER_CONFIGS, settings_altered(kind, edits))
+        return {str(response.resource_name): refusal(response) for response in answer.responses}
 
     async def _ask(self, api: tuple[int, int], message: Mapping[str, Any]) -> Any:
-        key, version = api
-        body = write_request(key, version, message)
         async with self._one_at_a_time:
             failures = []
             for peer in list(self._peers):
                 try:
-                    answer = await peer.request(key, version, body, REQUEST_MS / 1000 + 10)
-                    return read_response(key, version, bytes(answer.frame[answer.start : answer.end]))
+                    return await ask(peer, api, message, REQUEST_MS / 1000 + 10)
                 except (OSError, ProtocolError) as error:
                     failures.append(f"{peer}: {why(error)}")
                     self._peers.append(self._peers.pop(0))
@@ -364,12 +349,6 @@ def _log_directory(result: Any) -> LogDirectory:
             held[str(topic.name), int(partition.partition_index)] = int(partition.partition_size)
     failed = result.error_code != ErrorCode.none
     return LogDirectory(result.log_dir, int(result.usable_bytes), sizes, arriving, failed, result.is_cordoned)
-
-
-def _refusal(answered: Any) -> KafkaError | None:
-    if answered.error_code == ErrorCode.none:
-        return None
-    return KafkaError(answered.error_code, answered.error_message or "")
 
 
 def _batches(steps: Sequence[Create]) -> Iterator[list[Create]]:

@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ottla.balance.measured import Directory, Worked, read_worked
+from ottla.net.admin import BROKER, DESCRIBE_CONFIGS, ask, settings_wanted
 from ottla.net.peer import Connect, Peer
 from ottla.operator.objects import OPERATOR
 from ottla.protocol.errors import ErrorCode, ProtocolError
-from ottla.protocol.messages import read_response, write_request
 from ottla.settings.own import LOAD
 
-DESCRIBE_CONFIGS, DESCRIBE_LOG_DIRS = (32, 4), (35, 4)
-BROKER = 4  # type of a resource that has settings
+DESCRIBE_LOG_DIRS = (35, 4)
 ANSWER_S_MAX = 10.0
 
 
@@ -31,8 +30,8 @@ async def ask_loads(addresses: Mapping[int, tuple[str, int]], connect: Connect) 
     for broker, (host, port) in sorted(addresses.items()):
         peer = Peer(connect, host, port, OPERATOR)
         try:
-            told = await ask_peer(peer, DESCRIBE_CONFIGS, _load_of(broker))
-            answer = await ask_peer(peer, DESCRIBE_LOG_DIRS, {"topics": None})
+            told = await ask(peer, DESCRIBE_CONFIGS, settings_wanted(BROKER, [str(broker)], [LOAD]), ANSWER_S_MAX)
+            answer = await ask(peer, DESCRIBE_LOG_DIRS, {"topics": None}, ANSWER_S_MAX)
         except (OSError, ProtocolError):
             continue
         finally:
@@ -44,11 +43,6 @@ async def ask_loads(addresses: Mapping[int, tuple[str, int]], connect: Connect) 
     return loads
 
 
-def _load_of(broker: int) -> dict[str, Any]:
-    resource = {"resource_type": BROKER, "resource_name": str(broker), "configuration_keys": [LOAD]}
-    return {"resources": [resource], "include_synonyms": False, "include_documentation": False}
-
-
 def _directory(broker: int, directory: Any) -> Directory:
     sizes = {
         (str(topic.name), int(partition.partition_index)): int(partition.partition_size)
@@ -57,10 +51,3 @@ def _directory(broker: int, directory: Any) -> Directory:
         if not partition.is_future_key
     }
     return Directory(broker, str(directory.log_dir), int(directory.usable_bytes), sizes)
-
-
-async def ask_peer(peer: Peer, api: tuple[int, int], message: Mapping[str, Any]) -> Any:
-    """The answer of one broker. Raises OSError, ProtocolError."""
-    key, version = api
-    answer = await peer.request(key, version, write_request(key, version, message), ANSWER_S_MAX)
-    return read_response(key, version, bytes(answer.frame[answer.start : answer.end]))

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
+from ottla.net.admin import BROKER, DESCRIBE_CONFIGS, ask, settings_wanted
 from ottla.net.peer import Connect, Peer
-from ottla.operator.kafka_loads import BROKER, DESCRIBE_CONFIGS, ask_peer
+from ottla.operator.kafka_loads import ANSWER_S_MAX
 from ottla.operator.objects import OPERATOR
 from ottla.operator.plan.topic import THROTTLE_RATES
 from ottla.protocol.errors import ErrorCode, ProtocolError
@@ -26,10 +27,9 @@ async def ask_throttled_by_hand(addresses: Mapping[int, tuple[str, int]], connec
 
 async def _has_rate(broker: int, host: str, port: int, connect: Connect) -> bool:
     peer = Peer(connect, host, port, OPERATOR)
-    resource = {"resource_type": BROKER, "resource_name": str(broker), "configuration_keys": list(THROTTLE_RATES)}
-    message = {"resources": [resource], "include_synonyms": False, "include_documentation": False}
+    message = settings_wanted(BROKER, [str(broker)], THROTTLE_RATES)
     try:
-        (result,) = (await ask_peer(peer, DESCRIBE_CONFIGS, message)).results
+        (result,) = (await ask(peer, DESCRIBE_CONFIGS, message, ANSWER_S_MAX)).results
     except (OSError, ProtocolError):
         return True
     finally:

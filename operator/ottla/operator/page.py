@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
 from time import monotonic
 
-from aiohttp import web
-
+from ottla.net.http import HttpServer, Request, Response
 from ottla.operator.objects import Ref
 from ottla.operator.queue import BUCKETS_S, Counters, Queue
 
@@ -101,22 +100,21 @@ class Page:
         self._queues = queues
         self._watched = watched
         self._writes = writes
-        self._runner: web.AppRunner | None = None
+        self._http = HttpServer(
+            {
+                ("GET", "/metrics"): self._metrics,
+                ("GET", "/healthz"): self._healthz,
+                ("GET", "/readyz"): self._readyz,
+            }
+        )
 
     async def start(self, port: int) -> None:
-        """Opens the port. Raises OSError."""
-        app = web.Application()
-        app.router.add_get("/metrics", self._metrics)
-        app.router.add_get("/healthz", self._healthz)
-        app.router.add_get("/readyz", self._readyz)
-        self._runner = web.AppRunner(app, access_log=None)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, None, port).start()
+        """Opens the port on all addresses. Raises OSError."""
+        await self._http.start("", port)
 
     async def stop(self) -> None:
         """Closes it."""
-        if self._runner is not None:
-            await self._runner.cleanup()
+        await self._http.stop()
 
     def text(self) -> str:
         """The metrics in Prometheus' format."""
@@ -140,18 +138,18 @@ class Page:
             lines += [f"{name}{label} {value!r}" for label, value in rows[name]]
         return "\n".join(lines) + "\n"
 
-    async def _metrics(self, _: web.Request) -> web.Response:
-        return web.Response(text=self.text(), content_type="text/plain", charset="utf-8")
+    async def _metrics(self, _: Request) -> Response:
+        return Response(200, self.text().encode())
 
-    async def _healthz(self, _: web.Request) -> web.Response:
-        return web.Response(status=503, text=SILENT) if self._watched.dead else web.Response(text="ok\n")
+    async def _healthz(self, _: Request) -> Response:
+        return Response(503, SILENT.encode()) if self._watched.dead else Response(200, b"ok\n")
 
-    async def _readyz(self, _: web.Request) -> web.Response:
+    async def _readyz(self, _: Request) -> Response:
         if self._watched.dead:
-            return web.Response(status=503, text=SILENT)
+            return Response(503, SILENT.encode())
         if troubles := list(self._troubles()):
-            return web.Response(status=503, text="".join(f"{trouble}\n" for trouble in troubles))
-        return web.Response(text="it acts\n" if self.leading else "it stands by\n")
+            return Response(503, "".join(f"{trouble}\n" for trouble in troubles).encode())
+        return Response(200, b"it acts\n" if self.leading else b"it stands by\n")
 
 
 def _of_clusters(named: str, found: Mapping[Ref, Mapping[str, bool]]) -> Iterator[tuple[str, float]]:

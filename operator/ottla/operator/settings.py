@@ -6,7 +6,8 @@ means (drained brokers, throttles).
 
 from __future__ import annotations
 
-from ottla.operator.kafka import BROKER, KafkaAdmin, said
+from ottla.net.admin import BROKER
+from ottla.operator.kafka import KafkaAdmin, said
 from ottla.operator.queue import Tell
 from ottla.operator.spec.broker_config import RESERVED
 from ottla.operator.spec.cluster import Cluster

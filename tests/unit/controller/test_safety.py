@@ -15,8 +15,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from ottla.controller import decide, elections, reassignment
-from ottla.metadata import eligibility
+from ottla.controller import decide, reassignment
+from ottla.metadata import elections, eligibility
 from ottla.metadata.model import NO_LEADER, Broker
 from tests.unit.controller import replicated
 from tests.unit.controller.replicated import Replicated

@@ -6,7 +6,7 @@ import asyncio
 import json
 from unittest.mock import patch
 
-from ottla.broker.http import HttpServer, Request, Response
+from ottla.net.http import HttpServer, Request, Response
 from ottla.operator import brokers
 from ottla.operator.brokers import BrokerPages
 from ottla.operator.plan.roll import Report

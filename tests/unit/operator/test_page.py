@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import cast
 
-from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
+from ottla.net.http import Request
 from ottla.operator.objects import Ref
 from ottla.operator.page import SILENT_S_MAX, Page, Watched
 from ottla.operator.queue import Queue, Result
@@ -83,8 +82,9 @@ def test_ready_means_that_it_can_do_its_work() -> None:
     troubles = ["the lease system/ottla can't be had: forbidden"]
 
     async def asked(page: Page) -> tuple[int, str]:
-        answer = await page._readyz(cast("web.Request", None))
-        return answer.status, str(answer.text)
+        answer = await page._readyz(Request("GET", "/readyz"))
+        assert isinstance(answer.body, bytes)
+        return answer.status, answer.body.decode()
 
     page = Page({}, Watched(), lambda: 0, troubles=lambda: troubles)
     assert asyncio.run(asked(page)) == (503, "the lease system/ottla can't be had: forbidden\n")

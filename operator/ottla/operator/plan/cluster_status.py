@@ -283,8 +283,8 @@ def _conditions(cluster: Cluster, findings: Findings, message: str, ready: int, 
 def _strays(pods: tuple[str, ...]) -> str:
     who, them = ("pods", "them") if len(pods) > 1 else ("pod", "it")
     return (
-        f"{who} {first_named(pods, 3)}: labelled as the Cluster's own pods, but somebody else made {them}, and Services "
-        f"send clients there, too. Take the labels away, or delete {them}"
+        f"{who} {first_named(pods, 3)}: labelled as the Cluster's own pods, but somebody else made {them}, and "
+        f"Services send clients there, too. Take the labels away, or delete {them}"
     )
 
 

@@ -1,5 +1,7 @@
 """Who leads a partition and who is in its ISR, given who is alive. Pure.
 
+The controller decides by it, and a broker foretells by it what would break if brokers stopped.
+
 The rules are those of Kafka's PartitionChangeBuilder and the design's fencing rule:
 
 1. A member of the ISR whose broker isn't registered, or registered anew since it was admitted (another epoch), is dead.
@@ -20,9 +22,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
-from ottla.metadata.eligibility import NO_ELR, with_eligible
-from ottla.metadata.model import NO_EPOCH, NO_LEADER, UNREADABLE, Broker, LogEnd, Partition
+from .eligibility import NO_ELR
+from .model import NO_EPOCH, NO_LEADER, UNREADABLE, Broker, LogEnd, Partition
 
 _NOBODY: Collection[int] = frozenset()
 
@@ -57,30 +60,38 @@ class Electorate:
         return sorted(replicas, key=lambda replica: replica in self.drained)
 
 
-def elected(partition: Partition, electorate: Electorate) -> Partition:
-    """The partition as it should be with these brokers registered; the same object where nothing is to change."""
-    after = led(partition, electorate)
-    return stamped(partition, with_eligible(partition, after, electorate.brokers, electorate.min_isr))
+class Outcome(NamedTuple):
+    """What an election of a partition's leader comes to: the leader (or NO_LEADER), and the members of the ISR."""
+
+    leader: int
+    isr: tuple[int, ...]
+    unclean: bool = False  # the leader isn't known to have all records
 
 
 def led(partition: Partition, electorate: Electorate) -> Partition:
     """The partition with the right leader and ISR; epochs and ELR are left to `stamped` and `with_eligible`."""
+    outcome = election(partition, electorate)
+    after = _with(partition, outcome.leader, outcome.isr, electorate)
+    return replace(after, recovering=True) if outcome.unclean else after
+
+
+def election(partition: Partition, electorate: Electorate) -> Outcome:
+    """Who is to lead and to be in the ISR, by the rules above."""
     survivors = surviving(partition, electorate)
     able = tuple(filter(electorate.electable, survivors))
     if able:
-        return _with(partition, _leader(partition, able, electorate), able, electorate)
+        return Outcome(_leader(partition, able, electorate), able)
     if survivors:  # they drain: one that leads goes on, the others aren't elected, and the dead leave all the same
-        leader = partition.leader if partition.leader in survivors else NO_LEADER
-        return _with(partition, leader, survivors, electorate)
+        return Outcome(partition.leader if partition.leader in survivors else NO_LEADER, survivors)
     revived = _revived(partition, electorate)
     if revived != NO_LEADER:
-        return _with(partition, revived, (revived,), electorate)
+        return Outcome(revived, (revived,))
     if electorate.unclean:
         sources = (partition.isr, partition.elr, partition.last_known_elr, partition.replicas)
         running = (b for source in sources for b in _in_order(partition, source, electorate) if electorate.electable(b))
         if (leader := next(running, NO_LEADER)) != NO_LEADER:
-            return replace(_with(partition, leader, (leader,), electorate), recovering=True)
-    return _with(partition, NO_LEADER, partition.isr, electorate)
+            return Outcome(leader, (leader,), unclean=True)
+    return Outcome(NO_LEADER, partition.isr)
 
 
 def surviving(partition: Partition, electorate: Electorate) -> tuple[int, ...]:

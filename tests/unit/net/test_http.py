@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from ottla.broker import http
-from ottla.broker.http import HttpServer, Request, Response
+from ottla.net import http
+from ottla.net.http import HttpServer, Request, Response
 
 
 async def echo(request: Request) -> Response:

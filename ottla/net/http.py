@@ -1,8 +1,8 @@
-"""A small HTTP/1.1 server on the broker's own loop, for what is looked at from outside: metrics, health, /v1/….
+"""A small HTTP/1.1 server on a process's own loop, for what is looked at from outside: metrics, health, /v1/….
 
-It serves GET and what else its routes name, one request per connection, without TLS, with bounds on everything: size of
-the head and the body, time, connections. Long answers come in pieces, and between two of them the loop serves Kafka's
-clients.
+Brokers, controllers and operators have one each. It serves GET and what else its routes name, one request per
+connection, without TLS, with bounds on everything: size of the head and the body, time, connections. Long answers come
+in pieces, and between two of them the loop does its other work.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class HttpServer:
             raise
         except Exception:
             logger.exception("an HTTP request failed")
-            response = Response(500, b"the broker's log says more\n")
+            response = Response(500, b"the process's log says more\n")
         body = response.body
         head = f"HTTP/1.1 {response.status} {HTTPStatus(response.status).phrase}\r\n"
         head += f"Content-Type: {response.content_type}\r\n"
