@@ -895,6 +895,7 @@ def test_a_spec_that_can_not_be_followed_is_told_and_changes_nothing() -> None:
     scene.world.edit("Cluster", "k", lambda spec: spec.update(config={"num.partitons": 3}))
     scene.rounds(1)
     assert scene.condition("Ready") == ("False", "InvalidSpec")
+    assert scene.condition("Progressing") == ("False", "InvalidSpec")
     assert "num.partitions is meant" in scene.status["message"]
     assert scene.status["brokers"]["summary"] == "3/3"
 

@@ -250,7 +250,8 @@ def _conditions(cluster: Cluster, findings: Findings, message: str, ready: int, 
         or findings.brokers_wait_for
         or (findings.storage and findings.storage.reason in ("Emptying", "Growing"))
     )
-    found.append(Condition("Progressing", busy and not cluster.paused, "Changing" if busy else "AsWanted", message))
+    how = "Changing" if busy else "InvalidSpec" if findings.refusal else "AsWanted"
+    found.append(Condition("Progressing", busy and not cluster.paused, how, message))
     found.append(_led(findings))
     found.append(_answers(findings))
     if isinstance(cluster.metadata, Etcd):
