@@ -68,8 +68,13 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(), str(path))
 
 
-def imported(name: str, path: Path, *, typing_only: bool = True) -> Iterator[str]:
+@cache
+def imported(name: str, path: Path, *, typing_only: bool = True) -> tuple[str, ...]:
     """The dotted names that a module imports, relative ones resolved; `from a.b import c` gives `a.b` and `a.b.c`."""
+    return tuple(_imported(name, path, typing_only=typing_only))
+
+
+def _imported(name: str, path: Path, *, typing_only: bool) -> Iterator[str]:
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     skipped = set() if typing_only else _typing_only_nodes(tree(path))
     for node in ast.walk(tree(path)):
