@@ -92,8 +92,13 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(), str(path))
 
 
-def imported(name: str, path: Path) -> Iterator[str]:
+@cache
+def imported(name: str, path: Path) -> tuple[str, ...]:
     """The dotted names that a module imports, relative ones resolved; `from a.b import c` gives `a.b` and `a.b.c`."""
+    return tuple(_imported(name, path))
+
+
+def _imported(name: str, path: Path) -> Iterator[str]:
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):

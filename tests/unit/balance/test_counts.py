@@ -11,6 +11,7 @@ import hypothesis.strategies as st
 from hypothesis import example, given, settings
 
 from ottla.balance.counts import Target, balanced
+from tests.unit.examples import examples
 
 
 @st.composite
@@ -37,7 +38,7 @@ def moved(assignments: Any, plan: Any) -> int:
     return sum(len(set(replicas) - set(assignments[name])) for name, replicas in plan.items())
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(clusters())
 @example(
     (

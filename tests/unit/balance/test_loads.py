@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 
 from ottla.balance.loads import FULLEST, BrokerLoad, Goal, LoadPlan, PartitionLoad, levelled
+from tests.unit.examples import examples
 
 GB = 1e9
 
@@ -54,7 +55,7 @@ def racks_of(one: PartitionLoad, brokers: list[BrokerLoad]) -> int:
     return len({rack[broker] for broker in one.replicas if broker in rack})
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(clusters())
 def test_every_plan_is_sound(cluster: Any) -> None:
     partitions, brokers = cluster
@@ -79,7 +80,7 @@ def test_every_plan_is_sound(cluster: Any) -> None:
     assert plan.bytes_to_copy == pytest.approx(copied)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(clusters())
 def test_brokers_that_are_level_in_an_earlier_goal_stay_so(cluster: Any) -> None:
     partitions, brokers = cluster
@@ -91,7 +92,7 @@ def test_brokers_that_are_level_in_an_earlier_goal_stay_so(cluster: Any) -> None
         assert all(band.holds for band in plan.after[Goal.disk].values())
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(clusters())
 def test_the_same_input_gives_the_same_plan_and_a_level_cluster_none(cluster: Any) -> None:
     partitions, brokers = cluster

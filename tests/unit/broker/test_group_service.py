@@ -13,6 +13,7 @@ import pytest
 
 from ottla.broker.cold_reads import ColdReads
 from ottla.broker.coordination import replay
+from ottla.broker.coordination.committed_view import SLICE_RECORDS
 from ottla.broker.coordination.runtime import BATCH_RECORDS_MAX, Runtime
 from ottla.broker.group.classic import ClassicGroup
 from ottla.broker.group.effects import Join, Leaver, Sync
@@ -320,12 +321,12 @@ def test_a_group_that_only_commits_costs_no_memory_for_each_commit() -> None:
         stage = Stage()
         stage.lead()
         shard = stage.service._runtime.partitions[stage.of("g").index]
-        for number in range(300):
+        for number in range(30):
             await asyncio.gather(*(stage.commit("g", number, partition) for partition in range(20)))
             assert shard.core.offsets.unshown_count == 0
-        assert await stage.fetch("g", 19) == 299
+        assert await stage.fetch("g", 19) == 29
         stage.of("g").hold()
-        late = [asyncio.ensure_future(stage.commit("g", 300, partition)) for partition in range(20)]
+        late = [asyncio.ensure_future(stage.commit("g", 30, partition)) for partition in range(20)]
         await turns()
         assert shard.core.offsets.unshown_count == 20
         stage.of("g").replicate()
@@ -341,7 +342,7 @@ def test_an_offset_fetch_that_waits_is_sent_away_by_a_resignation() -> None:
         stage = Stage()
         stage.lead()
         stage.of("g").hold()
-        commits = [asyncio.ensure_future(stage.commit("g", 1, partition)) for partition in range(5_000)]
+        commits = [asyncio.ensure_future(stage.commit("g", 1, partition)) for partition in range(2 * SLICE_RECORDS)]
         await turns()
         stage.of("g").replicate()
         read = asyncio.ensure_future(stage.fetch("g"))
@@ -357,7 +358,7 @@ def test_an_offset_fetch_that_waits_is_sent_away_by_a_resignation() -> None:
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["another leads", "leads again"])
-@pytest.mark.parametrize("commits", [1, 5_000])
+@pytest.mark.parametrize("commits", [1, 2 * SLICE_RECORDS])
 def test_an_offset_fetch_whose_coordinator_resigns_as_the_wait_ends_is_sent_away(commits: int, again: bool) -> None:
     """Its answer would be an old one, and with a long backlog it would never come."""
 
@@ -497,7 +498,7 @@ def test_idle_consumers_are_nearly_free(monkeypatch: pytest.MonkeyPatch) -> None
         nonlocal woken
         stage = Stage()
         stage.lead()
-        members = {group: await stage.stable(group) for group in (f"g{number}" for number in range(1_000))}
+        members = {group: await stage.stable(group) for group in (f"g{number}" for number in range(100))}
         wake = stage.service._timers._wakeups._wake
 
         def counted(seat: Any) -> None:
@@ -511,10 +512,10 @@ def test_idle_consumers_are_nearly_free(monkeypatch: pytest.MonkeyPatch) -> None
             await asyncio.sleep(3)
             for group, member in members.items():
                 assert stage.service.heartbeat(group, member, 1, None) is ErrorCode.none
-        assert len(stage.service._timers._wakeups._heap) < 4 * 1_000
+        assert len(stage.service._timers._wakeups._heap) < 4 * 100
 
     virtually(scene)
-    assert 0 < woken <= 10 * 1_000  # at most one for each session length and group, of 20 heartbeats each
+    assert 0 < woken <= 10 * 100  # at most one for each session length and group, of 20 heartbeats each
 
 
 def test_expiry_writes_tombstones() -> None:

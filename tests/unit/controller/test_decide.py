@@ -27,6 +27,7 @@ from ottla.metadata.model import (
     Election,
 )
 from tests.unit.controller.world import T, World
+from tests.unit.examples import examples
 
 UNCLEAN = "unclean.leader.election.enable"
 
@@ -172,7 +173,7 @@ EVENTS = st.lists(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(EVENTS, st.integers(0, 1000))
 def test_no_sequence_of_deaths_and_births_breaks_an_invariant(events: Any, seed: int) -> None:
     pick = Random(seed)

@@ -20,6 +20,7 @@ from ottla.metadata import elections, eligibility
 from ottla.metadata.model import NO_LEADER, Broker
 from tests.unit.controller import replicated
 from tests.unit.controller.replicated import Replicated
+from tests.unit.examples import examples
 
 SEEDS = 400
 
@@ -32,7 +33,7 @@ def play(random: Random, *, eligible: bool, steps: int = 250) -> Replicated:
     return partition
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.randoms(use_true_random=False), st.booleans())
 def test_no_decision_loses_what_was_committed(random: Random, eligible: bool) -> None:
     play(random, eligible=eligible)

@@ -28,6 +28,7 @@ from ottla.metadata.model import (
     TopicIntent,
 )
 from ottla.metadata.store import Change, Entry, Revision, Snapshot
+from tests.unit.examples import examples
 
 NAMES = ["a", "b.c", "b_c"]
 IDS = [UUID(int=number, version=4) for number in range(6)]  # two for each name: a topic may be deleted and made anew
@@ -79,7 +80,7 @@ def histories(draw: st.DrawFn) -> list[list[tuple[str, bytes | None]]]:
     return history
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(histories())
 def test_applying_revisions_equals_reading_a_snapshot_and_names_what_changed(history: Any) -> None:
     store: dict[str, Entry] = {}

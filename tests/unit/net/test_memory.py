@@ -8,6 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ottla.net.memory import BufferedMemory, Work
+from tests.unit.examples import examples
 
 
 def test_work_counts_until_it_ends() -> None:
@@ -153,7 +154,7 @@ def test_who_waits_for_memory_is_not_taken_for_slow() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 150), st.sampled_from("frwa")), max_size=60))
 @example([(0, 1, "f"), (0, 1, "w"), (2, 99, "w"), (0, 1, "f"), (2, 2, "f")])
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_whatever_happens_all_is_given_back_and_everybody_goes_on(steps: list[tuple[int, int, str]]) -> None:
     memory = BufferedMemory(100)
     waiting: set[Hashable] = set()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import pickle
+import marshal
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
@@ -311,8 +311,8 @@ class World:
 
 
 def copied(item: Object) -> Object:
-    """A copy of all of it: what a caller changes is the caller's."""
-    made: Object = pickle.loads(pickle.dumps(item))
+    """A copy of all of it, which is JSON: what a caller changes is the caller's."""
+    made: Object = marshal.loads(marshal.dumps(item))
     return made
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import functools
+import pickle
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -23,6 +25,13 @@ NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 VERSION = "0.1.0"
 
 
+@functools.cache
+def rendered(golden: str) -> bytes:
+    """The chart's objects and the definitions, pickled: a copy takes a hundredth of the time that YAML takes."""
+    paths = (GOLDEN / f"{golden}.yaml", *CRDS.glob("*.yaml"))
+    return pickle.dumps([item for path in paths for item in yaml.safe_load_all(path.read_text())])
+
+
 class Kubernetes:
     """The objects of a rendered chart, as if they had been applied; whoever asks may see everything."""
 
@@ -30,10 +39,8 @@ class Kubernetes:
         self.objects: dict[tuple[str, str, str], Object] = {}
         self.refused: dict[str, int] = {}
         self.git_version = "v1.33.5"
-        crds = [path.read_text() for path in CRDS.glob("*.yaml")]
-        for text in ((GOLDEN / f"{golden}.yaml").read_text(), *crds):
-            for item in yaml.safe_load_all(text):
-                self.put(item)
+        for item in pickle.loads(rendered(golden)):
+            self.put(item)
         for item in self.all("CustomResourceDefinition"):
             item["status"] = {"conditions": [{"type": "Established", "status": "True"}]}
         self.deployment["status"] = {"readyReplicas": 1}
@@ -125,6 +132,13 @@ def test_what_the_chart_renders_has_all_that_it_needs(golden: str) -> None:
     assert all("that is only for: " in finding.message for finding in findings)
 
 
+def test_a_cluster_that_is_fine_is_no_finding() -> None:
+    """All that is broken below is broken in this installation."""
+    kube = Kubernetes("default")
+    kube.cluster("fine")
+    assert looked(kube) == []
+
+
 def without_pods(kube: Kubernetes) -> None:
     for role in kube.all("Role", "ClusterRole"):
         role["rules"] = [rule for rule in role["rules"] if "pods" not in rule["resources"]]
@@ -171,7 +185,6 @@ BROKEN: list[tuple[Callable[[Kubernetes], object], bool, str]] = [
 def test_what_is_broken_is_found(change: Callable[[Kubernetes], object], broken: bool, message: str) -> None:
     kube = Kubernetes("default")
     kube.cluster("fine")
-    assert looked(kube) == []
     change(kube)
     findings = looked(kube)
     assert {finding.broken for finding in findings if message in finding.message} == {broken}, findings

@@ -22,6 +22,7 @@ from ottla.protocol.batches import (
 )
 from ottla.protocol.codecs import Codec
 from ottla.protocol.errors import ErrorCode, KafkaError
+from tests.unit.examples import examples
 
 texts = st.text(max_size=8)
 fields = st.none() | st.binary(max_size=80)
@@ -52,7 +53,7 @@ def test_round_trip(content: Content, base: int, codec: Codec) -> None:
 
 
 @given(content=contents, codec=st.sampled_from([Codec.none, Codec.gzip]))
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_another_client_reads_our_batches(content: Content, codec: Codec) -> None:
     expected = made(content, 5)
     other = DefaultRecordBatch(build_batch(expected, base_offset=5, codec=codec))

@@ -15,6 +15,7 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.record_walk import NAMED_MAX, RecordWalk, walk_of
 from ottla.protocol.record_walk_twin import RecordWalk as Twin
 from ottla.protocol.varints import write_varint
+from tests.unit.examples import examples
 
 FORMS = [pytest.param(Twin, id="twin")]
 if record_walk.NATIVE:
@@ -294,7 +295,7 @@ def bodies(draw: st.DrawFn) -> tuple[bytes, int]:
 
 @both_forms
 @given(case=bodies() | st.tuples(st.binary(max_size=60), st.integers(0, 4)), data=st.data())
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_both_forms_judge_any_bytes_alike_however_cut(form: Form, case: tuple[bytes, int], data: st.DataObject) -> None:
     body, count = case
     judge = partial(
@@ -312,7 +313,7 @@ def test_both_forms_judge_any_bytes_alike_however_cut(form: Form, case: tuple[by
 
 @both_forms
 @given(case=bodies())
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_what_passes_can_be_read_and_what_can_be_read_with_right_offsets_passes(
     form: Form, case: tuple[bytes, int]
 ) -> None:

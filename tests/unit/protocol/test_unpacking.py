@@ -19,6 +19,7 @@ from ottla.protocol.codecs import XERIAL_MAGIC, Codec, compress, compress_pieces
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.packed_heads import BLOCK_BYTES_MIN, claimed_bytes, working_bytes
 from ottla.protocol.unpacking import PIECE_BYTES, decompress, pieces
+from tests.unit.examples import examples
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -53,7 +54,7 @@ def test_a_bomb_costs_a_piece(codec: Codec) -> None:
 
 @every_codec
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_damage_is_refused_or_harmless(codec: Codec, data: st.DataObject) -> None:
     """Any byte changed, cut anywhere: corrupt_message, or other bytes within the bound; never another exception."""
     payload = bytearray(compress(codec, MIXED[:5000]))
@@ -121,7 +122,7 @@ def test_what_is_kept_beside_the_pieces_is_known_beforehand() -> None:
 
 @every_codec
 @given(st.integers(0, len(MIXED)), st.booleans())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_nobody_claims_less_than_there_is(codec: Codec, size: int, zeros: bool) -> None:
     content = bytes(size) if zeros else MIXED[:size]
     packed = compress(codec, content)

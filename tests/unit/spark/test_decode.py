@@ -14,6 +14,7 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.spark import decode, decode_python, headers, kernel, selection
 from ottla.spark.schema import ARROW_TYPES
 from ottla.spark.selection import select
+from tests.unit.examples import examples
 
 FULL = pa.schema(list(ARROW_TYPES.items()))
 NAMES = st.sampled_from(["", "trace-id", "größe"])
@@ -48,7 +49,7 @@ def table(module, data: bytes, start: int, end: int, schema: pa.Schema) -> pa.Ta
     return made
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 4), st.none() | st.just(1_700_000_000_000), RECORDS), min_size=1, max_size=4),
     st.integers(0, 60),
@@ -90,7 +91,7 @@ def test_a_malformed_record_is_reported() -> None:
     assert caught.value.code == ErrorCode.invalid_record
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(RECORDS, st.data())
 def test_damaged_records_never_crash_the_kernel(rows: list, data: st.DataObject) -> None:
     damaged = bytearray(record_set([(0, None, rows)]))

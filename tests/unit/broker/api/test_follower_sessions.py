@@ -17,6 +17,7 @@ from ottla.metadata.image import Image
 from ottla.protocol.batches import iterate_headers
 from tests.unit.broker.api.test_produce_and_fetch import TOPIC_ID, Stage, answer_of, batch_of
 from tests.unit.broker.log.workbench import append
+from tests.unit.examples import examples
 
 FOLLOWER_FETCH = 17
 INDEXES = (0, 1)
@@ -184,7 +185,7 @@ async def play(stage: Stage, history: list[tuple[str, int]]) -> None:
     assert all(partition.high_watermark == partition.log.log_end_offset for partition in partitions)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(steps, max_size=40))
 def test_whatever_happens_each_partition_is_read_again_or_watched(history: list[tuple[str, int]]) -> None:
     with TemporaryDirectory() as folder:

@@ -83,7 +83,7 @@ async def turns(number: int = 3) -> None:
 def test_commits_that_nobody_fetches_dont_pile_up() -> None:
     async def scene() -> None:
         shard = Shard()
-        for _ in range(2_000):
+        for _ in range(200):
             shard.append(20)
             shard.partition.move_to(shard.end)
             await turns(2)
@@ -98,7 +98,7 @@ def test_commits_of_a_leader_without_followers_dont_pile_up() -> None:
 
     async def scene() -> None:
         shard = Shard()
-        for _ in range(200):
+        for _ in range(20):
             for _ in range(10):
                 shard.partition.high_watermark = shard.end + 500
                 shard.append(500)

@@ -35,6 +35,7 @@ from ottla.broker.group.roster import Member, Roster
 from ottla.broker.group.shard import GroupShard
 from ottla.broker.group.states import State
 from ottla.protocol.errors import ErrorCode
+from tests.unit.examples import examples
 
 PROTOCOLS = [
     (("range", b"r"),),
@@ -402,4 +403,4 @@ def test_planted_bugs_are_found(owner: type, name: str, broken: Any, monkeypatch
 
 
 TestGroupMachine = GroupMachine.TestCase
-TestGroupMachine.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestGroupMachine.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)

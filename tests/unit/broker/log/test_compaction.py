@@ -38,6 +38,7 @@ from ottla.broker.log.log import Log
 from ottla.protocol.batches import Record, assign, build_batch, iterate_headers, read_header, records
 from ottla.protocol.codecs import Codec
 from tests.unit.broker.log.workbench import ALONE, Workbench
+from tests.unit.examples import examples
 
 HORIZON = 1000
 CONFIG = LogConfig(
@@ -143,7 +144,7 @@ class Compacted:
         max_size=4,
     )
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_a_reader_ends_up_with_the_same(
     rounds: Rounds,
 ) -> None:

@@ -27,6 +27,7 @@ from ottla.broker.log.home import ForeignDirectory
 from ottla.broker.log.verification import verify
 from ottla.protocol.codecs import Codec
 from tests.unit.broker.log.workbench import ALONE, Workbench, append, batch_of, contents, fill
+from tests.unit.examples import examples
 
 CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=200)
 
@@ -80,7 +81,7 @@ def test_a_sound_partition_has_no_faults(partition: Path) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_changed_byte_under_the_crc_or_in_an_index_is_found(partition: Path, data: st.DataObject) -> None:
     path = data.draw(st.sampled_from(sorted([*partition.glob("*.log"), *partition.glob("*.index")])))
     content = path.read_bytes()

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from ottla.broker.log.disk import RealDisk
 from ottla.broker.log.index import OffsetIndex, OffsetPosition, TimeIndex, TimestampOffset, _SparseIndex
+from tests.unit.examples import examples
 
 BASE = 10_000
 
@@ -22,13 +22,21 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("index")
 
 
-@given(
-    steps=st.lists(st.tuples(st.integers(1, 50), st.integers(1, 5000)), max_size=1500),
-    spills=st.sets(st.integers(0, 1500)),
-    probe=st.integers(-5, 80_000),
-    cut=st.integers(0, 80_000),
-)
-@settings(max_examples=60, deadline=None)
+OFFSETS: dict[str, Any] = {
+    "steps": st.lists(st.tuples(st.integers(1, 50), st.integers(1, 5000)), max_size=1500),
+    "spills": st.sets(st.integers(0, 1500)),
+    "probe": st.integers(-5, 80_000),
+    "cut": st.integers(0, 80_000),
+}
+TIMES: dict[str, Any] = {
+    "steps": st.lists(st.tuples(st.integers(0, 3), st.integers(-50, 90)), max_size=700),
+    "probe": st.integers(-5, 3000),
+    "cut": st.integers(0, 1500),
+}
+
+
+@given(**OFFSETS)
+@settings(max_examples=examples(60), deadline=None)
 def test_offset_index_is_a_sorted_list(
     directory: Path, steps: list[tuple[int, int]], spills: set[int], probe: int, cut: int
 ) -> None:
@@ -52,12 +60,8 @@ def test_offset_index_is_a_sorted_list(
     assert list(reopened.entries()) == [entry for entry in model[1:] if entry.offset < BASE + cut]
 
 
-@given(
-    steps=st.lists(st.tuples(st.integers(0, 3), st.integers(-50, 90)), max_size=700),
-    probe=st.integers(-5, 3000),
-    cut=st.integers(0, 1500),
-)
-@settings(max_examples=60, deadline=None)
+@given(**TIMES)
+@settings(max_examples=examples(60), deadline=None)
 def test_time_index_keeps_only_greater_timestamps(
     directory: Path, steps: list[tuple[int, int]], probe: int, cut: int
 ) -> None:
@@ -120,6 +124,8 @@ def any_timestamp(self: TimeIndex, timestamp: int, offset: int) -> None:
 
 
 whole = _SparseIndex._count_at_most
+# The first example that shows a bug is enough: nobody reads the smallest one.
+HUNT = settings(max_examples=60, deadline=None, database=None, phases=(Phase.generate,))
 
 
 def one_less(self: Any, column: int, value: int, wait: bool = True) -> int:
@@ -127,18 +133,30 @@ def one_less(self: Any, column: int, value: int, wait: bool = True) -> int:
 
 
 @pytest.mark.parametrize(
-    ("owner", "name", "broken", "test"),
+    ("owner", "name", "broken", "test", "given_to_it"),
     [
-        (_SparseIndex, "_count_at_most", one_less, test_offset_index_is_a_sorted_list),
-        (OffsetIndex, "seal", lambda self: self.let_go(), test_offset_index_is_a_sorted_list),
-        (OffsetIndex, "truncate_to", lambda self, offset: None, test_offset_index_is_a_sorted_list),
-        (TimeIndex, "append", any_timestamp, test_time_index_keeps_only_greater_timestamps),
-        (TimeIndex, "truncate_to", lambda self, offset: None, test_time_index_keeps_only_greater_timestamps),
+        (_SparseIndex, "_count_at_most", one_less, test_offset_index_is_a_sorted_list, OFFSETS),
+        (OffsetIndex, "seal", lambda self: self.let_go(), test_offset_index_is_a_sorted_list, OFFSETS),
+        (OffsetIndex, "truncate_to", lambda self, offset: None, test_offset_index_is_a_sorted_list, OFFSETS),
+        (TimeIndex, "append", any_timestamp, test_time_index_keeps_only_greater_timestamps, TIMES),
+        (TimeIndex, "truncate_to", lambda self, offset: None, test_time_index_keeps_only_greater_timestamps, TIMES),
     ],
 )
 def test_planted_bugs_are_found(
-    owner: Any, name: str, broken: Any, test: Callable[..., None], directory: Path, monkeypatch: pytest.MonkeyPatch
+    owner: Any,
+    name: str,
+    broken: Any,
+    test: Any,
+    given_to_it: dict[str, Any],
+    directory: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(owner, name, broken)
+
+    @HUNT
+    @given(**given_to_it)
+    def hunt(**case: Any) -> None:
+        test.hypothesis.inner_test(directory, **case)
+
     with pytest.raises((AssertionError, ExceptionGroup)):
-        test(directory)
+        hunt()

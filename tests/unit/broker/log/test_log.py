@@ -19,6 +19,7 @@ from ottla.broker.log.log import Log
 from ottla.protocol.batches import assign, iterate_headers, read_header
 from ottla.protocol.errors import ErrorCode, KafkaError
 from tests.unit.broker.log.workbench import Workbench, append, batch_of, contents, fill
+from tests.unit.examples import examples
 
 
 def test_what_was_appended_is_read(tmp_path: Path) -> None:
@@ -427,7 +428,7 @@ class LogMachine(RuleBasedStateMachine):
 
 
 TestLogMachine = LogMachine.TestCase
-TestLogMachine.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestLogMachine.settings = settings(max_examples=examples(40), stateful_step_count=25, deadline=None)
 
 
 def test_an_idempotent_repeat_after_restart(tmp_path: Path) -> None:

@@ -327,15 +327,15 @@ def test_truncations_are_forgotten_once_every_entry_has_gone_back() -> None:
 
 
 @pytest.mark.parametrize("lost", ["ten batches", "a batch of each", "an epoch of each", "eight batches of each"])
-def test_a_truncation_among_a_hundred_thousand_producers_holds_the_loop_for_none_of_them(lost: str) -> None:
+def test_a_truncation_among_many_producers_holds_the_loop_for_none_of_them(lost: str) -> None:
     """One that dropped the batches of 50,000 took up to 1.3 s: entry by entry, or by the headers of the log, which are
-    read where this says False. Measured against one walk over all of them."""
+    read where this says False. Measured against one walk over all of 20,000."""
     producers = Producers()
-    for producer in range(100_000):
+    for producer in range(20_000):
         note(producers, header(0, producer=producer), producer)
-    offset = end = 100_000 - (10 if lost == "ten batches" else 0)
+    offset = end = 20_000 - (10 if lost == "ten batches" else 0)
     for sequence in range(1, {"ten batches": 1, "eight batches of each": 9}.get(lost, 2)):
-        for producer in range(50_000):
+        for producer in range(10_000):
             batch = (
                 header(0, epoch=1, producer=producer)
                 if lost == "an epoch of each"
@@ -343,9 +343,9 @@ def test_a_truncation_among_a_hundred_thousand_producers_holds_the_loop_for_none
             )
             note(producers, batch, offset)
             offset += 1
-    began = time.perf_counter()
+    began = time.thread_time()
     assert producers.truncate_to(end)
-    took = time.perf_counter() - began
-    began = time.perf_counter()
+    took = time.thread_time() - began
+    began = time.thread_time()
     assert all(entry.last_offset < end for _, entry in producers.items())
-    assert took < (time.perf_counter() - began) / 20
+    assert took < (time.thread_time() - began) / 20

@@ -13,8 +13,9 @@ from ottla.broker.log import recovery
 from ottla.broker.log.config import LogConfig
 from ottla.protocol.batches import BatchHeader, assign, iterate_headers, read_header
 from tests.unit.broker.log.workbench import Workbench, append, batch_of, contents, fill
+from tests.unit.examples import examples
 
-ANY = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+ANY = settings(max_examples=examples(80), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def sample(path: Path, batches: int = 40) -> Workbench:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 import tracemalloc
 from itertools import repeat
@@ -36,6 +37,11 @@ def stored(folder: Path, *batches: bytes) -> tuple[Path, list[int]]:
     return folder, offsets
 
 
+@functools.cache
+def cases_of_now() -> list[Case]:
+    return list(all_cases(NOW_MS))
+
+
 def wrong_inside(case: Case) -> bool:
     """Whether it is the records that are wrong: of the header a broker has always looked at what moves offsets."""
     if len(case.batch) < HEADER_SIZE:
@@ -54,7 +60,7 @@ def wrong_inside(case: Case) -> bool:
 
 @pytest.mark.parametrize("codec", list(Codec), ids=lambda codec: codec.name)
 def test_each_bad_batch_is_found_and_says_where_to_go_on(tmp_path: Path, codec: Codec) -> None:
-    cases = [case for case in all_cases(NOW_MS) if case.codec == codec and wrong_inside(case)]
+    cases = [case for case in cases_of_now() if case.codec == codec and wrong_inside(case)]
     assert len(cases) > 25
     claims = [case for case in cases if read_header(case.batch).count > 1000]
     cases = [case for case in cases if case not in claims] + claims[:1]
@@ -71,7 +77,7 @@ def test_each_bad_batch_is_found_and_says_where_to_go_on(tmp_path: Path, codec: 
 
 @pytest.mark.parametrize("codec", list(Codec), ids=lambda codec: codec.name)
 def test_what_is_taken_today_has_no_fault(tmp_path: Path, codec: Codec) -> None:
-    taken = [case.batch for case in all_cases(NOW_MS) if case.codec == codec and case.wanted.error == "none"]
+    taken = [case.batch for case in cases_of_now() if case.codec == codec and case.wanted.error == "none"]
     batches = [batch[: read_header(batch).size] for batch in taken]  # what follows one isn't appended
     folder, _ = stored(tmp_path / "t-0", *batches)
     assert [fault for fault in verify(str(folder)) if fault.path.endswith(".log")] == []

@@ -34,6 +34,7 @@ from ottla.broker.replica.follower import (
 )
 from ottla.protocol.batches import BatchHeader, Record, assign, build_batch, read_header
 from ottla.protocol.errors import ErrorCode, KafkaError
+from tests.unit.examples import examples
 
 OUT_OF_RANGE = ErrorCode.offset_out_of_range
 
@@ -198,7 +199,7 @@ def converge(cluster: Cluster, replica: int, batches_max: int) -> int:
     return lowest
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.lists(steps, max_size=40), st.integers(1, 3))
 def test_after_any_history_a_follower_becomes_its_leaders_copy_and_keeps_what_both_share(history, batches_max):
     cluster = run(history)
@@ -207,7 +208,7 @@ def test_after_any_history_a_follower_becomes_its_leaders_copy_and_keeps_what_bo
         assert converge(cluster, replica, batches_max) == shared
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.lists(steps | deletions, max_size=40), st.integers(1, 3))
 def test_it_does_so_where_leaders_have_deleted_their_beginning(history, batches_max):
     cluster = run(history)
@@ -316,7 +317,7 @@ def test_a_later_epoch_ends_an_answer() -> None:
     assert len(whole_batches(data[: 2 * len(batch(0, 2, 3))], 4, 0)) == 2
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.integers(0, 10_000), st.integers(1, 255))
 def test_one_wrong_byte_is_noticed_wherever_the_crc_covers_it(place, flip):
     data = batch(0, 2, 3)

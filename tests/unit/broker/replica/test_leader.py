@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.broker.replica.leader import LeaderState
+from tests.unit.examples import examples
 
 
 def leader(replicas: tuple[int, ...] = (0, 1, 2), isr: tuple[int, ...] = (0, 1, 2), start: int = 0) -> LeaderState:
@@ -142,7 +143,7 @@ MOVES = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(MOVES)
 def test_what_is_committed_is_on_every_isr_that_may_hold(moves: list[tuple[str, object]]) -> None:
     """The twin keeps each replica's end and every proposal that may have been written."""

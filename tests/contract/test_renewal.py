@@ -103,7 +103,7 @@ def test_a_loop_that_stands_still_for_longer_than_the_bound_loses_its_lease(capl
 WHOLE_PROCESS = """
 import asyncio, logging, sys
 from ottla.metadata.renewal import RenewalThread
-from tests.unit.metadata.test_renewal import LEASE, SESSION_S, Line, nobody_ended
+from tests.contract.test_renewal import LEASE, SESSION_S, Line, nobody_ended
 
 async def main():
     line = Line()
