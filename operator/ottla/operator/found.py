@@ -72,7 +72,8 @@ class Found:
         pods = found["Pod"]
         found |= _pods_and_sets(cluster, sets, pods.values())
         looked = cls(kube, cluster, found, unread)
-        looked.strays = tuple(sorted(name for name in pods.keys() - found["Pod"].keys() if _runs_as_ours(pods[name])))
+        others = pods.keys() - found["Pod"].keys()
+        looked.strays = tuple(sorted(name for name in others if _is_stray(pods[name], cluster)))
         return looked
 
     async def look_again(self) -> None:
@@ -249,12 +250,13 @@ def _is_made_by(pod: Object, sets: Mapping[str, Object], cluster: Cluster) -> bo
     return not pod["metadata"].get("ownerReferences") and of in known and ordinal.isdecimal()
 
 
-def _runs_as_ours(pod: Object) -> bool:
+def _is_stray(pod: Object, cluster: Cluster) -> bool:
     """Whether a pod that isn't the Cluster's passes for one of its brokers, or of etcd's members. A job of the
-    operator's has a component of its own."""
+    operator's has a component of its own, and pods of a predecessor's StatefulSets go by themselves."""
     component = pod["metadata"]["labels"].get(names.COMPONENT)
     over = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
-    return component in (BROKER, CONTROLLER, ETCD) and not over
+    owners = {owner["name"] for owner in pod["metadata"].get("ownerReferences") or ()}
+    return component in (BROKER, CONTROLLER, ETCD) and not over and owners.isdisjoint(names.sets(cluster))
 
 
 def _is_predecessors(item: Object, cluster: Cluster) -> bool:

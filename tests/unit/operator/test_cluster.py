@@ -274,6 +274,19 @@ def test_partitions_that_nobody_leads_are_told_by_the_newest_metadata() -> None:
     assert scene.status["message"] == "partition orders-4 and 1 more without a leader"
 
 
+def test_who_leads_is_not_known_while_the_metadata_store_answers_no_broker() -> None:
+    """All of etcd hung, a broker was killed, and a third of the partitions without a leader were told as led."""
+    scene = running()
+    away = Report(revision=9, metadata_connected=False)
+    scene.pages.said = dict.fromkeys(range(3), away)
+    scene.rounds(1)
+    assert scene.condition("PartitionsLed") == ("Unknown", "MetadataAway")
+    assert "offlinePartitions" not in scene.status
+    scene.pages.said = {0: away, 1: Report(revision=8, without_leader=("orders-4",))}
+    scene.rounds(1)
+    assert scene.condition("PartitionsLed") == ("False", "NoLeader"), "who is connected knows better, and by less"
+
+
 def test_a_setting_that_is_dynamic_restarts_nobody() -> None:
     scene = running()
     scene.world.edit("Cluster", "k", lambda spec: spec.update(config={"log.retention.ms": 1000}))

@@ -190,8 +190,9 @@ def _balance(balancing: Balancing | None) -> Object:
 
 
 def _without_leader(findings: Findings) -> tuple[str, ...] | None:
-    """Partitions that nobody leads, as the broker says whose metadata is the newest; None where none answers."""
-    reports = [pod.report for pod in findings.pods or () if pod.report]
+    """Partitions that nobody leads, as the broker says whose metadata is the newest; None where none answers that the
+    metadata store answers: what the others know is of before, and leaders may have died since."""
+    reports = [pod.report for pod in findings.pods or () if pod.report and pod.report.metadata_connected]
     return max(reports, key=lambda report: report.revision).without_leader if reports else None
 
 
@@ -318,6 +319,9 @@ def _waiting(found: list[Standing]) -> list[Standing]:
 def _led(findings: Findings) -> Condition:
     unled = _without_leader(findings)
     if unled is None:
+        if any(pod.report for pod in findings.pods or ()):
+            away = "the metadata store answers no broker: which partitions have a leader by now isn't known"
+            return Condition("PartitionsLed", None, "MetadataAway", away)
         return Condition("PartitionsLed", None, "NotAsked", "no broker says which partitions have a leader")
     message = f"{named(unled)} without a leader" if unled else ""
     return Condition("PartitionsLed", not unled, "NoLeader" if unled else "AllLed", message)
