@@ -10,8 +10,8 @@ PYTEST ?= tests
 # How tests/unit runs on all cores: a worker that has nothing left takes tests from another. Each imports all of the
 # tests; where nothing compiled may be kept, it would also compile all of them, in ten more seconds.
 UNITS := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n logical --dist worksteal
-# Hypothesis' profile of tests/conftest.py in `make test`; `make unit` tries each property with a fifth of its examples.
-FULL := --hypothesis-profile=full
+# Hypothesis' profile of tests/conftest.py in `make unit`: it tries each property with a fifth of its examples.
+SHORT := --hypothesis-profile=short
 # Helm for what `make docs` renders: that of the tests, once they have built it, or make docs HELM=/path/to/helm
 HELM ?= $(wildcard .cache/go/kubernetes_tools/helm4)
 # make e2e E2E=tests/e2e/test_scale.py
@@ -47,7 +47,7 @@ $(VENV)/.setup: pyproject.toml requirements.lock hatch_build.py ottla/protocol/_
 	@touch $@
 
 unit: setup  ## tests/unit on all cores
-	$(UNITS) -q tests/unit
+	$(UNITS) $(SHORT) -q tests/unit
 
 # All tests: those of units go first, on all cores; the rest talks to processes with time-outs, so it runs in order. It
 # doesn't begin where pytest ends with more than 1, which is for tests that fail: 2 is for Ctrl-C.
@@ -57,11 +57,11 @@ ifeq ($(PYTEST),tests)
 	@echo "takes much longer, and says when each begins. The first run also fetches and builds other people's programs into"
 	@echo ".cache (Go clients, a Kubernetes API server and Helm; Java's clients, by Maven), which takes minutes more."
 	@units=0; \
-	$(UNITS) $(FULL) tests/unit || units=$$?; [ $$units -le 1 ] || exit $$units; \
-	OTTLA_UNITS=$$units $(BIN)/python -m pytest $(FULL) tests --ignore=tests/unit || exit $$?; \
+	$(UNITS) tests/unit || units=$$?; [ $$units -le 1 ] || exit $$units; \
+	OTTLA_UNITS=$$units $(BIN)/python -m pytest tests --ignore=tests/unit || exit $$?; \
 	exit $$units
 else
-	$(BIN)/python -m pytest $(FULL) $(PYTEST)
+	$(BIN)/python -m pytest $(PYTEST)
 endif
 
 crash: setup  ## kill, pause, cut off, fill up and move under load, for an hour

@@ -16,10 +16,10 @@ from hypothesis import settings
 # on to its own: then nothing that a test starts would end by Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A property is tried with a fifth of its examples, so that `make unit` is short. `make test` asks for the full profile.
+# `make unit` is short: it asks for a fifth of each property's examples.
 settings.register_profile("short", deadline=None, max_examples=20)
 settings.register_profile("full", deadline=None, max_examples=100)
-settings.load_profile("short")
+settings.load_profile("full")
 
 # Here processes that aren't ours (JVMs, Spark, etcd, clients with time-outs of their own) share the machine with
 # whatever else it does. Not `crash`, `simulation` and `fuzz`: what goes wrong there once is a fault.

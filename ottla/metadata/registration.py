@@ -55,8 +55,17 @@ class NodeIdTaken(Exception):
 class Registration:
     """One broker's registration. `register` first, then `run` in a task of the owner's, `withdraw` at the end."""
 
-    def __init__(self, store: Store, broker: Broker, renewal: Renewal, session_s: float = 9.0) -> None:
-        """`broker` says what to register; its epochs and revision are filled in here. `renewal` is closed with it."""
+    def __init__(
+        self,
+        store: Store,
+        broker: Broker,
+        renewal: Renewal,
+        session_s: float = 9.0,
+        *,
+        told: Callable[[Broker], None],
+    ) -> None:
+        """`broker` says what to register; its epochs and revision are filled in here. `renewal` is closed with it.
+        `told` hears of each registration, with its epoch."""
         self._store = store
         self._renewal = renewal
         self._session_s = session_s
@@ -67,9 +76,7 @@ class Registration:
         self._missed = asyncio.Event()
         self._ended = False  # the lease, which the store has said
         self.broker = replace(broker, epoch=NO_EPOCH, incarnation=broker.incarnation or secrets.token_hex(8))
-        self.registered: Callable[[Broker], None] = lambda broker: (
-            None
-        )  # called after each registration, with its epoch
+        self._told = told
 
     @property
     def epoch(self) -> int:
@@ -253,7 +260,7 @@ class Registration:
                 await self._store.keep_alive(self._lease)
         self._hold()
         logger.info("broker %d: registered with epoch %d", self.broker.id, self.epoch)
-        self.registered(self.broker)
+        self._told(self.broker)
         return self.broker
 
     async def _reread(self, key: str) -> None:

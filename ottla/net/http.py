@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 HEAD_BYTES_MAX = 16 * 1024
 BODY_BYTES_MAX = 1024 * 1024
 REQUEST_SECONDS_MAX = 30.0
+HEAD_SECONDS_MAX = 5.0  # who asks nothing keeps nobody else from being served
 CONNECTIONS_MAX = 64
 
 
@@ -105,14 +106,15 @@ class HttpServer:
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         method = "GET"
         try:
-            request = await _read(reader)
+            async with asyncio.timeout(HEAD_SECONDS_MAX):
+                request = await _read(reader)
             if request is None:
                 return
             method = request.method
             response = await self._find(request)(request)
         except _Refused as refused:
             response = Response(refused.status, f"{refused.reason}\n".encode())
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, TimeoutError, ConnectionError):
             raise
         except Exception:
             logger.exception("an HTTP request failed")

@@ -1,7 +1,7 @@
 """What Kafka grants rights for: an operation on the resources of one type. Pure.
 
-Names and numbers are those of Kafka's `AclOperation` and `ResourceType`, as far as the served APIs need them; which
-operations a type has is `AclEntry.supportedOperations`.
+Names and numbers are those of Kafka's `AclOperation` and `ResourceType`, as far as the served APIs need them. Which
+operations a type has is `AclEntry.supportedOperations`: clients are told so, too.
 """
 
 from __future__ import annotations

@@ -320,7 +320,7 @@ def test_a_dead_broker_is_not_taken_for_a_living_one_because_etcd_restarts(etcd:
             await put(dead, keys.broker(0), Broker(0, -1, {}, incarnation="dead").encode(), lease)
             terms = {(await living.lease_left(lease)).term}
             broker = Broker(0, -1, {"L": Endpoint("L", "h", 9092)})
-            registration = Registration(living, broker, RenewalTask(living), session_s=5)
+            registration = Registration(living, broker, RenewalTask(living), session_s=5, told=lambda broker: None)
             registering = asyncio.ensure_future(registration.register())
             for _ in range(3):
                 await asyncio.sleep(2.0)
@@ -349,7 +349,9 @@ def test_a_registration_outlives_an_etcd_that_comes_back_at_another_address(etcd
         address = EtcdAddress((server.target("etcd-0.etcd", port),))
         store = EtcdStore(address, PREFIX, 5.0)
         renewal = RenewalThread(store.lease_line(), 30.0)
-        registration = Registration(store, Broker(0, -1, {"L": Endpoint("L", "h", 9092)}), renewal, session_s=9)
+        registration = Registration(
+            store, Broker(0, -1, {"L": Endpoint("L", "h", 9092)}), renewal, session_s=9, told=lambda broker: None
+        )
         registered = await registration.register()
         keeping = asyncio.create_task(registration.run())
         etcd.kill()

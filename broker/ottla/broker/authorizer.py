@@ -14,8 +14,9 @@ from ottla.protocol.rights import Right
 Rights = tuple[Right, ...]
 
 Authorize = Callable[[Request, Rights], bool]
-"""Whether a handler may get the request, whose API needs these rights (`Api.rights`, never empty). Dispatch closes the
-connection of a request that is refused. Called on the event loop for each request, those of Produce and Fetch too."""
+"""False where the client has none of these rights, which are those of the request's API (`Api.rights`, never empty), on
+any resource at all: then the handler doesn't get the request, and dispatch closes the connection. True permits no name:
+about those the handler asks. Called on the event loop for each request, those of Produce and Fetch too."""
 
 
 def allow_everything(_request: Request, _rights: Rights) -> bool:

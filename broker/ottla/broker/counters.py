@@ -6,7 +6,7 @@ Names follow Kafka's `BrokerTopicMetrics`, `ReplicaManager` and `RequestMetrics`
 
 from __future__ import annotations
 
-LATENCY_BUCKETS = 64  # bucket i counts latencies from 2**(i−1) to below 2**i µs
+from ottla.broker.log.flush_counters import LATENCY_BUCKETS
 
 
 class TopicCounters:

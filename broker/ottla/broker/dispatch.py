@@ -165,7 +165,7 @@ class Dispatcher:
 
     def _cut_off(self, request: Request) -> None:
         """Without an answer the client would wait: it is cut off, and the others go on."""
-        name = api_key_map[request.api_key]
+        name = self.name_of(request.api_key)
         logger.exception("%s version %d from %s failed", name, request.api_version, request.client_host)
         request.connection.close("its request failed inside the broker")
 

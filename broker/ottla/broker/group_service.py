@@ -302,8 +302,8 @@ class GroupService:
             self._timers.forget(group)
         self._perform(led, None, led.core.unload(ErrorCode.not_coordinator))
 
-    def told(self, error: KafkaError) -> KafkaError:
-        """What a client hears of an append that failed."""
+    def for_clients(self, error: KafkaError) -> KafkaError:
+        """What a client hears of an error of the log, or of its replication."""
         return for_clients(error)
 
     # --- performing ---
@@ -374,7 +374,7 @@ class GroupService:
                 self._append(shard, plan.changes[start : start + BATCH_RECORDS_MAX])
             except KafkaError as error:
                 logger.warning(
-                    "__consumer_offsets-%d: tombstones could not be written: %s", shard.partition.index, error
+                    "%s-%d: tombstones could not be written: %s", OFFSETS_TOPIC, shard.partition.index, error
                 )
                 return
 
@@ -385,7 +385,7 @@ class GroupService:
         try:
             offset = self._append(shard, plan.changes)
         except KafkaError as error:
-            raise for_clients(error) from error
+            raise self.for_clients(error) from error
         await self._runtime.committed(shard, offset)
 
     async def _settled(self, group_id: str, require_stable: bool) -> Shard:

@@ -34,7 +34,7 @@ class InternalTopics:
     def want(self, name: str) -> None:
         """Sees to it that an internal topic exists before long."""
         if name not in self._attempts:
-            topic = _OF_THE_CLUSTER[name](self._settings)
+            topic = _RECIPES[name](self._settings)
             attempt = asyncio.get_running_loop().create_task(self._create(topic), name=f"create {name}")
             self._attempts[name] = attempt
             attempt.add_done_callback(lambda _: self._attempts.pop(name, None))
@@ -76,5 +76,5 @@ def _offsets_topic(settings: BrokerConfig) -> NewTopic:
     )
 
 
-_OF_THE_CLUSTER = {OFFSETS_TOPIC: _offsets_topic}
+_RECIPES = {OFFSETS_TOPIC: _offsets_topic}
 """How each internal topic is made."""

@@ -94,6 +94,7 @@ class Broker:
         self.config = config
         self.id = config.node_id
         self.partitions: PartitionTable = PartitionTable()
+        self._removed_topics: asyncio.Queue[UUID] = asyncio.Queue()
         self.logs: LogDirectories = LogDirectories(
             [os.path.abspath(path) for path in config.log_dirs],
             now_ms,
@@ -130,7 +131,7 @@ class Broker:
             Listeners(
                 leadership_changed=self._leadership_changed,
                 isr_to_be_looked_at=lambda partition: self.isr_changes.wants(partition),
-                topic_removed=self._topic_removed,
+                topic_removed=self._removed_topics.put_nowait,
             ),
             _loop_time,
         )
@@ -317,11 +318,13 @@ class Broker:
             host=platform.node(),
         )
         renewal = self._renewal(self.store, self.config.get_int("ottla.event.loop.stall.ms.max") / 1000)
-        registration = self._registration = Registration(self.store, registered, renewal, self.session_seconds)
-        registration.registered = self._registered
+        registration = self._registration = Registration(
+            self.store, registered, renewal, self.session_seconds, told=self._registered
+        )
         self.follower.listen(registration.noticed)
         await patience.answer(lambda: registration.register(self.logs.stopped_epoch))
         self._keeping_alive = self.spawn(registration.run(), "registration", vital=True)
+        self.spawn(self._confirm_deletions(), "confirmation of deletions", vital=True)
 
     def _is_seen_registered(self) -> bool:
         """Whether the metadata as this broker knows it has its present registration."""
@@ -516,8 +519,10 @@ class Broker:
         self.replicas.log_tried_again(topic_id, index)
         self.restore_reports.logs_opened()
 
-    def _topic_removed(self, topic_id: UUID) -> None:
-        self.spawn(self.intents.confirm_deletion(self.id, topic_id), f"deletion of {topic_id}")
+    async def _confirm_deletions(self) -> None:
+        """One after the other, and not before this process has the node id: until then another one may have it."""
+        while True:
+            await self.intents.confirm_deletion(self.id, await self._removed_topics.get())
 
     def _topics_deleted(self, image: Image, changed: Changed) -> None:
         """Groups forget what they committed for topics that are gone."""

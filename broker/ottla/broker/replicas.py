@@ -75,7 +75,7 @@ class Listeners:
     isr_to_be_looked_at: Callable[[Partition], None]
     """Whether this broker can write the partition, or who else may, has changed."""
     topic_removed: Callable[[UUID], None]
-    """Nothing is left here of a topic that was deleted."""
+    """Nothing is left here of a topic that was deleted, in any log directory."""
 
 
 class Replicas:
@@ -366,7 +366,8 @@ class Replicas:
         self._logs.delete_topic(topic_id)
         if not self._table.of_topic(tombstone.name):
             self.counters.pop(tombstone.name, None)
-        self._listeners.topic_removed(topic_id)
+        if not self._logs.failed:  # the next start looks again: what lies there may come back
+            self._listeners.topic_removed(topic_id)
 
     def _retire(self, partition: Partition, reason: str) -> None:
         """This broker has no part in the partition any more."""

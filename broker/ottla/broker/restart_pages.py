@@ -45,7 +45,7 @@ class Source(Protocol):
 
     @property
     def image(self) -> Image:
-        """The metadata as it knows them."""
+        """The metadata as it knows it."""
 
     @property
     def controls(self) -> bool:

@@ -39,6 +39,7 @@ class Installation:
     """One operator, as its Deployment says."""
 
     ref: Ref
+    release: str  # of Helm
     account: str
     version: str
     brings: str  # the version of the brokers that it makes; nothing: unknown
@@ -65,8 +66,10 @@ def installation(deployment: Object) -> Installation:
     given = {each["name"]: str(each.get("value") or "") for each in container.get("env") or ()}
     status = deployment.get("status") or {}
     labels = deployment["metadata"].get("labels") or {}
+    annotations = deployment["metadata"].get("annotations") or {}
     return Installation(
         ref=ref_of(deployment),
+        release=annotations.get("meta.helm.sh/release-name", deployment["metadata"]["name"]),
         account=template.get("serviceAccountName") or "default",
         version=labels.get("app.kubernetes.io/version", ""),
         brings=image_version(image) if (image := given.get("OTTLA_OPERATOR_IMAGE", "")) else "",
@@ -175,7 +178,7 @@ def of_rights(
             told = f"{one.user} may not {', '.join(lacking)} {where}"
             lost = "" if needed else f"; that is only for: {right.why}"
             remedy = (
-                f"helm upgrade {one.ref.name} charts/ottla-operator --namespace {one.ref.namespace} --reuse-values "
+                f"helm upgrade {one.release} charts/ottla-operator --namespace {one.ref.namespace} --reuse-values "
                 "--set rbac.create=true, or bind a role with it to the account"
             )
             yield Finding(f"operator {one.ref}", needed, told + lost, remedy)

@@ -256,7 +256,8 @@ def _is_stray(pod: Object, cluster: Cluster) -> bool:
     component = pod["metadata"]["labels"].get(names.COMPONENT)
     over = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
     owners = {owner["name"] for owner in pod["metadata"].get("ownerReferences") or ()}
-    return component in (BROKER, CONTROLLER, ETCD) and not over and owners.isdisjoint(names.sets(cluster))
+    theirs = owners.isdisjoint(names.sets(cluster)) and not going(pod)
+    return theirs and component in (BROKER, CONTROLLER, ETCD) and not over
 
 
 def _is_predecessors(item: Object, cluster: Cluster) -> bool:

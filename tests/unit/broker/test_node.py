@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock, Mock
@@ -13,6 +14,7 @@ import pytest
 
 from ottla.broker import node
 from ottla.metadata.image import Image
+from ottla.settings.config import BrokerConfig
 
 
 def broker_of_mocks(image: Image) -> node.Broker:
@@ -94,3 +96,34 @@ def test_a_stop_waits_for_what_others_can_do_without_it(state: tuple[int, tuple[
     (find, _), _ = broker.follower.wait.call_args
     assert (find(image) is None) == waits
     assert find(image_of(state, restored=True)), "nobody takes it out of an ISR that only a backup has"
+
+
+def broker_in(folder: Path) -> node.Broker:
+    """A broker that wasn't started. On the event loop."""
+    return node.Broker(BrokerConfig.from_sources(f"node.id=0\nlog.dirs={folder}"), Mock())
+
+
+def test_a_broker_without_a_log_directory_left_ends(tmp_path: Path) -> None:
+    async def scene() -> None:
+        broker = broker_in(tmp_path)
+        broker.logs.owner.none_left()
+        assert broker.failed.is_set()
+
+    asyncio.run(scene())
+
+
+def test_a_deletion_is_confirmed_only_by_who_has_the_node_id(tmp_path: Path) -> None:
+    """A second process of a node id confirmed deletions for the first one before it was refused."""
+
+    async def scene() -> None:
+        broker = broker_in(tmp_path)
+        confirmed = broker.intents.confirm_deletion = AsyncMock()  # type: ignore[method-assign]
+        broker.replicas._listeners.topic_removed(UUID(int=7))
+        await asyncio.sleep(0)
+        confirmed.assert_not_awaited()
+        duty = asyncio.create_task(broker._confirm_deletions())
+        await asyncio.sleep(0.01)
+        duty.cancel()
+        confirmed.assert_awaited_once_with(0, UUID(int=7))
+
+    asyncio.run(scene())

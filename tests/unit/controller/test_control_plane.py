@@ -50,7 +50,9 @@ async def start(path: Path, broker_id: int, session_s: float = 2.0) -> Process:
     follower = Follower(store)
     await follower.start()
     endpoints = {"PLAINTEXT": Endpoint("PLAINTEXT", "127.0.0.1", 9092 + broker_id)}
-    registration = Registration(store, Broker(broker_id, 0, endpoints), RenewalTask(store), session_s)
+    registration = Registration(
+        store, Broker(broker_id, 0, endpoints), RenewalTask(store), session_s, told=lambda broker: None
+    )
     follower.listen(registration.noticed)
     controller = Controller(store, follower, f"broker {broker_id}", session_s=session_s)
     intents = Intents(store, follower, Random(broker_id))

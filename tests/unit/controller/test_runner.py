@@ -63,7 +63,9 @@ def run(tmp_path: Path) -> Callable[[Body], None]:
             store = await EmbeddedStore.open(tmp_path / "metadata.db")
             follower = Follower(store)
             await follower.start()
-            await Registration(store, Broker(1, 0, {}, state=BrokerState.RUNNING), RenewalTask(store)).register()
+            await Registration(
+                store, Broker(1, 0, {}, state=BrokerState.RUNNING), RenewalTask(store), told=lambda broker: None
+            ).register()
             faulty = FaultyStore(store)
             controller = Controller(faulty, follower, "test")
             tasks = [asyncio.ensure_future(each()) for each in (follower.run, controller.run)]
@@ -228,7 +230,7 @@ def test_leaders_are_balanced_when_the_time_comes(tmp_path: Path) -> None:
         await follower.start()
         for broker_id in (1, 2):
             await Registration(
-                store, Broker(broker_id, 0, {}, state=BrokerState.RUNNING), RenewalTask(store)
+                store, Broker(broker_id, 0, {}, state=BrokerState.RUNNING), RenewalTask(store), told=lambda broker: None
             ).register()
         controller = Controller(store, follower, "test", {runner.BALANCE_INTERVAL_S: "0.2"})
         tasks = [asyncio.ensure_future(each()) for each in (follower.run, controller.run)]
@@ -345,7 +347,7 @@ async def counted_controller(path: Path) -> AsyncIterator[tuple[Counting, Follow
                 tasks.append(asyncio.ensure_future(follower.run()))
             tasks.append(asyncio.ensure_future(controller.run()))
             await Registration(
-                stores[1], Broker(1, 0, {}, state=BrokerState.RUNNING), RenewalTask(stores[1])
+                stores[1], Broker(1, 0, {}, state=BrokerState.RUNNING), RenewalTask(stores[1]), told=lambda broker: None
             ).register()
             await followers[1].wait(lambda image: image.controller, 10)
             yield counting, followers[1], Intents(stores[1], followers[1], Random(1)), controller

@@ -154,7 +154,9 @@ def test_a_holder_that_dies_while_it_is_waited_for_is_waited_for_to_the_end() ->
 
 def registration(server: StoreServer, session_s: float = SESSION_S) -> Registration:
     store = server.connect()
-    return Registration(store, Broker(7, -1, {"L": Endpoint("L", "h", 9092)}), RenewalTask(store), session_s)
+    return Registration(
+        store, Broker(7, -1, {"L": Endpoint("L", "h", 9092)}), RenewalTask(store), session_s, told=lambda broker: None
+    )
 
 
 async def dead_predecessor(server: StoreServer, session_s: float = SESSION_S) -> None:

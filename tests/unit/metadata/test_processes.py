@@ -164,7 +164,7 @@ def test_a_registration_of_unknown_outcome_becomes_one_registration(
     run: Callable[[Body], None], plan: list[str]
 ) -> None:
     async def body(store: FaultyStore) -> None:
-        own = Registration(store, broker(), RenewalTask(store), 5)
+        own = Registration(store, broker(), RenewalTask(store), 5, told=lambda broker: None)
         store.plan.extend(plan)
         registered = await own.register()
         entry = (await store.read(keys.broker(1))).entries[0]
@@ -189,9 +189,9 @@ def test_a_lost_lease_is_followed_by_a_registration_with_a_new_epoch(
     monkeypatch.setattr(registration, "_RETRY_S", 0.01)
 
     async def body(store: FaultyStore) -> None:
-        own = Registration(store, broker(), RenewalTask(store), 0.4)
         heard: asyncio.Queue[int] = asyncio.Queue()
-        own.registered = lambda registered: heard.put_nowait(registered.epoch)
+        told = lambda registered: heard.put_nowait(registered.epoch)  # noqa: E731
+        own = Registration(store, broker(), RenewalTask(store), 0.4, told=told)
         first = (await own.register()).epoch
         assert heard.get_nowait() == first
         task = asyncio.ensure_future(own.run())
@@ -205,7 +205,7 @@ def test_a_lost_lease_is_followed_by_a_registration_with_a_new_epoch(
 
 def test_a_process_that_was_held_while_it_registered_does_so_once_more(run: Callable[[Body], None]) -> None:
     async def body(store: FaultyStore) -> None:
-        own = Registration(store, broker(), RenewalTask(store), 5)
+        own = Registration(store, broker(), RenewalTask(store), 5, told=lambda broker: None)
         transact = store.transact
 
         async def held(guards: Any, writes: Any) -> Any:
@@ -225,10 +225,10 @@ def test_a_registration_that_was_made_under_a_lease_given_up_is_no_predecessor(r
     """Registering anew, the write's outcome was unknown, then the store was away: what came of it is our own."""
 
     async def body(store: FaultyStore) -> None:
-        own = Registration(store, broker(), RenewalTask(store), 5)
-        first = (await own.register()).epoch
         again = asyncio.Event()
-        own.registered = lambda broker: again.set()
+        own = Registration(store, broker(), RenewalTask(store), 5, told=lambda broker: again.set())
+        first = (await own.register()).epoch
+        again.clear()
         keeping = asyncio.ensure_future(own.run())
         store.plan.extend([DONE_BUT_UNKNOWN, REFUSED])
         await store.revoke(own.lease)

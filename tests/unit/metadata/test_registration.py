@@ -41,7 +41,7 @@ def play(path: Path, scene: Scene, session_s: float = 60.0) -> None:
         store = await EmbeddedStore.open(path / "metadata")
         renewals = Renewals()
         broker = Broker(7, -1, {"L": Endpoint("L", "h", 9092)})
-        registration = Registration(store, broker, renewals, session_s)
+        registration = Registration(store, broker, renewals, session_s, told=lambda broker: None)
         async with asyncio.timeout(60):
             await registration.register()
             keeping = asyncio.create_task(registration.run())
@@ -105,7 +105,9 @@ def test_a_key_that_somebody_else_has_made_is_no_sign_of_life(tmp_path: Path) ->
     async def scene(store: EmbeddedStore, registration: Registration, renewals: Renewals) -> None:
         epoch = registration.epoch
         await store.transact([], [Delete(keys.broker(7))])
-        other = Registration(store, Broker(7, -1, {"L": Endpoint("L", "h", 9093)}), Renewals(), 60.0)
+        other = Registration(
+            store, Broker(7, -1, {"L": Endpoint("L", "h", 9093)}), Renewals(), 60.0, told=lambda broker: None
+        )
         await other.register()
         renewals.ended()
         await asyncio.sleep(0.5)

@@ -93,9 +93,9 @@ class Api:
     """One API: its key, the versions (inclusive) that it is advertised with, the rights that its requests need, and
     what is missing in the versions. Raises ValueError where no right is named and no reason is given.
 
-    `needs` holds each right that Kafka asks for in some request of the API. A single request may need fewer: one of two
-    (CREATE on the topic or on the cluster), or one for a certain kind of client (CLUSTER_ACTION for followers that
-    fetch).
+    `needs` holds each right without which Kafka refuses something in some request of the API. A single request may need
+    fewer: one of two (CREATE on the topic or on the cluster), or one for a certain kind of client (CLUSTER_ACTION for
+    followers that fetch).
     `served` differs from `versions` only where Kafka advertises versions that it refuses (Produce 0–2, KAFKA-18659).
     An API that `changes_metadata` is answered when every live broker has applied the change (`applied_revisions.py`).
     One with an `own_name` isn't Kafka's: brokers ask it of one another, and no client is told of it.

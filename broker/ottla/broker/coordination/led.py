@@ -19,7 +19,8 @@ Encoded = tuple[bytes, bytes | None]  # a record's key and value
 
 
 class Core(Replayed, Protocol):
-    """The state of one partition. It changes by records alone: those that are read back and those that were written."""
+    """The state of one partition. What is written of it changes by records alone: those that are read back and those
+    that were appended. What isn't written (who waits, deadlines) is lost with the leadership."""
 
     def appended(self, changes: Sequence[Any], base_offset: int) -> None:
         """`changes` were written, one record each from `base_offset` on; they are not committed yet."""

@@ -53,8 +53,8 @@ class Kind(Protocol[C]):
     def resigned(self, led: Led[C]) -> None:
         """This broker leads the partition no longer: whoever waits is to hear NOT_COORDINATOR."""
 
-    def told(self, error: KafkaError) -> KafkaError:
-        """What a client hears of an append that failed."""
+    def for_clients(self, error: KafkaError) -> KafkaError:
+        """What a client hears of an error of the log, or of its replication."""
 
 
 @dataclass(slots=True)
@@ -211,7 +211,7 @@ class Runtime(Generic[C]):
                     [record for each in gathered for record in each.encoded],
                 )
             except KafkaError as error:
-                failure = self._kind.told(error)
+                failure = self._kind.for_clients(error)
             else:
                 for each in gathered:
                     if not each.written.done():
@@ -230,14 +230,14 @@ class Runtime(Generic[C]):
         except TimeoutError:
             raise KafkaError(ErrorCode.coordinator_not_available, "not replicated in time") from None
         except KafkaError as error:
-            raise self._kind.told(error) from error
+            raise self._kind.for_clients(error) from error
 
     async def shown(self, led: Led[C]) -> None:
         """Waits until all that is committed now shows. Raises KafkaError for clients."""
         try:
             await led.view.shown()
         except KafkaError as error:
-            raise self._kind.told(error) from error
+            raise self._kind.for_clients(error) from error
         if not self.holds(led):  # another coordinator may have told more since
             raise KafkaError(ErrorCode.not_coordinator)
 

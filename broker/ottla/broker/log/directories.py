@@ -83,7 +83,7 @@ class LogDirectories:
         self.high_watermarks: Offsets = {}  # as checkpointed before this start
         self.owner = owner
         self.wanting_flush: dict[Log, None] = {}
-        self.flush_wanted = asyncio.Event()  # there is one of them
+        self.flush_wanted = asyncio.Event()  # set while `wanting_flush` holds a log
         self.deletions = Deletions()
         self.interrupted_moves: list[InterruptedMove] = []
         self.flushes = FlushCounters()
@@ -507,7 +507,7 @@ class LogDirectories:
             log = self.logs.pop(key)
             self.lost[key] = self.failed[self.directory_of(log)]
             self.wanting_flush.pop(log, None)
-        if offline:
+        if offline and self._opened:
             self.owner.went_offline(list(offline.values()))
 
     def look_for_room(self) -> None:

@@ -1,6 +1,7 @@
 """What log directories ask of the broker that they belong to, and tell it.
 
-All of it happens on the event loop, and none of it before the directories are open. Source: what Kafka's LogManager and
+All of it happens on the event loop and none of it before the directories are open, except that the thread which closes
+them asks for high watermarks, too. Source: what Kafka's LogManager and
 LogDirFailureChannel tell the ReplicaManager.
 """
 

@@ -26,7 +26,7 @@ class Source(Protocol):
 
     @property
     def image(self) -> Image:
-        """The metadata as it knows them."""
+        """The metadata as it knows it."""
 
     @property
     def elections(self) -> ElectionCounts:

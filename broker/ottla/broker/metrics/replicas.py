@@ -29,7 +29,7 @@ class Source(damage.Source, Protocol):
 
     @property
     def image(self) -> Image:
-        """The metadata as the broker knows them."""
+        """The metadata as the broker knows it."""
 
     @property
     def isr_changes(self) -> IsrChanges:

@@ -233,7 +233,7 @@ def _message(cluster: Cluster, findings: Findings, ready: int, known: int) -> st
     if findings.topics_held is not None:
         serve += "; topics without their Topics are kept: see the condition TopicsHeld"
     if findings.strays:
-        serve += "; somebody else's pods have the brokers' labels: see the condition PodsOwned"
+        serve += "; somebody else's pods have the labels of its own: see the condition PodsOwned"
     return serve
 
 
@@ -286,7 +286,7 @@ def _strays(pods: tuple[str, ...]) -> str:
     who, them = ("pods", "them") if len(pods) > 1 else ("pod", "it")
     return (
         f"{who} {first_named(pods, 3)}: labelled as the Cluster's own pods, but somebody else made {them}, and "
-        f"Services send clients there, too. Take the labels away, or delete {them}"
+        f"Services lead there, too. Take the labels away, or delete {them}"
     )
 
 

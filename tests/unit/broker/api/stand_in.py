@@ -105,7 +105,9 @@ async def broker_stand_in(folder: Path, settings: str = "", *, controlled: bool 
     await join_cluster(store, None)
     await follower.start()
     endpoints = {"PLAINTEXT": Endpoint("PLAINTEXT", "127.0.0.1", 9092)}
-    await Registration(store, Registered(0, 0, endpoints, state=BrokerState.RUNNING), RenewalTask(store), 60).register()
+    await Registration(
+        store, Registered(0, 0, endpoints, state=BrokerState.RUNNING), RenewalTask(store), 60, told=lambda broker: None
+    ).register()
     controller = Controller(store, follower, "test")
     running = [follower.run, controller.run] if controlled else [follower.run]
     tasks = [asyncio.ensure_future(run()) for run in running]

@@ -278,9 +278,13 @@ def test_partitions_spread_over_directories_and_one_may_fail(tmp_path: Path) -> 
 
 
 def test_who_has_no_log_directory_left_is_told_once_they_were_open(tmp_path: Path) -> None:
-    """The start looks at `failed` itself."""
+    """The start looks at `failed` itself: until it is over nobody is told, of a directory or of its logs."""
     told: list[bool] = []
-    logs = opened(tmp_path, owner=replace(ALONE, none_left=lambda: told.append(True)))
+    owner = replace(ALONE, none_left=lambda: told.append(True))
+    (tmp_path / "file").touch()
+    assert LogDirectories([str(tmp_path / "file")], lambda: 5000, owner).failed
+    assert told == []
+    logs = opened(tmp_path, owner=owner)
     logs.directory_failed(str(tmp_path), OSError(errno.EIO, "broken"))
     assert told == [True]
 
