@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,7 +22,8 @@ class EtcdUnreachable(Retry):
 
 
 class EtcdClient:
-    """Asks the members at the given endpoints (host:port), one after the other until one answers."""
+    """Asks the members at the given endpoints (host:port), one after the other until one answers, where nothing else
+    is said."""
 
     def __init__(self, identity: Identity | None = None) -> None:
         """With an identity over TLS."""
@@ -37,8 +39,10 @@ class EtcdClient:
             await self._session.close()
 
     async def members(self, endpoints: Sequence[str]) -> list[Member]:
-        """The list, as a majority has it."""
-        answer = await self._ask(endpoints, "/v3/cluster/member/list", {"linearizable": True})
+        """The list, as a majority has it. All are asked at once: where all hang, that is told after one time-out."""
+        path, body = "/v3/cluster/member/list", {"linearizable": True}
+        asked = [asyncio.ensure_future(self._ask([endpoint], path, body)) for endpoint in endpoints]
+        answer = await _first(asked)
         return [
             Member(str(member["ID"]), member.get("name", ""), (member.get("peerURLs") or [""])[0])
             for member in answer.get("members", ())
@@ -99,3 +103,19 @@ class EtcdClient:
             except (OSError, TimeoutError, aiohttp.ClientError, ValueError) as error:
                 problem = why(error)
         raise EtcdUnreachable(f"etcd doesn't answer: {problem}")
+
+
+async def _first(asked: Sequence[asyncio.Future[dict[str, Any]]]) -> dict[str, Any]:
+    """The first answer; the others aren't waited for. Raises EtcdUnreachable where none comes."""
+    problem = EtcdUnreachable("etcd doesn't answer: it has no pod that could be asked")
+    try:
+        for answer in asyncio.as_completed(asked):
+            try:
+                return await answer
+            except EtcdUnreachable as error:
+                problem = error
+        raise problem
+    finally:
+        for each in asked:
+            each.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)

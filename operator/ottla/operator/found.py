@@ -241,13 +241,15 @@ def _owned_by(item: Object, *uids: str) -> bool:
 def _is_made_by(pod: Object, sets: Mapping[str, Object], cluster: Cluster) -> bool:
     """Whether a pod is one of these StatefulSets', or of one that is being made again around its pods.
 
-    Such a pod has no owner for a moment, and the StatefulSet will take it by its name.
+    Such a pod has no owner for a moment, and the StatefulSet will take it by its name. Its label tells that a
+    StatefulSet made it.
     """
     if _owned_by(pod, *(item["metadata"]["uid"] for item in sets.values())):
         return True
-    of, _, ordinal = pod["metadata"]["name"].rpartition("-")
-    known = {*sets, *names.sets(cluster)}
-    return not pod["metadata"].get("ownerReferences") and of in known and ordinal.isdecimal()
+    name = pod["metadata"]["name"]
+    of, _, ordinal = name.rpartition("-")
+    let_go = not pod["metadata"].get("ownerReferences") and pod["metadata"]["labels"].get(names.POD_NAME) == name
+    return let_go and of in {*sets, *names.sets(cluster)} and ordinal.isdecimal()
 
 
 def _is_stray(pod: Object, cluster: Cluster) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 
 from ottla.operator.kube import KubeError
 from ottla.operator.objects import merge_patch
+from ottla.operator.plan.names import POD_NAME
 from ottla.operator.rights import IN_NAMESPACES, OF_NO_NAMESPACE, asked, each
 from tests.unit.operator.resources import check_resize, filled_in, resources_told
 
@@ -244,7 +245,7 @@ class World:
 
     def _make_pod(self, owner: Object, namespace: str, name: str, revision: str) -> None:
         template = copied(owner["spec"]["template"])
-        labels = {**template["metadata"]["labels"], "controller-revision-hash": revision}
+        labels = {**template["metadata"]["labels"], "controller-revision-hash": revision, POD_NAME: name}
         for volume in owner["spec"].get("volumeClaimTemplates") or ():
             claim = f"{volume['metadata']['name']}-{name}"
             mounted = {"name": volume["metadata"]["name"], "persistentVolumeClaim": {"claimName": claim}}

@@ -724,7 +724,7 @@ def test_a_stray_pod_with_the_brokers_labels_is_nobodys() -> None:
     scene = running()
     labels = scene.world.objects["Pod", "shop", "k-broker-0"]["metadata"]["labels"]
     status = scene.status
-    for name in ("ghost-7", "zz-0", "no-number", "k-broker-ghost-0"):
+    for name in ("ghost-7", "zz-0", "no-number", "k-broker-ghost-0", "k-broker-3"):
         meta = {"namespace": "shop", "name": name, "labels": dict(labels)}
         scene.world.create({"kind": "Pod", "metadata": meta, "spec": {"containers": [{"image": "busybox"}]}})
     strays = {"ghost": ([{"uid": "else"}], 7), "ghost-too": ([], 7), "zz": ([], 0)}
@@ -740,9 +740,9 @@ def test_a_stray_pod_with_the_brokers_labels_is_nobodys() -> None:
     assert scene.status["brokers"] == status["brokers"]
     assert scene.condition("PodsOwned") == ("False", "StrayPods")
     told = condition(scene.status, "PodsOwned")["message"]
-    assert "pods ghost-7, k-broker-ghost-0, no-number and 1 more: labelled as the Cluster's own pods" in told
+    assert "pods ghost-7, k-broker-3, k-broker-ghost-0 and 2 more: labelled as the Cluster's own pods" in told
     assert len([event for event in scene.world.events if event[0] == "StrayPods"]) == 1
-    for name in ("ghost-7", "zz-0", "no-number", "k-broker-ghost-0"):
+    for name in ("ghost-7", "zz-0", "no-number", "k-broker-ghost-0", "k-broker-3"):
         del scene.world.objects["Pod", "shop", name]
     scene.reconcile()
     assert not condition(scene.status, "PodsOwned")

@@ -18,8 +18,6 @@ from ottla.operator.plan.etcd_pods import ETCD
 from ottla.operator.plan.pods import found_by
 from ottla.operator.spec.cluster import Cluster
 
-OF_A_SET = "statefulset.kubernetes.io/pod-name"  # a label that a StatefulSet gives to its pods
-
 
 def brokers(cluster: Cluster, *, evictable: bool) -> Object:
     """The brokers' budget."""
@@ -45,7 +43,7 @@ def _budget(cluster: Cluster, name: str, component: str, unavailable: int) -> Ob
             "maxUnavailable": unavailable,
             "selector": {
                 "matchLabels": found_by(cluster, component),
-                "matchExpressions": [{"key": OF_A_SET, "operator": "Exists"}],
+                "matchExpressions": [{"key": names.POD_NAME, "operator": "Exists"}],
             },
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
         },

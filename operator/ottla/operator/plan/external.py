@@ -24,8 +24,6 @@ from ottla.operator.spec.cluster import Cluster, Listener
 
 NodePorts = Mapping[tuple[str, int], int]  # of a listener's name and a broker
 
-POD_NAME = "statefulset.kubernetes.io/pod-name"
-
 
 def external_services(cluster: Cluster, pods: Mapping[int, str], known: NodePorts) -> list[Object]:
     """All Services for clients from outside; `pods`: broker → the pod's name; `known`: the ports to keep."""
@@ -49,7 +47,7 @@ def external_services(cluster: Cluster, pods: Mapping[int, str], known: NodePort
             name = names.external_service(cluster, pod, listener)
             first = listener.first_node_port
             node_port = first + broker if first is not None else known.get((listener.name, broker))
-            each = _service(cluster, listener, name, {POD_NAME: pod}, node_port)
+            each = _service(cluster, listener, name, {names.POD_NAME: pod}, node_port)
             each["spec"]["publishNotReadyAddresses"] = True  # a client that was sent there is better off waiting there
             made.append(each)
     return made

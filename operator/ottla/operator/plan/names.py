@@ -11,6 +11,7 @@ from ottla.operator.objects import API_VERSION, OPERATOR, Object
 from ottla.operator.spec.cluster import Cluster, Listener, Pool
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
+POD_NAME = "statefulset.kubernetes.io/pod-name"  # which a StatefulSet gives to its pods
 INSTANCE = "app.kubernetes.io/instance"
 COMPONENT = "app.kubernetes.io/component"
 POOL = "ottla.dev/pool"
