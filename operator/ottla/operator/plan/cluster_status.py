@@ -353,13 +353,8 @@ def _rolling(cluster: Cluster, findings: Findings) -> Condition:
     if cluster.paused:
         pods = findings.pods or ()
         outdated, resizes = sum(bool(pod.outdated) for pod in pods), sum(pod.resize is not None for pod in pods)
-        later = (
-            [
-                f"{outdated} pods are outdated, and are restarted after the pause; changes that were made since it began may restart others"
-            ]
-            if outdated
-            else []
-        )
+        others = "others, too, if a change asks for it"
+        later = [f"{outdated} pods are outdated, and are restarted after the pause: {others}"] if outdated else []
         later += [f"{resizes} pods get other resources after the pause"] if resizes else []
         return Condition("Rolling", False, "SpecPaused", "; ".join(later))
     if rolls := _rolls(findings):
