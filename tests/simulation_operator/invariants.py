@@ -25,8 +25,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from ottla.operator.objects import Object, going
-from ottla.operator.plan.external import POD_NAME
-from ottla.operator.plan.names import COMPONENT
+from ottla.operator.plan.names import COMPONENT, POD_NAME
 from ottla.operator.plan.roll import Report
 from ottla.operator.plan.topic import Delete, KafkaTopic
 from ottla.operator.plan.topic_owner import OWNER, read_mark
