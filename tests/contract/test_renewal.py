@@ -237,8 +237,9 @@ def held_broker(
     async def main() -> None:
         store = await EmbeddedStore.open(path)
         broker = Broker(1, 0, {"L": Endpoint("L", "h", 9092)})
-        told = lambda broker: registered.append(broker.epoch)  # noqa: E731
-        registration = Registration(store, broker, renewal_of(store), 1.0, told=told)
+        registration = Registration(
+            store, broker, renewal_of(store), 1.0, told=lambda broker: registered.append(broker.epoch)
+        )
         await registration.register()
         keeping = asyncio.create_task(registration.run())
         await asyncio.sleep(0.1)

@@ -522,7 +522,10 @@ class Broker:
     async def _confirm_deletions(self) -> None:
         """One after the other, and not before this process has the node id: until then another one may have it."""
         while True:
-            await self.intents.confirm_deletion(self.id, await self._removed_topics.get())
+            topic_id = await self._removed_topics.get()
+            await asyncio.wait(
+                [self.spawn(self.intents.confirm_deletion(self.id, topic_id), f"deletion of {topic_id}")]
+            )
 
     def _topics_deleted(self, image: Image, changed: Changed) -> None:
         """Groups forget what they committed for topics that are gone."""

@@ -228,7 +228,8 @@ def _pods_and_sets(cluster: Cluster, sets: Iterable[Object], pods: Iterable[Obje
     ours = {
         item["metadata"]["name"]: item
         for item in sets
-        if _owned_by(item, cluster.uid) or (_adoptable(item) and names.is_set_of(cluster, item))
+        if _owned_by(item, cluster.uid)
+        or (_adoptable(item) and names.is_set_of(cluster, item["metadata"]["name"], item["metadata"]["labels"]))
     }
     made = {pod["metadata"]["name"]: pod for pod in pods if _is_made_by(pod, ours, cluster)}
     return {"StatefulSet": ours, "Pod": made}
@@ -254,12 +255,13 @@ def _is_made_by(pod: Object, sets: Mapping[str, Object], cluster: Cluster) -> bo
 
 def _is_stray(pod: Object, cluster: Cluster) -> bool:
     """Whether a pod that isn't the Cluster's passes for one of its brokers, or of etcd's members. A job of the
-    operator's has a component of its own, and pods of a predecessor's StatefulSets go by themselves."""
-    component = pod["metadata"]["labels"].get(names.COMPONENT)
-    over = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
-    owners = {owner["name"] for owner in pod["metadata"].get("ownerReferences") or ()}
-    theirs = owners.isdisjoint(names.sets(cluster)) and not going(pod)
-    return theirs and component in (BROKER, CONTROLLER, ETCD) and not over
+    operator's has a component of its own."""
+    labels, owners = pod["metadata"]["labels"], pod["metadata"].get("ownerReferences") or ()
+    if labels.get(names.COMPONENT) not in (BROKER, CONTROLLER, ETCD):
+        return False
+    over = going(pod) or pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+    predecessors = any(names.is_set_of(cluster, owner["name"], labels) for owner in owners)  # it goes by itself
+    return not over and not predecessors
 
 
 def _is_predecessors(item: Object, cluster: Cluster) -> bool:

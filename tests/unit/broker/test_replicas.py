@@ -436,6 +436,17 @@ def test_a_deleted_topics_replica_goes_also_where_nobody_expected_one(tmp_path: 
     assert world.removed == [TOPIC_ID]
 
 
+def test_a_deletion_is_not_confirmed_while_a_log_directory_has_failed(tmp_path: Path) -> None:
+    """The topic's files may lie there, and come back with it: the next start deletes them by the tombstone."""
+    world = World(tmp_path)
+    world.changed(partitions=[(TOPIC_ID, 0)])
+    world.logs.directory_failed(str(tmp_path), OSError(errno.EIO, "broken"))
+    world.tombstones[TOPIC_ID] = Tombstone(TOPIC_ID, "t", (0,))
+    world.changed(tombstones=[TOPIC_ID])
+    assert world.table.get("t", 0) is None
+    assert world.removed == []
+
+
 def test_a_new_registration_ends_thousands_of_leaderships_with_pauses(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.changed()

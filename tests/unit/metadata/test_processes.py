@@ -190,8 +190,9 @@ def test_a_lost_lease_is_followed_by_a_registration_with_a_new_epoch(
 
     async def body(store: FaultyStore) -> None:
         heard: asyncio.Queue[int] = asyncio.Queue()
-        told = lambda registered: heard.put_nowait(registered.epoch)  # noqa: E731
-        own = Registration(store, broker(), RenewalTask(store), 0.4, told=told)
+        own = Registration(
+            store, broker(), RenewalTask(store), 0.4, told=lambda registered: heard.put_nowait(registered.epoch)
+        )
         first = (await own.register()).epoch
         assert heard.get_nowait() == first
         task = asyncio.ensure_future(own.run())

@@ -256,7 +256,7 @@ class Runtime(Generic[C]):
                 logger.error("%s-%d can't be read: %s", self.topic, partition.index, error)
                 self.spawn(self._load_again(led))
                 return
-            except Exception:  # its groups aren't to wait for the next election, nor others for them
+            except Exception:  # its clients aren't to wait for the next election, nor those of other partitions
                 logger.exception("%s-%d could not be loaded", self.topic, partition.index)
                 self.counters.errors += 1
                 self.spawn(self._load_again(led))

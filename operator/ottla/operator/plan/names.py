@@ -6,6 +6,7 @@ The names are part of what users see and script against, so they are written dow
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 
 from ottla.operator.objects import API_VERSION, OPERATOR, Object
 from ottla.operator.spec.cluster import Cluster, Listener, Pool
@@ -143,12 +144,12 @@ def sets(cluster: Cluster) -> list[str]:
     return [*(broker_set(cluster, pool) for pool in cluster.pools), etcd_set(cluster), controller_set(cluster)]
 
 
-def is_set_of(cluster: Cluster, item: Object) -> bool:
-    """Whether a StatefulSet has the name that the operator gives to the one of its labels, in this spec or another."""
-    known = item["metadata"]["labels"]
-    pool = known.get(POOL)
+def is_set_of(cluster: Cluster, name: str, labels: Mapping[str, str]) -> bool:
+    """Whether it is the name that the operator gives to the StatefulSet of these labels, which are those of its pods,
+    too, in this spec or another."""
+    pool = labels.get(POOL)
     expected = [etcd_set(cluster), controller_set(cluster)] if pool is None else [f"{cluster.name}-{pool}"]
-    return item["metadata"]["name"] in expected
+    return name in expected
 
 
 def pod_host(cluster: Cluster, pod: str, service: str) -> str:
