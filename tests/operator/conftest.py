@@ -37,14 +37,19 @@ def play(server: KubeApiServer, monkeypatch: pytest.MonkeyPatch) -> Callable[[Sc
         try:
             await defined(kube)
             await kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}})
+            await emptied(kube)
             await scene(kube)
-            for kind in ("Cluster", "Topic", "Secret", *OWNED, *SEEN):
-                for found in await kube.list(kind, "shop"):
-                    await kube.delete(kind, "shop", found["metadata"]["name"])
         finally:
             await kube.close()
 
     return lambda scene: asyncio.run(asyncio.wait_for(whole(scene), 300))
+
+
+async def emptied(kube: Kube) -> None:
+    """Takes away what an earlier scene left, also one that failed."""
+    for kind in ("Cluster", "Topic", "Secret", *OWNED, *SEEN):
+        for found in await kube.list(kind, "shop"):
+            await kube.delete(kind, "shop", found["metadata"]["name"])
 
 
 async def defined(kube: Kube) -> None:

@@ -24,6 +24,7 @@ from ottla.operator.kube import Kube, KubeError
 from ottla.operator.objects import Object, Ref, holds
 from ottla.operator.plan.etcd_members import Member
 from ottla.operator.plan.etcd_upkeep import MemberStatus
+from ottla.operator.plan.names import POD_NAME
 from ottla.operator.plan.roll import Report
 from ottla.operator.plan.topic import KafkaPartition, KafkaTopic, Moving
 from ottla.operator.plan.topic_status import Outcome
@@ -96,18 +97,21 @@ async def settle(kube: Kube) -> None:
         for number in range(first, first + spec["replicas"]):
             name = f"{meta['name']}-{number}"
             if await kube.get("Pod", "shop", name) is None:
-                await kube.create(pod_of(spec, name, revision))
+                await kube.create(pod_of(item, name, revision))
             condition = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-05-01T00:00:00Z"}
             running = {"podIP": f"10.1.0.{number % 250 + 1}", "conditions": [condition]}
             await kube.merge("Pod", "shop", name, {"status": running}, "status")
 
 
-def pod_of(spec: Object, name: str, revision: str) -> Object:
-    template = copy.deepcopy(spec["template"])
-    claims = [claim["metadata"]["name"] for claim in spec.get("volumeClaimTemplates") or ()]
+def pod_of(its_set: Object, name: str, revision: str) -> Object:
+    """A pod as the controller of StatefulSets makes it: with its name as a label, and the set as its owner."""
+    template = copy.deepcopy(its_set["spec"]["template"])
+    claims = [claim["metadata"]["name"] for claim in its_set["spec"].get("volumeClaimTemplates") or ()]
     volumes = [*template["spec"].get("volumes", ()), *({"name": claim, "emptyDir": {}} for claim in claims)]
-    labels = {**template["metadata"]["labels"], "controller-revision-hash": revision}
-    meta = {**template["metadata"], "labels": labels, "name": name, "namespace": "shop"}
+    labels = {**template["metadata"]["labels"], "controller-revision-hash": revision, POD_NAME: name}
+    identity = {"name": its_set["metadata"]["name"], "uid": its_set["metadata"]["uid"]}
+    owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "controller": True, **identity}
+    meta = {**template["metadata"], "labels": labels, "name": name, "namespace": "shop", "ownerReferences": [owner]}
     meta.pop("creationTimestamp", None)
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {**template["spec"], "volumes": volumes}}
 
