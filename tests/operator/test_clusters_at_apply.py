@@ -80,8 +80,13 @@ def test_accepted(spec: dict[str, Any]) -> None:
         ({"brokers": {"replicas": 3, "storage": {"size": "much"}}}, "a quantity like 100Gi"),
         ({"brokers": {"replicas": 3, "storage": {"size": "1Gi", "volumes": [{"size": "1Gi"}]}}}, "either size"),
         (
-            {"brokers": {"storage": {"size": "1Gi"}, "pools": [{"name": "a", "firstId": 50, "replicas": 1}]}},
-            "a multiple of 100",
+            {
+                "brokers": {
+                    "storage": {"size": "1Gi"},
+                    "pools": [{"name": "a", "firstId": 1, "replicas": 3}, {"name": "b", "firstId": 3, "replicas": 1}],
+                }
+            },
+            "two have an id in common",
         ),
         (
             {
@@ -93,7 +98,7 @@ def test_accepted(spec: dict[str, Any]) -> None:
                     ],
                 }
             },
-            "a firstId of its own",
+            "two have an id in common",
         ),
         (
             {"brokers": {"storage": {"size": "1Gi"}, "pools": [{"name": "etcd", "firstId": 0, "replicas": 1}]}},

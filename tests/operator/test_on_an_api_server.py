@@ -204,6 +204,25 @@ def test_settings_of_single_brokers_are_judged_and_merged_by_their_brokers(play:
     play(scene)
 
 
+def test_a_new_pool_has_no_id_that_another_ones_broker_has(play: Callable[[Scene], None]) -> None:
+    def pools(*given: tuple[str, int, int]) -> Object:
+        named = [{"name": name, "firstId": first, "replicas": count} for name, first, count in given]
+        return cluster(brokers={"storage": {"size": "1Gi"}, "pools": named})
+
+    async def scene(kube: Kube) -> None:
+        await kube.apply(pools(("a", 0, 3), ("b", 7, 1)))
+        for renamed in (pools(("a", 0, 3), ("c", 7, 1)), pools(("b", 7, 1), ("c", 2, 2)), pools(("c", 0, 8))):
+            with pytest.raises(KubeError, match="a new one has an id that another pool's broker has now"):
+                await kube.apply(renamed)
+        with pytest.raises(KubeError, match="two have an id in common"):
+            await kube.apply(pools(("a", 0, 8), ("b", 7, 1)))
+        await kube.apply(pools(("a", 0, 2), ("b", 7, 1)))
+        await kube.apply(pools(("a", 0, 2), ("c", 2, 2), ("b", 7, 1)))
+        await kube.apply(pools(*((f"p{number}", number, 1) for number in range(100, 200))))
+
+    play(scene)
+
+
 def test_what_a_status_does_not_say_any_more_is_gone(play: Callable[[Scene], None]) -> None:
     async def scene(kube: Kube) -> None:
         await kube.create(cluster(**EVERYTHING))

@@ -240,6 +240,9 @@ class Person:
             return False  # topics with one broker are another story
         others = sum(each["replicas"] for each in pools) - pool["replicas"]
         pool["replicas"] = self._random.randint(max(2 - others, 0 if others else 1), BROKERS_MAX - others)
+        if "name" in pool and others >= REPLICAS_MAX and (scaled := self._counts["done: scaled"]) % 2 == 0:
+            pool["name"] = f"p{scaled}"  # another pool, with the ids of brokers that are there
+            self._counts["pool given another one's ids"] += 1
         self.edit(brokers=brokers)
         return True
 

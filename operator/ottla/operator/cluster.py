@@ -34,10 +34,12 @@ from ottla.operator.kube import Kube, KubeError
 from ottla.operator.objects import Object, Ref, condition, going, ref_of
 from ottla.operator.parts import Part, carry_out, checked
 from ottla.operator.plan import broker_pods, disruption, etcd_pods, names, network, services
+from ottla.operator.plan.broker_pods import BROKER
 from ottla.operator.plan.cluster_status import Findings, cluster_status, not_looked_at, part_condition, refused
 from ottla.operator.plan.endpoints import endpoint_slices
 from ottla.operator.plan.external import noted_ports
 from ottla.operator.plan.observed import restarted_for
+from ottla.operator.plan.pool_ids import within_free_ids
 from ottla.operator.plan.snapshots import snapshot_objects
 from ottla.operator.plan.turns import noted_release
 from ottla.operator.queue import Result, Retry, why
@@ -190,6 +192,8 @@ class ClusterReconciler:
     async def _visit(self, resource: Object, cluster: Cluster, spec: Object, refusal: str, now: datetime) -> Visit:
         found = await Found.look(self._kube, cluster)
         status = resource.get("status") or {}
+        sets, pods = found.all("StatefulSet", BROKER), found.all("Pod", BROKER)
+        cluster, held_back = within_free_ids(cluster, sets, pods)
         findings = Findings(
             refusal=refusal,
             topics_held=self._topics_held(cluster.ref),
@@ -197,6 +201,7 @@ class ClusterReconciler:
             node_ports=noted_ports(status),
             operator=noted_release(status),
             strays=found.strays,
+            held_back=held_back,
         )
 
         async def tell(reason: str, message: str) -> None:

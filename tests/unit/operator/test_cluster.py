@@ -840,6 +840,47 @@ def test_a_pool_that_is_not_wanted_any_more_goes() -> None:
     assert scene.world.foreground == ["k-big"], "while its pods run they are the Cluster's, and stay drained"
 
 
+def test_a_pool_that_has_another_ones_ids_waits_until_its_brokers_are_drained_and_gone() -> None:
+    """Else the first pool's volume would go without a drain, and with it what only that broker has."""
+    first = {"name": "broker", "firstId": 0, "replicas": 3}
+    old, new = ({"name": name, "firstId": 100, "replicas": 1} for name in ("big", "huge"))
+    scene = running(brokers={"storage": {"size": "1Gi"}, "pools": [first, old]})
+    scene.kafka.cluster = _cluster(3, {"orders": [(0, 100), (100,)]})
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(pools=[first, new]))
+    scene.rounds(2)
+    waits = "the pool huge waits until broker 100 of k-big is gone"
+    assert scene.status["message"] == f"draining broker 100: 2 partitions to go; {waits}"
+    assert scene.condition_message("Reassigning").endswith(waits)
+    assert scene.condition("Progressing") == ("True", "Changing")
+    assert scene.condition("Ready") == ("False", "BrokersNotReady")
+    assert scene.status["brokers"]["summary"] == "3/4"
+    for _ in range(3):
+        assert [pod for pod in scene.pods() if pod.endswith("-100")] == ["k-big-100"]
+        scene.rounds(1)
+    scene.kafka.cluster = _done(scene.kafka.cluster)
+    scene.rounds(4)
+    assert scene.world.foreground == ["k-big"]
+    scene.rounds(4)
+    assert scene.pods() == ["k-broker-0", "k-broker-1", "k-broker-2", "k-huge-100"]
+    assert scene.status["brokers"]["summary"] == "4/4"
+
+
+def test_any_broker_goes_where_each_has_a_pool_of_its_own_and_its_id_is_free_for_another() -> None:
+    pools = [{"name": f"b{number}", "firstId": number, "replicas": 1} for number in range(4)]
+    scene = running(brokers={"storage": {"size": "1Gi"}, "pools": pools})
+    scene.kafka.cluster = _cluster(4, {"orders": [(0, 1, 2), (1, 2, 3)]})
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(pools=[*pools[:1], *pools[2:]]))
+    scene.rounds(2)
+    assert scene.status["message"] == "draining broker 1: 2 partitions to go"
+    scene.kafka.cluster = _done(scene.kafka.cluster)
+    scene.rounds(6)
+    assert scene.pods() == ["k-b0-0", "k-b2-2", "k-b3-3"]
+    another = {"name": "other", "firstId": 1, "replicas": 1}
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(pools=[*pools[:1], another, *pools[2:]]))
+    scene.rounds(4)
+    assert scene.pods() == ["k-b0-0", "k-b2-2", "k-b3-3", "k-other-1"]
+
+
 EVERYTHING: Object = {
     "metadata": {"etcd": {"members": 3, "snapshots": {"schedule": "0 * * * *"}, "tls": True}},
     "controllers": {"replicas": 2},

@@ -17,6 +17,7 @@ from ottla.operator.plan.broker_pods import BROKER
 from ottla.operator.plan.external import NodePorts, ports_noted
 from ottla.operator.plan.overrides import NO_SUCH_BROKER, Standing, noted, standings
 from ottla.operator.plan.pods import found_by
+from ottla.operator.plan.pool_ids import HeldBack
 from ottla.operator.plan.roll import Decision, Pod, named
 from ottla.operator.plan.scale import Scaling
 from ottla.operator.plan.storage import REASONS, Storage
@@ -59,6 +60,7 @@ class Findings:
     overrides_wait_for: Mapping[int, str] | None = None  # by broker, for the dynamic settings that are its own
     balancing: Balancing | None = None  # None: nobody asked for it, or it wasn't looked at
     scaling: Scaling = field(default_factory=Scaling)
+    held_back: HeldBack = field(default_factory=HeldBack)
     bootstrap: dict[str, str] = field(default_factory=dict)
     node_ports: NodePorts = field(default_factory=dict)
     listeners_wait_for: str | None = None  # None: nobody was told
@@ -119,16 +121,17 @@ def cluster_status(cluster: Cluster, findings: Findings, before: Mapping[str, An
     seen = findings.pods or []
     pods = [pod for pod in seen if pod.id in cluster.broker_ids]
     ready = sum(pod.ready for pod in pods)
+    desired = len(cluster.broker_ids) + findings.held_back.brokers
     message = _message(cluster, findings, ready, len(pods))
     silent = findings.answers is not True and not _may_be_a_moment(before, now)
     status: Object = {
         "observedGeneration": cluster.generation,
         "message": message[:MESSAGE_MAX],
         "brokers": {
-            "desired": len(cluster.broker_ids),
+            "desired": desired,
             "ready": ready,
             "replicas": sum(bool(pod.uid) for pod in seen),
-            "summary": f"{ready}/{len(cluster.broker_ids)}",
+            "summary": f"{ready}/{desired}",
             "selector": ",".join(f"{name}={value}" for name, value in sorted(found_by(cluster, BROKER).items())),
         },
         "pools": [_pool(pool.name, pool.first_id, pool.ids, seen) for pool in cluster.pools],
@@ -214,7 +217,7 @@ def _message(cluster: Cluster, findings: Findings, ready: int, known: int) -> st
         return f"{rolls[0]} ({trouble})" if trouble else rolls[0]
     if trouble:
         return trouble
-    if scales := _scaling(findings.scaling, f": {findings.scaling.remaining} partitions to go"):
+    if scales := _scaling(findings, f": {findings.scaling.remaining} partitions to go"):
         return scales
     if waits_for := (findings.storage.message if findings.storage else "") or findings.racks_wait_for:
         return waits_for
@@ -245,6 +248,7 @@ def _conditions(cluster: Cluster, findings: Findings, message: str, ready: int, 
         or _rolls(findings)
         or findings.scaling.goes_on
         or findings.scaling.needs_person
+        or findings.held_back.waits_for
         or findings.metadata_waits_for
         or findings.failure
         or findings.awaited
@@ -261,7 +265,7 @@ def _conditions(cluster: Cluster, findings: Findings, message: str, ready: int, 
         found.append(Condition("SnapshotsTaken", not late, "SnapshotLate" if late else "OnTime", late))
     found.append(_rolling(cluster, findings))
     scaling = findings.scaling
-    said = _scaling(scaling)
+    said = _scaling(findings)
     reason = "ReplicasMove" if scaling.progress else "Waiting" if said else "InPlace"
     found.append(Condition("Reassigning", bool(scaling.progress), reason, said))
     found.append(_storage(findings.storage))
@@ -290,10 +294,11 @@ def _strays(pods: tuple[str, ...]) -> str:
     )
 
 
-def _scaling(scaling: Scaling, how_far: str = "") -> str:
+def _scaling(findings: Findings, how_far: str = "") -> str:
     """What is moved or waited for, and what needs a person meanwhile."""
+    scaling = findings.scaling
     progress = scaling.progress + how_far if scaling.progress else ""
-    return "; ".join(filter(None, (scaling.waits_for or progress, scaling.needs_person)))
+    return "; ".join(filter(None, (scaling.waits_for or progress, findings.held_back.waits_for, scaling.needs_person)))
 
 
 def _overrides(cluster: Cluster, findings: Findings) -> Condition:
@@ -408,7 +413,7 @@ def _ready(cluster: Cluster, findings: Findings, message: str, ready: int, silen
         return Condition("Ready", False, "NotApplied", findings.failure)
     if not findings.metadata_serves:
         return Condition("Ready", False, "MetadataNotReady", message)
-    if ready < len(cluster.broker_ids):
+    if findings.held_back.brokers or ready < len(cluster.broker_ids):
         return Condition("Ready", False, "BrokersNotReady", message)
     if silent:
         return Condition("Ready", False, "KafkaDoesNotAnswer", findings.brokers_wait_for)

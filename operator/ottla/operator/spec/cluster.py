@@ -6,6 +6,7 @@ What can't be carried out is a SpecError with one sentence that says what to cha
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -300,6 +301,9 @@ def _pools(brokers: Object) -> tuple[Pool, ...]:
         raise SpecError("brokers: say how many, as replicas or in pools")
     if not any(each.replicas for each in pools):
         raise SpecError("brokers: at least one pool needs replicas, because a cluster without brokers can't serve")
+    for one, other in itertools.permutations(pools, 2):
+        if one.first_id == other.first_id or one.first_id < other.first_id < one.first_id + one.replicas:
+            raise SpecError(f"brokers: the pools {one.name} and {other.name} have the id {other.first_id} in common")
     return pools
 
 
