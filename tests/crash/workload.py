@@ -215,7 +215,10 @@ class Workload(threading.Thread):
                 self.history.end(begun, "unknown", error=str(error))
                 return
             self.acknowledged.append((sent, time.monotonic() - sent))
-            self.history.end(begun, "ok", offset=message.offset())
+            # A batch that the broker knows as a repeat, and no longer the offset of, has none: -1, as Kafka's own clients
+            # say it.
+            offset = message.offset()
+            self.history.end(begun, "ok", offset=-1 if offset is None else offset)
 
         producer.produce(TOPIC, value.encode(), partition=index, on_delivery=answered)
 
