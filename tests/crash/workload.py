@@ -215,8 +215,7 @@ class Workload(threading.Thread):
                 self.history.end(begun, "unknown", error=str(error))
                 return
             self.acknowledged.append((sent, time.monotonic() - sent))
-            # A batch that the broker knows as a repeat, and no longer the offset of, has none: -1, as Kafka's own clients
-            # say it.
+            # A batch that the broker knows as a repeat, but no longer where it is, has no offset: -1, as Kafka says it.
             offset = message.offset()
             self.history.end(begun, "ok", offset=-1 if offset is None else offset)
 

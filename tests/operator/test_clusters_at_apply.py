@@ -60,6 +60,8 @@ def _objections(spec: dict[str, Any], name: str = "k") -> list[str]:
             "rolling": {"maxUnavailable": 3},
         },
         {"listeners": [INSIDE, SHARED]},
+        {"brokers": {**BROKERS, "resources": {"requests": {"cpu": "500m", "memory": "1Gi"}, "limits": {"cpu": "0.5"}}}},
+        {"brokers": {**BROKERS, "resources": {"requests": {"a.example/card": 1}, "limits": {"a.example/card": "1"}}}},
         {"topics": {"allowedNamespaces": "Selector", "namespaceSelector": {"matchLabels": {"a": "b"}}}},
     ],
 )
@@ -103,6 +105,12 @@ def test_accepted(spec: dict[str, Any]) -> None:
         (
             {"brokers": {"storage": {"size": "1Gi"}, "pools": [{"name": "etcd", "firstId": 0, "replicas": 1}]}},
             "means something else",
+        ),
+        ({"brokers": {**BROKERS, "resources": {"requests": {"cpux": 1}}}}, "a device's name with its domain"),
+        ({"brokers": {**BROKERS, "resources": {"limits": {"mem": "1Gi"}}}}, "a device's name with its domain"),
+        (
+            {"brokers": {**BROKERS, "resources": {"requests": {"cpu": 2}, "limits": {"cpu": "1500m"}}}},
+            "a request is larger than its limit",
         ),
         ({"listeners": [{"name": "out", "port": 9094, "type": "NodePort"}]}, "one has to be Internal"),
         ({"listeners": [{"name": "a", "port": 9091, "type": "Internal"}]}, "9091"),

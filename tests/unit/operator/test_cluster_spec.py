@@ -71,6 +71,14 @@ def test_settings_are_parted_by_whether_a_restart_is_needed() -> None:
     assert cluster.dynamic_config == {"log.retention.bytes": "1000000000000", "log.retention.ms": "1000"}
 
 
+INSIDE = {"name": "in", "port": 9092, "type": "Internal"}
+
+
+def _at_node_ports(bootstrap: int, first: int) -> dict[str, Any]:
+    ports = {"bootstrap": bootstrap, "first": first}
+    return {"name": "out", "port": 9094, "type": "NodePort", "nodePorts": ports}
+
+
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
@@ -100,6 +108,24 @@ def test_settings_are_parted_by_whether_a_restart_is_needed() -> None:
                 ]
             },
             "out: broker 2 would have port 65536 of the load balancer",
+        ),
+        (
+            {"listeners": [INSIDE, _at_node_ports(30000, 30100), _at_node_ports(30005, 30102) | {"name": "far"}]},
+            "broker 2 of the listener out and broker 0 of the listener far would both have the node port 30102",
+        ),
+        ({"listeners": [INSIDE, _at_node_ports(30001, 30000)]}, "bootstrap of the listener out and broker 1 of"),
+        (
+            {"listeners": [INSIDE, _at_node_ports(1, 65534)]},
+            "broker 2 of the listener out would have the node port 65536",
+        ),
+        (
+            {
+                "brokers": {
+                    "storage": {"size": "1Gi"},
+                    "pools": [{"name": "a", "firstId": 1, "replicas": 3}, {"name": "b", "firstId": 3, "replicas": 1}],
+                }
+            },
+            "the pools a and b have the id 3 in common",
         ),
         ({"metadata": {"etcd": {"snapshots": {"schedule": "61 * * * *"}}}}, "snapshots.schedule: '61' is no minute"),
         ({"metadata": {"etcd": {"snapshots": {"schedule": "0 0 * * 5-7"}}}}, "CronJobs have no day of week 7"),

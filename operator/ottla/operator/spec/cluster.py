@@ -235,6 +235,7 @@ def parse_cluster(resource: Object, defaults: Defaults) -> Cluster:
     metadata, brokers = spec.get("metadata") or {}, spec.get("brokers") or {}
     pools = _pools(brokers)
     _check_ports_outside(listeners, pools)
+    _check_node_ports(listeners, pools)
     scaling = spec.get("scaling") or {}
     return Cluster(
         namespace=namespace,
@@ -403,6 +404,27 @@ def _check_ports_outside(listeners: Iterable[Listener], pools: Iterable[Pool]) -
                 f"listeners: {listener.name}: broker {last} would have port {listener.port_outside(last)} of the load "
                 f"balancer, and {PORT_MAX} is the last one there is; lower brokerPorts.first"
             )
+
+
+def _check_node_ports(listeners: Iterable[Listener], pools: Iterable[Pool]) -> None:
+    """A node port leads to one Service. Raises SpecError where the spec gives one of them to two."""
+    users: dict[int, str] = {}
+    brokers = [broker for pool in pools for broker in pool.ids]
+    for listener in listeners:
+        ports = [(listener.bootstrap_node_port, "bootstrap")]
+        if (first := listener.first_node_port) is not None:
+            ports += [(first + broker, f"broker {broker}") for broker in brokers]
+        for port, what in ports:
+            if port is None:
+                continue
+            user = f"{what} of the listener {listener.name}"
+            if port > PORT_MAX:
+                raise SpecError(
+                    f"listeners: {user} would have the node port {port}, and {PORT_MAX} is the last one there is"
+                )
+            if port in users:
+                raise SpecError(f"listeners: {users[port]} and {user} would both have the node port {port}")
+            users[port] = user
 
 
 def _network_rules(given: Object) -> NetworkRules | None:
