@@ -113,6 +113,11 @@ class Scene:
 
         return wait(f"topic {name} is ready", found, seconds)
 
+    def holders(self, topic: str = TOPIC) -> set[int]:
+        """The brokers that have a replica of a topic."""
+        (described,) = json.loads(self.ask("topics", "describe", topic, "--json"))
+        return {broker for partition in described["partitions"] for broker in partition["replicas"]}
+
     # ---- pods
 
     def brokers(self) -> dict[str, dict[str, Any]]:

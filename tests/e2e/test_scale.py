@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 from tests.e2e.installed import Operator
 from tests.e2e.kubectl import wait
-from tests.e2e.scene import TOPIC, Scene, working
+from tests.e2e.scene import TOPIC, working
 
 
 def test_scale(operator: Operator) -> None:
@@ -15,16 +13,10 @@ def test_scale(operator: Operator) -> None:
             scene.change(brokers={"replicas": brokers}, scaling={"rebalance": "Balance"})
             scene.settled(420)
             assert len(scene.brokers()) == brokers
-            assert (3 in holders(scene)) == (brokers == 4)
+            assert (3 in scene.holders()) == (brokers == 4)
             scene.goes_on()
         scene.change(brokers={"replicas": 2})
         wait("the Cluster says why it can't be", lambda: "scaling down waits" in scene.says(), 60)
         assert TOPIC in scene.says()
         assert len(scene.brokers()) == 4
         scene.change(brokers={"replicas": 4})
-
-
-def holders(scene: Scene) -> set[int]:
-    """The brokers that have a replica of the clients' topic."""
-    (topic,) = json.loads(scene.ask("topics", "describe", TOPIC, "--json"))
-    return {broker for partition in topic["partitions"] for broker in partition["replicas"]}
