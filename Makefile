@@ -58,7 +58,7 @@ ifeq ($(PYTEST),tests)
 	@echo ".cache (Go clients, a Kubernetes API server and Helm; Java's clients, by Maven), which takes minutes more."
 	@units=0; \
 	$(UNITS) tests/unit || units=$$?; [ $$units -le 1 ] || exit $$units; \
-	OTTLA_UNITS=$$units $(BIN)/python -m pytest tests --ignore=tests/unit || exit $$?; \
+	OTTLA_UNITS=$$units $(BIN)/python -m pytest --durations=25 tests --ignore=tests/unit || exit $$?; \
 	exit $$units
 else
 	$(BIN)/python -m pytest $(PYTEST)
