@@ -28,7 +28,7 @@ from ottla.metadata.own_store import OwnStore
 from ottla.metadata.patience import Patience
 from ottla.metadata.store import ForeignStore, Store, StoreUnavailable
 from ottla.net.http import HttpServer, Request, Response
-from ottla.net.peer import Connect, connect_tcp
+from ottla.net.streams import Connect, connect_tcp
 from ottla.settings.config import BrokerConfig
 
 logger = logging.getLogger(__name__)

@@ -36,7 +36,7 @@ from ottla.metadata.model import UnsupportedFormat
 from ottla.metadata.patience import GivenUp, Patience
 from ottla.metadata.registration import NodeIdTaken
 from ottla.metadata.store import ForeignStore, LeaseExpired, Store, StoreRestored, StoreUnavailable, UnknownOutcome
-from ottla.net.peer import Connect, connect_tcp
+from ottla.net.streams import Connect, connect_tcp
 from ottla.protocol import record_walk
 from ottla.settings.config import BrokerConfig, InvalidConfiguration
 

@@ -1,6 +1,6 @@
 """One blocking connection to a broker: frames out, frames in, every wait bounded.
 
-Owns a socket, the broker's version ranges (asked for by ApiVersions right after connecting) and the order of answers:
+Owns a stream, the broker's version ranges (asked for by ApiVersions right after connecting) and the order of answers:
 Kafka answers a connection's requests in the order they came, so `receive` needs only a queue of what was sent. Several
 requests may be on the way (`send` … `send` … `receive` … `receive`). Whoever catches `ConnectionLost` drops the
 connection: after a time-out or half a frame the stream can't be used again.
@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import select
-import socket
 import struct
 import time
 from collections import deque
@@ -26,6 +24,7 @@ from ottla.protocol.frames import API_VERSIONS, request_frame, response_body
 from ottla.protocol.messages import Message, read_response, write_request
 
 from .names import Address
+from .streams import BlockingStream
 
 RESPONSE_BYTES_MAX = 1 << 30
 _Answer = TypeVar("_Answer")
@@ -69,10 +68,9 @@ class Connection:
         self._sent: deque[tuple[int, int, int]] = deque()  # (correlation id, API key, version) not yet answered
         try:
             allowed_s = min(connect_timeout_s, max(open_by - time.monotonic(), 0.001))
-            self._socket = socket.create_connection(address, timeout=allowed_s)
+            self._stream = BlockingStream(address, allowed_s)
         except OSError as error:
             raise ConnectionLost(f"cannot connect to {address}: {_reason(error)}", address) from error
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             self._versions = self._ask_versions()
         except BaseException:
@@ -107,8 +105,7 @@ class Connection:
             api_key, version, correlation_id, self._client_id, write_request(api_key, version, message)
         )
         try:
-            self._socket.settimeout(self._timeout_s)
-            self._socket.sendall(frame)
+            self._stream.write(frame, self._timeout_s)
         except OSError as error:
             raise ConnectionLost(f"sending to {self.address} failed: {_reason(error)}", self.address) from error
         if answered:
@@ -145,9 +142,7 @@ class Connection:
 
     def answers_within(self, seconds: float) -> bool:
         """Whether the next answer begins to come, or the connection ends, within so many seconds."""
-        poll = select.poll()
-        poll.register(self._socket, select.POLLIN)
-        return bool(poll.poll(seconds * 1000))
+        return self._stream.readable_within(seconds)
 
     @property
     def unanswered(self) -> int:
@@ -155,8 +150,8 @@ class Connection:
         return len(self._sent)
 
     def close(self) -> None:
-        """Closes the socket; safe to call twice."""
-        self._socket.close()
+        """Closes the connection; safe to call twice."""
+        self._stream.close()
 
     def _ask_versions(self) -> dict[int, tuple[int, int]]:
         names = {"client_software_name": "ottla", "client_software_version": "0.1.0"}
@@ -184,8 +179,7 @@ class Connection:
         filled = 0
         while filled < size:
             try:
-                self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
-                received = self._socket.recv_into(view[filled:])
+                received = self._stream.read_into(view[filled:], max(deadline - time.monotonic(), 0.001))
             except OSError as error:
                 raise ConnectionLost(f"waiting for {self.address} failed: {_reason(error)}", self.address) from error
             if received == 0:

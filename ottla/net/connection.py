@@ -4,19 +4,14 @@ Bytes are received into a buffer that all connections share, and whole frames ar
 rest of a frame that hasn't arrived yet moves to memory of the connection's own (`FrameMemory`). Answers leave at once
 from the same callback: no task, no queue between.
 
-Order, as Kafka's clients rely on: a request starts when the ones before it are answered, except that requests of the
-pipelined APIs (Produce) may start behind one another, and behind one that changes nothing and says so (`overtakable`).
-Answers are sent in the order of the requests. While a request can't start, or the peer doesn't take its answers,
-nothing more is read. So a connection holds no more than the requests and bytes that it may have unanswered, one frame
-of the next, and the answers to one request beyond a few small ones.
+The `Pipeline` says which request may start, and which answer is next. While a request can't start, or the peer
+doesn't take its answers, nothing more is read. So a connection holds no more than the requests and bytes that it may
+have unanswered, one frame of the next, and the answers to one request beyond a few small ones.
 
 One exception, for the sake of TCP: with its receive queue full, Linux drops what comes beyond a window of nothing, and
 with it the acknowledgements of what it sent itself. So a peer that takes its answers may look as if it didn't, for as
 long as nothing is read. A connection that has been full in both directions for a moment takes what has arrived, up to a
 bound.
-
-The socket is driven by the loop's reader and writer callbacks rather than by a transport, because that allows
-`sendfile` in between and a shared receive buffer.
 """
 
 from __future__ import annotations
@@ -24,15 +19,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import mmap
-import socket
-import struct
-from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ottla.net.channel import Channel
 from ottla.net.memory import SMALL_BYTES, Work
 from ottla.net.outgoing import Outgoing
 from ottla.net.pending import Pending
+from ottla.net.pipeline import SIZE_BYTES, Pipeline, api_key_of, frame_bytes, frame_end
 from ottla.protocol.errors import ProtocolError
 from ottla.protocol.received import Memory
 
@@ -45,9 +39,6 @@ LAZY_MEMORY_BYTES = 1024 * 1024
 FULL_SECONDS = 0.2  # both ways, before what has arrived is taken: Linux's first retransmission is about as late
 HELD_WHILE_FULL_BYTES_MAX = 1024 * 1024
 QUEUED_PARTS_MAX = 32  # of answers, before they are sent and others have their turn
-_HTTP_METHODS = (b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI", b"CONN", b"PRI ")
-_size = struct.Struct(">i")
-_key = struct.Struct(">h")
 
 
 class Postponed:
@@ -59,23 +50,21 @@ Reply = "Sequence[Part] | Pending | Postponed | None"
 
 
 class Connection:
-    """A served socket. Created by `Listener`; everything happens on the event loop."""
+    """A client that is served. Created by `Listener`; everything happens on the event loop."""
 
     __slots__ = (
         "_blocked",
-        "_descriptor",
+        "_channel",
         "_have",
         "_holding",
         "_inbox",
         "_looking",
         "_loop",
         "_out",
+        "_pipeline",
         "_queued",
         "_reading",
         "_server",
-        "_socket",
-        "_unanswered",
-        "_unanswered_bytes",
         "_working",
         "client_host",
         "client_software",
@@ -86,7 +75,7 @@ class Connection:
         "principal",
     )
 
-    def __init__(self, listener: Listener, sock: socket.socket, connection_id: int, client_host: str) -> None:
+    def __init__(self, listener: Listener, channel: Channel, connection_id: int, client_host: str) -> None:
         self.id = connection_id
         self.listener = listener
         self._server = listener.server
@@ -96,20 +85,18 @@ class Connection:
         self.closed = False
         self.idle_sweeps = 0
         self._loop = asyncio.get_running_loop()
-        self._socket = sock
-        self._descriptor = sock.fileno()
+        self._channel = channel
         self._inbox: Memory | None = None
         self._have = 0
-        self._out = Outgoing(sock, listener.server.disk_threads, self._go_on, self._unreadable)
+        self._out = Outgoing(channel, listener.server.disk_threads, self._go_on, self._unreadable)
         self._queued = self._out.parts
         self._holding = False  # memory for an answer
-        self._unanswered: deque[Pending] = deque()
-        self._unanswered_bytes = 0
+        self._pipeline = Pipeline(listener.server.limits, listener.server.pipelined)
         self._reading = True
         self._blocked = False  # a whole request waits in the inbox for the ones before it
         self._looking = False  # whether both directions stay full
         self._working = False  # whether memory for work is granted, or waited for
-        self._loop.add_reader(self._descriptor, self._readable)
+        channel.on_readable(self._readable)
 
     # ---- in
 
@@ -119,12 +106,12 @@ class Connection:
         try:
             if inbox is None:
                 shared = self._server.receive_buffer
-                received = self._socket.recv_into(shared)
+                received = self._channel.receive_into(shared)
                 if received:
                     self._take(shared, received)
                     return
             else:
-                received = self._socket.recv_into(memoryview(inbox)[self._have :])
+                received = self._channel.receive_into(memoryview(inbox)[self._have :])
                 if received:
                     self._have += received
                     if self._have == len(inbox):
@@ -156,40 +143,38 @@ class Connection:
         memory = server.memory
         size_max = server.limits.frame_bytes_max
         others_turn = False
-        while end - position >= 4:
-            (size,) = _size.unpack_from(buffer, position)
-            if not 10 <= size <= size_max:
-                self.close(
-                    f"a frame of {size} bytes: allowed are 10 to {size_max}"
-                    + _other_protocol(buffer[position : position + 4])
-                )
+        pipeline = self._pipeline
+        while True:
+            try:
+                next_position = frame_end(buffer, position, end, size_max)
+            except ProtocolError as error:
+                self.close(str(error))
                 return
-            frame_end = position + 4 + size
-            if frame_end > end:
+            if not next_position:
                 break
             if len(self._queued) >= QUEUED_PARTS_MAX and not self._out.stopped:
                 self._blocked = others_turn = True
                 break
-            if (self._unanswered or self._queued or memory.large_answers) and not self._may_start(buffer, position + 4):
+            start = position + SIZE_BYTES
+            if (pipeline or self._queued or memory.large_answers) and not self._may_start(buffer, start):
                 if self.closed:
                     return
                 self._blocked = True
-                if self._unanswered:
-                    _hurry(self._unanswered[0], _key.unpack_from(buffer, position + 4)[0])
+                pipeline.hurry(api_key_of(buffer, start))
                 break
-            begun = self._serve(buffer, position + 4, frame_end)
+            begun = self._serve(buffer, start, next_position)
             if self.closed:
                 return
             if not begun:
                 self._blocked = True
                 break
-            position = frame_end
+            position = next_position
         if self._queued and not self._out.stopped:
             self._send()
             if self.closed:
                 return
             server.busy_poll.answered()
-            if self._blocked and not self._queued and (others_turn or not self._unanswered):
+            if self._blocked and not self._queued and (others_turn or not pipeline):
                 # Only the answers just sent were in the way.
                 if not self._cut_served(buffer, position, end):
                     self._keep(buffer, position, end)
@@ -220,29 +205,18 @@ class Connection:
         return True
 
     def _may_start(self, buffer: Memory, start: int) -> bool:
-        server = self._server
-        unanswered = self._unanswered
-        if (
-            self._out.stopped
-            or self.closed
-            or len(unanswered) >= server.limits.unanswered_max
-            or self._unanswered_bytes >= server.limits.unanswered_bytes_max
-        ):
+        memory = self._server.memory
+        api_key = api_key_of(buffer, start)
+        if self._out.stopped or self.closed or not self._pipeline.may_start(api_key):
             return False
-        (api_key,) = _key.unpack_from(buffer, start)
-        if unanswered and (
-            api_key not in server.pipelined
-            or any(pending.api_key not in server.pipelined and not pending.overtakable for pending in unanswered)
-        ):
-            return False
-        if api_key not in server.memory.large_answers:
+        if api_key not in memory.large_answers:
             return True
         if self._queued:
             self._send()
             if self._out.stopped or self.closed:
                 return False
         self._holding = True
-        return server.memory.reserve_answer(self, api_key, self._loop.time(), self._granted)
+        return memory.reserve_answer(self, api_key, self._loop.time(), self._granted)
 
     def _granted(self) -> None:
         self._loop.call_soon(self._resume)
@@ -266,14 +240,14 @@ class Connection:
         if reply is None or self.closed:
             return True
         if isinstance(reply, Pending):
-            if reply.parts is None or self._unanswered:
-                self._wait_for(reply, end - start)
+            if reply.parts is None or self._pipeline:
+                self._pipeline.waits(reply, end - start)
             else:
                 self._queued.extend(reply.parts)
-        elif self._unanswered:
-            done = Pending(self, _key.unpack_from(buffer, start)[0])
+        elif self._pipeline:
+            done = Pending(self, api_key_of(buffer, start))
             done.parts = reply
-            self._wait_for(done, end - start)
+            self._pipeline.waits(done, end - start)
         else:
             self._queued.extend(reply)
         return True
@@ -293,18 +267,10 @@ class Connection:
         self._working = False
         return memory.begin_work(self, size_bytes, now)
 
-    def _wait_for(self, pending: Pending, size: int) -> None:
-        pending.size = size
-        self._unanswered.append(pending)
-        self._unanswered_bytes += size
-
     def _keep(self, buffer: Memory, position: int, end: int) -> None:
         """Moves buffer[position:end], which can't be served now, to memory of this connection's own."""
         have = end - position
-        need = 4
-        if have >= 4:
-            need = 4 + int(_size.unpack_from(buffer, position)[0])
-        wanted = max(need, have)
+        wanted = max(frame_bytes(buffer, position, end), have)
         memory = self._server.memory
         if wanted > max(have, SMALL_BYTES) and not memory.acquire(self, wanted, self._loop.time()):
             memory.wait(self, wanted, partial(self._memory_granted, wanted))
@@ -332,7 +298,7 @@ class Connection:
     def _pause(self) -> None:
         if self._reading:
             self._reading = False
-            self._loop.remove_reader(self._descriptor)
+            self._channel.not_readable()
             self._look_if_full()
 
     def _look_if_full(self) -> None:
@@ -349,7 +315,7 @@ class Connection:
             return
         if held < HELD_WHILE_FULL_BYTES_MAX and memory.has_room(held + len(shared)):
             try:
-                received = self._socket.recv_into(shared)
+                received = self._channel.receive_into(shared)
             except (BlockingIOError, InterruptedError):
                 pass
             except OSError as error:
@@ -366,22 +332,13 @@ class Connection:
     def _unpause(self) -> None:
         if not self._reading and not self.closed:
             self._reading = True
-            self._loop.add_reader(self._descriptor, self._readable)
+            self._channel.on_readable(self._readable)
 
     # ---- out
 
     def answered(self) -> None:
         """One of the unanswered requests has its answer; sends what is next in order."""
-        unanswered = self._unanswered
-        sent = False
-        while unanswered:
-            parts = unanswered[0].parts
-            if parts is None:
-                break
-            self._unanswered_bytes -= unanswered.popleft().size
-            self._queued.extend(parts)
-            sent = True
-        if not sent:
+        if not self._pipeline.move_answers(self._queued):
             return
         if self._queued and not self._out.stopped:
             self._send()
@@ -409,7 +366,7 @@ class Connection:
             if not was_stopped or (was_full and not out.full):
                 self._hold_answers()
                 self._look_if_full()
-        elif self._holding and not self._unanswered:
+        elif self._holding and not self._pipeline:
             self._holding = False
             self._server.memory.answer_sent(self, self._loop.time())
 
@@ -420,7 +377,7 @@ class Connection:
         if held > SMALL_BYTES:
             self._holding = True
             self._server.memory.hold_answer(self, held, self._loop.time())
-        elif self._holding and not self._unanswered:
+        elif self._holding and not self._pipeline:
             self._holding = False
             self._server.memory.answer_sent(self, self._loop.time())
 
@@ -441,23 +398,19 @@ class Connection:
         self.closed = True
         if reason:
             logger.info("connection %d from %s is closed: %s", self.id, self.client_host, reason)
-        if self._reading:
-            self._loop.remove_reader(self._descriptor)
         self._out.close()
-        self._socket.close()
+        self._channel.close()
         self._inbox = None
         self._server.memory.release(self, self._loop.time())
         self._server.memory.answer_sent(self, self._loop.time())
         self._server.memory.forget_work(self, self._loop.time())
-        for pending in self._unanswered:
-            pending.forget()
-        self._unanswered.clear()
+        self._pipeline.forget()
         self.listener.connection_closed(self)
 
     @property
     def unanswered(self) -> int:
         """Requests that wait for their answer, or for answers before theirs."""
-        return len(self._unanswered)
+        return len(self._pipeline)
 
     @property
     def waits_for_broker(self) -> bool:
@@ -465,31 +418,19 @@ class Connection:
         it is the broker's turn. Either a disk is waited for, or the request waits behind others that are all of the
         pipelined APIs, which take as long as the broker has work with them. (A request such as JoinGroup waits because
         its peer wants it to; a peer that sends more behind it has chosen to wait.)"""
-        pipelined = self._server.pipelined
         if self._out.stopped:
             return not self._out.full and (self._blocked or self._inbox is None)
-        return (
-            self._blocked
-            and bool(self._unanswered)
-            and all(pending.api_key in pipelined for pending in self._unanswered)
-        )
+        return self._blocked and self._pipeline.waits_for_pipelined()
 
     @property
     def idle(self) -> bool:
         """Nothing is under way in either direction, or the peer takes nothing of what it asked for."""
-        return self._out.full or (not self._unanswered and not self._queued)
+        return self._out.full or (not self._pipeline and not self._queued)
 
 
 def _allocate(size: int) -> Memory:
     """Memory for a frame. That of a large one takes room only as its bytes arrive, and goes back to the system."""
     return bytearray(size) if size <= LAZY_MEMORY_BYTES else mmap.mmap(-1, size)
-
-
-def _hurry(pending: Pending, behind: int) -> None:
-    """A request of the API `behind` waits for the first one that isn't answered."""
-    pending.behind = behind
-    if pending.hurry is not None:
-        pending.hurry()
 
 
 def _cut(buffer: Memory, position: int) -> bool:
@@ -501,12 +442,3 @@ def _cut(buffer: Memory, position: int) -> bool:
     except BufferError:
         return False
     return True
-
-
-def _other_protocol(start: bytes | bytearray) -> str:
-    """What a peer seems to speak whose first bytes make no sense as a frame's size."""
-    if start[0] == 0x16 and start[1] == 3:
-        return "; the peer speaks TLS, this listener doesn't"
-    if bytes(start) in _HTTP_METHODS:
-        return "; the peer speaks HTTP"
-    return ""

@@ -12,12 +12,11 @@ of it that pages go at once: then the loop waits for the disk, but every answer 
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 
+from ottla.net.channel import Channel
 from ottla.net.disk_threads import DiskThreads
 from ottla.net.pending import KNOWN_SECONDS, READ_AHEAD_BYTES, FileRange, OpenFile, Part
 
@@ -28,21 +27,20 @@ _InMemory = bytes | bytearray | memoryview
 
 
 class Outgoing:
-    """Parts on their way into one socket, on the event loop.
+    """Parts on their way into one channel, on the event loop.
 
     The owner queues them in `parts`. While `stopped`, nothing leaves, because the peer takes nothing more (`full`) or
     because a disk is waited for. `go_on` is called when it is time to `send` again, `failed` when a disk has failed.
     """
 
     __slots__ = (
-        "_descriptor",
+        "_channel",
         "_failed",
         "_go_on",
         "_known",
         "_known_until",
         "_loop",
         "_reading",
-        "_socket",
         "_threads",
         "full",
         "parts",
@@ -51,13 +49,12 @@ class Outgoing:
 
     def __init__(
         self,
-        sock: socket.socket,
+        channel: Channel,
         threads: DiskThreads,
         go_on: Callable[[], None],
         failed: Callable[[BaseException], None],
     ) -> None:
-        self._socket = sock
-        self._descriptor = sock.fileno()
+        self._channel = channel
         self._threads = threads
         self._go_on = go_on
         self._failed = failed
@@ -94,7 +91,7 @@ class Outgoing:
                 if parts:
                     part = self._joined(part)
                 try:
-                    sent = self._socket.send(part, socket.MSG_MORE if parts else 0)
+                    sent = self._channel.send(part, more=bool(parts))
                 except (BlockingIOError, InterruptedError):
                     sent = 0  # a file range before it filled the socket's buffer
                 if sent < len(part):
@@ -103,13 +100,13 @@ class Outgoing:
         except (BlockingIOError, InterruptedError):
             if not self.full:
                 self.full = self.stopped = True
-                self._loop.add_writer(self._descriptor, self._go_on)
+                self._channel.on_writable(self._go_on)
             return
         if self.full:
             self._not_full()
 
     def close(self) -> None:
-        """Forgets everything, before the socket is closed."""
+        """Forgets everything, before the channel is closed."""
         if self.full:
             self._not_full()
         if self._reading is not None:
@@ -119,7 +116,7 @@ class Outgoing:
 
     def _not_full(self) -> None:
         self.full = self.stopped = False
-        self._loop.remove_writer(self._descriptor)
+        self._channel.not_writable()
 
     def _joined(self, first: _InMemory) -> _InMemory:
         """`first` and the small parts behind it as one, so that they take one system call."""
@@ -166,7 +163,7 @@ class Outgoing:
                     return not self._read_ahead(_Rest(file, position, left))
                 self._known_until = self._loop.time() + KNOWN_SECONDS
             try:
-                sent = os.sendfile(self._descriptor, file.fileno(), position, known)
+                sent = self._channel.send_file(file.fileno(), position, known)
             except (BlockingIOError, InterruptedError):
                 self.parts.appendleft(_Rest(file, position, left))
                 self._known = known

@@ -1,6 +1,6 @@
 """One connection to another broker, for a broker's own requests: one at a time, each with a deadline.
 
-Shell over an injected `Connect`; `connect_tcp` is the real one. An answer is received into memory that is used again:
+Over an injected `Connect`. An answer is received into memory that is used again:
 it may be read until the next request. After anything that went wrong (a deadline, a reset, half a frame, a cancelled
 request) the connection is closed, because nobody knows what is still on the way; the next request opens a new one.
 """
@@ -8,12 +8,11 @@ request) the connection is closed, because nobody knows what is still on the way
 from __future__ import annotations
 
 import asyncio
-import socket
 import struct
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
+from ottla.net.streams import Connect, Stream
 from ottla.protocol.errors import ProtocolError
 from ottla.protocol.frames import request_frame, response_body
 
@@ -21,23 +20,6 @@ ANSWER_BYTES_MAX = 1 << 30
 BUFFER_BYTES = 1 << 16
 _KEPT_BYTES_MAX = 1 << 20  # a larger buffer goes back as soon as an answer would have fitted into a small one
 _size = struct.Struct(">i")
-
-
-class Stream(Protocol):
-    """Bytes to and from one address. Failures are OSErrors, the peer's goodbye among them."""
-
-    async def read_exactly(self, into: memoryview) -> None:
-        """Fills `into`."""
-
-    async def write(self, data: bytes) -> None:
-        """Sends all of `data`."""
-
-    def close(self) -> None:
-        """Ends the connection at once; may be called twice."""
-
-
-Connect = Callable[[str, int], Awaitable[Stream]]
-"""Opens a stream to (host, port). Raises OSError."""
 
 
 class Answer(NamedTuple):
@@ -131,52 +113,3 @@ class Peer:
             self._buffer = bytearray(max(size, BUFFER_BYTES))
         await stream.read_exactly(memoryview(self._buffer)[:size])
         return int(size)
-
-
-class _TcpStream:
-    """A connected socket, read and written by the loop's `sock_…` calls: no copy on the way into the buffer."""
-
-    __slots__ = ("_loop", "_socket")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, connected: socket.socket) -> None:
-        self._loop = loop
-        self._socket = connected
-
-    async def read_exactly(self, into: memoryview) -> None:
-        filled = 0
-        while filled < len(into):
-            received = await self._loop.sock_recv_into(self._socket, into[filled:])
-            if not received:
-                raise ConnectionResetError("the peer closed the connection")
-            filled += received
-
-    async def write(self, data: bytes) -> None:
-        await self._loop.sock_sendall(self._socket, data)
-
-    def close(self) -> None:
-        self._socket.close()
-
-
-async def connect_tcp(host: str, port: int) -> Stream:
-    """A TCP connection to the first address of `host` that takes it.
-
-    Raises OSError; ConnectionRefusedError only if every address refuses, which is what a dead process's do.
-    """
-    loop = asyncio.get_running_loop()
-    failure: OSError | None = None
-    for family, kind, protocol, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-        candidate = socket.socket(family, kind, protocol)
-        candidate.setblocking(False)
-        try:
-            candidate.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await loop.sock_connect(candidate, address)
-        except OSError as error:
-            candidate.close()
-            if failure is None or isinstance(failure, ConnectionRefusedError):
-                failure = error
-        except BaseException:
-            candidate.close()
-            raise
-        else:
-            return _TcpStream(loop, candidate)
-    raise failure or OSError(f"{host} has no address")

@@ -1,4 +1,4 @@
-"""An answer that comes later, and what answers are made of.
+"""An answer that comes later, and what answers are made of. Pure.
 
 A handler that can't answer at once returns a `Pending`; the connection keeps it in its place among the answers.
 """
@@ -6,10 +6,7 @@ A handler that can't answer at once returns a `Pending`; the connection keeps it
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    from ottla.net.connection import Connection
+from typing import Protocol
 
 KNOWN_SECONDS = 0.1  # for so long, what of a file was found in memory counts as being there
 READ_AHEAD_BYTES = 1024 * 1024  # which a thread reads at once of what isn't in memory
@@ -49,13 +46,26 @@ class FileRange(Protocol):
 Part = bytes | bytearray | memoryview | FileRange
 
 
+class Asking(Protocol):
+    """The connection that a request came by, as far as its answer needs it."""
+
+    def answered(self) -> None:
+        """One of its requests has its answer."""
+
+    def may_go_on(self) -> None:
+        """A request that couldn't start may be able to now."""
+
+    def close(self) -> None:
+        """Ends it."""
+
+
 class Pending:
     """An answer that comes later. `answer` may be called once, from the event loop."""
 
     __slots__ = ("_connection", "abandoned", "answering", "api_key", "behind", "hurry", "overtakable", "parts", "size")
 
-    def __init__(self, connection: Connection, api_key: int) -> None:
-        self._connection: Connection | None = connection
+    def __init__(self, connection: Asking, api_key: int) -> None:
+        self._connection: Asking | None = connection
         self.api_key = api_key
         self.size = 0  # of the request, once it waits
         self.parts: Sequence[Part] | None = None

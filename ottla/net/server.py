@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from heapq import nlargest
 
 from ottla.net.busy_poll import WINDOW_SECONDS, BusyPoll
+from ottla.net.channel import PlainChannel
 from ottla.net.connection import Connection, Postponed
 from ottla.net.disk_threads import DiskThreads, VolumeThreads
 from ottla.net.memory import BufferedMemory
@@ -245,7 +246,7 @@ class Listener:
         server.connections_by_host[host] = server.connections_by_host.get(host, 0) + 1  # one may just have been closed
         server.connection_count += 1
         self._next_id += 1
-        self.connections[Connection(self, sock, self._next_id, host)] = None
+        self.connections[Connection(self, PlainChannel(sock), self._next_id, host)] = None
 
     def connection_closed(self, connection: Connection) -> None:
         """Bookkeeping of a connection that has just closed."""

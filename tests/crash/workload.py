@@ -18,7 +18,7 @@ from typing import Any
 
 import confluent_kafka
 
-from ottla.net.peer import connect_tcp
+from ottla.net.streams import connect_tcp
 from ottla.protocol.errors import KafkaError
 from tests.simulation.client import Client, Unavailable
 from tests.simulation.consumer import Committer, Consumer

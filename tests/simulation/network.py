@@ -5,8 +5,7 @@ window. A link can be cut in one direction: what is sent meanwhile arrives when 
 unless either side has given up by then. A process that dies takes its sockets with it, and the peers hear of that; a
 host that loses its power is silent, and the peers are reset only when it is back and gets something it doesn't know.
 
-`SimulatedSocket` has the methods of `socket.socket` that `ottla.net` uses; `Stream` is what `ottla.net.peer` asks of a
-connection.
+`SimulatedSocket` has the methods of `socket.socket` that `ottla.net` uses; `Stream` is a stream of `ottla.net.streams`.
 """
 
 from __future__ import annotations
@@ -410,7 +409,7 @@ class SimulatedSocket(_Pollable):
 
 
 class Stream:
-    """A connection read and written by tasks: `ottla.net.peer.Stream`, and what simulated clients use."""
+    """A connection read and written by tasks: `ottla.net.streams.Stream`, and what simulated clients use."""
 
     def __init__(self, sock: SimulatedSocket) -> None:
         self._socket = sock

@@ -30,6 +30,8 @@ MUST_BE_PURE = (
     "ottla.metadata.lineage",
     "ottla.metadata.reports",
     "ottla.settings.",
+    "ottla.net.pending",
+    "ottla.net.pipeline",
     "ottla.placement",
     "ottla.balance.",
     "ottla.wording",

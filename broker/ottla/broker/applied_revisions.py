@@ -34,7 +34,8 @@ from ottla.broker.awaited_elections import AwaitedElections
 from ottla.broker.broker_link import BrokerLink
 from ottla.metadata.image import Changed, Image
 from ottla.metadata.model import Broker
-from ottla.net.peer import Connect, Peer
+from ottla.net.peer import Peer
+from ottla.net.streams import Connect
 
 logger = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from ottla.metadata.renewal import Renewal, RenewalThread
 from ottla.metadata.store import Store
 from ottla.net.busy_poll import WINDOW_SECONDS
 from ottla.net.disk_threads import DiskThreads, VolumeThreads
-from ottla.net.peer import Connect, connect_tcp
 from ottla.net.server import OpenSocket, open_socket
+from ottla.net.streams import Connect, connect_tcp
 
 Threads = Callable[[int], Executor]
 

@@ -22,7 +22,8 @@ from typing import Protocol
 
 from ottla.metadata.image import Image
 from ottla.metadata.model import NO_LEADER, Endpoint
-from ottla.net.peer import Connect, Peer
+from ottla.net.peer import Peer
+from ottla.net.streams import Connect
 from ottla.protocol.messages import read_response, write_request
 
 logger = logging.getLogger(__name__)

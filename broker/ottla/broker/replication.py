@@ -11,7 +11,7 @@ from ottla.broker.replica.follower import CorruptBatch
 from ottla.broker.replica_fetcher import ReplicaFetcher, key_of
 from ottla.broker.replication_throttle import FOLLOWER, ReplicationThrottle
 from ottla.metadata.image import Image
-from ottla.net.peer import Connect, connect_tcp
+from ottla.net.streams import Connect, connect_tcp
 from ottla.settings.config import BrokerConfig
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from ottla.metadata.follower import Follower
 from ottla.metadata.image import Changed, Image
 from ottla.metadata.model import NO_BROKER, Broker, BrokerState, ControllerHolder
 from ottla.metadata.store import Committed, Delete, Guard, Store, StoreUnavailable, UnknownOutcome, Write
-from ottla.net.peer import Connect, connect_tcp
+from ottla.net.streams import Connect, connect_tcp
 
 logger = logging.getLogger(__name__)
 

@@ -27,7 +27,8 @@ from ottla.net.admin import (
     settings_wanted,
 )
 from ottla.net.names import Address, parse_bootstrap
-from ottla.net.peer import Connect, Peer, Stream, connect_tcp
+from ottla.net.peer import Peer
+from ottla.net.streams import Connect, Stream, connect_tcp
 from ottla.operator.kafka_loads import Loads, ask_loads
 from ottla.operator.kafka_throttles import ask_throttled_by_hand
 from ottla.operator.objects import OPERATOR, Ref

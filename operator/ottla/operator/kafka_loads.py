@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from ottla.balance.measured import Directory, Worked, read_worked
 from ottla.net.admin import BROKER, DESCRIBE_CONFIGS, ask, settings_wanted
-from ottla.net.peer import Connect, Peer
+from ottla.net.peer import Peer
+from ottla.net.streams import Connect
 from ottla.operator.objects import OPERATOR
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.settings.own import LOAD

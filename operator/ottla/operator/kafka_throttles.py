@@ -11,7 +11,8 @@ import asyncio
 from collections.abc import Mapping
 
 from ottla.net.admin import BROKER, DESCRIBE_CONFIGS, ask, settings_wanted
-from ottla.net.peer import Connect, Peer
+from ottla.net.peer import Peer
+from ottla.net.streams import Connect
 from ottla.operator.kafka_loads import ANSWER_S_MAX
 from ottla.operator.objects import OPERATOR
 from ottla.operator.plan.topic import THROTTLE_RATES

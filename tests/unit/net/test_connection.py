@@ -13,6 +13,7 @@ from collections.abc import Callable
 import pytest
 
 from ottla.broker.log.disk import RealFile
+from ottla.net.channel import Channel
 from ottla.net.connection import (
     FULL_SECONDS,
     HELD_WHILE_FULL_BYTES_MAX,
@@ -56,7 +57,7 @@ class Echo:
         if payload.startswith(b"large"):
             return [bytes(int(payload[5:]))]
         if payload.startswith(b"full"):
-            connection._out._socket = OnceFull(connection._out._socket)
+            connection._out._channel = OnceFull(connection._out._channel)
         return [payload]
 
 
@@ -66,17 +67,17 @@ class Slice:
 
 
 class OnceFull:
-    """A socket that takes nothing the first time."""
+    """A channel that takes nothing the first time."""
 
-    def __init__(self, real: socket.socket) -> None:
+    def __init__(self, real: Channel) -> None:
         self._real = real
         self._refused = False
 
-    def send(self, data, flags: int = 0) -> int:
+    def send(self, data, *, more: bool) -> int:
         if not self._refused:
             self._refused = True
             raise BlockingIOError
-        return self._real.send(data, flags)
+        return self._real.send(data, more=more)
 
     def __getattr__(self, name: str):
         return getattr(self._real, name)

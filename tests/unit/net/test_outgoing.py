@@ -157,7 +157,7 @@ def test_a_peer_that_takes_an_answer_bit_by_bit_costs_one_question_a_piece(monke
             loop = asyncio.get_running_loop()
             await loop.sock_connect(sock, ("127.0.0.1", port))
             (connection,) = await connections(server)
-            connection._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
+            connection._channel._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
             await loop.sock_sendall(sock, frame(ORDINARY, b"cold"))
             got = b""
             while len(got) < 4 + len(CONTENT) + 4:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from ottla.net.peer import BUFFER_BYTES, Peer, Stream, connect_tcp
+from ottla.net.peer import BUFFER_BYTES, Peer
+from ottla.net.streams import Stream, connect_tcp
 from ottla.protocol.errors import ProtocolError
 from ottla.protocol.frames import read_request_header, response_frame
 

@@ -1,0 +1,90 @@
+"""The bytes of one connection, in both directions, on the event loop.
+
+A channel moves bytes and knows nothing of frames. Buffers are the caller's. `PlainChannel` moves bytes as they are.
+
+A socket is driven by the event loop's reader and writer callbacks rather than by a transport, because that allows
+`sendfile` in between, and a receive buffer that all connections share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+from typing import Protocol
+
+from ottla.protocol.received import Buffer
+
+
+class Channel(Protocol):
+    """One connection's bytes. Every call returns at once."""
+
+    def receive_into(self, buffer: Buffer) -> int:
+        """How many bytes have arrived in `buffer`; 0 where the peer sends no more. Raises BlockingIOError where none
+        has arrived, and OSError."""
+
+    def send(self, data: Buffer, *, more: bool) -> int:
+        """How many bytes of `data` were taken; with `more` behind them they needn't leave yet. Raises BlockingIOError
+        where the peer takes none, and OSError."""
+
+    def send_file(self, descriptor: int, position: int, size: int) -> int:
+        """As `send`, of a file's bytes; 0 where the file has ended."""
+
+    def on_readable(self, callback: Callable[[], None]) -> None:
+        """From now on `callback` is called when `receive_into` has something to say."""
+
+    def not_readable(self) -> None:
+        """Ends `on_readable`."""
+
+    def on_writable(self, callback: Callable[[], None]) -> None:
+        """From now on `callback` is called when the peer takes more."""
+
+    def not_writable(self) -> None:
+        """Ends `on_writable`."""
+
+    def close(self) -> None:
+        """Ends the connection. Neither callback is called any more."""
+
+
+class PlainChannel:
+    """A connected socket that doesn't block."""
+
+    __slots__ = ("_descriptor", "_loop", "_reading", "_send", "_socket", "_writing", "receive_into")
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+        self._descriptor = connected.fileno()
+        self._loop = asyncio.get_running_loop()
+        self._send = connected.send
+        self._reading = self._writing = False
+        self.receive_into: Callable[[Buffer], int] = connected.recv_into
+
+    def send(self, data: Buffer, *, more: bool) -> int:
+        return self._send(data, socket.MSG_MORE if more else 0)
+
+    def send_file(self, descriptor: int, position: int, size: int) -> int:
+        return os.sendfile(self._descriptor, descriptor, position, size)
+
+    def on_readable(self, callback: Callable[[], None]) -> None:
+        self._reading = True
+        self._loop.add_reader(self._descriptor, callback)
+
+    def not_readable(self) -> None:
+        self._reading = False
+        self._loop.remove_reader(self._descriptor)
+
+    def on_writable(self, callback: Callable[[], None]) -> None:
+        self._writing = True
+        self._loop.add_writer(self._descriptor, callback)
+
+    def not_writable(self) -> None:
+        self._writing = False
+        self._loop.remove_writer(self._descriptor)
+
+    def close(self) -> None:
+        if self._reading:
+            self.not_readable()
+        if self._writing:
+            self.not_writable()
+        self._socket.close()

@@ -1,0 +1,108 @@
+"""Streams to other brokers, for whoever can wait: tasks of an event loop by `Stream`, threads by `BlockingStream`.
+
+A stream moves bytes and knows nothing of frames. What is written here of plain TCP is what another kind of stream has
+to do, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+
+class Stream(Protocol):
+    """Bytes to and from one address. Failures are OSErrors, the peer's goodbye among them."""
+
+    async def read_exactly(self, into: memoryview) -> None:
+        """Fills `into`."""
+
+    async def write(self, data: bytes) -> None:
+        """Sends all of `data`."""
+
+    def close(self) -> None:
+        """Ends the connection at once; may be called twice."""
+
+
+Connect = Callable[[str, int], Awaitable[Stream]]
+"""Opens a stream to (host, port). Raises OSError."""
+
+
+class _TcpStream:
+    """A connected socket, read and written by the loop's `sock_…` calls: no copy on the way into the buffer."""
+
+    __slots__ = ("_loop", "_socket")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, connected: socket.socket) -> None:
+        self._loop = loop
+        self._socket = connected
+
+    async def read_exactly(self, into: memoryview) -> None:
+        filled = 0
+        while filled < len(into):
+            received = await self._loop.sock_recv_into(self._socket, into[filled:])
+            if not received:
+                raise ConnectionResetError("the peer closed the connection")
+            filled += received
+
+    async def write(self, data: bytes) -> None:
+        await self._loop.sock_sendall(self._socket, data)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+async def connect_tcp(host: str, port: int) -> Stream:
+    """A TCP connection to the first address of `host` that takes it.
+
+    Raises OSError; ConnectionRefusedError only if every address refuses, which is what a dead process's do.
+    """
+    loop = asyncio.get_running_loop()
+    failure: OSError | None = None
+    for family, kind, protocol, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        candidate = socket.socket(family, kind, protocol)
+        candidate.setblocking(False)
+        try:
+            candidate.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await loop.sock_connect(candidate, address)
+        except OSError as error:
+            candidate.close()
+            if failure is None or isinstance(failure, ConnectionRefusedError):
+                failure = error
+        except BaseException:
+            candidate.close()
+            raise
+        else:
+            return _TcpStream(loop, candidate)
+    raise failure or OSError(f"{host} has no address")
+
+
+class BlockingStream:
+    """A TCP connection whose every wait is bounded. Not safe to share between threads."""
+
+    def __init__(self, address: tuple[str, int], timeout_s: float) -> None:
+        """Connects. Raises OSError."""
+        self._socket = socket.create_connection(address, timeout=timeout_s)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def write(self, data: bytes, timeout_s: float) -> None:
+        """Sends all of `data`. Raises OSError."""
+        self._socket.settimeout(timeout_s)
+        self._socket.sendall(data)
+
+    def read_into(self, buffer: memoryview, timeout_s: float) -> int:
+        """How many bytes have come, once some have; 0 where the peer sends no more. Raises OSError."""
+        self._socket.settimeout(timeout_s)
+        return self._socket.recv_into(buffer)
+
+    def readable_within(self, seconds: float) -> bool:
+        """Whether bytes come, or the connection ends, within so many seconds."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return bool(poll.poll(seconds * 1000))
+
+    def close(self) -> None:
+        """Ends the connection; safe to call twice."""
+        self._socket.close()
