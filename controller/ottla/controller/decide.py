@@ -84,7 +84,7 @@ def scope_of(image: Image, changed: Changed) -> Scope:
 
 
 def imbalanced(image: Image) -> Scope:
-    """Partitions that another replica leads than the first, although the first is in sync: looked at at intervals.
+    """Partitions whose first replica is in sync but isn't their leader. The controller looks for them at intervals.
 
     Kafka's KRaft controller, too, balances each such partition, whatever `leader.imbalance.per.broker.percentage` is.
     """
@@ -238,7 +238,7 @@ def _electable(image: Image) -> dict[int, int]:
 
 
 def _unled(image: Image) -> frozenset[PartitionId]:
-    """Partitions that have no leader, or one whose broker is gone, has registered anew or is draining."""
+    """Partitions that have no leader, or one whose broker is gone, registered anew or draining."""
     epochs = _electable(image)
     return frozenset(
         (topic_id, index)

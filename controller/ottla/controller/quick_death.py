@@ -50,7 +50,7 @@ class QuickDeath:
     def __init__(
         self, store: Store, follower: Follower, own_id: int, listener: str, connect: Connect = connect_tcp
     ) -> None:
-        """`own_id` is the broker in the same process, `listener` the name of the brokers' inter-broker listener."""
+        """`own_id` is the broker of the same process, `listener` the name of the brokers' inter-broker listener."""
         self.found_count = 0  # deaths that this process has declared
         self._store = store
         self._follower = follower

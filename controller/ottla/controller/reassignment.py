@@ -26,7 +26,7 @@ from ottla.metadata.reassignment import can_cancel
 
 
 def reassigned(partition: Partition, target: tuple[int, ...] | None, electorate: Electorate) -> Partition:
-    """The partition with the move to `target` begun (None: with its move cancelled). Leader and epochs don't change."""
+    """The partition with the move to `target` begun (None: cancelled). Its leader and leader epoch don't change."""
     if target is None:
         return _cancelled(partition, electorate)
     original = partition.original if partition.reassigning else partition.replicas
@@ -57,7 +57,7 @@ def _cancelled(partition: Partition, electorate: Electorate) -> Partition:
 
 
 def _restricted(partition: Partition, replicas: tuple[int, ...]) -> Partition:
-    """The partition with these replicas and no others, and without a move. Its leader may not be one of them."""
+    """The partition with these replicas and no others, and without a move. Its leader stays, even if not among them."""
     members = _kept(partition, replicas)
     return replace(
         partition,

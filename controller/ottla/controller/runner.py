@@ -66,7 +66,7 @@ _Outcome = Committed | Rejected | UnknownOutcome | StoreUnavailable
 
 
 class Deposed(Exception):
-    """The term has ended: another process may be the controller by now."""
+    """Another process may be the controller by now."""
 
 
 class Controller:

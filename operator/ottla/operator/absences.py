@@ -21,7 +21,7 @@ class Absences:
     def look(
         self, cluster: Ref, sets: Iterable[Object], pods: Iterable[Object], now: datetime
     ) -> Mapping[str, datetime]:
-        """Since when each pod of these StatefulSets that is missing now has been missing, by the pod's name."""
+        """Since when each missing pod of these StatefulSets has been missing, by the pod's name."""
         before = self._since.get(cluster, {})
         missing = not_serving(sets, ()).keys() - {pod["metadata"]["name"] for pod in pods}
         self._since[cluster] = {name: before.get(name, now) for name in missing}

@@ -203,7 +203,7 @@ class Operator:
                 raise DefinitionsGone(f"the definition of {' and '.join(gone)} was deleted") from error
             raise
         finally:
-            # kopf's own way of ending waits for its workers, and now and then it waits for ever.
+            # kopf's own way to end waits for its workers, and once in a while it waits for ever.
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks, timeout=ENDED_S)

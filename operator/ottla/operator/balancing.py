@@ -115,7 +115,7 @@ class Balancer:
             for index, partition in topic.partitions.items()
         }
         speeds = {broker: rates(before.worked[broker], work) for broker, work in told.worked.items()}
-        # In a thread: a plan for many partitions takes seconds, and the operator must renew its lease meanwhile.
+        # In a thread: a plan for many partitions takes seconds, and the operator's lease is to be renewed meanwhile.
         found, plan = await asyncio.to_thread(
             wanted_moves, kafka, loads(assignments, kafka.racks, speeds, told.directories), known.wish
         )

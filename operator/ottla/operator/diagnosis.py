@@ -1,7 +1,7 @@
 """What is wrong with an installation of the operator, judged by its objects in Kubernetes. Pure.
 
-An operator looks idle, and can't mend it itself, if it lacks rights, if the definitions of its kinds are missing or of
-another version, or if versions don't fit together. Each finding says what to do.
+An operator looks idle if it lacks rights, if the definitions of its kinds are missing or of another version, or if
+versions don't fit together. It can't mend any of these itself. Each finding says what to do.
 """
 
 from __future__ import annotations

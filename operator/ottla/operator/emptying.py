@@ -127,7 +127,7 @@ class Emptying:
             await admin.configure_brokers(given, reset, broker=str(broker))
 
     async def _move(self, visit: Visit, broker: _Broker, admin: KafkaAdmin) -> None:
-        """Moves some replicas away, or notes that none is left."""
+        """Moves some replicas away, or notes that there are none."""
         key = ref_of(broker.pod)
         going = [names.log_directory(volume) for volume in broker.going]
         directories = await admin.log_directories()

@@ -320,9 +320,9 @@ class EtcdKeeper:
 
 
 def _as_formed(cluster: Cluster, etcd: Etcd, found: Found) -> Etcd:
-    """The spec, with the scheme by which its members were formed to talk to each other.
+    """The spec, with the scheme (http or https) that members have used among themselves since etcd was formed.
 
-    It never changes, because members that are restarted one after the other couldn't talk to each other meanwhile.
+    The scheme never changes. If it did, members that are restarted one after the other couldn't reach each other.
     """
     rules = found.get("ConfigMap", names.etcd_set(cluster))
     plain = rules is not None and "=http://" in (rules.get("data") or {}).get("initial-cluster", "")

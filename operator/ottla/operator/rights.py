@@ -73,7 +73,7 @@ FOR_ITS_LEASE = (Right(("Lease",), ("get", "create", "update"), "By which one op
 
 
 class Asked(NamedTuple):
-    """A single right, in the form in which the API server is asked about it."""
+    """A single right, as the API server is asked about it."""
 
     verb: str
     group: str

@@ -187,7 +187,7 @@ def _drained(kafka: KafkaCluster) -> frozenset[int]:
 
 
 async def make(refusals: Refusals) -> None:
-    """Raises the first refusal that doesn't pass by itself, as one does of a topic that was deleted meanwhile."""
+    """Raises the first refusal. A refusal that passes by itself, as when a topic was deleted meanwhile, is ignored."""
     for refusal in refusals.values():
         if refusal is not None and refusal.code not in PASSING:
             raise refusal

@@ -35,7 +35,7 @@ class Trouble:
 
     @property
     def failed(self) -> bool:
-        """Whether the part itself failed; a part that only waits hasn't failed."""
+        """Whether this part itself failed; one that only waits hasn't."""
         return self.reason != "Waiting"
 
 

@@ -34,7 +34,7 @@ class Writer(Protocol):
 
 
 class News(NamedTuple):
-    """An Event about a Topic."""
+    """An Event of a Topic."""
 
     resource: TopicResource
     reason: str

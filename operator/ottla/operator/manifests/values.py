@@ -31,7 +31,7 @@ class Value:
 
     @property
     def name(self) -> str:
-        """The key itself, without those above it."""
+        """The key itself."""
         return self.path.rpartition(".")[2]
 
 
@@ -100,7 +100,7 @@ def values_schema(values: tuple[Value, ...], *, replaced: dict[str, Schema] | No
     items, unless their comments say otherwise.
     """
     properties = {value.name: (replaced or {}).get(value.name) or _schema(value) for value in values}
-    # Helm itself adds this key to the values of a chart on which another chart depends.
+    # Helm itself adds the key to the values of a chart that another one depends on.
     properties["global"] = {"type": "object", "description": "Values that charts share."}
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",

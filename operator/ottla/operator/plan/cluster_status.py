@@ -80,7 +80,7 @@ class Findings:
 
     @property
     def failure(self) -> str:
-        """Why the first part that failed did; empty where none failed."""
+        """Why the first part that failed did; empty where none has."""
         return next((trouble.message for trouble in self.troubles if trouble.failed), "")
 
     @property

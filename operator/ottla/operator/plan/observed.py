@@ -129,8 +129,8 @@ def broker_names(cluster: Cluster, sets: Iterable[Object], pods: Iterable[Object
 def outdated(stateful_set: Object | None, pod: Object, resize: Resize | None = None) -> str:
     """Why a pod differs from what its StatefulSet would make now; empty where it doesn't, or needs no restart for it.
 
-    The annotation RESTART asks for a restart only where the template doesn't have it: otherwise the pod's successor
-    would have it, too.
+    The annotation RESTART on a pod asks for a restart only if the template doesn't have it with the same value:
+    otherwise the pod's successor would have it, too.
     """
     annotations = pod["metadata"].get("annotations") or {}
     if RESTART in annotations and annotations[RESTART] != _of_template(stateful_set).get(RESTART):
@@ -158,7 +158,7 @@ def outdated(stateful_set: Object | None, pod: Object, resize: Resize | None = N
 
 
 def restarted_for(sets: Iterable[Object], pods: Iterable[Object]) -> str:
-    """The value that the Cluster's annotation RESTART had when pods were last made for it; empty where none was.
+    """The value of the Cluster's annotation RESTART for which pods were last made; empty where there was none.
 
     It is kept when a person removes the annotation, because the removal asks for no restart. While a StatefulSet is
     deleted and made again, its pods still have the value.

@@ -53,7 +53,7 @@ class Remembered:
 
 
 def shortened(uid: str) -> str:
-    """The part of a Topic's uid that the record keeps."""
+    """The part of a Topic's uid that is kept."""
     return uid[:_UID_CHARACTERS]
 
 

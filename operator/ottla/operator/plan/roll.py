@@ -27,7 +27,7 @@ restart of the operator, and a second change during a roll becomes part of that 
 A risk is unavoidable if waiting can't remove it: the partition has one replica, or no more replicas than its minimal
 ISR. Two brokers that have replicas of such a partition are restarted one after the other.
 
-Evictions don't follow racks. So one pod at a time may be evicted, and none while any pod is away.
+Kubernetes evicts pods without regard to racks. So one pod at a time may be evicted, and none while any pod is away.
 
 Idea: Strimzi's KafkaRoller (order, stuck pods), Redpanda's probes (the broker decides).
 """

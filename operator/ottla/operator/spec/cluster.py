@@ -24,7 +24,7 @@ CLIENT_PORT = 9092
 PORT_MAX = 65535
 DEFAULT_POOL = "broker"
 GRACE_S = 120
-RESTART = "ottla.dev/restart"  # an annotation that a person puts on a pod, or on the Cluster for all
+RESTART = "ottla.dev/restart"  # an annotation by a person: on a pod, or on the Cluster for all brokers and controllers
 
 
 class Defaults(NamedTuple):
@@ -66,7 +66,7 @@ class Template:
 
 @dataclass(frozen=True)
 class Pool:
-    """Brokers with equal pods; their ids are consecutive, from `first_id` on."""
+    """Brokers whose pods have one template; their ids are consecutive, from `first_id` on."""
 
     name: str
     first_id: int
@@ -201,7 +201,7 @@ class Cluster:
     throttle_bytes_per_second: int | None
     balance: Balance
     lost_after_s: float | None  # how long a volume's node may be away before the volume counts as lost
-    restart: str  # the value of the annotation RESTART: another value restarts every broker
+    restart: str  # the value of the annotation RESTART: another value restarts every broker and controller
     certificates: str = ""  # a digest of the certificates that brokers read at their start
     leaving: int = 0  # how many brokers exist that the spec doesn't want any more
 

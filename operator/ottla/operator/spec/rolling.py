@@ -19,7 +19,7 @@ class Rolling:
     max_unavailable: int | str = 1
 
     def limit(self, brokers: int) -> int:
-        """How many of so many brokers may be away at once; at least one."""
+        """How many of a cluster's brokers may be away at once; at least one. `brokers`: how many the cluster has."""
         given = self.max_unavailable
         if isinstance(given, str):
             return max(1, -(-brokers * int(given.removesuffix("%")) // 100))

@@ -67,6 +67,6 @@ def parse_topic_rules(resource: Mapping[str, Any]) -> TopicRules:
 
 
 def _number(value: object) -> int:
-    """The value as a number; 1, Kafka's default, where it is none. That it is none, the Cluster's status says."""
+    """The value as a number; 1, Kafka's default, where it is none. The Cluster's own status reports such a value."""
     text = str(value)
     return int(text) if text.isascii() and text.isdigit() else 1
